@@ -1,0 +1,159 @@
+//! Counters: plain values owned by a worker, published once per round.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why one frame was dropped. Becomes a counter, never a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DropReason {
+    /// Shorter than an Ethernet header, or its slots do not add up.
+    Malformed,
+    /// Longer than the receiver can take.
+    TooLong,
+    /// A grant could not be copied.
+    GrantCopy,
+    /// Headers that an offload needs could not be parsed.
+    BadOffload,
+    /// The receiver's queue is full and does not drain.
+    QueueFull,
+    /// The mailbox of another worker is full.
+    MailboxFull,
+    /// No buffer was left.
+    NoBuffer,
+    /// No port to send it to (unknown, or down).
+    NoRoute,
+    /// Flooding was limited.
+    FloodLimit,
+    /// The source address is not one that a port may use (multicast, or our own).
+    BadSource,
+}
+
+impl DropReason {
+    /// All of them, in the order of their counters.
+    pub const ALL: [DropReason; 10] = [
+        DropReason::Malformed,
+        DropReason::TooLong,
+        DropReason::GrantCopy,
+        DropReason::BadOffload,
+        DropReason::QueueFull,
+        DropReason::MailboxFull,
+        DropReason::NoBuffer,
+        DropReason::NoRoute,
+        DropReason::FloodLimit,
+        DropReason::BadSource,
+    ];
+
+    /// Its name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            DropReason::Malformed => "malformed",
+            DropReason::TooLong => "too_long",
+            DropReason::GrantCopy => "grant_copy",
+            DropReason::BadOffload => "bad_offload",
+            DropReason::QueueFull => "queue_full",
+            DropReason::MailboxFull => "mailbox_full",
+            DropReason::NoBuffer => "no_buffer",
+            DropReason::NoRoute => "no_route",
+            DropReason::FloodLimit => "flood_limit",
+            DropReason::BadSource => "bad_source",
+        }
+    }
+
+    fn index(self) -> usize {
+        DropReason::ALL.iter().position(|&reason| reason == self).unwrap_or(0)
+    }
+}
+
+/// A counter per reason: written by one worker, read by anyone.
+#[derive(Debug, Default)]
+pub struct DropCounters([AtomicU64; DropReason::ALL.len()]);
+
+impl DropCounters {
+    /// Counts frames. Only the owning worker calls this, so a load and a store are enough.
+    pub fn count(&self, reason: DropReason, frames: u64) {
+        bump(&self.0[reason.index()], frames);
+    }
+
+    /// Every reason with its count.
+    pub fn snapshot(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.0[reason.index()].load(Ordering::Relaxed)))
+    }
+}
+
+/// What one queue has moved, in the guest's directions. Written by the owning worker once per
+/// batch, read by anyone.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    tx_packets: AtomicU64,
+    tx_bytes: AtomicU64,
+    rx_packets: AtomicU64,
+    rx_bytes: AtomicU64,
+    /// Events we sent to the peer.
+    events_sent: AtomicU64,
+    /// Events the peer sent us.
+    events_received: AtomicU64,
+    /// Frames dropped in this queue.
+    pub dropped: DropCounters,
+}
+
+/// A copy of [`QueueCounters`] at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Frames the guest sent.
+    pub tx_packets: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+    /// Frames the guest received.
+    pub rx_packets: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
+    /// Events we sent.
+    pub events_sent: u64,
+    /// Events we received.
+    pub events_received: u64,
+}
+
+impl QueueCounters {
+    /// Adds frames that the guest sent.
+    pub fn add_tx(&self, packets: u64, bytes: u64) {
+        bump(&self.tx_packets, packets);
+        bump(&self.tx_bytes, bytes);
+    }
+
+    /// Adds frames that the guest received.
+    pub fn add_rx(&self, packets: u64, bytes: u64) {
+        bump(&self.rx_packets, packets);
+        bump(&self.rx_bytes, bytes);
+    }
+
+    /// Adds an event sent to the peer.
+    pub fn add_event_sent(&self) {
+        bump(&self.events_sent, 1);
+    }
+
+    /// Adds an event received from the peer.
+    pub fn add_event_received(&self) {
+        bump(&self.events_received, 1);
+    }
+
+    /// The totals now.
+    pub fn totals(&self) -> QueueTotals {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        QueueTotals {
+            tx_packets: read(&self.tx_packets),
+            tx_bytes: read(&self.tx_bytes),
+            rx_packets: read(&self.rx_packets),
+            rx_bytes: read(&self.rx_bytes),
+            events_sent: read(&self.events_sent),
+            events_received: read(&self.events_received),
+        }
+    }
+}
+
+/// One writer, so no read-modify-write instruction is needed.
+fn bump(counter: &AtomicU64, by: u64) {
+    if by != 0 {
+        counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+    }
+}

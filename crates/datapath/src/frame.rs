@@ -1,0 +1,218 @@
+//! Frames in private memory, and where their buffers come from.
+//!
+//! A frame owns a contiguous buffer of one of two sizes, so headers can always be parsed in one
+//! slice and a 64 KiB segment is one frame. Buffers are recycled through a [`FramePool`] per
+//! worker; pools of one process share a [`PoolBudget`], which bounds their memory and evens out
+//! traffic that only flows from one worker to another.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrayvec::ArrayVec;
+use crossbeam_queue::ArrayQueue;
+
+use crate::Offload;
+
+/// Frames that one call of a port moves at most.
+pub const BATCH: usize = 64;
+
+/// Capacity of a small buffer: a 1500-byte frame with its VLAN tags and room to spare.
+const SMALL_LEN: usize = 2048;
+/// Capacity of a large buffer: the largest frame that netif can describe, and headers.
+const LARGE_LEN: usize = 65536 + 256;
+
+#[derive(Debug)]
+enum Buffer {
+    Small(Box<[u8; SMALL_LEN]>),
+    Large(Box<[u8; LARGE_LEN]>),
+}
+
+/// An Ethernet frame on its way through this process.
+#[derive(Debug)]
+pub struct Frame {
+    buffer: Buffer,
+    len: usize,
+    /// What its sender left undone.
+    pub offload: Offload,
+    /// Hash of its L4 flow, where it has one; steering fills it in.
+    pub flow: Option<u32>,
+}
+
+/// Frames of one ingress call.
+pub type FrameBatch = ArrayVec<Frame, BATCH>;
+
+/// Frames that wait to leave through one port queue, in order.
+pub type FrameQueue = VecDeque<Frame>;
+
+impl Frame {
+    /// Length in bytes, from the Ethernet header on.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a frame of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How long the frame could become in its buffer.
+    pub fn capacity(&self) -> usize {
+        self.space().len()
+    }
+
+    /// Sets the length after bytes were written to [`bytes_mut`](Frame::bytes_mut).
+    ///
+    /// # Panics
+    /// If longer than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "a frame of {len} bytes does not fit its buffer");
+        self.len = len;
+    }
+
+    /// The frame's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.space()[..self.len]
+    }
+
+    /// The frame's bytes, for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        &mut self.space_mut()[..len]
+    }
+
+    fn space(&self) -> &[u8] {
+        match &self.buffer {
+            Buffer::Small(space) => space.as_slice(),
+            Buffer::Large(space) => space.as_slice(),
+        }
+    }
+
+    fn space_mut(&mut self) -> &mut [u8] {
+        match &mut self.buffer {
+            Buffer::Small(space) => space.as_mut_slice(),
+            Buffer::Large(space) => space.as_mut_slice(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Frame {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl AsMut<[u8]> for Frame {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
+/// How much memory the pools of one process may take, and the spare buffers they exchange.
+#[derive(Debug)]
+pub struct PoolBudget {
+    bytes_left: AtomicUsize,
+    small: ArrayQueue<Box<[u8; SMALL_LEN]>>,
+    large: ArrayQueue<Box<[u8; LARGE_LEN]>>,
+}
+
+impl PoolBudget {
+    /// Spare buffers of each size that wait for another worker.
+    const DEPOT_LEN: usize = 1024;
+
+    /// A budget of `bytes`.
+    pub fn new(bytes: usize) -> Arc<PoolBudget> {
+        Arc::new(PoolBudget {
+            bytes_left: AtomicUsize::new(bytes),
+            small: ArrayQueue::new(Self::DEPOT_LEN),
+            large: ArrayQueue::new(Self::DEPOT_LEN),
+        })
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let left = |left: usize| left.checked_sub(bytes);
+        self.bytes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.bytes_left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One worker's free buffers.
+///
+/// It allocates only while it warms up: buffers come back through [`recycle`](FramePool::recycle)
+/// and are handed out again, the most recently used, cache-warm one first.
+#[derive(Debug)]
+pub struct FramePool {
+    budget: Arc<PoolBudget>,
+    small: Vec<Box<[u8; SMALL_LEN]>>,
+    large: Vec<Box<[u8; LARGE_LEN]>>,
+}
+
+impl FramePool {
+    /// Free buffers of each size that a worker keeps to itself.
+    const KEEP: usize = 512;
+
+    /// An empty pool on a shared budget.
+    pub fn new(budget: Arc<PoolBudget>) -> FramePool {
+        let (small, large) = (Vec::with_capacity(Self::KEEP), Vec::with_capacity(Self::KEEP));
+        FramePool { budget, small, large }
+    }
+
+    /// A frame of `len` bytes with undefined content, or `None` if the budget is spent or no
+    /// buffer is that large.
+    pub fn take(&mut self, len: usize) -> Option<Frame> {
+        let buffer = if len <= SMALL_LEN {
+            Buffer::Small(self.take_small()?)
+        } else if len <= LARGE_LEN {
+            Buffer::Large(self.take_large()?)
+        } else {
+            return None;
+        };
+        Some(Frame { buffer, len, offload: Offload::default(), flow: None })
+    }
+
+    /// Takes a frame's buffer back.
+    pub fn recycle(&mut self, frame: Frame) {
+        match frame.buffer {
+            Buffer::Small(buffer) if self.small.len() < Self::KEEP => self.small.push(buffer),
+            Buffer::Large(buffer) if self.large.len() < Self::KEEP => self.large.push(buffer),
+            Buffer::Small(buffer) => {
+                if self.budget.small.push(buffer).is_err() {
+                    self.budget.give(SMALL_LEN);
+                }
+            }
+            Buffer::Large(buffer) => {
+                if self.budget.large.push(buffer).is_err() {
+                    self.budget.give(LARGE_LEN);
+                }
+            }
+        }
+    }
+
+    fn take_small(&mut self) -> Option<Box<[u8; SMALL_LEN]>> {
+        if let Some(buffer) = self.small.pop().or_else(|| self.budget.small.pop()) {
+            return Some(buffer);
+        }
+        self.budget.take(SMALL_LEN).then(|| Box::new([0; SMALL_LEN]))
+    }
+
+    fn take_large(&mut self) -> Option<Box<[u8; LARGE_LEN]>> {
+        if let Some(buffer) = self.large.pop().or_else(|| self.budget.large.pop()) {
+            return Some(buffer);
+        }
+        if !self.budget.take(LARGE_LEN) {
+            return None;
+        }
+        // Through a vector, so that 64 KiB never stand on the stack.
+        let zeroed: Box<[u8]> = vec![0; LARGE_LEN].into_boxed_slice();
+        Some(zeroed.try_into().expect("the vector has exactly this length"))
+    }
+}
+
+impl Drop for FramePool {
+    fn drop(&mut self) {
+        self.budget.give(self.small.len() * SMALL_LEN + self.large.len() * LARGE_LEN);
+    }
+}

@@ -1,0 +1,1 @@
+//! Placeholder, replaced by its first real version.

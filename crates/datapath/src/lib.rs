@@ -1,0 +1,101 @@
+//! What every part of the data path shares: frames, the [`Port`] that moves them, the reasons for
+//! which one is dropped, and what a peer can do wrong.
+//!
+//! This crate does no I/O and knows no ring, grant or descriptor.
+
+pub mod checksum;
+mod counters;
+mod frame;
+pub mod headers;
+mod port;
+pub mod segment;
+
+pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
+pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget};
+pub use port::{PeerFault, Pending, Port, PortDown};
+
+/// Whether the transport checksum of a frame is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Checksum {
+    /// Whatever is in the frame; not verified by anyone.
+    #[default]
+    Unverified,
+    /// The field holds the pseudo-header's sum only; the rest is still to be added
+    /// (`csum_blank`, `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Such data has never been on a wire, so it is
+    /// as good as validated.
+    Blank,
+    /// Complete, and verified or never on a wire (`data_validated`).
+    Validated,
+}
+
+/// The TCP flavour that a large frame is to be cut into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    TcpV4,
+    /// TCP over IPv6.
+    TcpV6,
+}
+
+/// Segmentation still to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gso {
+    /// Which protocol.
+    pub kind: GsoKind,
+    /// Payload bytes per segment; never 0.
+    pub size: u16,
+}
+
+/// Work that a frame's sender left to a later station.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offload {
+    /// State of the checksum.
+    pub checksum: Checksum,
+    /// Segmentation, if any.
+    pub gso: Option<Gso>,
+}
+
+/// What a port's far side can take without our help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffloadCaps {
+    /// Frames longer than the MTU's, spread over several slots.
+    pub scatter_gather: bool,
+    /// Blank checksums over IPv4.
+    pub checksum_v4: bool,
+    /// Blank checksums over IPv6.
+    pub checksum_v6: bool,
+    /// TCP segmentation over IPv4.
+    pub gso_v4: bool,
+    /// TCP segmentation over IPv6.
+    pub gso_v6: bool,
+}
+
+impl OffloadCaps {
+    /// Everything: what a Linux TAP device takes.
+    pub const ALL: OffloadCaps = OffloadCaps {
+        scatter_gather: true,
+        checksum_v4: true,
+        checksum_v6: true,
+        gso_v4: true,
+        gso_v6: true,
+    };
+    /// Nothing.
+    pub const NONE: OffloadCaps = OffloadCaps {
+        scatter_gather: false,
+        checksum_v4: false,
+        checksum_v6: false,
+        gso_v4: false,
+        gso_v6: false,
+    };
+
+    /// What both of two can take.
+    pub fn and(self, other: OffloadCaps) -> OffloadCaps {
+        OffloadCaps {
+            scatter_gather: self.scatter_gather && other.scatter_gather,
+            checksum_v4: self.checksum_v4 && other.checksum_v4,
+            checksum_v6: self.checksum_v6 && other.checksum_v6,
+            gso_v4: self.gso_v4 && other.gso_v4,
+            gso_v6: self.gso_v6 && other.gso_v6,
+        }
+    }
+}

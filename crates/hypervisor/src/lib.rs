@@ -1,0 +1,190 @@
+//! The hypervisor port: everything domains use to talk to each other, apart from XenStore.
+//!
+//! Domains share pages by *grants* and wake each other through *event channels*. The data path is
+//! generic over these traits and never names an implementation. [`conformance`] is the one suite
+//! that every implementation passes.
+
+pub mod conformance;
+
+use std::io;
+use std::os::fd::AsFd;
+
+use ringway_sys::SharedPages;
+pub use ringway_wire::grant::GrantStatus;
+use ringway_wire::{DomId, EvtchnPort, GrantRef};
+
+/// What the holder of a grant may do with the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The peer may only read it (`GTF_readonly`).
+    ReadOnly,
+    /// The peer may read and write it.
+    ReadWrite,
+}
+
+/// One copy between a page of the peer and one of a slice of local buffers.
+///
+/// The foreign side never crosses a page: `offset + len <= PAGE_SIZE`. The caller checks that
+/// before it submits, because a real hypervisor refuses the whole batch otherwise.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantCopy {
+    /// The peer's page.
+    pub gref: GrantRef,
+    /// Where in that page, in bytes.
+    pub offset: u16,
+    /// How many bytes.
+    pub len: u16,
+    /// Which local buffer.
+    pub local: u16,
+    /// Where in the local buffer, in bytes.
+    pub local_offset: u32,
+    /// The outcome, written by the call.
+    pub status: GrantStatus,
+}
+
+/// The backend's access to other domains' granted memory: one handle per worker.
+pub trait ForeignMemory {
+    /// Maps one granted page, for as long as the result lives.
+    ///
+    /// # Errors
+    /// Of kind `PermissionDenied` if the grant does not allow it, `NotFound` if there is no such
+    /// domain or reference.
+    fn map(&mut self, peer: DomId, gref: GrantRef, access: Access) -> io::Result<ForeignPage>;
+
+    /// Copies from the peer's pages into local buffers, all operations in one call.
+    ///
+    /// # Errors
+    /// Only if the call as a whole could not be made; the fate of each operation is in its status.
+    fn copy_from_peer<L: AsMut<[u8]>>(
+        &mut self,
+        peer: DomId,
+        ops: &mut [GrantCopy],
+        locals: &mut [L],
+    ) -> io::Result<()>;
+
+    /// Copies from local buffers into the peer's pages, all operations in one call.
+    ///
+    /// # Errors
+    /// As [`copy_from_peer`](ForeignMemory::copy_from_peer).
+    fn copy_to_peer<L: AsRef<[u8]>>(
+        &mut self,
+        peer: DomId,
+        ops: &mut [GrantCopy],
+        locals: &[L],
+    ) -> io::Result<()>;
+}
+
+/// A mapped foreign page. Dropping it ends the mapping and the grant's use.
+pub struct ForeignPage {
+    pages: SharedPages,
+    _release: Box<dyn Send>,
+}
+
+impl ForeignPage {
+    /// Joins the mapped page with whatever must be dropped to release it.
+    pub fn new(pages: SharedPages, release: impl Send + 'static) -> ForeignPage {
+        ForeignPage { pages, _release: Box::new(release) }
+    }
+
+    /// The page itself.
+    pub fn pages(&self) -> &SharedPages {
+        &self.pages
+    }
+}
+
+/// A run of pages of our own that can be granted.
+#[derive(Debug, Clone)]
+pub struct OwnPages {
+    /// The memory.
+    pub pages: SharedPages,
+    /// The frame number of the first page; the others follow it.
+    pub first_frame: u32,
+}
+
+/// The frontend's own memory and grant table.
+pub trait GrantTable {
+    /// Takes `count` consecutive zeroed pages.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when the domain has no more.
+    fn alloc_pages(&mut self, count: usize) -> io::Result<OwnPages>;
+
+    /// Gives pages back. None of them may still be granted.
+    fn free_pages(&mut self, pages: OwnPages);
+
+    /// Lets `peer` use one frame.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when the table is full.
+    fn grant(&mut self, peer: DomId, frame: u32, access: Access) -> io::Result<GrantRef>;
+
+    /// Ends a grant, atomically with the check that nobody uses it.
+    ///
+    /// # Errors
+    /// [`StillInUse`] if the peer has it mapped or is copying: the page must not be used again.
+    fn end_access(&mut self, gref: GrantRef) -> Result<(), StillInUse>;
+}
+
+/// A grant could not be ended: the peer still uses the page (XSA-396).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("grant {gref} is still in use by its peer")]
+pub struct StillInUse {
+    /// The grant.
+    pub gref: GrantRef,
+}
+
+/// One end of an event channel. Its descriptor is readable while an event is pending.
+pub trait EventChannel: AsFd {
+    /// This end's port, as the peer would name it in XenStore.
+    fn port(&self) -> EvtchnPort;
+
+    /// Makes the other end pending.
+    ///
+    /// # Errors
+    /// Of kind `NotConnected` when the other end is gone; harmless.
+    fn notify(&self) -> io::Result<()>;
+
+    /// Clears a pending event; true if there was one.
+    ///
+    /// # Errors
+    /// What the descriptor reports.
+    fn ack(&self) -> io::Result<bool>;
+}
+
+/// One domain's view of its hypervisor.
+pub trait Hypervisor {
+    /// Backend side of grants.
+    type Memory: ForeignMemory + Send;
+    /// Frontend side of grants.
+    type Grants: GrantTable + Send;
+    /// Event channels.
+    type Event: EventChannel + Send;
+
+    /// The domain this process is.
+    fn domid(&self) -> DomId;
+
+    /// A handle for one worker.
+    ///
+    /// # Errors
+    /// What the port reports.
+    fn memory(&self) -> io::Result<Self::Memory>;
+
+    /// The grant table of this domain. Handles share the table.
+    ///
+    /// # Errors
+    /// What the port reports.
+    fn grants(&self) -> io::Result<Self::Grants>;
+
+    /// Makes a port that `remote` may bind to.
+    ///
+    /// # Errors
+    /// What the port reports.
+    fn alloc_unbound(&self, remote: DomId) -> io::Result<Self::Event>;
+
+    /// Binds to a port that `remote` has made for us.
+    ///
+    /// # Errors
+    /// Of kind `NotFound` when there is no such port, `PermissionDenied` when it is meant for
+    /// another domain, `AddrInUse` when it is bound already.
+    fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<Self::Event>;
+}

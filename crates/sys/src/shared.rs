@@ -1,0 +1,182 @@
+//! Memory that another process may write at any moment.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A range of mapped memory shared with a peer that is not trusted.
+///
+/// There is no way to get a reference into it: values are read once, by value, with volatile
+/// access, so a check and a use of a value always see the same bytes (XSA-155). Every access is
+/// bounds-checked and panics outside the range: offsets are ours, or were checked before.
+///
+/// Clones and [`slice`](SharedPages::slice)s share one mapping, which is removed with the last.
+#[derive(Clone)]
+pub struct SharedPages {
+    base: NonNull<u8>,
+    len: usize,
+    _mapping: Arc<Mapping>,
+}
+
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory with no thread affinity, and every access goes through raw
+// pointers with volatile or atomic operations, so moving the handle between threads is sound.
+unsafe impl Send for SharedPages {}
+// SAFETY: as above; concurrent accesses by two threads of ours are no different from concurrent
+// accesses by the peer, which the type has to bear anyway.
+unsafe impl Sync for SharedPages {}
+// SAFETY: `Mapping` only remembers what to unmap; munmap may be called from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: no method of `Mapping` takes a shared reference.
+unsafe impl Sync for Mapping {}
+
+impl SharedPages {
+    /// Maps `len` bytes of `fd` from `offset`, shared, for reading and writing.
+    ///
+    /// # Errors
+    /// What mmap(2) reports. The caller makes sure that the file cannot shrink (a sealed memfd, or
+    /// a device mapping); otherwise an access behind its end would be fatal.
+    pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<SharedPages> {
+        let flags = MapFlags::SHARED;
+        // SAFETY: a null hint with no MAP_FIXED cannot replace an existing mapping.
+        let base = unsafe {
+            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset)
+        }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedPages { base, len, _mapping: Arc::new(Mapping { base, len }) })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a slice of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A view of a part, sharing the mapping.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    pub fn slice(&self, range: Range<usize>) -> SharedPages {
+        let len = range.end.checked_sub(range.start).expect("a range runs forwards");
+        let base = self.at(range.start, len);
+        let base = NonNull::new(base).expect("a mapping does not start at zero");
+        SharedPages { base, len, _mapping: Arc::clone(&self._mapping) }
+    }
+
+    /// Reads one value at a byte offset, once.
+    #[inline]
+    pub fn read<T: FromBytes>(&self, offset: usize) -> T {
+        let source = self.at(offset, size_of::<T>()).cast::<T>();
+        assert!(source.is_aligned(), "shared values are aligned");
+        // SAFETY: `at` checked that the bytes lie in the mapping, the line above the alignment;
+        // `FromBytes` makes any bytes a valid value, torn or not.
+        unsafe { source.read_volatile() }
+    }
+
+    /// Writes one value at a byte offset.
+    #[inline]
+    pub fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
+        let target = self.at(offset, size_of::<T>()).cast::<T>();
+        assert!(target.is_aligned(), "shared values are aligned");
+        // SAFETY: in bounds and aligned as in `read`; the memory is writable and holds no
+        // reference of ours. `IntoBytes` has no padding, so nothing uninitialised leaks.
+        unsafe { target.write_volatile(value) }
+    }
+
+    /// Loads a 32-bit index with the given ordering.
+    #[inline]
+    pub fn load(&self, offset: usize, order: Ordering) -> u32 {
+        self.atomic(offset).load(order)
+    }
+
+    /// Stores a 32-bit index with the given ordering.
+    #[inline]
+    pub fn store(&self, offset: usize, value: u32, order: Ordering) {
+        self.atomic(offset).store(value, order);
+    }
+
+    /// Compares and exchanges a 32-bit word; for grant entries, never for ring indices.
+    ///
+    /// # Errors
+    /// The word found, where it was not `current`.
+    #[inline]
+    pub fn compare_exchange(&self, offset: usize, current: u32, new: u32) -> Result<u32, u32> {
+        self.atomic(offset).compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed)
+    }
+
+    /// Clears bits of a 32-bit word and returns the word before.
+    #[inline]
+    pub fn fetch_and(&self, offset: usize, mask: u32) -> u32 {
+        self.atomic(offset).fetch_and(mask, Ordering::AcqRel)
+    }
+
+    /// Copies bytes out.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        let source = self.at(offset, to.len());
+        // SAFETY: `at` checked the source range and `to` is an exclusive slice of ours, so they do
+        // not overlap. The peer may write the source meanwhile; see "racing copies" below.
+        unsafe { ptr::copy_nonoverlapping(source, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub fn copy_from(&self, offset: usize, from: &[u8]) {
+        let target = self.at(offset, from.len());
+        // SAFETY: `at` checked the target range, and `from` cannot overlap it, as no reference
+        // into the mapping exists. The peer may access it meanwhile; see "racing copies" below.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), target, from.len()) }
+    }
+
+    // Racing copies. A bulk copy may race with a write of the peer. We accept that because:
+    // 1. the peer is another process: the race is between machine instructions, not between two
+    //    accesses that one compiler sees;
+    // 2. the compiler cannot invent a second read: no reference exists and the copied bytes are
+    //    only looked at in private memory;
+    // 3. torn bytes are as harmless as any bytes a hostile peer may have put there before.
+
+    /// The address of `len` bytes at `offset`, for a system call that reads or writes them.
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "{offset}+{len} is outside {}", self.len);
+        // SAFETY: `offset` is at most `self.len`, so the result is inside or one past the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    fn atomic(&self, offset: usize) -> &AtomicU32 {
+        let word = self.at(offset, size_of::<u32>()).cast::<u32>();
+        assert!(word.is_aligned(), "shared values are aligned");
+        // SAFETY: in bounds and aligned; the mapping outlives `&self`; every access to such words,
+        // ours and the peer's, is atomic or volatile.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+}
+
+impl fmt::Debug for SharedPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPages").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was returned by mmap and no `SharedPages` refers to it any more.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}

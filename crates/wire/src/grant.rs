@@ -1,0 +1,64 @@
+//! Grant table entries, version 1 (`grant_table.h`: `grant_entry_v1`).
+//!
+//! Version 1 because it is the one with security support on every architecture; its frame number
+//! is 32 bits wide.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::PAGE_SIZE;
+
+/// One entry of a v1 grant table: 8 bytes, shared with the hypervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GrantEntryV1 {
+    /// `GTF_*` bits.
+    pub flags: u16,
+    /// The domain that may use the entry.
+    pub domid: u16,
+    /// The granted frame number of the granting domain.
+    pub frame: u32,
+}
+
+/// The entry is invalid (`GTF_invalid`).
+pub const GTF_INVALID: u16 = 0;
+/// The entry allows `domid` to map or copy the frame (`GTF_permit_access`).
+pub const GTF_PERMIT_ACCESS: u16 = 1;
+/// The bits that hold the entry's type (`GTF_type_mask`).
+pub const GTF_TYPE_MASK: u16 = 3;
+/// Access is restricted to reading (`GTF_readonly`).
+pub const GTF_READONLY: u16 = 1 << 2;
+/// The hypervisor sets this while the frame is in use for reading (`GTF_reading`).
+pub const GTF_READING: u16 = 1 << 3;
+/// The hypervisor sets this while the frame is in use for writing (`GTF_writing`).
+pub const GTF_WRITING: u16 = 1 << 4;
+
+/// Entries in one page of a v1 table.
+pub const ENTRIES_PER_PAGE: usize = PAGE_SIZE / size_of::<GrantEntryV1>();
+
+/// References that a toolstack keeps for itself at the start of each table
+/// (`GNTTAB_NR_RESERVED_ENTRIES`).
+pub const RESERVED_ENTRIES: u32 = 8;
+
+/// Status codes of grant operations (`GNTST_*`), as a port reports them per operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i16)]
+pub enum GrantStatus {
+    /// Done.
+    Okay = 0,
+    /// Undefined error.
+    GeneralError = -1,
+    /// Unrecognised or unreachable domain.
+    BadDomain = -2,
+    /// Unrecognised or inappropriate grant reference.
+    BadGrantRef = -3,
+    /// Not enough privilege for the operation.
+    PermissionDenied = -8,
+    /// The page is not there.
+    BadPage = -9,
+    /// The copy crosses a page boundary or has another bad argument.
+    BadCopyArg = -10,
+    /// The page is paged out for now: try again.
+    Again = -12,
+}
+
+const _: () = assert!(size_of::<GrantEntryV1>() == 8);

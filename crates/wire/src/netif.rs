@@ -1,0 +1,166 @@
+//! The network interface protocol (`netif.h`, `XEN_NETIF_*` and `xen_netif_*`).
+//!
+//! Directions are the guest's: a *tx* request asks the backend to transmit for the guest. The
+//! flag bits of the two directions differ in order (`CSUM_BLANK` is bit 0 of tx and bit 1 of rx),
+//! which is why each direction has constants of its own.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::ring;
+
+/// Slots in a tx ring.
+pub const TX_RING_SLOTS: usize = ring::slot_count(TX_SLOT_LEN);
+/// Slots in an rx ring.
+pub const RX_RING_SLOTS: usize = ring::slot_count(RX_SLOT_LEN);
+/// Bytes from one tx slot to the next: the union of request and response.
+pub const TX_SLOT_LEN: usize = size_of::<TxRequest>();
+/// Bytes from one rx slot to the next.
+pub const RX_SLOT_LEN: usize = size_of::<RxRequest>();
+
+/// The largest frame a tx request chain can describe (`XEN_NETIF_MAX_TX_SIZE`).
+pub const MAX_TX_SIZE: u16 = 0xffff;
+/// Slots that every backend must accept for one packet (`XEN_NETIF_NR_SLOTS_MIN`).
+pub const NR_SLOTS_MIN: usize = 18;
+
+/// What the guest asks to have sent (`xen_netif_tx_request`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct TxRequest {
+    /// The page that holds the data.
+    pub gref: u32,
+    /// Where in that page the data starts.
+    pub offset: u16,
+    /// `NETTXF_*`.
+    pub flags: u16,
+    /// Chosen by the guest, echoed in the response.
+    pub id: u16,
+    /// Bytes: of the whole packet in its first request, of this slot in the others.
+    pub size: u16,
+}
+
+/// The checksum is still blank (`NETTXF_csum_blank`).
+pub const NETTXF_CSUM_BLANK: u16 = 1 << 0;
+/// The data has been validated against its checksum (`NETTXF_data_validated`).
+pub const NETTXF_DATA_VALIDATED: u16 = 1 << 1;
+/// The packet goes on in the next request (`NETTXF_more_data`).
+pub const NETTXF_MORE_DATA: u16 = 1 << 2;
+/// The next slot holds an [`ExtraInfo`] (`NETTXF_extra_info`).
+pub const NETTXF_EXTRA_INFO: u16 = 1 << 3;
+
+/// The backend's answer to one tx slot (`xen_netif_tx_response`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct TxResponse {
+    /// The request's id.
+    pub id: u16,
+    /// `NETIF_RSP_*`.
+    pub status: i16,
+}
+
+/// A page that the guest posts for a received packet (`xen_netif_rx_request`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct RxRequest {
+    /// Chosen by the guest, echoed in the response.
+    pub id: u16,
+    /// Not used; zero.
+    pub pad: u16,
+    /// The page to write to.
+    pub gref: u32,
+}
+
+/// The backend's answer to one rx slot (`xen_netif_rx_response`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct RxResponse {
+    /// The request's id.
+    pub id: u16,
+    /// Where in the page the data starts.
+    pub offset: u16,
+    /// `NETRXF_*`.
+    pub flags: u16,
+    /// Bytes in this slot if not negative, else `NETIF_RSP_*`.
+    pub status: i16,
+}
+
+/// The data has been validated against its checksum (`NETRXF_data_validated`).
+pub const NETRXF_DATA_VALIDATED: u16 = 1 << 0;
+/// The checksum is still blank (`NETRXF_csum_blank`).
+pub const NETRXF_CSUM_BLANK: u16 = 1 << 1;
+/// The packet goes on in the next response (`NETRXF_more_data`).
+pub const NETRXF_MORE_DATA: u16 = 1 << 2;
+/// The next slot holds an [`ExtraInfo`] (`NETRXF_extra_info`).
+pub const NETRXF_EXTRA_INFO: u16 = 1 << 3;
+
+/// The request failed (`XEN_NETIF_RSP_ERROR`).
+pub const NETIF_RSP_ERROR: i16 = -1;
+/// The packet was dropped (`XEN_NETIF_RSP_DROPPED`).
+pub const NETIF_RSP_DROPPED: i16 = -2;
+/// The request was served (`XEN_NETIF_RSP_OKAY`).
+pub const NETIF_RSP_OKAY: i16 = 0;
+/// The slot held an extra and needs no answer (`XEN_NETIF_RSP_NULL`).
+pub const NETIF_RSP_NULL: i16 = 1;
+
+/// Metadata of a packet, in a slot of its own (`xen_netif_extra_info`).
+///
+/// The six bytes of `payload` mean what `kind` says; [`ExtraInfo::gso`] reads them for GSO.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ExtraInfo {
+    /// `EXTRA_TYPE_*` (the C field is `type`).
+    pub kind: u8,
+    /// `EXTRA_FLAG_*`.
+    pub flags: u8,
+    /// The union of the C structure.
+    pub payload: [u8; 6],
+}
+
+/// Invalid on the wire (`XEN_NETIF_EXTRA_TYPE_NONE`).
+pub const EXTRA_TYPE_NONE: u8 = 0;
+/// Segmentation offload (`XEN_NETIF_EXTRA_TYPE_GSO`).
+pub const EXTRA_TYPE_GSO: u8 = 1;
+/// Add a multicast address (`XEN_NETIF_EXTRA_TYPE_MCAST_ADD`).
+pub const EXTRA_TYPE_MCAST_ADD: u8 = 2;
+/// Remove a multicast address (`XEN_NETIF_EXTRA_TYPE_MCAST_DEL`).
+pub const EXTRA_TYPE_MCAST_DEL: u8 = 3;
+/// The flow hash of the packet (`XEN_NETIF_EXTRA_TYPE_HASH`).
+pub const EXTRA_TYPE_HASH: u8 = 4;
+/// One more than the last type (`XEN_NETIF_EXTRA_TYPE_MAX`).
+pub const EXTRA_TYPE_MAX: u8 = 5;
+/// Another extra follows this one (`XEN_NETIF_EXTRA_FLAG_MORE`).
+pub const EXTRA_FLAG_MORE: u8 = 1 << 0;
+
+/// TCP over IPv4 (`XEN_NETIF_GSO_TYPE_TCPV4`).
+pub const GSO_TYPE_TCPV4: u8 = 1;
+/// TCP over IPv6 (`XEN_NETIF_GSO_TYPE_TCPV6`).
+pub const GSO_TYPE_TCPV6: u8 = 2;
+
+impl ExtraInfo {
+    /// The extra that announces segmentation into payloads of `size` bytes of type `gso_type`.
+    pub fn for_gso(size: u16, gso_type: u8) -> ExtraInfo {
+        let [low, high] = size.to_le_bytes();
+        ExtraInfo { kind: EXTRA_TYPE_GSO, flags: 0, payload: [low, high, gso_type, 0, 0, 0] }
+    }
+
+    /// Segment size in bytes and `GSO_TYPE_*`, as the peer wrote them: unchecked.
+    pub fn gso(&self) -> (u16, u8) {
+        (u16::from_le_bytes([self.payload[0], self.payload[1]]), self.payload[2])
+    }
+}
+
+const _: () = {
+    assert!(size_of::<TxRequest>() == 12 && size_of::<TxResponse>() == 4);
+    assert!(size_of::<RxRequest>() == 8 && size_of::<RxResponse>() == 8);
+    assert!(size_of::<ExtraInfo>() == 8);
+    assert!(TX_RING_SLOTS == 256 && RX_RING_SLOTS == 256);
+};
