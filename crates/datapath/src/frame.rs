@@ -173,6 +173,11 @@ impl FramePool {
         Some(Frame { buffer, len, offload: Offload::default(), flow: None })
     }
 
+    /// The longest frame that [`take`](FramePool::take) has a buffer for.
+    pub fn frame_len_max(&self) -> usize {
+        LARGE_LEN
+    }
+
     /// Takes a frame's buffer back.
     pub fn recycle(&mut self, frame: Frame) {
         match frame.buffer {

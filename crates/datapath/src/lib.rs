@@ -14,6 +14,8 @@ pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget};
 pub use port::{PeerFault, Pending, Port, PortDown};
 
+use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
+
 /// Whether the transport checksum of a frame is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
@@ -44,6 +46,26 @@ pub struct Gso {
     pub kind: GsoKind,
     /// Payload bytes per segment; never 0.
     pub size: u16,
+}
+
+impl Gso {
+    /// Reads what a GSO extra says; `None` if it says nothing that can be done.
+    pub fn from_extra(extra: &ExtraInfo) -> Option<Gso> {
+        match extra.gso() {
+            (size @ 1.., GSO_TYPE_TCPV4) => Some(Gso { kind: GsoKind::TcpV4, size }),
+            (size @ 1.., GSO_TYPE_TCPV6) => Some(Gso { kind: GsoKind::TcpV6, size }),
+            _ => None,
+        }
+    }
+
+    /// The extra that says so.
+    pub fn to_extra(self) -> ExtraInfo {
+        let kind = match self.kind {
+            GsoKind::TcpV4 => GSO_TYPE_TCPV4,
+            GsoKind::TcpV6 => GSO_TYPE_TCPV6,
+        };
+        ExtraInfo::for_gso(self.size, kind)
+    }
 }
 
 /// Work that a frame's sender left to a later station.

@@ -1,6 +1,7 @@
 //! The one thing that moves frames.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use crate::{FrameBatch, FramePool, FrameQueue, OffloadCaps};
 
@@ -31,6 +32,15 @@ pub trait Port {
 
     /// What frames that leave here may leave undone.
     fn offload_caps(&self) -> OffloadCaps;
+
+    /// Shows the descriptors that become readable when the port should be polled.
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
+
+    /// Called when one of the [`wakers`](Port::wakers) became readable.
+    ///
+    /// # Errors
+    /// [`PortDown`] when the port can no longer be used.
+    fn woken(&mut self) -> Result<(), PortDown>;
 }
 
 /// The result of arming: whether it is safe to sleep.

@@ -5,10 +5,12 @@
 //! that every implementation passes.
 
 pub mod conformance;
+mod events;
 
 use std::io;
 use std::os::fd::AsFd;
 
+pub use events::{Direction, QueueEvents};
 use ringway_sys::SharedPages;
 pub use ringway_wire::grant::GrantStatus;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};

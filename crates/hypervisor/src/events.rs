@@ -1,0 +1,70 @@
+//! The event channels of one queue, seen the same way from both ends.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::EventChannel;
+
+/// Which ring of a queue an event is about. Directions are the guest's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The guest transmits.
+    Tx,
+    /// The guest receives.
+    Rx,
+}
+
+/// How the two ends of a queue wake each other: one event channel a direction, or one for both.
+#[derive(Debug)]
+pub enum QueueEvents<E> {
+    /// `event-channel-tx` and `event-channel-rx`.
+    Split {
+        /// For the tx ring.
+        tx: E,
+        /// For the rx ring.
+        rx: E,
+    },
+    /// `event-channel`.
+    Single(E),
+}
+
+impl<E: EventChannel> QueueEvents<E> {
+    /// Tells the other end to look at a ring. An end that is gone is no error: whoever takes its
+    /// place looks at the rings first.
+    ///
+    /// # Errors
+    /// What the event channel reports.
+    pub fn notify(&self, direction: Direction) -> io::Result<()> {
+        let event = match (self, direction) {
+            (QueueEvents::Split { tx, .. }, Direction::Tx) => tx,
+            (QueueEvents::Split { rx, .. }, Direction::Rx) => rx,
+            (QueueEvents::Single(both), _) => both,
+        };
+        match event.notify() {
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Clears pending events; true if there was one.
+    ///
+    /// # Errors
+    /// What the event channel reports.
+    pub fn ack(&self) -> io::Result<bool> {
+        match self {
+            QueueEvents::Split { tx, rx } => Ok(tx.ack()? | rx.ack()?),
+            QueueEvents::Single(both) => both.ack(),
+        }
+    }
+
+    /// Shows each descriptor.
+    pub fn visit(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        match self {
+            QueueEvents::Split { tx, rx } => {
+                visit(tx.as_fd());
+                visit(rx.as_fd());
+            }
+            QueueEvents::Single(both) => visit(both.as_fd()),
+        }
+    }
+}

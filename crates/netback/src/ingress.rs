@@ -1,0 +1,298 @@
+//! What the guest transmits: tx slots become frames.
+//!
+//! One call is one pass through six phases, each over the whole batch: take the slots by value,
+//! plan packets and copies (no side effects), copy, answer each slot, publish, drop what failed.
+
+use ringway_datapath::{
+    BATCH, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, PeerFault, PortDown,
+};
+use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
+use ringway_wire::netif::{
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_MAX, EXTRA_TYPE_NONE, ExtraInfo, NETIF_RSP_ERROR,
+    NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
+    NETTXF_MORE_DATA, TxRequest, TxResponse,
+};
+use ringway_wire::{GrantRef, PAGE_SIZE};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{VifQueue, cut_off};
+
+/// Slots looked at in one call: a batch of one-slot packets, or a few large ones, and always at
+/// least one whole packet.
+pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
+/// Data slots of one packet, from which on the guest is taken for malicious
+/// (netif b2: `fatal_skb_slots`).
+const FATAL_SLOTS: usize = 20;
+/// Data slots that are still served: the first and 18 more (netif a2, `NR_SLOTS_MIN`).
+const SLOTS_MAX: usize = 19;
+/// The shortest frame: an Ethernet header.
+const FRAME_LEN_MIN: u16 = 14;
+
+/// A packet as its slots describe it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TxPacket {
+    /// Slots from its first to its last, extras among them.
+    slots: usize,
+    /// Extras, which are the slots after the first.
+    extras: usize,
+    /// How its data slots are answered.
+    verdict: Result<(), DropReason>,
+    /// Copies planned for it.
+    copies: usize,
+}
+
+impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
+    pub(crate) fn take_packets(
+        &mut self,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        let (taken, waiting) = self.tx.peek_requests(&mut self.scratch.tx_requests)?;
+        if taken == 0 {
+            return Ok(());
+        }
+        let first_frame = into.len();
+        let planned = self.plan_packets(taken, waiting, pool, into);
+        let frames = &mut into[first_frame..];
+        self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)?;
+        self.judge_copies();
+        self.answer_packets();
+        let notify = self.tx.publish_responses();
+        self.notify(Direction::Tx, notify)?;
+        self.drop_failed(first_frame, pool, into);
+        planned?;
+        Ok(())
+    }
+
+    /// Turns slots into packets, frames and copies, up to the room in `into`, the buffers in the
+    /// pool, or the first fault. What was planned before a fault is still served.
+    fn plan_packets(
+        &mut self,
+        taken: usize,
+        waiting: usize,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PeerFault> {
+        let scratch = &mut *self.scratch;
+        scratch.copies.clear();
+        scratch.packets.clear();
+        let first_frame = into.len();
+        let mut rest = &scratch.tx_requests[..taken];
+        while !rest.is_empty() && !into.is_full() {
+            let Some(parsed) = parse(rest, taken == waiting, self.tx.consumer())? else { break };
+            let (packet_slots, others) = rest.split_at(parsed.slots);
+            let mut packet = TxPacket {
+                slots: parsed.slots,
+                extras: parsed.extras,
+                verdict: parsed.total.map(|_| ()),
+                copies: 0,
+            };
+            if let Ok(total) = parsed.total {
+                let Some(mut frame) = pool.take(usize::from(total)) else { break };
+                frame.offload = parsed.offload;
+                let local = into.len() - first_frame;
+                let before = scratch.copies.len();
+                let data =
+                    packet_slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
+                plan_copies(data.map(|(_, slot)| slot), total, local, &mut scratch.copies);
+                packet.copies = scratch.copies.len() - before;
+                into.push(frame);
+            }
+            scratch.packets.push(packet);
+            self.tx.consume(packet.slots);
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Looks at the status of every copy, none of which may hide another's (XSA-361).
+    fn judge_copies(&mut self) {
+        let mut copies = &self.scratch.copies[..];
+        for packet in &mut self.scratch.packets {
+            let (own, others) = copies.split_at(packet.copies);
+            if own.iter().any(|copy| copy.status != GrantStatus::Okay) {
+                packet.verdict = Err(DropReason::GrantCopy);
+            }
+            copies = others;
+        }
+    }
+
+    /// One response per slot, in ring order, good or bad; extras are answered NULL.
+    fn answer_packets(&mut self) {
+        let mut slots = &self.scratch.tx_requests[..];
+        for packet in &self.scratch.packets {
+            let (own, others) = slots.split_at(packet.slots);
+            let status = if packet.verdict.is_ok() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
+            for (index, slot) in own.iter().enumerate() {
+                let is_extra = (1..=packet.extras).contains(&index);
+                let status = if is_extra { NETIF_RSP_NULL } else { status };
+                self.tx.push_response(TxResponse { id: slot.id, status });
+            }
+            slots = others;
+        }
+    }
+
+    /// Takes frames whose copies failed out of the batch without reordering the others, and
+    /// counts.
+    fn drop_failed(&mut self, first_frame: usize, pool: &mut FramePool, into: &mut FrameBatch) {
+        let mut failed = false;
+        for packet in &self.scratch.packets {
+            if let Err(reason) = packet.verdict {
+                self.counters.dropped.count(reason, 1);
+                failed = true;
+            }
+        }
+        if failed {
+            let mut verdicts = self.scratch.packets.iter().filter(|packet| packet.copies > 0);
+            let mut kept = FrameBatch::new();
+            for (index, frame) in into.drain(..).enumerate() {
+                let is_good =
+                    index < first_frame || verdicts.next().is_some_and(|p| p.verdict.is_ok());
+                if is_good { kept.push(frame) } else { pool.recycle(frame) }
+            }
+            *into = kept;
+        }
+        let frames = &into[first_frame.min(into.len())..];
+        let bytes: usize = frames.iter().map(Frame::len).sum();
+        self.counters.add_tx(widen(frames.len()), widen(bytes));
+    }
+}
+
+/// What the slots of one packet say.
+struct Parsed {
+    slots: usize,
+    extras: usize,
+    /// Length of the frame, or why it is dropped.
+    total: Result<u16, DropReason>,
+    offload: Offload,
+}
+
+impl Parsed {
+    fn is_extra(&self, slot: usize) -> bool {
+        (1..=self.extras).contains(&slot)
+    }
+}
+
+/// Reads one packet from the front of `slots`.
+///
+/// `None` if its end lies behind what was peeked at; a fault if it lies behind what was produced.
+/// The order of slots is: first, extras, further data (netif a3).
+fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, PeerFault> {
+    let missing = |have: usize| if is_all { Err(cut_off(consumer, have)) } else { Ok(None) };
+    let Some(first) = slots.first() else { return Ok(None) };
+
+    let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
+    let mut extras = 0;
+    let mut more_extras = first.flags & NETTXF_EXTRA_INFO != 0;
+    while more_extras {
+        let Some(slot) = slots.get(1 + extras) else { return missing(slots.len()) };
+        let extra = extra_of(slot);
+        check_extra(&extra)?;
+        if extra.kind == EXTRA_TYPE_GSO {
+            offload.gso = Some(gso_of(&extra)?);
+            // Segmentation implies that the segments' checksums are still to be made.
+            offload.checksum = Checksum::Blank;
+        }
+        more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
+        extras += 1;
+        if extras > FATAL_SLOTS {
+            return Err(PeerFault::TooManySlots { limit: FATAL_SLOTS });
+        }
+    }
+
+    let mut data = 1;
+    let mut further_bytes = 0_u32;
+    let mut total_is_short = false;
+    let mut last = *first;
+    while last.flags & NETTXF_MORE_DATA != 0 {
+        if data > FATAL_SLOTS {
+            return Err(PeerFault::TooManySlots { limit: FATAL_SLOTS });
+        }
+        let Some(slot) = slots.get(extras + data) else { return missing(slots.len()) };
+        further_bytes += u32::from(slot.size);
+        total_is_short |= further_bytes > u32::from(first.size);
+        if !total_is_short {
+            check_range(slot.offset, u32::from(slot.size))?;
+        }
+        last = *slot;
+        data += 1;
+    }
+
+    let total = if data > SLOTS_MAX {
+        Err(DropReason::TooLong)
+    } else if total_is_short || first.size < FRAME_LEN_MIN {
+        Err(DropReason::Malformed)
+    } else {
+        check_range(first.offset, u32::from(first.size) - further_bytes)?;
+        Ok(first.size)
+    };
+    Ok(Some(Parsed { slots: extras + data, extras, total, offload }))
+}
+
+/// A slot must not reach over the end of its page (netif b2, and a7: one that does would spoil
+/// the whole batch on real Xen).
+fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
+    let end = u32::from(offset) + size;
+    if usize::try_from(end).is_ok_and(|end| end <= PAGE_SIZE) {
+        return Ok(());
+    }
+    let size = u16::try_from(size).unwrap_or(u16::MAX);
+    Err(PeerFault::CrossesPage { offset, size })
+}
+
+fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
+    if extra.kind == EXTRA_TYPE_NONE || extra.kind >= EXTRA_TYPE_MAX {
+        return Err(PeerFault::BadExtra { ring: "tx", kind: extra.kind });
+    }
+    Ok(())
+}
+
+fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
+    let (size, kind) = extra.gso();
+    Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "tx", kind, size })
+}
+
+fn extra_of(slot: &TxRequest) -> ExtraInfo {
+    let (extra, _) = ExtraInfo::read_from_prefix(slot.as_bytes()).expect("an extra fits a slot");
+    extra
+}
+
+fn checksum_of(flags: u16) -> Checksum {
+    if flags & NETTXF_CSUM_BLANK != 0 {
+        Checksum::Blank
+    } else if flags & NETTXF_DATA_VALIDATED != 0 {
+        Checksum::Validated
+    } else {
+        Checksum::Unverified
+    }
+}
+
+/// One copy per data slot that has bytes; an empty slot is served by doing nothing (XSA-448).
+fn plan_copies<'a>(
+    data: impl Iterator<Item = &'a TxRequest> + Clone,
+    total: u16,
+    local: usize,
+    copies: &mut impl Extend<GrantCopy>,
+) {
+    let local = u16::try_from(local).expect("a batch is small");
+    let further: u32 = data.clone().skip(1).map(|slot| u32::from(slot.size)).sum();
+    let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
+    let mut local_offset = 0;
+    copies.extend(data.enumerate().filter_map(|(index, slot)| {
+        let len = if index == 0 { first_len } else { slot.size };
+        let at = local_offset;
+        local_offset += u32::from(len);
+        (len > 0).then_some(GrantCopy {
+            gref: GrantRef(slot.gref),
+            offset: slot.offset,
+            len,
+            local,
+            local_offset: at,
+            status: GrantStatus::GeneralError,
+        })
+    }));
+}
+
+fn widen(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

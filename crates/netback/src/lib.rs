@@ -1,0 +1,157 @@
+//! The backend side of a vif: [`VifQueue`] is one of its queues, as a [`Port`].
+//!
+//! It serves a guest it does not trust through three things only: the two ring pages, grant copies
+//! and event channels. It never names a hypervisor implementation, never maps a guest's buffer
+//! and keeps no reference into shared memory. Read `ingress.rs` for the way of a packet that the
+//! guest transmits, `egress.rs` for one that it receives.
+
+mod egress;
+mod ingress;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use ringway_datapath::{
+    BATCH, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerFault, Pending, Port,
+    PortDown, QueueCounters,
+};
+use ringway_hypervisor::{
+    Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
+};
+use ringway_ring::{BackRing, Notify, Rx, Tx};
+use ringway_wire::DomId;
+use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
+
+/// What the frontend can take (its `feature-*` keys).
+#[derive(Debug, Clone, Copy)]
+pub struct FrontendFeatures {
+    /// Work it accepts undone in frames it receives.
+    pub caps: OffloadCaps,
+}
+
+/// Everything a queue is made of, once both sides have agreed.
+pub struct QueueParts<M, E> {
+    /// The guest.
+    pub peer: DomId,
+    /// This worker's handle on foreign memory.
+    pub memory: M,
+    /// The mapped tx ring.
+    pub tx_ring: ForeignPage,
+    /// The mapped rx ring.
+    pub rx_ring: ForeignPage,
+    /// The event channels.
+    pub events: QueueEvents<E>,
+    /// What the frontend can take.
+    pub features: FrontendFeatures,
+    /// Where to count.
+    pub counters: Arc<QueueCounters>,
+}
+
+/// One queue of a vif: a tx ring, an rx ring and their events, owned by one worker.
+pub struct VifQueue<M, E> {
+    peer: DomId,
+    memory: M,
+    tx: BackRing<Tx>,
+    rx: BackRing<Rx>,
+    events: QueueEvents<E>,
+    features: FrontendFeatures,
+    counters: Arc<QueueCounters>,
+    /// Frames wait for the guest to post more pages.
+    wants_rx_requests: bool,
+    scratch: Box<Scratch>,
+    // Last, so that the rings stop using the pages before their grants end.
+    _ring_pages: [ForeignPage; 2],
+}
+
+/// Working memory of one call, kept so that no call allocates. Holds nothing between calls.
+struct Scratch {
+    tx_requests: [TxRequest; ingress::WINDOW],
+    rx_requests: [RxRequest; RX_RING_SLOTS],
+    copies: ArrayVec<GrantCopy, RX_RING_SLOTS>,
+    packets: ArrayVec<ingress::TxPacket, { ingress::WINDOW }>,
+    leaving: ArrayVec<Frame, BATCH>,
+}
+
+impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
+    /// Takes over the queue's rings where their shared indices stand, and kicks the guest on both,
+    /// because events may have been lost while nobody served them.
+    ///
+    /// # Errors
+    /// [`PortDown::Peer`] if the indices are not possible.
+    pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>, PortDown> {
+        let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
+        let tx = BackRing::attach(tx_ring.pages().clone())?;
+        let rx = BackRing::attach(rx_ring.pages().clone())?;
+        let queue = VifQueue {
+            peer,
+            memory,
+            tx,
+            rx,
+            events,
+            features,
+            counters,
+            wants_rx_requests: false,
+            scratch: Box::new(Scratch {
+                tx_requests: [TxRequest::default(); ingress::WINDOW],
+                rx_requests: [RxRequest::default(); RX_RING_SLOTS],
+                copies: ArrayVec::new(),
+                packets: ArrayVec::new(),
+                leaving: ArrayVec::new(),
+            }),
+            _ring_pages: [tx_ring, rx_ring],
+        };
+        queue.kick(Direction::Tx)?;
+        queue.kick(Direction::Rx)?;
+        Ok(queue)
+    }
+
+    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), PortDown> {
+        match notify {
+            Notify::Peer => self.kick(direction),
+            Notify::Nobody => Ok(()),
+        }
+    }
+
+    fn kick(&self, direction: Direction) -> Result<(), PortDown> {
+        self.counters.add_event_sent();
+        Ok(self.events.notify(direction)?)
+    }
+}
+
+impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
+    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+        self.take_packets(pool, into)
+    }
+
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+        self.give_packets(from, pool)
+    }
+
+    fn arm(&mut self) -> Result<Pending, PortDown> {
+        let tx = self.tx.arm();
+        let rx = if self.wants_rx_requests { self.rx.arm() } else { Pending::Nothing };
+        Ok(if tx == Pending::Nothing { rx } else { tx })
+    }
+
+    fn offload_caps(&self) -> OffloadCaps {
+        self.features.caps
+    }
+
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.events.visit(visit);
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        if self.events.ack()? {
+            self.counters.add_event_received();
+        }
+        Ok(())
+    }
+}
+
+/// A packet that is cut off can only be told from one that is still arriving by the producer.
+fn cut_off(consumer: u32, slots: usize) -> PeerFault {
+    let last = u32::try_from(slots.saturating_sub(1)).unwrap_or(u32::MAX);
+    PeerFault::PacketCutOff { slot: consumer.wrapping_add(last) }
+}

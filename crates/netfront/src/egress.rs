@@ -1,0 +1,96 @@
+//! What the guest transmits: frames become tx requests.
+
+use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, PeerFault, PortDown};
+use ringway_hypervisor::{Direction, EventChannel, GrantTable};
+use ringway_wire::PAGE_SIZE;
+use ringway_wire::netif::{
+    MAX_TX_SIZE, NETIF_RSP_NULL, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
+    NETTXF_MORE_DATA, TxRequest,
+};
+
+use crate::VifQueue;
+
+impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
+    pub(crate) fn give_packets(
+        &mut self,
+        from: &mut FrameQueue,
+        pool: &mut FramePool,
+    ) -> Result<(), PortDown> {
+        self.reap()?;
+        let (mut packets, mut bytes) = (0, 0);
+        while let Some(frame) = from.front() {
+            let Ok(total) = u16::try_from(frame.len()) else {
+                // Longer than MAX_TX_SIZE, which the ring has no words for.
+                const { assert!(MAX_TX_SIZE == u16::MAX) };
+                self.counters.dropped.count(DropReason::TooLong, 1);
+                from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+                continue;
+            };
+            let pages = frame.len().div_ceil(PAGE_SIZE);
+            let slots = pages + usize::from(frame.offload.gso.is_some());
+            if slots > self.tx.free() || pages > self.tx_free.len() {
+                break;
+            }
+            self.push_packet(frame, total);
+            packets += 1;
+            bytes += u64::from(total);
+            from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+        }
+        self.wants_tx_responses = !from.is_empty();
+        self.counters.add_tx(packets, bytes);
+        let notify = self.tx.publish_requests();
+        self.notify(Direction::Tx, notify)
+    }
+
+    /// Copies one frame into granted pages and pushes its requests: first, extra, further.
+    fn push_packet(&mut self, frame: &Frame, total: u16) {
+        let chunks = frame.bytes().chunks(PAGE_SIZE);
+        let count = chunks.len();
+        for (index, chunk) in chunks.enumerate() {
+            let buffer = self.tx_free.pop().expect("the caller counted free buffers");
+            self.tx_buffers.fill(buffer, chunk);
+            self.tx_outstanding[usize::from(buffer)] = true;
+            let more = if index + 1 < count { NETTXF_MORE_DATA } else { 0 };
+            let own = u16::try_from(chunk.len()).expect("a page is 4096 bytes");
+            let (flags, size) = if index == 0 { (first_flags(frame), total) } else { (0, own) };
+            self.tx.push_request(TxRequest {
+                gref: self.tx_buffers.gref(usize::from(buffer)).0,
+                offset: 0,
+                flags: flags | more,
+                id: buffer,
+                size,
+            });
+            if let (0, Some(gso)) = (index, frame.offload.gso) {
+                self.tx.push_request(gso.to_extra());
+            }
+        }
+    }
+
+    /// Takes answered buffers back. A status other than OKAY means that the backend dropped the
+    /// packet and counted it; the buffer is ours again all the same.
+    fn reap(&mut self) -> Result<(), PeerFault> {
+        let count = self.tx.peek_responses(&mut self.tx_responses)?;
+        for response in &self.tx_responses[..count] {
+            if response.status == NETIF_RSP_NULL {
+                continue;
+            }
+            let outstanding = self.tx_outstanding.get_mut(usize::from(response.id));
+            match outstanding {
+                Some(is_outstanding) if *is_outstanding => *is_outstanding = false,
+                _ => return Err(PeerFault::UnknownResponse { ring: "tx", id: response.id }),
+            }
+            self.tx_free.push(response.id);
+        }
+        self.tx.consume(count);
+        Ok(())
+    }
+}
+
+fn first_flags(frame: &Frame) -> u16 {
+    let checksum = match frame.offload.checksum {
+        Checksum::Blank => NETTXF_CSUM_BLANK | NETTXF_DATA_VALIDATED,
+        Checksum::Validated => NETTXF_DATA_VALIDATED,
+        Checksum::Unverified => 0,
+    };
+    checksum | if frame.offload.gso.is_some() { NETTXF_EXTRA_INFO } else { 0 }
+}

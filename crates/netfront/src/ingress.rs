@@ -1,0 +1,186 @@
+//! What the guest receives: rx responses become frames, and their pages are posted again.
+//!
+//! The buffer of an rx slot is always the page of the slot's own number, because responses come in
+//! the slots of their requests (netif.h: rx-same-slot) and pages are posted in ring order.
+
+use ringway_datapath::{
+    BATCH, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PeerFault, PortDown,
+};
+use ringway_hypervisor::{Direction, EventChannel, GrantTable};
+use ringway_wire::PAGE_SIZE;
+use ringway_wire::netif::{
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, ExtraInfo, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED,
+    NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, RX_RING_SLOTS, RxRequest, RxResponse,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::VifQueue;
+
+/// Slots looked at in one call; always at least one whole packet.
+pub(crate) const WINDOW: usize = BATCH + SLOTS_MAX;
+/// The shortest frame: an Ethernet header.
+const FRAME_LEN_MIN: usize = 14;
+/// Slots of the longest packet: 17 pages, and a few extras.
+const SLOTS_MAX: usize = 24;
+
+impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
+    pub(crate) fn take_packets(
+        &mut self,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        let count = self.rx.peek_responses(&mut self.rx_responses)?;
+        let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
+        while consumed < count && !into.is_full() {
+            let window = &self.rx_responses[consumed..count];
+            let first_slot = usize::from(self.rx.response_slot()) + consumed;
+            let packet = parse(window)?;
+            if !packet.is_whole && count == self.rx_responses.len() && consumed > 0 {
+                // Its end lies behind the window: it comes first in the next call.
+                break;
+            }
+            match self.copy_packet(&packet, first_slot, consumed, pool) {
+                Ok(frame) => {
+                    packets += 1;
+                    bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX);
+                    into.push(frame);
+                }
+                Err(DropReason::NoBuffer) => break,
+                Err(reason) => self.counters.dropped.count(reason, 1),
+            }
+            consumed += packet.slots;
+        }
+        if consumed == 0 {
+            return Ok(());
+        }
+        self.counters.add_rx(packets, bytes);
+        self.rx.consume(consumed);
+        self.post_buffers(consumed);
+        let notify = self.rx.publish_requests();
+        self.notify(Direction::Rx, notify)
+    }
+
+    /// Gives the next `count` slots their pages.
+    pub(crate) fn post_buffers(&mut self, count: usize) {
+        for _ in 0..count {
+            let slot = self.rx.next_slot();
+            let gref = self.rx_buffers.gref(usize::from(slot)).0;
+            self.rx.push_request(RxRequest { id: slot, pad: 0, gref });
+        }
+    }
+
+    fn copy_packet(
+        &self,
+        packet: &Packet,
+        first_slot: usize,
+        window_start: usize,
+        pool: &mut FramePool,
+    ) -> Result<ringway_datapath::Frame, DropReason> {
+        if !packet.is_whole || packet.has_error || packet.len < FRAME_LEN_MIN {
+            return Err(DropReason::Malformed);
+        }
+        if packet.len > pool.frame_len_max() {
+            return Err(DropReason::TooLong);
+        }
+        let mut frame = pool.take(packet.len).ok_or(DropReason::NoBuffer)?;
+        frame.offload = packet.offload;
+        let mut rest = frame.bytes_mut();
+        for index in packet.data_slots() {
+            let response = &self.rx_responses[window_start + index];
+            let (chunk, others) = rest.split_at_mut(bytes_of(response));
+            let page = (first_slot + index) % RX_RING_SLOTS;
+            let page = u16::try_from(page).expect("a ring is small");
+            self.rx_buffers.read(page, usize::from(response.offset), chunk);
+            rest = others;
+        }
+        Ok(frame)
+    }
+}
+
+/// A packet as its responses describe it.
+struct Packet {
+    slots: usize,
+    extras: usize,
+    len: usize,
+    offload: Offload,
+    is_whole: bool,
+    has_error: bool,
+}
+
+impl Packet {
+    /// The slots that hold data: all but the extras, which follow the first.
+    fn data_slots(&self) -> impl Iterator<Item = usize> + use<> {
+        let extras = 1..=self.extras;
+        (0..self.slots).filter(move |slot| !extras.contains(slot))
+    }
+}
+
+/// Reads one packet from the front of `window`, which is not empty.
+fn parse(window: &[RxResponse]) -> Result<Packet, PeerFault> {
+    let first = window[0];
+    let mut packet = Packet {
+        slots: 1,
+        extras: 0,
+        len: bytes_of(&first),
+        offload: Offload { checksum: checksum_of(first.flags), gso: None },
+        is_whole: true,
+        has_error: first.status < 0,
+    };
+    check_range(&first)?;
+    let mut more_extras = first.flags & NETRXF_EXTRA_INFO != 0;
+    let mut more_data = first.flags & NETRXF_MORE_DATA != 0;
+    while more_extras || more_data {
+        if packet.slots >= SLOTS_MAX {
+            return Err(PeerFault::TooManySlots { limit: SLOTS_MAX });
+        }
+        let Some(slot) = window.get(packet.slots) else {
+            packet.is_whole = false;
+            break;
+        };
+        packet.slots += 1;
+        if more_extras {
+            packet.extras += 1;
+            let (extra, _) =
+                ExtraInfo::read_from_prefix(slot.as_bytes()).expect("an extra fits a slot");
+            if extra.kind != EXTRA_TYPE_GSO {
+                return Err(PeerFault::BadExtra { ring: "rx", kind: extra.kind });
+            }
+            packet.offload.gso = Some(gso_of(&extra)?);
+            packet.offload.checksum = Checksum::Blank;
+            more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
+        } else {
+            check_range(slot)?;
+            packet.len += bytes_of(slot);
+            packet.has_error |= slot.status < 0;
+            more_data = slot.flags & NETRXF_MORE_DATA != 0;
+        }
+    }
+    Ok(packet)
+}
+
+/// Bytes in a slot, none if its copy failed.
+fn bytes_of(response: &RxResponse) -> usize {
+    usize::try_from(response.status).unwrap_or(0)
+}
+
+fn check_range(response: &RxResponse) -> Result<(), PeerFault> {
+    if usize::from(response.offset) + bytes_of(response) <= PAGE_SIZE {
+        return Ok(());
+    }
+    Err(PeerFault::BadRxRange { offset: response.offset, status: response.status })
+}
+
+fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
+    let (size, kind) = extra.gso();
+    Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "rx", kind, size })
+}
+
+fn checksum_of(flags: u16) -> Checksum {
+    if flags & NETRXF_CSUM_BLANK != 0 {
+        Checksum::Blank
+    } else if flags & NETRXF_DATA_VALIDATED != 0 {
+        Checksum::Validated
+    } else {
+        Checksum::Unverified
+    }
+}

@@ -1,0 +1,197 @@
+//! The frontend side of a vif: [`VifQueue`] is one of its queues, as a [`Port`].
+//!
+//! Each queue owns 512 buffer pages, granted once when it is made and reused for its whole life
+//! (netif a6: 512 buffers and 2 rings), so that no grant is touched per packet. The backend is not
+//! trusted either: its responses are read once, by value, and checked against what is outstanding.
+
+mod buffers;
+mod egress;
+mod ingress;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use ringway_datapath::{
+    FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown, QueueCounters,
+};
+use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
+use ringway_ring::{FrontRing, Notify, Rx, Tx};
+use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
+use ringway_wire::{DomId, EvtchnPort, GrantRef};
+
+use buffers::Buffers;
+
+/// The event channel ports of a queue, for XenStore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventPorts {
+    /// `event-channel-tx` and `event-channel-rx`.
+    Split {
+        /// For the tx ring.
+        tx: EvtchnPort,
+        /// For the rx ring.
+        rx: EvtchnPort,
+    },
+    /// `event-channel`.
+    Single(EvtchnPort),
+}
+
+/// What the backend needs to know of a queue, for XenStore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueRefs {
+    /// `tx-ring-ref`.
+    pub tx_ring: GrantRef,
+    /// `rx-ring-ref`.
+    pub rx_ring: GrantRef,
+    /// `event-channel*`.
+    pub events: EventPorts,
+}
+
+/// One queue of a vif: rings, buffers and events, owned by one worker.
+pub struct VifQueue<G: GrantTable, E> {
+    grants: G,
+    tx: FrontRing<Tx>,
+    rx: FrontRing<Rx>,
+    refs: QueueRefs,
+    events: QueueEvents<E>,
+    /// Work that the backend accepts undone.
+    caps: OffloadCaps,
+    counters: Arc<QueueCounters>,
+    rings: Buffers,
+    tx_buffers: Buffers,
+    rx_buffers: Buffers,
+    /// Tx buffers that no request refers to.
+    tx_free: ArrayVec<u16, TX_RING_SLOTS>,
+    /// Whether a request with the buffer's number as id is outstanding.
+    tx_outstanding: [bool; TX_RING_SLOTS],
+    /// Frames wait for the backend to answer.
+    wants_tx_responses: bool,
+    tx_responses: [TxResponse; TX_RING_SLOTS],
+    rx_responses: [RxResponse; ingress::WINDOW],
+}
+
+impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
+    /// Makes the rings, grants every buffer to `backend` and posts all receive buffers.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when pages or grants run out; nothing stays granted then.
+    pub fn new(
+        mut grants: G,
+        backend: DomId,
+        events: QueueEvents<E>,
+        counters: Arc<QueueCounters>,
+    ) -> io::Result<VifQueue<G, E>> {
+        let runs = [
+            (2, Access::ReadWrite),
+            (TX_RING_SLOTS, Access::ReadOnly),
+            (RX_RING_SLOTS, Access::ReadWrite),
+        ];
+        let mut granted = Vec::new();
+        for (pages, access) in runs {
+            match Buffers::grant(&mut grants, backend, pages, access) {
+                Ok(buffers) => granted.push(buffers),
+                Err(error) => {
+                    for buffers in granted {
+                        // Nobody has been told of these grants, so ending them cannot fail.
+                        let _ = buffers.end(&mut grants);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let [rings, tx_buffers, rx_buffers]: [Buffers; 3] =
+            granted.try_into().expect("three runs were asked for, and each was granted");
+        let ports = match &events {
+            QueueEvents::Split { tx, rx } => EventPorts::Split { tx: tx.port(), rx: rx.port() },
+            QueueEvents::Single(both) => EventPorts::Single(both.port()),
+        };
+        let mut queue = VifQueue {
+            grants,
+            tx: FrontRing::new(rings.page(0)),
+            rx: FrontRing::new(rings.page(1)),
+            refs: QueueRefs { tx_ring: rings.gref(0), rx_ring: rings.gref(1), events: ports },
+            events,
+            caps: OffloadCaps::NONE,
+            counters,
+            rings,
+            tx_buffers,
+            rx_buffers,
+            tx_free: buffer_numbers(),
+            tx_outstanding: [false; TX_RING_SLOTS],
+            wants_tx_responses: false,
+            tx_responses: [TxResponse::default(); TX_RING_SLOTS],
+            rx_responses: [RxResponse::default(); ingress::WINDOW],
+        };
+        queue.post_buffers(RX_RING_SLOTS);
+        // Nobody is bound to the event channel yet; the backend looks at the ring when it attaches.
+        let _ = queue.rx.publish_requests();
+        Ok(queue)
+    }
+
+    /// What to write to XenStore.
+    pub fn refs(&self) -> QueueRefs {
+        self.refs
+    }
+
+    /// Says what the backend can take, once its keys are known.
+    pub fn set_caps(&mut self, caps: OffloadCaps) {
+        self.caps = caps;
+    }
+
+    /// Ends every grant and frees the pages.
+    ///
+    /// # Errors
+    /// [`StillInUse`] if the backend has not let go of a page: such pages are never used again.
+    pub fn close(mut self) -> Result<(), StillInUse> {
+        let rings = self.rings.end(&mut self.grants);
+        let tx = self.tx_buffers.end(&mut self.grants);
+        let rx = self.rx_buffers.end(&mut self.grants);
+        rings.and(tx).and(rx)
+    }
+
+    fn notify(&self, direction: Direction, notify: Notify) -> Result<(), PortDown> {
+        match notify {
+            Notify::Peer => {
+                self.counters.add_event_sent();
+                Ok(self.events.notify(direction)?)
+            }
+            Notify::Nobody => Ok(()),
+        }
+    }
+}
+
+fn buffer_numbers() -> ArrayVec<u16, TX_RING_SLOTS> {
+    (0..TX_RING_SLOTS).map(|n| u16::try_from(n).expect("a ring is small")).collect()
+}
+
+impl<G: GrantTable, E: EventChannel> Port for VifQueue<G, E> {
+    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+        self.take_packets(pool, into)
+    }
+
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+        self.give_packets(from, pool)
+    }
+
+    fn arm(&mut self) -> Result<Pending, PortDown> {
+        let rx = self.rx.arm();
+        let tx = if self.wants_tx_responses { self.tx.arm() } else { Pending::Nothing };
+        Ok(if rx == Pending::Nothing { tx } else { rx })
+    }
+
+    fn offload_caps(&self) -> OffloadCaps {
+        self.caps
+    }
+
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.events.visit(visit);
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        if self.events.ack()? {
+            self.counters.add_event_received();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! The backend's half of a ring.
+
+use std::marker::PhantomData;
+use std::num::Wrapping;
+use std::sync::atomic::Ordering;
+
+use ringway_datapath::{PeerFault, Pending};
+use ringway_sys::SharedPages;
+use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
+
+use crate::{Index, Layout, Notify, Page, ahead};
+
+/// Consumes requests and produces one response for each, in the request's own slot.
+///
+/// ```text
+/// ring.peek_requests(&mut window)?;      // by value, nothing consumed yet
+/// ... decide how many to serve ...
+/// ring.consume(served);
+/// for each of them { ring.push_response(..) }
+/// if ring.publish_responses() == Notify::Peer { event.notify() }
+/// ```
+#[derive(Debug)]
+pub struct BackRing<L: Layout> {
+    page: Page,
+    req_cons: Index,
+    rsp_prod_pvt: Index,
+    rsp_prod_published: Index,
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout> BackRing<L> {
+    /// Takes over a ring page where its shared indices stand, which for a new ring is zero.
+    ///
+    /// Requests that an earlier backend consumed but did not answer are served again
+    /// (`BACK_RING_ATTACH`): this is what lets a backend restart under traffic.
+    ///
+    /// # Errors
+    /// [`PeerFault::ProducerOverrun`] if the indices cannot belong to a ring.
+    pub fn attach(page: SharedPages) -> Result<BackRing<L>, PeerFault> {
+        let page = Page(page);
+        let answered = page.load(RSP_PROD, Ordering::Acquire);
+        ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), answered, L::SLOTS)?;
+        Ok(BackRing {
+            page,
+            req_cons: answered,
+            rsp_prod_pvt: answered,
+            rsp_prod_published: answered,
+            layout: PhantomData,
+        })
+    }
+
+    /// How many requests are waiting.
+    ///
+    /// # Errors
+    /// [`PeerFault::ProducerOverrun`] if the peer's index is not possible.
+    #[inline]
+    pub fn pending(&self) -> Result<u32, PeerFault> {
+        // Acquire: orders this load before our reads of the slots it covers.
+        let produced = self.page.load(REQ_PROD, Ordering::Acquire);
+        // Slots we consumed but did not answer cannot hold new requests.
+        let unanswered = (self.req_cons - self.rsp_prod_pvt).0;
+        ahead::<L>(produced, self.req_cons, L::SLOTS - unanswered)
+    }
+
+    /// Copies the first waiting requests into `into`, as many as there are and fit. Returns how
+    /// many were copied, and how many are waiting. Nothing is consumed.
+    ///
+    /// # Errors
+    /// As [`pending`](BackRing::pending).
+    #[inline]
+    pub fn peek_requests(&self, into: &mut [L::Request]) -> Result<(usize, usize), PeerFault> {
+        let waiting = usize::try_from(self.pending()?).expect("a slot count is small");
+        let count = waiting.min(into.len());
+        self.page.read::<L, _>(self.req_cons, &mut into[..count]);
+        Ok((count, waiting))
+    }
+
+    /// Consumes requests that were peeked at.
+    ///
+    /// # Panics
+    /// If the ring does not hold that many: a mistake of ours.
+    #[inline]
+    pub fn consume(&mut self, count: usize) {
+        let count = u32::try_from(count).expect("requests are counted by the ring");
+        let unanswered = (self.req_cons - self.rsp_prod_pvt).0;
+        assert!(unanswered + count <= L::SLOTS, "consuming more requests than the ring holds");
+        self.req_cons += count;
+    }
+
+    /// The free-running index of the next request to be consumed, for messages.
+    pub fn consumer(&self) -> u32 {
+        self.req_cons.0
+    }
+
+    /// Answers the oldest unanswered request, in its slot (`netif.h`: the peer pairs requests and
+    /// responses of rx by slot alone).
+    ///
+    /// `T` is the response, or an extra that stands in for one.
+    ///
+    /// # Panics
+    /// If every consumed request has its answer: a mistake of ours.
+    #[inline]
+    pub fn push_response<T>(&mut self, response: T)
+    where
+        T: zerocopy::IntoBytes + zerocopy::Immutable,
+    {
+        const { assert!(size_of::<T>() <= L::SLOT_LEN) };
+        assert!(self.rsp_prod_pvt != self.req_cons, "a response without a request");
+        self.page.0.write(Page::slot::<L>(self.rsp_prod_pvt), response);
+        self.rsp_prod_pvt += 1;
+    }
+
+    /// Makes the pushed responses visible.
+    #[inline]
+    pub fn publish_responses(&mut self) -> Notify {
+        let (old, new) = (self.rsp_prod_published, self.rsp_prod_pvt);
+        if old == new {
+            return Notify::Nobody;
+        }
+        self.rsp_prod_published = new;
+        self.page.publish(RSP_PROD, RSP_EVENT, old, new)
+    }
+
+    /// Asks for an event with the next request, and looks once more.
+    pub fn arm(&mut self) -> Pending {
+        self.page.arm(REQ_PROD, REQ_EVENT, self.req_cons + Wrapping(1))
+    }
+}

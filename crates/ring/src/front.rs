@@ -1,0 +1,121 @@
+//! The frontend's half of a ring.
+
+use std::marker::PhantomData;
+use std::num::Wrapping;
+use std::sync::atomic::Ordering;
+
+use ringway_datapath::{PeerFault, Pending};
+use ringway_sys::SharedPages;
+use ringway_wire::PAGE_SIZE;
+use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
+
+use crate::{Index, Layout, Notify, Page, ahead};
+
+/// Produces requests and consumes their responses.
+#[derive(Debug)]
+pub struct FrontRing<L: Layout> {
+    page: Page,
+    req_prod_pvt: Index,
+    req_prod_published: Index,
+    rsp_cons: Index,
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout> FrontRing<L> {
+    /// Makes a new ring of a page (`SHARED_RING_INIT`).
+    pub fn new(page: SharedPages) -> FrontRing<L> {
+        page.copy_from(0, &[0; PAGE_SIZE]);
+        page.store(REQ_EVENT, 1, Ordering::Relaxed);
+        page.store(RSP_EVENT, 1, Ordering::Release);
+        let start = Wrapping(0);
+        FrontRing {
+            page: Page(page),
+            req_prod_pvt: start,
+            req_prod_published: start,
+            rsp_cons: start,
+            layout: PhantomData,
+        }
+    }
+
+    /// How many requests can be pushed.
+    #[inline]
+    pub fn free(&self) -> usize {
+        let used = (self.req_prod_pvt - self.rsp_cons).0;
+        usize::try_from(L::SLOTS - used).expect("a slot count is small")
+    }
+
+    /// The slot that the next request goes to.
+    #[inline]
+    pub fn next_slot(&self) -> u16 {
+        slot_number::<L>(self.req_prod_pvt)
+    }
+
+    /// The slot of the next response.
+    #[inline]
+    pub fn response_slot(&self) -> u16 {
+        slot_number::<L>(self.rsp_cons)
+    }
+
+    /// Puts a request, or an extra that stands in for one, into the next slot.
+    ///
+    /// # Panics
+    /// If the ring is full: look at [`free`](FrontRing::free) first.
+    #[inline]
+    pub fn push_request<T>(&mut self, request: T)
+    where
+        T: zerocopy::IntoBytes + zerocopy::Immutable,
+    {
+        const { assert!(size_of::<T>() <= L::SLOT_LEN) };
+        assert!(self.free() > 0, "a request for a full ring");
+        self.page.0.write(Page::slot::<L>(self.req_prod_pvt), request);
+        self.req_prod_pvt += 1;
+    }
+
+    /// Makes the pushed requests visible.
+    #[inline]
+    pub fn publish_requests(&mut self) -> Notify {
+        let (old, new) = (self.req_prod_published, self.req_prod_pvt);
+        if old == new {
+            return Notify::Nobody;
+        }
+        self.req_prod_published = new;
+        self.page.publish(REQ_PROD, REQ_EVENT, old, new)
+    }
+
+    /// Copies the first waiting responses into `into`, and says how many were copied. Nothing is
+    /// consumed.
+    ///
+    /// # Errors
+    /// [`PeerFault::ProducerOverrun`] if the backend answers more than was asked.
+    #[inline]
+    pub fn peek_responses(&self, into: &mut [L::Response]) -> Result<usize, PeerFault> {
+        // Acquire: orders this load before our reads of the slots it covers.
+        let produced = self.page.load(RSP_PROD, Ordering::Acquire);
+        let outstanding = (self.req_prod_published - self.rsp_cons).0;
+        let waiting = ahead::<L>(produced, self.rsp_cons, outstanding)?;
+        let waiting = usize::try_from(waiting).expect("a slot count is small");
+        let count = waiting.min(into.len());
+        self.page.read::<L, _>(self.rsp_cons, &mut into[..count]);
+        Ok(count)
+    }
+
+    /// Consumes responses that were peeked at, which frees their slots.
+    ///
+    /// # Panics
+    /// If so many requests are not outstanding: a mistake of ours.
+    #[inline]
+    pub fn consume(&mut self, count: usize) {
+        let count = u32::try_from(count).expect("responses are counted by the ring");
+        assert!(count <= (self.req_prod_published - self.rsp_cons).0);
+        self.rsp_cons += count;
+    }
+
+    /// Asks for an event with the next response, and looks once more.
+    pub fn arm(&mut self) -> Pending {
+        self.page.arm(RSP_PROD, RSP_EVENT, self.rsp_cons + Wrapping(1))
+    }
+}
+
+fn slot_number<L: Layout>(index: Index) -> u16 {
+    u16::try_from(index.0 & (L::SLOTS - 1)).expect("a slot number is small")
+}

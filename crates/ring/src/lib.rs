@@ -1,0 +1,150 @@
+//! The two halves of a shared ring (`ring.h`), without I/O.
+//!
+//! A ring is one page: four indices that run freely over 32 bits, and a power of two of slots in
+//! which a response replaces its request. The frontend produces requests and consumes responses
+//! ([`FrontRing`]), the backend the reverse ([`BackRing`]).
+//!
+//! Each half keeps its own indices in private memory (`*_pvt` and `*_cons`) and believes of the
+//! page only the peer's producer index, which it reads once per decision and checks. Slots are
+//! read by value. Nobody needs a lock, and no index is ever read-modified-written.
+
+mod back;
+mod front;
+
+use std::num::Wrapping;
+use std::sync::atomic::{Ordering, fence};
+
+pub use back::BackRing;
+pub use front::FrontRing;
+use ringway_datapath::{PeerFault, Pending};
+use ringway_sys::SharedPages;
+use ringway_wire::netif::{
+    RX_RING_SLOTS, RX_SLOT_LEN, RxRequest, RxResponse, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest,
+    TxResponse,
+};
+use ringway_wire::{PAGE_SIZE, ring};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What the slots of a ring hold.
+pub trait Layout {
+    /// The frontend's entries.
+    type Request: FromBytes + IntoBytes + Immutable + Copy;
+    /// The backend's entries.
+    type Response: FromBytes + IntoBytes + Immutable + Copy;
+    /// Bytes from one slot to the next.
+    const SLOT_LEN: usize;
+    /// Slots in the ring, a power of two.
+    const SLOTS: u32;
+    /// For messages.
+    const NAME: &'static str;
+}
+
+/// The ring by which a guest transmits.
+#[derive(Debug)]
+pub struct Tx;
+/// The ring by which a guest receives.
+#[derive(Debug)]
+pub struct Rx;
+
+impl Layout for Tx {
+    type Request = TxRequest;
+    type Response = TxResponse;
+    const SLOT_LEN: usize = TX_SLOT_LEN;
+    const SLOTS: u32 = slots(TX_RING_SLOTS);
+    const NAME: &'static str = "tx";
+}
+
+impl Layout for Rx {
+    type Request = RxRequest;
+    type Response = RxResponse;
+    const SLOT_LEN: usize = RX_SLOT_LEN;
+    const SLOTS: u32 = slots(RX_RING_SLOTS);
+    const NAME: &'static str = "rx";
+}
+
+#[expect(clippy::as_conversions, reason = "a constant context has no try_from; checked by assert")]
+const fn slots(count: usize) -> u32 {
+    assert!(count.is_power_of_two() && count <= PAGE_SIZE);
+    count as u32
+}
+
+/// Whether publishing crossed the index at which the peer wants to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a peer that is not notified sleeps on"]
+pub enum Notify {
+    /// The peer asked for an event: send one.
+    Peer,
+    /// The peer is polling, or has been told before.
+    Nobody,
+}
+
+/// A free-running ring index.
+type Index = Wrapping<u32>;
+
+/// The page, and arithmetic that both halves share.
+#[derive(Debug)]
+struct Page(SharedPages);
+
+impl Page {
+    fn load(&self, index: usize, order: Ordering) -> Index {
+        Wrapping(self.0.load(index, order))
+    }
+
+    /// Byte offset of the slot that an index stands for.
+    fn slot<L: Layout>(index: Index) -> usize {
+        let slot = usize::try_from(index.0 & (L::SLOTS - 1)).expect("a slot number is small");
+        ring::SLOTS + slot * L::SLOT_LEN
+    }
+
+    /// Copies the slots from `first` on into private memory, each byte once.
+    fn read<L: Layout, T: FromBytes + IntoBytes>(&self, first: Index, into: &mut [T]) {
+        if size_of::<T>() == L::SLOT_LEN {
+            let until_wrap = (L::SLOTS - (first.0 & (L::SLOTS - 1))).try_into();
+            let until_wrap: usize = until_wrap.expect("a slot count is small");
+            let (head, tail) = into.split_at_mut(until_wrap.min(into.len()));
+            self.0.copy_to(Self::slot::<L>(first), head.as_mut_bytes());
+            self.0.copy_to(ring::SLOTS, tail.as_mut_bytes());
+        } else {
+            let mut index = first;
+            for entry in into {
+                *entry = self.0.read(Self::slot::<L>(index));
+                index += 1;
+            }
+        }
+    }
+
+    /// Publishes a producer index and says whether its move from `old` to `new` crossed the
+    /// peer's event index (`RING_PUSH_*_AND_CHECK_NOTIFY`).
+    fn publish(&self, producer: usize, event: usize, old: Index, new: Index) -> Notify {
+        // Release: orders our writes of slots before the index by which the peer sees them.
+        self.0.store(producer, new.0, Ordering::Release);
+        // Orders the store of the producer before the load of the event index. Its partner is the
+        // fence in `arm`: one of the two sides sees the other's store, so no wake-up is lost.
+        fence(Ordering::SeqCst);
+        let event = self.load(event, Ordering::Relaxed);
+        if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::Nobody }
+    }
+
+    /// Asks for an event at `wanted` and says whether the peer got there meanwhile
+    /// (`RING_FINAL_CHECK_FOR_*`).
+    fn arm(&self, producer: usize, event: usize, wanted: Index) -> Pending {
+        self.0.store(event, wanted.0, Ordering::Relaxed);
+        // Orders the store of the event index before the load of the producer; see `publish`.
+        fence(Ordering::SeqCst);
+        let produced = self.load(producer, Ordering::Relaxed);
+        // `wanted - 1` is the consumer: anything else means that there is work (or a fault, which
+        // the next look at the ring reports).
+        if produced == wanted - Wrapping(1) { Pending::Nothing } else { Pending::Work }
+    }
+}
+
+/// The check that keeps every loop over a ring bounded: a producer may be ahead of its consumer by
+/// as many entries as the ring can hold for it, never more, and never behind (XSA-39).
+fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32, PeerFault> {
+    let ahead = (produced - consumed).0;
+    if ahead > limit {
+        let (ring, produced, slots) = (L::NAME, produced.0, L::SLOTS);
+        return Err(PeerFault::ProducerOverrun { ring, produced, ahead, slots });
+    }
+    Ok(ahead)
+}
