@@ -1,1 +1,267 @@
-//! Placeholder, replaced by its first real version.
+//! Making a frame acceptable for the port it leaves by: checksums completed and TCP data cut into
+//! segments, where the far side does not take them as they are.
+
+use crate::checksum::{Sum, complete_ipv4_header, complete_parsed, pseudo_sum, set_pseudo, write};
+use crate::headers::{Headers, IPV6_LEN, IpVersion, Transport, parse};
+use crate::vnet::{TCP_CWR, TCP_FLAGS_OFFSET, tcp_headers};
+use crate::{
+    Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
+};
+
+/// Puts `frame` at the end of `out`, in a form that a port with `caps` takes: as it is where that
+/// is possible, which costs two comparisons; with its checksum completed; or as segments.
+///
+/// `out` may grow by [`SEGMENTS_MAX`] frames.
+///
+/// # Errors
+/// The frame was dropped, its buffer is back in `pool` and nothing was added to `out`:
+/// - [`DropReason::NoBuffer`] if `pool` had not enough buffers for the segments;
+/// - [`DropReason::BadOffload`] if the frame's headers do not have what its offload speaks of, or
+///   it would become more than [`SEGMENTS_MAX`] segments.
+#[inline]
+pub fn prepare(
+    mut frame: Frame,
+    caps: OffloadCaps,
+    pool: &mut FramePool,
+    out: &mut FrameQueue,
+) -> Result<(), DropReason> {
+    let done = match (frame.offload.gso, frame.offload.checksum) {
+        (None, Checksum::Unverified | Checksum::Validated) => Ok(()),
+        (None, Checksum::Blank) => complete_for(&mut frame, caps),
+        (Some(gso), checksum) if takes_gso(caps, gso.kind) => match checksum {
+            Checksum::Blank => Ok(()),
+            Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),
+        },
+        (Some(gso), _) => {
+            let segmented = segment(&frame, gso, caps, pool, out);
+            pool.recycle(frame);
+            return segmented;
+        }
+    };
+    match done {
+        Ok(()) => out.push_back(frame),
+        Err(_) => pool.recycle(frame),
+    }
+    done
+}
+
+/// More segments than this no frame becomes: one of 64 KiB with TCP segments of 48 bytes, the
+/// least that systems still send. It bounds what one frame of a guest can cost.
+pub const SEGMENTS_MAX: usize = 65536 / 48;
+
+/// Each segment needs a checksum of its own, and the whole needs several slots, so segmentation
+/// can be left to the far side only together with both.
+#[inline]
+fn takes_gso(caps: OffloadCaps, kind: GsoKind) -> bool {
+    caps.scatter_gather
+        && match kind {
+            GsoKind::TcpV4 => caps.gso_v4 && caps.checksum_v4,
+            GsoKind::TcpV6 => caps.gso_v6 && caps.checksum_v6,
+        }
+}
+
+#[inline]
+fn takes_blank(caps: OffloadCaps, version: IpVersion) -> bool {
+    match version {
+        IpVersion::V4 => caps.checksum_v4,
+        IpVersion::V6 => caps.checksum_v6,
+    }
+}
+
+#[inline]
+fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> {
+    if caps.checksum_v4 && caps.checksum_v6 {
+        return Ok(());
+    }
+    let headers = parse(frame.bytes()).ok_or(DropReason::BadOffload)?;
+    if takes_blank(caps, headers.version) {
+        return Ok(());
+    }
+    complete_parsed(frame.bytes_mut(), &headers)?;
+    frame.offload.checksum = Checksum::Validated;
+    Ok(())
+}
+
+/// A frame to be segmented whose sender completed the checksum: of no use to anyone.
+#[cold]
+fn make_blank(frame: &mut Frame, kind: GsoKind) -> Result<(), DropReason> {
+    let headers = tcp_headers(frame.bytes(), kind)?;
+    set_pseudo(frame.bytes_mut(), &headers)?;
+    frame.offload.checksum = Checksum::Blank;
+    Ok(())
+}
+
+/// Cuts a frame, all or nothing.
+fn segment(
+    frame: &Frame,
+    gso: Gso,
+    caps: OffloadCaps,
+    pool: &mut FramePool,
+    out: &mut FrameQueue,
+) -> Result<(), DropReason> {
+    let cutter = Cutter::new(frame, gso, caps)?;
+    let queued_before = out.len();
+    for index in 0..cutter.segment_count {
+        match cutter.cut(index, pool) {
+            Ok(segment) => out.push_back(segment),
+            Err(reason) => {
+                while out.len() > queued_before {
+                    out.pop_back().into_iter().for_each(|segment| pool.recycle(segment));
+                }
+                return Err(reason);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is the same for all segments of one frame.
+struct Cutter<'frame> {
+    frame: &'frame Frame,
+    headers: Headers,
+    /// All headers, Ethernet to TCP.
+    header: &'frame [u8],
+    payload: &'frame [u8],
+    segment_len: usize,
+    segment_count: usize,
+    /// Sum of the TCP pseudo-header without the length.
+    pseudo: Sum,
+    checksum: Checksum,
+    tcp_sequence: u32,
+    tcp_flags: u8,
+    ipv4_id: u16,
+}
+
+impl<'frame> Cutter<'frame> {
+    fn new(frame: &'frame Frame, gso: Gso, caps: OffloadCaps) -> Result<Self, DropReason> {
+        let headers = tcp_headers(frame.bytes(), gso.kind)?;
+        let packet = frame.bytes().get(..headers.end).ok_or(DropReason::BadOffload)?;
+        let (header, payload) =
+            packet.split_at_checked(headers.payload).ok_or(DropReason::BadOffload)?;
+        let segment_len = usize::from(gso.size);
+        if segment_len == 0 || payload.len().div_ceil(segment_len) > SEGMENTS_MAX {
+            return Err(DropReason::BadOffload);
+        }
+        let checksum = match takes_blank(caps, headers.version) {
+            true => Checksum::Blank,
+            false => Checksum::Validated,
+        };
+        let [tcp_flags] = read(header, headers.l4 + TCP_FLAGS_OFFSET)?;
+        Ok(Cutter {
+            frame,
+            header,
+            payload,
+            segment_len,
+            // A frame without data is odd, but is one packet.
+            segment_count: payload.len().div_ceil(segment_len).max(1),
+            pseudo: pseudo_sum(headers.addresses(packet), Transport::Tcp, 0),
+            checksum,
+            tcp_sequence: u32::from_be_bytes(read(header, headers.l4 + TCP_SEQUENCE_OFFSET)?),
+            tcp_flags,
+            ipv4_id: u16::from_be_bytes(read(header, headers.l3 + IPV4_ID_OFFSET)?),
+            headers,
+        })
+    }
+
+    fn cut(&self, index: usize, pool: &mut FramePool) -> Result<Frame, DropReason> {
+        let start = index * self.segment_len;
+        let end = self.payload.len().min(start + self.segment_len);
+        let data = self.payload.get(start..end).unwrap_or_default();
+        let mut segment = pool.take(self.header.len() + data.len()).ok_or(DropReason::NoBuffer)?;
+        match self.fill(segment.bytes_mut(), index, data) {
+            Ok(()) => {
+                segment.offload = Offload { checksum: self.checksum, gso: None };
+                segment.flow = self.frame.flow;
+                Ok(segment)
+            }
+            Err(reason) => {
+                pool.recycle(segment);
+                Err(reason)
+            }
+        }
+    }
+
+    fn fill(&self, segment: &mut [u8], index: usize, data: &[u8]) -> Result<(), DropReason> {
+        let (header, payload) =
+            segment.split_at_mut_checked(self.header.len()).ok_or(DropReason::BadOffload)?;
+        header.copy_from_slice(self.header);
+        payload.copy_from_slice(data);
+        let headers = Headers { end: segment.len(), ..self.headers };
+        self.fill_ip(segment, index, &headers)?;
+        self.fill_tcp(segment, index, &headers)
+    }
+
+    fn fill_ip(
+        &self,
+        segment: &mut [u8],
+        index: usize,
+        headers: &Headers,
+    ) -> Result<(), DropReason> {
+        match headers.version {
+            IpVersion::V4 => {
+                let id = self.ipv4_id.wrapping_add(number(index)?);
+                write(segment, headers.l3 + IPV4_ID_OFFSET, id.to_be_bytes())?;
+                let len = number(headers.end - headers.l3)?;
+                write(segment, headers.l3 + IPV4_LEN_OFFSET, len.to_be_bytes())?;
+                complete_ipv4_header(segment, headers)
+            }
+            IpVersion::V6 => {
+                let len = number(headers.end - headers.l3 - IPV6_LEN)?;
+                write(segment, headers.l3 + IPV6_LEN_OFFSET, len.to_be_bytes())
+            }
+        }
+    }
+
+    fn fill_tcp(
+        &self,
+        segment: &mut [u8],
+        index: usize,
+        headers: &Headers,
+    ) -> Result<(), DropReason> {
+        let advance = u32::try_from(index * self.segment_len).or(Err(DropReason::BadOffload))?;
+        let [s0, s1, s2, s3] = self.tcp_sequence.wrapping_add(advance).to_be_bytes();
+        write(segment, headers.l4 + TCP_SEQUENCE_OFFSET, [s0, s1])?;
+        write(segment, headers.l4 + TCP_SEQUENCE_OFFSET + 2, [s2, s3])?;
+
+        let mut flags = self.tcp_flags;
+        if index > 0 {
+            // The congestion window was reduced once.
+            flags &= !TCP_CWR;
+        }
+        if index + 1 < self.segment_count {
+            flags &= !(TCP_FIN | TCP_PSH);
+        }
+        let flags_at = headers.l4 + TCP_FLAGS_OFFSET;
+        *segment.get_mut(flags_at).ok_or(DropReason::BadOffload)? = flags;
+
+        let pseudo = self.pseudo.and_u16(number(headers.end - headers.l4)?);
+        let field = headers.l4 + Transport::Tcp.checksum_offset();
+        write(segment, field, pseudo.fold())?;
+        if self.checksum != Checksum::Blank {
+            let summed = segment.get(headers.l4..).ok_or(DropReason::BadOffload)?;
+            let checksum = Sum::of(summed).checksum();
+            write(segment, field, checksum)?;
+        }
+        Ok(())
+    }
+}
+
+fn read<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], DropReason> {
+    let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    field.copied().ok_or(DropReason::BadOffload)
+}
+
+/// A length for a 16-bit field. A frame that claims no length may be longer than any packet.
+fn number(value: usize) -> Result<u16, DropReason> {
+    u16::try_from(value).or(Err(DropReason::BadOffload))
+}
+
+const IPV4_LEN_OFFSET: usize = 2;
+const IPV4_ID_OFFSET: usize = 4;
+const IPV6_LEN_OFFSET: usize = 4;
+const TCP_SEQUENCE_OFFSET: usize = 4;
+const TCP_FIN: u8 = 0x01;
+const TCP_PSH: u8 = 0x08;
+
+// An index of a segment is added to a 16-bit identification.
+const _: () = assert!(SEGMENTS_MAX < 65536);

@@ -1,0 +1,269 @@
+//! [`Offload`] to and from `struct virtio_net_hdr`, for TAP devices and virtio-net guests.
+//!
+//! Both directions distrust their input: the header's numbers are compared with the frame's own
+//! headers, so that an [`Offload`] never promises what a later station cannot do.
+
+use ringway_wire::vnet::{
+    VIRTIO_NET_HDR_F_DATA_VALID, VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN,
+    VIRTIO_NET_HDR_GSO_NONE, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6, VirtioNetHdr,
+};
+
+use crate::checksum::{complete_at, set_pseudo};
+use crate::headers::{Headers, IpVersion, Transport, parse};
+use crate::{Checksum, DropReason, Gso, GsoKind, Offload};
+
+/// What the header before a frame says was left undone. The frame changes only where its
+/// checksum is not TCP's or UDP's own: that one is completed here, in software.
+///
+/// # Errors
+/// [`DropReason::BadOffload`] if the header asks for segmentation that [`Gso`] does not know or
+/// that the frame's headers contradict, or for a checksum outside the frame.
+#[inline]
+pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
+    if hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE {
+        return gso_from_vnet(hdr, frame);
+    }
+    let checksum = if hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0 {
+        let (start, offset) = (usize::from(hdr.csum_start), usize::from(hdr.csum_offset));
+        let headers = parse(frame);
+        if headers.is_some_and(|headers| is_standard_place(&headers, start, offset)) {
+            Checksum::Blank
+        } else {
+            complete_at(frame, start, offset)?;
+            Checksum::Validated
+        }
+    } else if hdr.flags & VIRTIO_NET_HDR_F_DATA_VALID != 0 {
+        Checksum::Validated
+    } else {
+        Checksum::Unverified
+    };
+    Ok(Offload { checksum, gso: None })
+}
+
+fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8]) -> Result<Offload, DropReason> {
+    let kind = match hdr.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
+        VIRTIO_NET_HDR_GSO_TCPV4 => GsoKind::TcpV4,
+        VIRTIO_NET_HDR_GSO_TCPV6 => GsoKind::TcpV6,
+        _ => return Err(DropReason::BadOffload),
+    };
+    let headers = tcp_headers(frame, kind)?;
+    let (start, offset) = (usize::from(hdr.csum_start), usize::from(hdr.csum_offset));
+    let needs_checksum = hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0;
+    if hdr.gso_size == 0 || (needs_checksum && !is_standard_place(&headers, start, offset)) {
+        return Err(DropReason::BadOffload);
+    }
+    // Each segment gets a checksum of its own, so the one of the whole is blank, always.
+    Ok(Offload { checksum: Checksum::Blank, gso: Some(Gso { kind, size: hdr.gso_size }) })
+}
+
+/// The header to put before a frame that leaves with `offload`. Where the checksum is blank, the
+/// pseudo-header's sum is written into its field, as the receiver expects; a frame still to be
+/// segmented always is.
+///
+/// `hdr_len` covers all headers; a receiver may only take it as a hint.
+///
+/// # Errors
+/// [`DropReason::BadOffload`] if the frame's headers do not have what `offload` speaks of.
+#[inline]
+pub fn vnet_from_offload(offload: &Offload, frame: &mut [u8]) -> Result<VirtioNetHdr, DropReason> {
+    match (offload.gso, offload.checksum) {
+        (None, Checksum::Unverified) => Ok(VirtioNetHdr::default()),
+        (None, Checksum::Validated) => {
+            Ok(VirtioNetHdr { flags: VIRTIO_NET_HDR_F_DATA_VALID, ..VirtioNetHdr::default() })
+        }
+        (None, Checksum::Blank) => {
+            let headers = parse(frame).ok_or(DropReason::BadOffload)?;
+            needs_checksum(frame, &headers)
+        }
+        (Some(gso), _) => {
+            let headers = tcp_headers(frame, gso.kind)?;
+            let gso_type = match gso.kind {
+                GsoKind::TcpV4 => VIRTIO_NET_HDR_GSO_TCPV4,
+                GsoKind::TcpV6 => VIRTIO_NET_HDR_GSO_TCPV6,
+            };
+            let flags = frame.get(headers.l4 + TCP_FLAGS_OFFSET).copied().unwrap_or_default();
+            let ecn = if flags & TCP_CWR != 0 { VIRTIO_NET_HDR_GSO_ECN } else { 0 };
+            Ok(VirtioNetHdr {
+                gso_type: gso_type | ecn,
+                gso_size: gso.size,
+                ..needs_checksum(frame, &headers)?
+            })
+        }
+    }
+}
+
+#[inline]
+fn needs_checksum(frame: &mut [u8], headers: &Headers) -> Result<VirtioNetHdr, DropReason> {
+    let transport = headers.transport.ok_or(DropReason::BadOffload)?;
+    set_pseudo(frame, headers)?;
+    let field = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::BadOffload);
+    Ok(VirtioNetHdr {
+        flags: VIRTIO_NET_HDR_F_NEEDS_CSUM,
+        hdr_len: field(headers.payload)?,
+        csum_start: field(headers.l4)?,
+        csum_offset: field(transport.checksum_offset())?,
+        ..VirtioNetHdr::default()
+    })
+}
+
+/// The headers of a frame that is to be cut as `kind`.
+#[inline]
+pub(crate) fn tcp_headers(frame: &[u8], kind: GsoKind) -> Result<Headers, DropReason> {
+    let version = match kind {
+        GsoKind::TcpV4 => IpVersion::V4,
+        GsoKind::TcpV6 => IpVersion::V6,
+    };
+    parse(frame)
+        .filter(|found| found.version == version && found.transport == Some(Transport::Tcp))
+        .ok_or(DropReason::BadOffload)
+}
+
+#[inline]
+fn is_standard_place(headers: &Headers, start: usize, offset: usize) -> bool {
+    headers.l4 == start && headers.transport.is_some_and(|found| found.checksum_offset() == offset)
+}
+
+/// Where the flags are, from the start of a TCP header.
+pub(crate) const TCP_FLAGS_OFFSET: usize = 13;
+/// "Congestion window reduced".
+pub(crate) const TCP_CWR: u8 = 0x80;
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_blank_checksum_goes_there_and_back() {
+        for is_tcp in [true, false] {
+            let complete = packet(is_tcp);
+            let mut frame = complete.clone();
+            let blank = Offload { checksum: Checksum::Blank, gso: None };
+            let hdr = vnet_from_offload(&blank, &mut frame).unwrap();
+            assert_eq!(hdr.flags, VIRTIO_NET_HDR_F_NEEDS_CSUM);
+            assert_eq!((hdr.csum_start, hdr.csum_offset), (34, if is_tcp { 16 } else { 6 }));
+            assert_eq!(hdr.hdr_len, if is_tcp { 54 } else { 42 });
+            assert_eq!(offload_from_vnet(&hdr, &mut frame), Ok(blank));
+            // What the receiver does with it gives the checksum that a sender would have written.
+            complete_at(&mut frame, 34, usize::from(hdr.csum_offset)).unwrap();
+            assert_eq!(frame, complete);
+        }
+    }
+
+    #[test]
+    fn states_without_work_need_no_headers() {
+        for (checksum, flags) in [(Checksum::Unverified, 0), (Checksum::Validated, 2)] {
+            let offload = Offload { checksum, gso: None };
+            let hdr = VirtioNetHdr { flags, ..VirtioNetHdr::default() };
+            assert_eq!(vnet_from_offload(&offload, &mut []), Ok(hdr));
+            assert_eq!(offload_from_vnet(&hdr, &mut []), Ok(offload));
+        }
+    }
+
+    #[test]
+    fn a_gso_frame_goes_there_and_back_and_always_needs_its_checksum() {
+        let offload = Offload {
+            checksum: Checksum::Blank,
+            gso: Some(Gso { kind: GsoKind::TcpV4, size: 1448 }),
+        };
+        for cwr in [0, TCP_CWR] {
+            let mut frame = packet(true);
+            frame[34 + TCP_FLAGS_OFFSET] |= cwr;
+            for checksum in [Checksum::Blank, Checksum::Validated, Checksum::Unverified] {
+                let hdr = vnet_from_offload(&Offload { checksum, ..offload }, &mut frame).unwrap();
+                assert_eq!(hdr.flags, VIRTIO_NET_HDR_F_NEEDS_CSUM);
+                assert_eq!(hdr.gso_type, VIRTIO_NET_HDR_GSO_TCPV4 | cwr);
+                assert_eq!((hdr.gso_size, hdr.hdr_len), (1448, 54));
+                assert_eq!(offload_from_vnet(&hdr, &mut frame), Ok(offload));
+            }
+        }
+    }
+
+    #[test]
+    fn segmentation_that_the_frame_contradicts_is_refused() {
+        let good = VirtioNetHdr {
+            flags: VIRTIO_NET_HDR_F_NEEDS_CSUM,
+            gso_type: VIRTIO_NET_HDR_GSO_TCPV4,
+            hdr_len: 54,
+            gso_size: 100,
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        assert!(offload_from_vnet(&good, &mut packet(true)).is_ok());
+        let refused = Err(DropReason::BadOffload);
+        for bad in [
+            VirtioNetHdr { gso_size: 0, ..good },
+            VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_TCPV6, ..good },
+            VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_ECN, ..good },
+            VirtioNetHdr { gso_type: 3, ..good },
+            VirtioNetHdr { csum_start: 33, ..good },
+            VirtioNetHdr { csum_offset: 6, ..good },
+        ] {
+            assert_eq!(offload_from_vnet(&bad, &mut packet(true)), refused, "{bad:?}");
+        }
+        assert_eq!(offload_from_vnet(&good, &mut packet(false)), refused);
+        assert_eq!(offload_from_vnet(&good, &mut []), refused);
+
+        let v6 = Offload { gso: Some(Gso { kind: GsoKind::TcpV6, size: 9 }), ..Offload::default() };
+        assert_eq!(vnet_from_offload(&v6, &mut packet(true)).unwrap_err(), DropReason::BadOffload);
+    }
+
+    #[test]
+    fn a_checksum_of_another_protocol_is_completed_at_once() {
+        // An ICMP echo request whose checksum the sender left to its device.
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4([10, 1, 2, 3], [10, 1, 2, 4], 64)
+            .icmpv4_echo_request(1, 2)
+            .write(&mut frame, b"payload")
+            .unwrap();
+        let expected = frame.clone();
+        frame[36..38].fill(0);
+        let hdr = VirtioNetHdr {
+            flags: VIRTIO_NET_HDR_F_NEEDS_CSUM,
+            csum_start: 34,
+            csum_offset: 2,
+            ..VirtioNetHdr::default()
+        };
+        let offload = offload_from_vnet(&hdr, &mut frame).unwrap();
+        assert_eq!(offload, Offload { checksum: Checksum::Validated, gso: None });
+        assert_eq!(frame, expected);
+
+        let outside = VirtioNetHdr { csum_start: 34, csum_offset: u16::MAX, ..hdr };
+        assert_eq!(offload_from_vnet(&outside, &mut frame), Err(DropReason::BadOffload));
+        assert_eq!(frame, expected);
+    }
+
+    #[test]
+    fn no_header_and_no_frame_make_it_panic() {
+        let mut random = fastrand::Rng::with_seed(0x5eed_0005);
+        for _ in 0..100_000 {
+            let mut frame = packet(random.bool());
+            let at = random.usize(..frame.len());
+            frame[at] = random.u8(..);
+            frame.truncate(random.usize(..=frame.len()));
+            let hdr = VirtioNetHdr {
+                flags: random.u8(..4),
+                gso_type: random.u8(..6) | if random.bool() { 0x80 } else { 0 },
+                hdr_len: random.u16(..),
+                gso_size: random.u16(..),
+                csum_start: random.u16(..100),
+                csum_offset: random.u16(..40),
+            };
+            if let Ok(offload) = offload_from_vnet(&hdr, &mut frame) {
+                vnet_from_offload(&offload, &mut frame).unwrap();
+            }
+        }
+    }
+
+    fn packet(is_tcp: bool) -> Vec<u8> {
+        let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 1, 2, 3], [10, 1, 2, 4], 64);
+        let mut frame = Vec::new();
+        match is_tcp {
+            true => ip.tcp(5001, 40_000, 7, 9).write(&mut frame, &[0x5a; 300]).unwrap(),
+            false => ip.udp(5001, 40_000).write(&mut frame, &[0x5a; 300]).unwrap(),
+        }
+        frame
+    }
+}

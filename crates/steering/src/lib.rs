@@ -1,0 +1,43 @@
+//! Which queue a frame belongs to.
+//!
+//! All frames of a flow go to one queue, in both directions, so that TCP sees no reordering and
+//! one core serves a connection. Two algorithms are known: the default, [`flow_hash`] with
+//! [`queue_of`], and [`toeplitz`], which a frontend can ask for over its control ring.
+//! [`placement`] works backwards: it finds streams for given queues.
+//!
+//! Nothing here keeps state per flow, reads a clock or allocates while frames pass.
+
+mod flow;
+pub mod placement;
+pub mod toeplitz;
+
+pub use flow::{FlowTuple, flow_hash, flow_hash_parsed};
+
+use std::fmt;
+
+/// A queue of a port, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct QueueIndex(pub u16);
+
+impl QueueIndex {
+    /// The queue of everything that has no flow.
+    pub const FIRST: QueueIndex = QueueIndex(0);
+}
+
+impl fmt::Display for QueueIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The queue of a frame with this [`flow_hash`], of a port with `queues` queues. The result is
+/// less than `queues`, or 0 if that is 0.
+///
+/// The hash is taken as a fraction of its range, so the cost is one multiplication and each queue
+/// gets the same share of all hashes, to 1 in 2^16.
+#[inline]
+pub fn queue_of(flow: Option<u32>, queues: u16) -> QueueIndex {
+    let Some(hash) = flow else { return QueueIndex::FIRST };
+    let scaled = (u64::from(hash) * u64::from(queues)) >> 32;
+    QueueIndex(u16::try_from(scaled).unwrap_or_default())
+}

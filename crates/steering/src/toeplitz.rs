@@ -1,0 +1,310 @@
+//! The Toeplitz hash and its mapping table, as a frontend sets them over netif's control ring.
+//!
+//! The hash is a matrix product over bits: input bit `i` contributes the 32 bits of the key that
+//! start at bit `i`. A table made from the key gives the contribution of each half byte of the
+//! input at once; it takes 4.5 KiB, so it stays in the first-level cache, which the 36 KiB of a
+//! table per whole byte would not.
+//!
+//! Unlike the default hash it is not symmetric, unless the key is.
+
+use std::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use ringway_datapath::headers::{Headers, IpVersion, Transport, parse};
+
+use crate::{FlowTuple, QueueIndex};
+
+/// Bytes in the longest key (netif.h: a longer one is refused).
+pub const KEY_LEN_MAX: usize = 40;
+/// Entries in the longest mapping table, the number that Linux offers.
+pub const MAPPING_LEN_MAX: usize = 128;
+
+/// What of a packet was hashed. The discriminant is the bit number in netif's mask of types, and
+/// the type in its hash extra.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum HashType {
+    /// The addresses of IPv4.
+    Ipv4 = 0,
+    /// Addresses and ports of TCP over IPv4.
+    Ipv4Tcp = 1,
+    /// The addresses of IPv6.
+    Ipv6 = 2,
+    /// Addresses and ports of TCP over IPv6.
+    Ipv6Tcp = 3,
+}
+
+impl HashType {
+    /// All of them, in the order of their bits.
+    pub const ALL: [HashType; 4] =
+        [HashType::Ipv4, HashType::Ipv4Tcp, HashType::Ipv6, HashType::Ipv6Tcp];
+
+    /// Its bit in the mask of types.
+    pub const fn mask(self) -> u32 {
+        match self {
+            HashType::Ipv4 => 1 << 0,
+            HashType::Ipv4Tcp => 1 << 1,
+            HashType::Ipv6 => 1 << 2,
+            HashType::Ipv6Tcp => 1 << 3,
+        }
+    }
+}
+
+/// The mask of all types that are known: the answer to "get hash flags".
+pub const HASH_TYPES_KNOWN: u32 = 0b1111;
+
+/// Why a setting was refused; the setting before it is still in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SettingRefused {
+    /// The key is too long.
+    #[error("a key of {len} bytes, the longest has {KEY_LEN_MAX}")]
+    KeyTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A type that is not known.
+    #[error("hash types {mask:#x}, known are {HASH_TYPES_KNOWN:#x}")]
+    UnknownType {
+        /// The mask as requested.
+        mask: u32,
+    },
+    /// The mapping table is too long.
+    #[error("a mapping of {len} entries, the longest has {MAPPING_LEN_MAX}")]
+    MappingTooLong {
+        /// Entries requested.
+        len: u32,
+    },
+    /// Entries beyond the table's current size.
+    #[error("{count} entries at {offset} of a mapping that has {len}")]
+    OutsideMapping {
+        /// Index of the first.
+        offset: u32,
+        /// How many.
+        count: usize,
+        /// The size.
+        len: usize,
+    },
+    /// An entry that names no queue.
+    #[error("a mapping to queue {queue}, there are {queues}")]
+    NoSuchQueue {
+        /// The entry.
+        queue: u32,
+        /// The number of queues.
+        queues: u16,
+    },
+}
+
+/// A Toeplitz hash with its key.
+#[derive(Debug, Clone)]
+pub struct Toeplitz {
+    /// By input byte, then its upper and lower half, then the half's value.
+    table: [[[u32; 16]; 2]; INPUT_LEN_MAX],
+}
+
+impl Toeplitz {
+    /// The hash with `key`; a shorter key goes on with zeros.
+    ///
+    /// # Errors
+    /// [`SettingRefused::KeyTooLong`].
+    pub fn new(key: &[u8]) -> Result<Toeplitz, SettingRefused> {
+        // Read in words of 64 bits, so that 32 bits can start at any bit of a byte.
+        let mut padded = [0; KEY_LEN_MAX + 8];
+        match padded.get_mut(..key.len()) {
+            Some(start) if key.len() <= KEY_LEN_MAX => start.copy_from_slice(key),
+            _ => return Err(SettingRefused::KeyTooLong { len: key.len() }),
+        }
+        let mut table = [[[0; 16]; 2]; INPUT_LEN_MAX];
+        for (byte, word) in table.iter_mut().zip(padded.windows(8)) {
+            let word = word.iter().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+            for (half, sums) in byte.iter_mut().enumerate() {
+                for (value, sum) in sums.iter_mut().enumerate() {
+                    for bit in (0..4).filter(|bit| value & (0b1000 >> bit) != 0) {
+                        let window = (word << (half * 4 + bit)) >> 32;
+                        *sum ^= u32::try_from(window).unwrap_or_default();
+                    }
+                }
+            }
+        }
+        Ok(Toeplitz { table })
+    }
+
+    /// The hash of `input`, of which 36 bytes count: no type has more.
+    #[inline]
+    pub fn hash(&self, input: &[u8]) -> u32 {
+        self.hash_at(0, input)
+    }
+
+    /// What `input` contributes if `offset` bytes stand before it.
+    #[inline]
+    fn hash_at(&self, offset: usize, input: &[u8]) -> u32 {
+        let tables = self.table.get(offset..).unwrap_or_default();
+        let halves = input.iter().zip(tables).map(|(byte, [upper, lower])| {
+            upper[usize::from(byte >> 4)] ^ lower[usize::from(byte & 0x0f)]
+        });
+        halves.fold(0, |hash, sum| hash ^ sum)
+    }
+}
+
+/// Everything a frontend sets for one vif: key, types, mapping.
+///
+/// The control plane changes a copy and hands it to the workers as a whole, so that no frame sees
+/// half a change.
+#[derive(Debug, Clone)]
+pub struct ToeplitzSteering {
+    toeplitz: Toeplitz,
+    types: u32,
+    mapping: ArrayVec<u16, MAPPING_LEN_MAX>,
+}
+
+impl Default for ToeplitzSteering {
+    fn default() -> Self {
+        ToeplitzSteering::new()
+    }
+}
+
+impl ToeplitzSteering {
+    /// An all-zero key, no types, no mapping: the state after the algorithm was chosen.
+    pub fn new() -> ToeplitzSteering {
+        let toeplitz = Toeplitz { table: [[[0; 16]; 2]; INPUT_LEN_MAX] };
+        ToeplitzSteering { toeplitz, types: 0, mapping: ArrayVec::new() }
+    }
+
+    /// Replaces the whole key; what a shorter one leaves is zero (netif.h, "set hash key").
+    ///
+    /// # Errors
+    /// [`SettingRefused::KeyTooLong`].
+    pub fn set_key(&mut self, key: &[u8]) -> Result<(), SettingRefused> {
+        self.toeplitz = Toeplitz::new(key)?;
+        Ok(())
+    }
+
+    /// Chooses what may be hashed, a mask of [`HashType::mask`] (netif.h, "set hash flags").
+    ///
+    /// # Errors
+    /// [`SettingRefused::UnknownType`].
+    pub fn set_types(&mut self, mask: u32) -> Result<(), SettingRefused> {
+        if mask & !HASH_TYPES_KNOWN != 0 {
+            return Err(SettingRefused::UnknownType { mask });
+        }
+        self.types = mask;
+        Ok(())
+    }
+
+    /// The mask of types.
+    pub fn types(&self) -> u32 {
+        self.types
+    }
+
+    /// Makes a mapping of `len` zeros; 0 for none (netif.h, "set hash mapping size").
+    ///
+    /// # Errors
+    /// [`SettingRefused::MappingTooLong`].
+    pub fn set_mapping_size(&mut self, len: u32) -> Result<(), SettingRefused> {
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        if size > MAPPING_LEN_MAX {
+            return Err(SettingRefused::MappingTooLong { len });
+        }
+        self.mapping = std::iter::repeat_n(0, size).collect();
+        Ok(())
+    }
+
+    /// Writes a part of the mapping, for a vif of `queues` queues: all or nothing (netif.h, "set
+    /// hash mapping").
+    ///
+    /// # Errors
+    /// [`SettingRefused::OutsideMapping`] and [`SettingRefused::NoSuchQueue`].
+    pub fn set_mapping(
+        &mut self,
+        offset: u32,
+        entries: &[u32],
+        queues: u16,
+    ) -> Result<(), SettingRefused> {
+        let len = self.mapping.len();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let part =
+            start.checked_add(entries.len()).and_then(|end| self.mapping.get_mut(start..end));
+        let part =
+            part.ok_or(SettingRefused::OutsideMapping { offset, count: entries.len(), len })?;
+        if let Some(&queue) = entries.iter().find(|&&queue| queue >= u32::from(queues)) {
+            return Err(SettingRefused::NoSuchQueue { queue, queues });
+        }
+        for (slot, &queue) in part.iter_mut().zip(entries) {
+            *slot = u16::try_from(queue).or(Err(SettingRefused::NoSuchQueue { queue, queues }))?;
+        }
+        Ok(())
+    }
+
+    /// Hash of a frame, and of what: the most specific type that is enabled. `None` if there is
+    /// none. UDP and fragments are hashed on addresses only (netif.h knows no type for UDP).
+    #[inline]
+    pub fn flow_hash(&self, frame: &[u8]) -> Option<(u32, HashType)> {
+        self.flow_hash_parsed(frame, &parse(frame)?)
+    }
+
+    /// [`flow_hash`](ToeplitzSteering::flow_hash) of a frame whose headers are known.
+    #[inline]
+    pub fn flow_hash_parsed(&self, frame: &[u8], headers: &Headers) -> Option<(u32, HashType)> {
+        let ports = match headers.transport {
+            Some(Transport::Tcp) => headers.ports(frame),
+            _ => None,
+        };
+        self.hash_fields(headers.version, headers.addresses(frame), ports)
+    }
+
+    /// The same for both ends of a flow, for those who have no frame of it.
+    pub fn tuple_hash(&self, tuple: &FlowTuple) -> Option<(u32, HashType)> {
+        let mut addresses = ArrayVec::<u8, 32>::new();
+        let mut push = |end: SocketAddr| match end.ip().to_canonical() {
+            IpAddr::V4(address) => addresses.extend(address.octets()),
+            IpAddr::V6(address) => addresses.extend(address.octets()),
+        };
+        push(tuple.src);
+        push(tuple.dst);
+        let version = if addresses.len() == 8 { IpVersion::V4 } else { IpVersion::V6 };
+        let ([s0, s1], [d0, d1]) = (tuple.src.port().to_be_bytes(), tuple.dst.port().to_be_bytes());
+        let ports = (tuple.transport == Transport::Tcp).then_some([s0, s1, d0, d1]);
+        self.hash_fields(version, &addresses, ports)
+    }
+
+    /// The queue of a frame with `hash`, of a vif with `queues` queues; queue 0 without a hash.
+    /// The result is less than `queues`, or 0 if that is 0, also if the mapping dates from a time
+    /// when there were more.
+    #[inline]
+    pub fn queue_of(&self, hash: Option<u32>, queues: u16) -> QueueIndex {
+        let Some(hash) = hash else { return QueueIndex::FIRST };
+        let modulo = |by: usize| {
+            usize::try_from(hash).ok().and_then(|hash| hash.checked_rem(by)).unwrap_or_default()
+        };
+        let queue = match self.mapping.get(modulo(self.mapping.len())) {
+            Some(&queue) => queue.checked_rem(queues).unwrap_or_default(),
+            None => u16::try_from(modulo(usize::from(queues))).unwrap_or_default(),
+        };
+        QueueIndex(queue)
+    }
+
+    #[inline]
+    fn hash_fields(
+        &self,
+        version: IpVersion,
+        addresses: &[u8],
+        ports: Option<[u8; 4]>,
+    ) -> Option<(u32, HashType)> {
+        let (with_ports, without) = match version {
+            IpVersion::V4 => (HashType::Ipv4Tcp, HashType::Ipv4),
+            IpVersion::V6 => (HashType::Ipv6Tcp, HashType::Ipv6),
+        };
+        let is_enabled = |wanted: HashType| self.types & wanted.mask() != 0;
+        match ports {
+            Some(ports) if is_enabled(with_ports) => {
+                let rest = self.toeplitz.hash_at(addresses.len(), &ports);
+                Some((self.toeplitz.hash(addresses) ^ rest, with_ports))
+            }
+            _ => is_enabled(without).then(|| (self.toeplitz.hash(addresses), without)),
+        }
+    }
+}
+
+/// Addresses and ports of IPv6; with the 32 bits that the last one selects, 40 bytes of key.
+const INPUT_LEN_MAX: usize = 36;
+
+const _: () = assert!(INPUT_LEN_MAX + 4 == KEY_LEN_MAX && HashType::Ipv6Tcp.mask() == 1 << 3);
