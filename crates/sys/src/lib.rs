@@ -4,6 +4,18 @@
 //! is not trusted ([`SharedPages`]), and a few ioctls and system calls of Linux. Every function
 //! here is safe to call with any argument; the reasons stand at each `unsafe` block.
 
+pub mod namespace;
+pub mod process;
 mod shared;
+pub mod tun;
+
+use std::fmt::Display;
+use std::io;
 
 pub use shared::SharedPages;
+
+/// An error of the system together with what was attempted, and the remedy where there is one.
+fn explain(error: impl Into<io::Error>, what: impl Display) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}

@@ -1,0 +1,203 @@
+//! Living in Linux namespaces, with or without root.
+//!
+//! An emulated guest is a network namespace. Whoever is not root makes itself a user namespace
+//! first, in which it is. Each function does one step; [`namespaces(7)`] tells what they are.
+//!
+//! [`namespaces(7)`]: https://man7.org/linux/man-pages/man7/namespaces.7.html
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::process::{Pid, PidfdFlags, getegid, geteuid, pidfd_open};
+use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
+
+use crate::explain;
+
+/// Moves the calling thread into a new, empty network namespace. Threads and processes that it
+/// starts later are born there; sockets and TAP devices that are open stay where they are.
+///
+/// # Errors
+/// `PermissionDenied` without CAP_SYS_ADMIN: call [`enter_user_namespace`] before.
+pub fn unshare_network() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNET).map_err(|error| match error {
+        Errno::PERM => {
+            explain(error, "new network namespace: needs CAP_SYS_ADMIN or a user namespace")
+        }
+        Errno::NOSPC => explain(
+            error,
+            "new network namespace: the limit in /proc/sys/user/max_net_namespaces is reached",
+        ),
+        _ => explain(error, "new network namespace"),
+    })
+}
+
+/// Moves the process into a new user namespace in which its user is root: with all capabilities
+/// over namespaces that it makes from now on, and none over what was there before.
+///
+/// A process must do this before it starts its first thread. It also clears a signal requested by
+/// [`die_with_parent`](crate::process::die_with_parent), so call that later.
+///
+/// # Errors
+/// If the process has several threads, or the kernel forbids it; the message then names the
+/// setting to change.
+pub fn enter_user_namespace() -> io::Result<()> {
+    require_single_thread("new user namespace")?;
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER).map_err(forbidden)?;
+    // Without CAP_SETGID in the parent namespace, gid_map may be written only after setgroups(2)
+    // has been given up.
+    for (file, content) in [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("0 {uid} 1")),
+        ("/proc/self/gid_map", format!("0 {gid} 1")),
+    ] {
+        fs::write(file, content).map_err(|error| forbidden(explain(error, file)))?;
+    }
+    Ok(())
+}
+
+/// Moves the calling thread into the network namespace of another process, and before that into
+/// its user namespace where this is another one.
+///
+/// # Errors
+/// If there is no such process, it may not be entered, or a user namespace has to be changed and
+/// the calling process has several threads.
+pub fn enter(pid: u32) -> io::Result<()> {
+    let what = format!("enter the namespaces of process {pid}");
+    let mut kinds = ThreadNameSpaceType::NETWORK;
+    let user_of = |process: &str| namespace_id(&format!("/proc/{process}/ns/user"));
+    if user_of(&pid.to_string()).map_err(|error| explain(error, &what))? != user_of("self")? {
+        require_single_thread(&what)?;
+        kinds |= ThreadNameSpaceType::USER;
+    }
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.ok_or_else(|| explain(Errno::SRCH, &what))?;
+    // A pidfd, so that both namespaces are of one process even if its number is used again.
+    pidfd_open(process, PidfdFlags::empty())
+        .and_then(|pidfd| rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), kinds))
+        .map_err(|error| explain(error, what))
+}
+
+/// A number that identifies the calling thread's network namespace while it exists.
+///
+/// # Errors
+/// If /proc is not mounted.
+pub fn current_netns_id() -> io::Result<u64> {
+    // Not /proc/self, which is the first thread of the process.
+    namespace_id("/proc/thread-self/ns/net")
+}
+
+/// Gives the calling thread a mount namespace of its own, whose /sys shows the thread's network
+/// namespace instead of the one it was mounted in.
+///
+/// # Errors
+/// `PermissionDenied` without CAP_SYS_ADMIN, or where parts of /sys are covered (in a container)
+/// and a fresh one would uncover them.
+pub fn remount_sysfs() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS).map_err(|error| explain(error, "new mount namespace"))?;
+    // Otherwise the next mount would spread to the namespace that we came from.
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private)
+        .map_err(|error| explain(error, "make all mounts private"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("sysfs", "/sys", "sysfs", flags, None)
+        .map_err(|error| explain(error, "mount a fresh /sys"))
+}
+
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    debug_assert!(!flags.contains(UnshareFlags::FILES), "descriptors stay shared");
+    // SAFETY: the function is unsafe for CLONE_FILES only, as descriptors of one thread would then
+    // mean other files in another. No caller passes it, and no flag we pass implies it.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+fn namespace_id(link: &str) -> io::Result<u64> {
+    fs::metadata(link).map(|link| link.ino()).map_err(|error| explain(error, link))
+}
+
+fn require_single_thread(what: &str) -> io::Result<()> {
+    let threads = fs::read_dir("/proc/self/task")?.count();
+    if threads > 1 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{what}: must be done before the first thread is started, there are {threads}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Names the settings that stand in the way of user namespaces.
+fn forbidden(error: impl Into<io::Error>) -> io::Error {
+    let settings = [
+        ("/proc/sys/user/max_user_namespaces", "0"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ];
+    let is_set = |&(file, bad): &(&str, &str)| {
+        fs::read_to_string(file).is_ok_and(|value| value.trim() == bad)
+    };
+    let blocking: Vec<_> = settings
+        .iter()
+        .filter(|setting| is_set(setting))
+        .map(|(file, bad)| format!("{file} is {bad}"))
+        .collect();
+    let reason = if blocking.is_empty() {
+        "the kernel, a container or a limit (/proc/sys/user/max_user_namespaces) forbids it".into()
+    } else {
+        blocking.join(", ")
+    };
+    explain(error, format_args!("new user namespace: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_cannot_enter_a_user_namespace_and_is_told_why() {
+        let error = thread::spawn(enter_user_namespace).join().expect("no panic");
+        let error = error.expect_err("the test runner is a second thread");
+        assert!(error.to_string().contains("before the first thread"), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_cannot_be_entered() {
+        let error = enter(u32::MAX).expect_err("no such process");
+        assert!(error.to_string().contains("4294967295"), "{error}");
+    }
+
+    #[test]
+    fn a_thread_joins_the_network_namespace_of_another_process() {
+        let outside = current_netns_id().expect("/proc is mounted");
+        let child = thread::spawn(|| {
+            unshare_network()?;
+            // It lives until its standard input is closed.
+            let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+            Ok::<_, io::Error>((child, current_netns_id()?))
+        });
+        let (mut child, inside) = match child.join().expect("no panic") {
+            Ok(started) => started,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("SKIPPED: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_ne!(outside, inside);
+
+        let pid = child.id();
+        let joined = thread::spawn(move || enter(pid).and_then(|()| current_netns_id()));
+        assert_eq!(joined.join().expect("no panic").expect("entered"), inside);
+        assert_eq!(current_netns_id().expect("/proc is mounted"), outside);
+
+        drop(child.stdin.take());
+        child.wait().expect("cat ends with its input");
+    }
+}

@@ -1,0 +1,163 @@
+//! The process and its threads: cores, limits, names, CPU time, and dying with a parent.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::explain;
+
+/// The CPUs that the calling thread may run on, ascending. All of them are online.
+///
+/// # Errors
+/// On a machine with more than 1024 CPUs.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None).map_err(|error| explain(error, "list allowed CPUs"))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Binds the calling thread to one CPU.
+///
+/// # Errors
+/// If the CPU is not online or not allowed.
+pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
+    let what = || format!("pin a thread to CPU {cpu}");
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what()));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| explain(error, what()))
+}
+
+/// Names the calling thread, as `top -H` and debuggers show it. The kernel keeps 15 bytes.
+///
+/// # Errors
+/// If the name contains a zero byte.
+pub fn set_thread_name(name: &str) -> io::Result<()> {
+    Ok(rustix::thread::set_name(&CString::new(name)?)?)
+}
+
+/// Has the kernel kill this process when the thread that started it ends. `parent` is the id that
+/// the parent gave as its own.
+///
+/// Entering a user namespace or running a set-user-id program undoes it.
+///
+/// # Errors
+/// If the parent is gone already: it may have ended before the kernel was asked, so the caller
+/// must end, too.
+pub fn die_with_parent(parent: u32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let now = getppid().map(|parent| parent.as_raw_nonzero().get());
+    if now != i32::try_from(parent).ok() {
+        return Err(io::Error::other(format!("parent process {parent} has ended")));
+    }
+    Ok(())
+}
+
+/// Raises the limit of open files as far as an ordinary user may, and returns it. Each queue needs
+/// a few descriptors, and the usual limit of 1024 is a leftover of select(2).
+///
+/// # Errors
+/// What setrlimit(2) reports.
+pub fn raise_open_files_limit() -> io::Result<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+            .map_err(|error| explain(error, "raise the limit of open files"))?;
+    }
+    Ok(maximum.unwrap_or(u64::MAX))
+}
+
+/// CPU time that a process has used, all its threads together, with the resolution of a clock tick
+/// (usually 10 ms).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuTime {
+    /// In the program itself.
+    pub user: Duration,
+    /// In the kernel on its behalf.
+    pub system: Duration,
+}
+
+/// CPU time of a process so far.
+///
+/// # Errors
+/// If there is no such process.
+pub fn cpu_time(pid: u32) -> io::Result<CpuTime> {
+    let file = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&file).map_err(|error| explain(error, &file))?;
+    parse_cpu_time(&stat, rustix::param::clock_ticks_per_second()).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{file}: not as in proc_pid_stat(5)"))
+    })
+}
+
+fn parse_cpu_time(stat: &str, ticks_per_second: u64) -> Option<CpuTime> {
+    // The second field is the program's name in parentheses, in which anything may occur.
+    let (_, rest) = stat.rsplit_once(')')?;
+    // `rest` begins with field 3; user time is field 14, system time 15.
+    let mut times = rest.split_ascii_whitespace().skip(14 - 3).map(str::parse::<u64>);
+    let mut next = || {
+        let ticks = u128::from(times.next()?.ok()?);
+        let nanos = (ticks * 1_000_000_000).checked_div(u128::from(ticks_per_second))?;
+        Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
+    };
+    Some(CpuTime { user: next()?, system: next()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_program_name_with_parentheses_does_not_shift_the_fields() {
+        let stat = "42 (a) R (b) S 1 1 1 0 -1 4194560 9 0 0 0 250 75 0 0 20 0 1 0 100 0 0";
+        let time = parse_cpu_time(stat, 100).expect("well formed");
+        let expected =
+            CpuTime { user: Duration::from_millis(2500), system: Duration::from_millis(750) };
+        assert_eq!(time, expected);
+    }
+
+    #[test]
+    fn a_cut_off_stat_line_is_an_error_and_not_a_panic() {
+        for stat in ["", "42 (cat", "42 (cat) S 1 1", "42 (cat) S 1 1 1 0 -1 0 9 0 0 0 x y"] {
+            assert_eq!(parse_cpu_time(stat, 100), None);
+        }
+        assert_eq!(parse_cpu_time("1 (a) S 1 1 1 0 -1 0 9 0 0 0 1 1", 0), None);
+    }
+
+    #[test]
+    fn our_own_cpu_time_can_be_read_and_that_of_nobody_cannot() {
+        assert!(cpu_time(std::process::id()).is_ok());
+        assert!(cpu_time(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_pinned_thread_is_allowed_that_cpu_only() {
+        let cpu = *allowed_cpus().expect("listed").last().expect("we run on one");
+        let pinned = thread::spawn(move || {
+            set_thread_name("pinned")?;
+            pin_current_thread(cpu)?;
+            allowed_cpus()
+        });
+        assert_eq!(pinned.join().expect("no panic").expect("pinned"), [cpu]);
+        assert!(pin_current_thread(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_parent_that_is_not_ours_counts_as_gone() {
+        assert!(die_with_parent(u32::MAX).is_err());
+        // The request stands nevertheless; a test runner should not keep it.
+        rustix::process::set_parent_process_death_signal(None).expect("withdrawn");
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_raised_to_the_maximum() {
+        let limit = raise_open_files_limit().expect("lowering and raising is allowed");
+        assert_eq!(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), limit);
+    }
+}

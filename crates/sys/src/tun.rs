@@ -1,0 +1,383 @@
+//! One queue of a TAP device: an open `/dev/net/tun`, bound to an interface.
+//!
+//! A frame is one system call, with the virtio-net header before it in a slice of its own, so that
+//! nothing is copied to join them. This module never looks into a frame. The kernel's side is
+//! described in its `Documentation/networking/tuntap.rst`.
+
+use std::ffi::c_int;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ringway_wire::vnet::VirtioNetHdr;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
+use zerocopy::IntoBytes;
+
+use crate::explain;
+
+/// One queue of a TAP device. It is non-blocking and is not inherited by child processes.
+///
+/// The device belongs to the network namespace of the thread that opened the file; the queue may
+/// then be used from any thread. Without [`Lifetime::Persistent`], the device goes with its last
+/// file.
+#[derive(Debug)]
+pub struct TunFile {
+    fd: OwnedFd,
+}
+
+/// Whether a device can have more than one queue. All files of a device say the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueMode {
+    /// One queue; a second open of the same name fails.
+    Single,
+    /// Each open of the same name adds a queue, up to 256.
+    Multi,
+}
+
+/// Whether the kernel uses a queue of a multi-queue device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueState {
+    /// It carries traffic.
+    Attached,
+    /// The kernel chooses it for no frame, and frames that waited in it are lost. It can still be
+    /// read, which finds nothing, and written.
+    Detached,
+}
+
+/// How long a device lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until its last file is closed.
+    LastFile,
+    /// Until it is deleted.
+    Persistent,
+}
+
+/// What the kernel may leave undone in frames that are read. It always takes all of it in frames
+/// that are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TunOffload {
+    /// Transport checksums, over IPv4 and IPv6 alike. The other two need it.
+    pub checksum: bool,
+    /// TCP segmentation over IPv4.
+    pub tso_v4: bool,
+    /// TCP segmentation over IPv6.
+    pub tso_v6: bool,
+}
+
+/// What became of a frame that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// The kernel has it.
+    Sent,
+    /// The send buffer is full (`EAGAIN`): write it again later.
+    Full,
+    /// The kernel found the frame or its header wrong (`EINVAL`).
+    Refused,
+    /// The interface is not up (`EIO`).
+    LinkDown,
+    /// The kernel had no memory for it (`ENOMEM`, `ENOBUFS`).
+    NoMemory,
+}
+
+impl TunFile {
+    /// Opens one queue of the TAP device `name` in this thread's network namespace, making the
+    /// device where it does not exist. A name that ends in `%d` is completed by the kernel; see
+    /// [`name`](TunFile::name) for the result.
+    ///
+    /// # Errors
+    /// With the remedy: the driver is not loaded, the device node or the namespace does not permit
+    /// it, the name is taken or not one.
+    pub fn open(name: &str, mode: QueueMode) -> io::Result<TunFile> {
+        let mut request = InterfaceRequest::named(name)?;
+        request.flags = FRAMING;
+        if mode == QueueMode::Multi {
+            request.flags |= flag(libc::IFF_MULTI_QUEUE);
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(DEVICE, flags, Mode::empty())
+            .map_err(|error| explain(error, open_remedy(error)))?;
+        interface_ioctl::<SET_INTERFACE>(&fd, &mut request).map_err(|error| {
+            explain(error, format_args!("TAP {name}: {}", attach_remedy(error)))
+        })?;
+        let file = TunFile { fd };
+        file.set_header_len()?;
+        Ok(file)
+    }
+
+    /// Takes over a queue that somebody with more rights opened.
+    ///
+    /// # Errors
+    /// If it is not a queue of a TAP device with virtio-net headers and without packet information.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<TunFile> {
+        let stat = rustix::fs::fstat(&fd)?;
+        let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice || device != NUMBER {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("inherited descriptor: not an open {DEVICE}"),
+            ));
+        }
+        let file = TunFile { fd };
+        let request = file.interface()?;
+        if request.flags & FRAMING != FRAMING {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{}: not opened with IFF_TAP, IFF_NO_PI and IFF_VNET_HDR", request.name()),
+            ));
+        }
+        file.set_header_len()?;
+        rustix::io::ioctl_fionbio(&file.fd, true)?;
+        rustix::io::fcntl_setfd(&file.fd, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(file)
+    }
+
+    /// The interface's name.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn name(&self) -> io::Result<String> {
+        Ok(self.interface()?.name())
+    }
+
+    /// Lets the kernel leave work undone in frames of the whole device that are read.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn set_offload(&self, offload: TunOffload) -> io::Result<()> {
+        let mut flags = 0;
+        if offload.checksum {
+            flags |= libc::TUN_F_CSUM;
+            if offload.tso_v4 {
+                flags |= libc::TUN_F_TSO4 | libc::TUN_F_TSO_ECN;
+            }
+            if offload.tso_v6 {
+                flags |= libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+            }
+        }
+        integer_ioctl::<SET_OFFLOAD>(&self.fd, flags as usize)
+            .map_err(|error| explain(error, "TAP: set offloads (TUNSETOFFLOAD)"))
+    }
+
+    /// Attaches or detaches this queue of a multi-queue device.
+    ///
+    /// # Errors
+    /// If it is in that state already, or its device is not multi-queue or was deleted.
+    pub fn set_queue(&self, state: QueueState) -> io::Result<()> {
+        let flags = match state {
+            QueueState::Attached => libc::IFF_ATTACH_QUEUE,
+            QueueState::Detached => libc::IFF_DETACH_QUEUE,
+        };
+        let mut request = InterfaceRequest { flags: flag(flags), ..InterfaceRequest::EMPTY };
+        interface_ioctl::<SET_QUEUE>(&self.fd, &mut request).map_err(|error| {
+            explain(error, format_args!("TAP: queue to be {state:?} (TUNSETQUEUE)"))
+        })
+    }
+
+    /// Decides how long the device lives.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn set_lifetime(&self, lifetime: Lifetime) -> io::Result<()> {
+        integer_ioctl::<SET_PERSIST>(&self.fd, usize::from(lifetime == Lifetime::Persistent))
+            .map_err(|error| explain(error, "TAP: set lifetime (TUNSETPERSIST)"))
+    }
+
+    /// Bounds the bytes that were written and are still on their way through the host's stack;
+    /// more are refused as [`WriteOutcome::Full`]. Without this there is no bound.
+    ///
+    /// # Errors
+    /// If it is 0, or the device was deleted.
+    pub fn set_send_buffer(&self, bytes: u32) -> io::Result<()> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        int_ioctl::<SET_SEND_BUFFER>(&self.fd, bytes)
+            .map_err(|error| explain(error, "TAP: set send buffer (TUNSETSNDBUF)"))
+    }
+
+    /// Reads one frame and returns its length, or `None` if there is none. A frame longer than
+    /// `buffer` is cut without notice: a result of `buffer.len()` is to be treated as too long.
+    ///
+    /// # Errors
+    /// `EBADFD` if the device was deleted.
+    pub fn read_frame(
+        &self,
+        header: &mut VirtioNetHdr,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        let header = IoSliceMut::new(header.as_mut_bytes());
+        match rustix::io::readv(&self.fd, &mut [header, IoSliceMut::new(buffer)]) {
+            Ok(len) => Ok(Some(len.saturating_sub(HEADER_LEN))),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes one frame.
+    ///
+    /// # Errors
+    /// `EBADFD` if the device was deleted. Whatever concerns this frame
+    /// alone, or passes, is an outcome and not an error.
+    pub fn write_frame(&self, header: &VirtioNetHdr, frame: &[u8]) -> io::Result<WriteOutcome> {
+        let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(frame)];
+        match rustix::io::writev(&self.fd, &slices) {
+            Ok(_) => Ok(WriteOutcome::Sent),
+            Err(Errno::AGAIN) => Ok(WriteOutcome::Full),
+            Err(Errno::INVAL) => Ok(WriteOutcome::Refused),
+            Err(Errno::IO) => Ok(WriteOutcome::LinkDown),
+            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(WriteOutcome::NoMemory),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn interface(&self) -> io::Result<InterfaceRequest> {
+        let mut request = InterfaceRequest::EMPTY;
+        interface_ioctl::<GET_INTERFACE>(&self.fd, &mut request)
+            .map_err(|error| explain(error, "TAP: which interface (TUNGETIFF)"))?;
+        Ok(request)
+    }
+
+    fn set_header_len(&self) -> io::Result<()> {
+        int_ioctl::<SET_HEADER_LEN>(&self.fd, HEADER_LEN as c_int)
+            .map_err(|error| explain(error, "TAP: virtio-net header length (TUNSETVNETHDRSZ)"))
+    }
+}
+
+impl AsFd for TunFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+const DEVICE: &str = "/dev/net/tun";
+/// Its device number, the same on every Linux.
+const NUMBER: (u32, u32) = (10, 200);
+const HEADER_LEN: usize = size_of::<VirtioNetHdr>();
+/// How every queue of ours frames its data.
+const FRAMING: libc::c_short = flag(libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR);
+
+const SET_INTERFACE: Opcode = libc::TUNSETIFF as Opcode;
+const GET_INTERFACE: Opcode = libc::TUNGETIFF as Opcode;
+const SET_QUEUE: Opcode = libc::TUNSETQUEUE as Opcode;
+const SET_OFFLOAD: Opcode = libc::TUNSETOFFLOAD as Opcode;
+const SET_PERSIST: Opcode = libc::TUNSETPERSIST as Opcode;
+const SET_SEND_BUFFER: Opcode = libc::TUNSETSNDBUF as Opcode;
+const SET_HEADER_LEN: Opcode = libc::TUNSETVNETHDRSZ as Opcode;
+
+/// `struct ifreq` with the one member of its union that TAP ioctls use, so that no union has to be
+/// read.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; libc::IFNAMSIZ],
+    flags: libc::c_short,
+    _unused: [u8; 22],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+
+impl InterfaceRequest {
+    const EMPTY: InterfaceRequest =
+        InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: 0, _unused: [0; 22] };
+
+    fn named(name: &str) -> io::Result<InterfaceRequest> {
+        let mut request = InterfaceRequest::EMPTY;
+        // The last byte stays 0 and ends the name.
+        let space = &mut request.name[..libc::IFNAMSIZ - 1];
+        if name.is_empty() || name.len() > space.len() || name.contains('\0') {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{name:?}: an interface name has 1 to {} bytes", space.len()),
+            ));
+        }
+        space[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(request)
+    }
+
+    fn name(&self) -> String {
+        let end = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
+        String::from_utf8_lossy(&self.name[..end]).into_owned()
+    }
+}
+
+const fn flag(flags: c_int) -> libc::c_short {
+    flags as libc::c_short
+}
+
+fn open_remedy(error: Errno) -> String {
+    match error {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            format!("{DEVICE}: no TAP driver, try `modprobe tun`")
+        }
+        Errno::ACCESS | Errno::PERM => {
+            format!("{DEVICE}: the mode of the device node does not let this user in")
+        }
+        _ => DEVICE.to_owned(),
+    }
+}
+
+fn attach_remedy(error: Errno) -> &'static str {
+    match error {
+        Errno::PERM => "needs CAP_NET_ADMIN in this network namespace",
+        Errno::BUSY => "in use by another process",
+        Errno::INVAL => "the name is not valid, or taken by a device of another kind",
+        Errno::TOOBIG => "the device has as many queues as it can",
+        _ => "attach",
+    }
+}
+
+/// For the opcodes that take an `ifreq`: `TUNSETIFF`, `TUNGETIFF` and `TUNSETQUEUE`.
+fn interface_ioctl<const OPCODE: Opcode>(
+    fd: &OwnedFd,
+    request: &mut InterfaceRequest,
+) -> rustix::io::Result<()> {
+    // SAFETY: private, and called with the opcodes above only; all of them read or write exactly
+    // an `ifreq`, whose size the request has (asserted above) and whose bytes are all plain data.
+    let operation = unsafe { Updater::<OPCODE, InterfaceRequest>::new(request) };
+    // SAFETY: the file is an open `/dev/net/tun`, for which these opcodes mean what is said above.
+    unsafe { ioctl(fd, operation) }
+}
+
+/// For the opcodes that take a number: `TUNSETOFFLOAD` and `TUNSETPERSIST`.
+fn integer_ioctl<const OPCODE: Opcode>(fd: &OwnedFd, value: usize) -> rustix::io::Result<()> {
+    // SAFETY: private, and called with the opcodes above only; both take the argument by value.
+    let operation = unsafe { IntegerSetter::<OPCODE>::new_usize(value) };
+    // SAFETY: as in `interface_ioctl`.
+    unsafe { ioctl(fd, operation) }
+}
+
+/// For the opcodes that take a pointer to an `int`: `TUNSETSNDBUF` and `TUNSETVNETHDRSZ`.
+fn int_ioctl<const OPCODE: Opcode>(fd: &OwnedFd, value: c_int) -> rustix::io::Result<()> {
+    // SAFETY: private, and called with the opcodes above only; both read an `int`.
+    let operation = unsafe { Setter::<OPCODE, c_int>::new(value) };
+    // SAFETY: as in `interface_ioctl`.
+    unsafe { ioctl(fd, operation) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_interface_can_have_are_refused_before_the_kernel_is_asked() {
+        for name in ["", "sixteen-bytes-xx", "nul\0"] {
+            let error = TunFile::open(name, QueueMode::Single).expect_err("not a name");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+        assert_eq!(InterfaceRequest::named("tap%d").expect("a name").name(), "tap%d");
+    }
+
+    #[test]
+    fn an_inherited_descriptor_that_is_not_a_tap_is_refused() {
+        let null = std::fs::File::open("/dev/null").expect("/dev/null is there");
+        let error = TunFile::from_fd(null.into()).expect_err("not a TAP");
+        assert!(error.to_string().contains("not an open /dev/net/tun"), "{error}");
+    }
+
+    #[test]
+    fn every_error_at_opening_says_what_to_do() {
+        assert!(open_remedy(Errno::NOENT).contains("modprobe tun"));
+        assert!(open_remedy(Errno::ACCESS).contains("/dev/net/tun"));
+        assert!(attach_remedy(Errno::PERM).contains("CAP_NET_ADMIN"));
+        assert!(attach_remedy(Errno::BUSY).contains("in use"));
+    }
+}
