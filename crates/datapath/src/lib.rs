@@ -13,7 +13,7 @@ pub mod vnet;
 
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget};
-pub use port::{PeerFault, Pending, Port, PortDown};
+pub use port::{PeerFault, Pending, Port, PortDown, Probe};
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 

@@ -36,11 +36,23 @@ pub trait Port {
     /// Shows the descriptors that become readable when the port should be polled.
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
 
+    /// What it costs to look for frames when there are none.
+    fn probe(&self) -> Probe;
+
     /// Called when one of the [`wakers`](Port::wakers) became readable.
     ///
     /// # Errors
     /// [`PortDown`] when the port can no longer be used.
     fn woken(&mut self) -> Result<(), PortDown>;
+}
+
+/// What it costs to ask an idle port for frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// A look into memory: worth polling for a while.
+    Memory,
+    /// A system call: better wait for its descriptor.
+    SystemCall,
 }
 
 /// The result of arming: whether it is safe to sleep.

@@ -20,13 +20,12 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         from: &mut FrameQueue,
         pool: &mut FramePool,
     ) -> Result<(), PortDown> {
+        self.rx_pages_wanted = 0;
         if from.is_empty() {
-            self.wants_rx_requests = false;
             return Ok(());
         }
         let (taken, _) = self.rx.peek_requests(&mut self.scratch.rx_requests)?;
         self.plan_leaving(taken, from, pool);
-        self.wants_rx_requests = !from.is_empty();
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
         self.answer_pages();
@@ -52,6 +51,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             }
             let slots = pages + usize::from(frame.offload.gso.is_some());
             if slots > posted.len() {
+                self.rx_pages_wanted = u32::try_from(slots).expect("a frame has few pages");
                 break;
             }
             let (own, others) = posted.split_at(slots);

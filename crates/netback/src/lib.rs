@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     BATCH, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerFault, Pending, Port,
-    PortDown, QueueCounters,
+    PortDown, Probe, QueueCounters,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
@@ -57,8 +57,8 @@ pub struct VifQueue<M, E> {
     events: QueueEvents<E>,
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
-    /// Frames wait for the guest to post more pages.
-    wants_rx_requests: bool,
+    /// Pages that the guest must post before the next frame can leave; 0 if none waits.
+    rx_pages_wanted: u32,
     scratch: Box<Scratch>,
     // Last, so that the rings stop using the pages before their grants end.
     _ring_pages: [ForeignPage; 2],
@@ -91,7 +91,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             events,
             features,
             counters,
-            wants_rx_requests: false,
+            rx_pages_wanted: 0,
             scratch: Box::new(Scratch {
                 tx_requests: [TxRequest::default(); ingress::WINDOW],
                 rx_requests: [RxRequest::default(); RX_RING_SLOTS],
@@ -129,8 +129,11 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
     }
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
-        let tx = self.tx.arm();
-        let rx = if self.wants_rx_requests { self.rx.arm() } else { Pending::Nothing };
+        let tx = self.tx.arm(1);
+        let rx = match self.rx_pages_wanted {
+            0 => Pending::Nothing,
+            pages => self.rx.arm(pages),
+        };
         Ok(if tx == Pending::Nothing { rx } else { tx })
     }
 
@@ -140,6 +143,10 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
 
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.events.visit(visit);
+    }
+
+    fn probe(&self) -> Probe {
+        Probe::Memory
     }
 
     fn woken(&mut self) -> Result<(), PortDown> {

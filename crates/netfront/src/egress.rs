@@ -10,6 +10,10 @@ use ringway_wire::netif::{
 
 use crate::VifQueue;
 
+/// A full ring asks to be woken when this many requests were answered: one wake-up then makes room
+/// for the largest packet or for many small ones.
+const ANSWERS_PER_WAKE: u32 = 32;
+
 impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     pub(crate) fn give_packets(
         &mut self,
@@ -17,6 +21,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         pool: &mut FramePool,
     ) -> Result<(), PortDown> {
         self.reap()?;
+        self.tx_answers_wanted = 0;
         let (mut packets, mut bytes) = (0, 0);
         while let Some(frame) = from.front() {
             let Ok(total) = u16::try_from(frame.len()) else {
@@ -29,6 +34,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let pages = frame.len().div_ceil(PAGE_SIZE);
             let slots = pages + usize::from(frame.offload.gso.is_some());
             if slots > self.tx.free() || pages > self.tx_free.len() {
+                self.tx_answers_wanted = ANSWERS_PER_WAKE;
                 break;
             }
             self.push_packet(frame, total);
@@ -36,7 +42,6 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             bytes += u64::from(total);
             from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
         }
-        self.wants_tx_responses = !from.is_empty();
         self.counters.add_tx(packets, bytes);
         let notify = self.tx.publish_requests();
         self.notify(Direction::Tx, notify)

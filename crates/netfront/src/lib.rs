@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown, QueueCounters,
+    FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown, Probe, QueueCounters,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
@@ -65,8 +65,8 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_free: ArrayVec<u16, TX_RING_SLOTS>,
     /// Whether a request with the buffer's number as id is outstanding.
     tx_outstanding: [bool; TX_RING_SLOTS],
-    /// Frames wait for the backend to answer.
-    wants_tx_responses: bool,
+    /// Answers that must come before the next frame can leave; 0 if none waits.
+    tx_answers_wanted: u32,
     tx_responses: [TxResponse; TX_RING_SLOTS],
     rx_responses: [RxResponse; ingress::WINDOW],
 }
@@ -119,7 +119,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             rx_buffers,
             tx_free: buffer_numbers(),
             tx_outstanding: [false; TX_RING_SLOTS],
-            wants_tx_responses: false,
+            tx_answers_wanted: 0,
             tx_responses: [TxResponse::default(); TX_RING_SLOTS],
             rx_responses: [RxResponse::default(); ingress::WINDOW],
         };
@@ -175,8 +175,11 @@ impl<G: GrantTable, E: EventChannel> Port for VifQueue<G, E> {
     }
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
-        let rx = self.rx.arm();
-        let tx = if self.wants_tx_responses { self.tx.arm() } else { Pending::Nothing };
+        let rx = self.rx.arm(1);
+        let tx = match self.tx_answers_wanted {
+            0 => Pending::Nothing,
+            answers => self.tx.arm(answers),
+        };
         Ok(if rx == Pending::Nothing { tx } else { rx })
     }
 
@@ -186,6 +189,10 @@ impl<G: GrantTable, E: EventChannel> Port for VifQueue<G, E> {
 
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.events.visit(visit);
+    }
+
+    fn probe(&self) -> Probe {
+        Probe::Memory
     }
 
     fn woken(&mut self) -> Result<(), PortDown> {

@@ -1,7 +1,6 @@
 //! The backend's half of a ring.
 
 use std::marker::PhantomData;
-use std::num::Wrapping;
 use std::sync::atomic::Ordering;
 
 use ringway_datapath::{PeerFault, Pending};
@@ -121,8 +120,8 @@ impl<L: Layout> BackRing<L> {
         self.page.publish(RSP_PROD, RSP_EVENT, old, new)
     }
 
-    /// Asks for an event with the next request, and looks once more.
-    pub fn arm(&mut self) -> Pending {
-        self.page.arm(REQ_PROD, REQ_EVENT, self.req_cons + Wrapping(1))
+    /// Asks for an event when `count` requests are waiting, and looks once more.
+    pub fn arm(&mut self, count: u32) -> Pending {
+        self.page.arm(REQ_PROD, REQ_EVENT, self.req_cons, count.clamp(1, L::SLOTS))
     }
 }

@@ -110,9 +110,9 @@ impl<L: Layout> FrontRing<L> {
         self.rsp_cons += count;
     }
 
-    /// Asks for an event with the next response, and looks once more.
-    pub fn arm(&mut self) -> Pending {
-        self.page.arm(RSP_PROD, RSP_EVENT, self.rsp_cons + Wrapping(1))
+    /// Asks for an event when `count` responses are waiting, and looks once more.
+    pub fn arm(&mut self, count: u32) -> Pending {
+        self.page.arm(RSP_PROD, RSP_EVENT, self.rsp_cons, count.clamp(1, L::SLOTS))
     }
 }
 

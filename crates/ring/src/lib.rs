@@ -125,16 +125,15 @@ impl Page {
         if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::Nobody }
     }
 
-    /// Asks for an event at `wanted` and says whether the peer got there meanwhile
-    /// (`RING_FINAL_CHECK_FOR_*`).
-    fn arm(&self, producer: usize, event: usize, wanted: Index) -> Pending {
-        self.0.store(event, wanted.0, Ordering::Relaxed);
+    /// Asks for an event when `count` entries wait behind `consumed`, and says whether the peer got
+    /// there meanwhile (`RING_FINAL_CHECK_FOR_*`).
+    fn arm(&self, producer: usize, event: usize, consumed: Index, count: u32) -> Pending {
+        self.0.store(event, (consumed + Wrapping(count)).0, Ordering::Relaxed);
         // Orders the store of the event index before the load of the producer; see `publish`.
         fence(Ordering::SeqCst);
         let produced = self.load(producer, Ordering::Relaxed);
-        // `wanted - 1` is the consumer: anything else means that there is work (or a fault, which
-        // the next look at the ring reports).
-        if produced == wanted - Wrapping(1) { Pending::Nothing } else { Pending::Work }
+        // A producer that ran away counts as work: the next look at the ring reports the fault.
+        if (produced - consumed).0 < count { Pending::Nothing } else { Pending::Work }
     }
 }
 
