@@ -1,0 +1,155 @@
+//! Every operation against the kernel, in a network namespace that goes with the process.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use ringway_net::LinkSetting::{
+    Address, Down, GsoMaxSize, Master, Mtu, Name, Netns, NetnsOf, NoMaster, TxQueueLen, Up,
+};
+use ringway_net::{Link, Netlink};
+use ringway_sys::namespace::{enter_user_namespace, unshare_network};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+fn main() -> Outcome {
+    // Root may make network namespaces as it is; anybody else in a user namespace of theirs.
+    if unshare_network().is_err() {
+        if let Err(error) = enter_user_namespace() {
+            println!("SKIPPED everything: {error}");
+            return Ok(());
+        }
+    }
+    type Test = (&'static str, fn() -> Outcome);
+    let tests: [Test; 5] = [
+        ("a_new_namespace_has_lo_only_and_errors_name_the_link", errors),
+        ("settings_of_a_link_read_back_as_set", settings),
+        ("a_bridge_has_ports_and_loses_them", bridge),
+        ("a_link_moves_between_namespaces_by_process_and_by_descriptor", netns),
+        ("addresses_and_routes_carry_connections", addresses_and_routes),
+    ];
+    for (name, test) in tests {
+        // A thread each: an empty network namespace that the next test does not see.
+        let run = move || {
+            unshare_network().map_err(|error| error.to_string())?;
+            test().map_err(|error| error.to_string())
+        };
+        thread::spawn(run)
+            .join()
+            .map_err(|_| format!("{name} panicked"))?
+            .map_err(|error| format!("{name}: {error}"))?;
+        println!("ok: {name}");
+    }
+    Ok(())
+}
+
+fn errors() -> Outcome {
+    let mut net = Netlink::open()?;
+    let names: Vec<_> = net.links()?.into_iter().map(|link| link.name).collect();
+    assert_eq!(names, ["lo"]);
+
+    let error = net.link("vif9").expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let error = net.set("lo", &[Master("br9")]).expect_err("there is no bridge");
+    assert!(error.to_string().contains("br9"), "{error}");
+    net.add_bridge("br0")?;
+    let error = net.add_bridge("br0").expect_err("the name is taken");
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert!(error.to_string().starts_with("link br0: add bridge: "), "{error}");
+    Ok(())
+}
+
+fn settings() -> Outcome {
+    let mut net = Netlink::open()?;
+    net.add_veth("a", "b")?;
+    let mac = [2, 0, 0, 0, 0, 1];
+    net.set("a", &[Address(mac), Mtu(9000), GsoMaxSize(65535), TxQueueLen(500), Up])?;
+    let link = net.link("a")?;
+    let expected = Link {
+        index: link.index,
+        name: "a".to_owned(),
+        kind: Some("veth".to_owned()),
+        is_up: true,
+        address: Some(mac),
+        mtu: 9000,
+        master: None,
+        gso_max_size: 65535,
+        tx_queue_len: 500,
+    };
+    assert_eq!(link, expected);
+    assert_eq!(net.links()?.len(), 3);
+
+    net.set("a", &[Down])?;
+    net.set("a", &[Name("c")])?;
+    assert!(!net.link("c")?.is_up);
+    net.delete("c")?;
+    assert_eq!(net.links()?.len(), 1, "the other end goes with it");
+    Ok(())
+}
+
+fn bridge() -> Outcome {
+    let mut net = Netlink::open()?;
+    net.add_bridge("br0")?;
+    net.add_veth("a", "b")?;
+    net.set("a", &[Master("br0")])?;
+    assert_eq!(net.link("a")?.master, Some(net.link("br0")?.index));
+    net.set("a", &[NoMaster])?;
+    assert_eq!(net.link("a")?.master, None);
+    Ok(())
+}
+
+fn netns() -> Outcome {
+    let mut home = Netlink::open()?;
+    home.add_veth("a", "b")?;
+    let abroad = thread::spawn(|| {
+        unshare_network()?;
+        let namespace = File::open("/proc/thread-self/ns/net")?;
+        // It lives until its standard input is closed.
+        let resident = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        Ok::<_, std::io::Error>((Netlink::open()?, namespace, resident))
+    });
+    let (mut abroad, namespace, mut resident) = abroad.join().map_err(|_| "panicked")??;
+    home.set("a", &[Netns(namespace.as_fd())])?;
+    assert!(home.link("a").is_err());
+    assert_eq!(abroad.link("a")?.kind.as_deref(), Some("veth"));
+
+    home.set("b", &[NetnsOf(resident.id())])?;
+    assert!(home.link("b").is_err());
+    abroad.set("b", &[Up])?;
+
+    drop(resident.stdin.take());
+    resident.wait()?;
+    Ok(())
+}
+
+fn addresses_and_routes() -> Outcome {
+    let mut net = Netlink::open()?;
+    net.set("lo", &[Up])?;
+    net.add_veth("a", "b")?;
+    net.set("b", &[Up])?;
+    net.set("a", &[Up])?;
+    for (address, prefix_len, gateway, remote) in
+        [("10.9.0.1", 24, "10.9.0.2", "192.0.2.0"), ("fd00:9::1", 64, "fd00:9::2", "2001:db8::")]
+    {
+        let (address, gateway): (IpAddr, IpAddr) = (address.parse()?, gateway.parse()?);
+        net.add_address("a", address, prefix_len)?;
+        let error = net.add_address("a", address, prefix_len).expect_err("it has it");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        // Not tentative: such an address could not be bound before its detection ends.
+        TcpListener::bind((address, 0))?;
+
+        net.add_route("a", remote.parse()?, 32, Some(gateway))?;
+        net.add_default_route("a", gateway)?;
+        let error = net.add_default_route("a", gateway).expect_err("there is one");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    }
+    // The kernel inserts the local route of an address at once over IPv4 only.
+    let listener = TcpListener::bind(("10.9.0.1", 0))?;
+    TcpStream::connect(listener.local_addr()?)?;
+    net.add_route("b", "198.51.100.0".parse()?, 24, None)?;
+    Ok(())
+}
