@@ -9,6 +9,7 @@ mod frame;
 pub mod headers;
 mod port;
 pub mod segment;
+pub mod vnet;
 
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget};
