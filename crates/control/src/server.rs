@@ -38,8 +38,8 @@ impl Reply {
     }
 
     /// A refusal with its reason.
-    pub fn error(reason: impl ToString) -> Reply {
-        Reply::Line(line(&Answer::<()>::Error(reason.to_string())))
+    pub fn error(reason: &str) -> Reply {
+        Reply::Line(line(&Answer::<()>::Error(reason.to_owned())))
     }
 
     /// An empty answer, then a stream.
@@ -137,7 +137,7 @@ fn serve<R: DeserializeOwned>(
             let stopping = || Reply::error("the process is stopping");
             if sent { answer.recv().unwrap_or_else(|_| stopping()) } else { stopping() }
         }
-        Err(error) => Reply::error(format!("not a request: {error}")),
+        Err(error) => Reply::error(&format!("not a request: {error}")),
     };
     match reply {
         Reply::Line(line) => writeln!(stream, "{line}"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
 use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown,
-    QueueCounters,
+    Probe, QueueCounters, SMALL_LEN,
 };
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
@@ -22,18 +22,11 @@ pub enum Side {
 }
 
 /// One queue of a TAP device.
-///
-/// Its descriptor is readable, in level-triggered epoll, while a frame waits. Call
-/// [`detach`](TapQueue::detach) at the end: dropped as it is, it would keep one frame's memory out
-/// of the pools' budget for good.
 #[derive(Debug)]
 pub struct TapQueue {
     file: Arc<TunFile>,
     side: Side,
     counters: Arc<QueueCounters>,
-    /// The large frame that the next read goes to, as nobody knows a frame's length before. Most
-    /// frames are small and copied out of it, so it stays here.
-    spare: Option<Frame>,
 }
 
 impl TapQueue {
@@ -46,41 +39,35 @@ impl TapQueue {
     }
 
     pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
-        TapQueue { file, side, counters, spare: None }
+        TapQueue { file, side, counters }
     }
 
-    /// Ends it, and gives the frame that it keeps back to its worker's pool.
-    pub fn detach(mut self, pool: &mut FramePool) {
-        if let Some(spare) = self.spare.take() {
-            pool.recycle(spare);
-        }
-    }
-
-    /// Reads one frame.
-    fn read(&mut self, pool: &mut FramePool) -> io::Result<Read> {
-        let Some(mut large) = self.spare.take().or_else(|| pool.take(READ_LEN)) else {
+    /// Reads one frame. `large` is where any frame has room, as nobody knows its length before;
+    /// most are small and copied out of it, so it serves for many reads.
+    fn read(&self, large: &mut Option<Frame>, pool: &mut FramePool) -> io::Result<Read> {
+        let Some(mut buffer) = large.take().or_else(|| pool.take(READ_LEN)) else {
             return Ok(Read::Nothing);
         };
         let mut header = VirtioNetHdr::default();
-        let outcome = self.file.read_frame(&mut header, large.bytes_mut());
+        let outcome = self.file.read_frame(&mut header, buffer.bytes_mut());
         let len = match outcome {
             Ok(Some(len)) if len < READ_LEN => len,
             other => {
-                self.spare = Some(large);
+                *large = Some(buffer);
                 let cut = other?.map(|_| Read::Dropped(DropReason::TooLong));
                 return Ok(cut.unwrap_or(Read::Nothing));
             }
         };
-        let mut frame = if len > COPY_LEN {
-            large.set_len(len);
-            large
+        let mut frame = if len > SMALL_LEN {
+            buffer.set_len(len);
+            buffer
         } else {
             let small = pool.take(len);
             let copied = small.map(|mut small| {
-                small.bytes_mut().copy_from_slice(&large.bytes()[..len]);
+                small.bytes_mut().copy_from_slice(&buffer.bytes()[..len]);
                 small
             });
-            self.spare = Some(large);
+            *large = Some(buffer);
             let Some(copied) = copied else { return Ok(Read::Dropped(DropReason::NoBuffer)) };
             copied
         };
@@ -133,9 +120,13 @@ impl Port for TapQueue {
     fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
         let mut tally = Tally::default();
         let mut result = Ok(());
+        let mut large = None;
         // Drops count against the room, too: a call is bounded whatever the kernel sends.
         for _ in 0..into.remaining_capacity() {
-            match self.read(pool) {
+            if tally.bytes >= BATCH_BYTES {
+                break;
+            }
+            match self.read(&mut large, pool) {
                 Ok(Read::Frame(frame)) => {
                     tally.add(&frame);
                     into.push(frame);
@@ -147,6 +138,9 @@ impl Port for TapQueue {
                     break;
                 }
             }
+        }
+        if let Some(unused) = large {
+            pool.recycle(unused);
         }
         self.count_ingress(tally.frames, tally.bytes);
         result
@@ -175,13 +169,25 @@ impl Port for TapQueue {
         result
     }
 
-    /// Nothing to ask for: level-triggered epoll reports a frame that came before the call as well.
+    /// Nothing to ask for: its descriptor tells of every frame.
     fn arm(&mut self) -> Result<Pending, PortDown> {
         Ok(Pending::Nothing)
     }
 
     fn offload_caps(&self) -> OffloadCaps {
         OffloadCaps::ALL
+    }
+
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.as_fd());
+    }
+
+    fn probe(&self) -> Probe {
+        Probe::SystemCall
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        Ok(())
     }
 }
 
@@ -194,8 +200,8 @@ impl AsFd for TapQueue {
 /// Bytes that a read has room for. The longest frame that netif can describe has one less, so a
 /// read that fills it may have been cut and is dropped.
 const READ_LEN: usize = 1 << 16;
-/// Frames up to this length are copied into a small frame, of which this is the capacity.
-const COPY_LEN: usize = 2048;
+/// Bytes after which a batch ends, so that it stays in a core's cache.
+const BATCH_BYTES: u64 = 256 << 10;
 
 enum Read {
     Frame(Frame),

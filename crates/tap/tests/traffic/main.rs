@@ -158,7 +158,6 @@ fn refused_frames() -> Outcome {
         (2, 120),
         "on the host, written is the guest's tx"
     );
-    queue.detach(&mut pool);
     Ok(())
 }
 
@@ -196,7 +195,6 @@ fn no_buffers() -> Outcome {
     queue.ingress(&mut pool, &mut batch)?;
     assert!(batch.is_empty(), "there was no small frame to copy into");
     assert!(dropped(&counters, DropReason::NoBuffer) > 0, "the frames had waited");
-    queue.detach(&mut pool);
     assert!(pool.take(1 << 16).is_some(), "the large frame came back");
     Ok(())
 }
@@ -209,7 +207,6 @@ fn inherited_descriptor() -> Outcome {
     let mut queue = TapQueue::from_fd(inherited, Side::Host, Arc::default())?;
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     queue.ingress(&mut pool, &mut FrameBatch::new())?;
-    queue.detach(&mut pool);
     Ok(())
 }
 

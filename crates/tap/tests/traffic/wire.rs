@@ -74,7 +74,7 @@ fn run(
             cross(b, a, &mut waiting, &mut pool, &mut report)?;
         }
     }
-    a.into_iter().chain(b).for_each(|queue| queue.detach(&mut pool));
+    drop((a, b));
     Ok(report)
 }
 
