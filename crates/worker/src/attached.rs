@@ -8,6 +8,7 @@ use ringway_datapath::{
 };
 use ringway_switch::{FloodBudget, PortId};
 
+use crate::capture::{Capture, Passage};
 use crate::directory::{Forwarding, SlotId};
 use crate::gauge::{Backlog, Gauge, HIGH, LIMIT, LOW, STALL};
 
@@ -23,6 +24,8 @@ pub(crate) struct Attached<P> {
     pub(crate) gauge: Arc<Gauge>,
     /// A queue under pressure that our frames go to: no ingress until it is relieved.
     pub(crate) held_by: Option<Arc<Gauge>>,
+    /// Someone who watches.
+    pub(crate) capture: Option<Arc<Capture>>,
     /// In the list of queues that are polled.
     pub(crate) is_active: bool,
     /// In the list of queues whose backlog is to be sent.
@@ -60,6 +63,7 @@ impl<P: Port> Attached<P> {
             counters,
             gauge,
             held_by: None,
+            capture: None,
             is_active: false,
             has_backlog: false,
             caps,
@@ -78,6 +82,19 @@ impl<P: Port> Attached<P> {
         self.held_by.is_some()
     }
 
+    /// Copies frames for whoever watches.
+    pub(crate) fn show<'a>(
+        &mut self,
+        passage: Passage,
+        frames: impl IntoIterator<Item = &'a Frame>,
+    ) {
+        match &self.capture {
+            Some(capture) if capture.is_open() => capture.copy(passage, self.queue_index, frames),
+            Some(_) => self.capture = None,
+            None => {}
+        }
+    }
+
     /// Adds a frame to what is to leave here, after doing what the far side cannot.
     pub(crate) fn enqueue(&mut self, frame: Frame, pool: &mut FramePool) {
         let limit = if self.is_stalled { LOW } else { LIMIT };
@@ -86,6 +103,7 @@ impl<P: Port> Attached<P> {
             pool.recycle(frame);
             return;
         }
+        self.show(Passage::Egress, [&frame]);
         let len = frame.len();
         match segment::prepare(frame, self.caps, pool, &mut self.backlog) {
             // Segments repeat headers: a little more than counted, corrected by the next egress.
@@ -157,6 +175,9 @@ impl<P: Port> Attached<P> {
     /// Takes the port out. Frames that still waited are recycled.
     pub(crate) fn into_port(mut self, pool: &mut FramePool) -> P {
         self.gauge.set_pressure(false);
+        if let Some(capture) = &self.capture {
+            capture.close();
+        }
         for frame in self.backlog.drain(..) {
             pool.recycle(frame);
         }

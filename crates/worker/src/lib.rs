@@ -14,6 +14,7 @@
 //! Read `round.rs` first.
 
 mod attached;
+mod capture;
 mod directory;
 pub mod gauge;
 mod idle;
@@ -22,6 +23,7 @@ mod placement;
 mod pool;
 mod round;
 
+pub use capture::{Capture, CapturedFrame, Passage};
 pub use directory::Forwarding;
 pub use idle::Polling;
 pub use placement::{Placement, Policy};

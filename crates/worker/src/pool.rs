@@ -14,6 +14,7 @@ use ringway_switch::{FloodBudget, PortId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attached::Attached;
+use crate::capture::Capture;
 use crate::directory::{Directory, Forwarding, QueueAddress, SlotId};
 use crate::gauge::Gauge;
 use crate::idle::Polling;
@@ -29,6 +30,8 @@ pub(crate) enum Command<P> {
     Attach { attached: Box<Attached<P>> },
     /// Give one up; the answer is `None` if it is gone already.
     Detach { id: SlotId, reply: Sender<Option<Box<Attached<P>>>> },
+    /// Copy frames of a queue for someone who watches, in place of who did before.
+    Capture { id: SlotId, capture: Arc<Capture> },
     /// End.
     Stop,
 }
@@ -212,6 +215,18 @@ impl<P: Port + Send + 'static> Workers<P> {
             ports.extend(attached.map(|attached| attached.into_port(&mut pool)));
         }
         ports
+    }
+
+    /// Copies all frames of a port into `capture` from now on, until it is closed. False if the
+    /// port has no queues.
+    pub fn capture(&self, port: PortId, capture: &Arc<Capture>) -> bool {
+        let mut found = false;
+        for placed in self.placed.iter().filter(|placed| placed.port == port) {
+            let (id, capture) = (placed.address.slot, Arc::clone(capture));
+            self.command(placed.address.worker, Command::Capture { id, capture });
+            found = true;
+        }
+        found
     }
 
     /// Evens out the load since the last call, by at most one move. A no-op unless the policy is

@@ -17,6 +17,7 @@ use ringway_switch::{PortId, Ticks, Verdict};
 use rustix::event::epoll;
 
 use crate::attached::Attached;
+use crate::capture::Passage;
 use crate::directory::{Directory, Forwarding, SlotId};
 use crate::gauge::STALL;
 use crate::idle::{Idle, Polling};
@@ -177,6 +178,7 @@ impl<P: Port> Worker<P> {
         let count = self.batch.len();
         if count > 0 {
             attached.gauge.add_load(u64::try_from(count).unwrap_or(u64::MAX));
+            attached.show(Passage::Ingress, &self.batch);
             let mut batch = std::mem::take(&mut self.batch);
             self.forward(slot, &mut batch, directory);
             self.batch = batch;
@@ -493,6 +495,11 @@ impl<P: Port> Worker<P> {
                     let detached = if is_here { self.take_out(id.index) } else { None };
                     // If the control thread has given up, the port ends here.
                     let _ = reply.send(detached);
+                }
+                Command::Capture { id, capture } => {
+                    if let Some(here) = self.slot(id).attached().filter(|here| here.id == id) {
+                        here.capture = Some(capture);
+                    }
                 }
                 Command::Stop => return Next::Stop,
             }
