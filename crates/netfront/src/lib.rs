@@ -62,13 +62,15 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_buffers: Buffers,
     rx_buffers: Buffers,
     /// Tx buffers that no request refers to.
-    tx_free: ArrayVec<u16, TX_RING_SLOTS>,
+    tx_free: Box<ArrayVec<u16, TX_RING_SLOTS>>,
     /// Whether a request with the buffer's number as id is outstanding.
-    tx_outstanding: [bool; TX_RING_SLOTS],
+    tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
     /// Answers that must come before the next frame can leave; 0 if none waits.
     tx_answers_wanted: u32,
-    tx_responses: [TxResponse; TX_RING_SLOTS],
-    rx_responses: [RxResponse; ingress::WINDOW],
+    /// Working memory of one call, kept so that no call allocates.
+    tx_responses: Box<[TxResponse; TX_RING_SLOTS]>,
+    /// The same for rx.
+    rx_responses: Box<[RxResponse; ingress::WINDOW]>,
 }
 
 impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
@@ -117,11 +119,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             rings,
             tx_buffers,
             rx_buffers,
-            tx_free: buffer_numbers(),
-            tx_outstanding: [false; TX_RING_SLOTS],
+            tx_free: Box::new(buffer_numbers()),
+            tx_outstanding: Box::new([false; TX_RING_SLOTS]),
             tx_answers_wanted: 0,
-            tx_responses: [TxResponse::default(); TX_RING_SLOTS],
-            rx_responses: [RxResponse::default(); ingress::WINDOW],
+            tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
+            rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
         queue.post_buffers(RX_RING_SLOTS);
         // Nobody is bound to the event channel yet; the backend looks at the ring when it attaches.
