@@ -8,6 +8,7 @@ pub mod grant;
 pub mod netif;
 pub mod ring;
 pub mod vnet;
+pub mod xenstore;
 
 use std::fmt;
 

@@ -1,0 +1,29 @@
+//! XenStore: the small shared tree through which domains find each other's devices.
+//!
+//! Three parts that know of each other in one direction only: the tree and its rules, with no I/O
+//! and no clock; a server that speaks the real wire protocol on Unix sockets, so that the stock
+//! tools (`xenstore-ls`, `xenstore-watch`, …) work against it through `XENSTORED_PATH`; and a
+//! client that also works on a real Xen host. What the keys mean is none of this crate's business.
+//!
+//! Read [`Tree`] first.
+
+mod client;
+mod connection;
+mod path;
+mod permissions;
+mod quota;
+mod request;
+mod server;
+mod store;
+mod transaction;
+mod tree;
+mod watch;
+
+pub use client::{Client, StoreError, Transaction, WatchEvent};
+pub use path::domain_path;
+pub use permissions::{Permissions, Rights};
+pub use quota::Quota;
+pub use ringway_wire::DomId;
+pub use ringway_wire::xenstore::Errno;
+pub use server::{Server, ServerHandle};
+pub use tree::{SessionId, Tree};

@@ -1,0 +1,161 @@
+//! Names of nodes: what a domain may write, and the one absolute form the tree uses.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use ringway_wire::DomId;
+use ringway_wire::xenstore::{Errno, XENSTORE_ABS_PATH_MAX, XENSTORE_REL_PATH_MAX};
+
+/// The home directory of a domain, which its relative paths start from.
+pub fn domain_path(domain: DomId) -> String {
+    format!("/local/domain/{domain}")
+}
+
+/// An absolute path that has passed the protocol's rules: `/`, or components of allowed characters
+/// separated by single slashes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodePath(String);
+
+impl NodePath {
+    pub(crate) fn root() -> NodePath {
+        NodePath("/".to_owned())
+    }
+
+    /// Checks what a domain sent and makes it absolute.
+    ///
+    /// # Errors
+    /// `EINVAL` for whatever the protocol forbids.
+    pub(crate) fn parse(domain: DomId, text: &[u8]) -> Result<NodePath, Errno> {
+        let text = std::str::from_utf8(text).map_err(|_| Errno::Inval)?;
+        if text.is_empty() || !text.bytes().all(is_path_byte) {
+            return Err(Errno::Inval);
+        }
+        let absolute = if text.starts_with('/') {
+            text.to_owned()
+        } else if text.len() <= XENSTORE_REL_PATH_MAX && !text.starts_with('@') {
+            format!("{}/{text}", domain_path(domain))
+        } else {
+            return Err(Errno::Inval);
+        };
+        let is_well_formed = absolute == "/" || absolute.split('/').skip(1).all(|c| !c.is_empty());
+        if !is_well_formed || is_too_long(&absolute) {
+            return Err(Errno::Inval);
+        }
+        Ok(NodePath(absolute))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.0 == "/"
+    }
+
+    /// The names from the root down; none for the root itself.
+    pub(crate) fn components(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|component| !component.is_empty())
+    }
+
+    /// The directory this node is in, and its name there; `None` for the root.
+    pub(crate) fn split_last(&self) -> Option<(NodePath, &str)> {
+        if self.is_root() {
+            return None;
+        }
+        let (parent, name) = self.0.rsplit_once('/')?;
+        let parent = if parent.is_empty() { "/" } else { parent };
+        Some((NodePath(parent.to_owned()), name))
+    }
+
+    pub(crate) fn parent(&self) -> Option<NodePath> {
+        self.split_last().map(|(parent, _)| parent)
+    }
+
+    /// A child of this node. `name` must be a component of a path that was checked.
+    pub(crate) fn child(&self, name: &str) -> NodePath {
+        if self.is_root() {
+            NodePath(format!("/{name}"))
+        } else {
+            NodePath(format!("{}/{name}", self.0))
+        }
+    }
+
+    /// This path, its parent and so on up to the root.
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = NodePath> {
+        std::iter::successors(Some(self.clone()), NodePath::parent)
+    }
+}
+
+impl Borrow<str> for NodePath {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_path_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/' | b'_' | b'@')
+}
+
+/// A path inside a home directory is limited by what follows `/local/domain/N/`, any other by its
+/// whole length (`XENSTORE_REL_PATH_MAX`, `XENSTORE_ABS_PATH_MAX`).
+fn is_too_long(absolute: &str) -> bool {
+    let inside_home = absolute
+        .strip_prefix("/local/domain/")
+        .and_then(|rest| rest.split_once('/'))
+        .filter(|(domain, _)| domain.parse::<u16>().is_ok());
+    match inside_home {
+        Some((_, relative)) => relative.len() > XENSTORE_REL_PATH_MAX,
+        None => absolute.len() > XENSTORE_ABS_PATH_MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<String, Errno> {
+        NodePath::parse(DomId(7), text.as_bytes()).map(|path| path.0)
+    }
+
+    #[test]
+    fn relative_paths_start_from_the_home_of_the_domain() {
+        assert_eq!(parse("device/vif/0").as_deref(), Ok("/local/domain/7/device/vif/0"));
+        assert_eq!(parse("/device").as_deref(), Ok("/device"));
+        assert_eq!(parse("/").as_deref(), Ok("/"));
+    }
+
+    #[test]
+    fn malformed_paths_are_refused() {
+        for bad in ["", "//", "/a/", "/a//b", "a/", "/a b", "/a.b", "/é", "@releaseDomain", "/a\n"]
+        {
+            assert_eq!(parse(bad), Err(Errno::Inval), "{bad:?}");
+        }
+        assert_eq!(NodePath::parse(DomId(0), b"/\xff"), Err(Errno::Inval));
+    }
+
+    #[test]
+    fn both_length_limits_are_exact() {
+        let of_len = |prefix: &str, len: usize| format!("{prefix}{}", "x".repeat(len));
+        assert!(parse(&of_len("", XENSTORE_REL_PATH_MAX)).is_ok());
+        assert!(parse(&of_len("", XENSTORE_REL_PATH_MAX + 1)).is_err());
+        assert!(parse(&of_len("/local/domain/3/", XENSTORE_REL_PATH_MAX)).is_ok());
+        assert!(parse(&of_len("/local/domain/3/", XENSTORE_REL_PATH_MAX + 1)).is_err());
+        assert!(parse(&of_len("/", XENSTORE_ABS_PATH_MAX - 1)).is_ok());
+        assert!(parse(&of_len("/", XENSTORE_ABS_PATH_MAX)).is_err());
+    }
+
+    #[test]
+    fn the_lineage_ends_at_the_root() {
+        let path = NodePath::parse(DomId(0), b"/a/b").expect("the path is valid");
+        let lineage: Vec<String> = path.lineage().map(|p| p.0).collect();
+        assert_eq!(lineage, ["/a/b", "/a", "/"]);
+        assert_eq!(path.child("c").as_str(), "/a/b/c");
+        assert_eq!(NodePath::root().child("c").as_str(), "/c");
+    }
+}

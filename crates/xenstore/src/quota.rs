@@ -1,0 +1,60 @@
+//! What one domain may use up. The numbers are those of the stock daemon where it has them.
+
+use ringway_wire::DomId;
+use ringway_wire::xenstore::XENSTORE_PAYLOAD_MAX;
+
+/// The limits of one domain, all its connections together unless said otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Nodes it may own.
+    pub nodes: usize,
+    /// Bytes of one node: value, names of children and permissions together.
+    pub node_len: usize,
+    /// Entries in the permissions of one node.
+    pub permission_entries: usize,
+    /// Watches.
+    pub watches: usize,
+    /// Transactions open at a time.
+    pub transactions: usize,
+    /// Nodes that one transaction may touch, and changes it may make.
+    pub transaction_nodes: usize,
+    /// Watch events that wait for one connection (XSA-349). A connection that lets more pile up
+    /// is closed, since it would otherwise miss events without knowing.
+    pub events: usize,
+    /// Connections open at a time.
+    pub connections: usize,
+}
+
+impl Quota {
+    /// Limits of domain 0: they bound our memory, and no toolstack comes near them.
+    pub const PRIVILEGED: Quota = Quota {
+        nodes: 1 << 20,
+        node_len: 1 << 20,
+        permission_entries: XENSTORE_PAYLOAD_MAX,
+        watches: 1 << 16,
+        transactions: 1 << 8,
+        transaction_nodes: 1 << 14,
+        events: 1 << 14,
+        connections: 1 << 10,
+    };
+
+    /// The limits that count for `domain` when guests have `self`.
+    pub(crate) fn of(&self, domain: DomId) -> &Quota {
+        if domain == DomId(0) { &Quota::PRIVILEGED } else { self }
+    }
+}
+
+impl Default for Quota {
+    fn default() -> Quota {
+        Quota {
+            nodes: 1000,
+            node_len: 2048,
+            permission_entries: 5,
+            watches: 128,
+            transactions: 10,
+            transaction_nodes: 1024,
+            events: 1024,
+            connections: 16,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A transaction: a snapshot to work on, and what is needed to repeat the work on the live store.
+//!
+//! It commits only if every node it looked at or changed is as it was when the transaction began,
+//! so that the outcome is as if nobody else had been there. Then its changes are carried out once
+//! more, on the live store, which also keeps quotas right and finds the watches to fire.
+
+use std::collections::BTreeSet;
+
+use ringway_wire::DomId;
+use ringway_wire::xenstore::Errno;
+
+use crate::path::NodePath;
+use crate::permissions::Rights;
+use crate::quota::Quota;
+use crate::store::{Change, Mutation, Node, Store};
+
+/// A transaction that has neither committed nor aborted.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    base: Store,
+    work: Store,
+    touched: BTreeSet<NodePath>,
+    log: Vec<(NodePath, Mutation)>,
+}
+
+impl Transaction {
+    pub(crate) fn new(live: &Store) -> Transaction {
+        let (base, work) = (live.clone(), live.clone());
+        Transaction { base, work, touched: BTreeSet::new(), log: Vec::new() }
+    }
+
+    /// As [`Store::get`], inside the transaction.
+    ///
+    /// # Errors
+    /// As there, and `ENOSPC` when the transaction has touched too many nodes.
+    pub(crate) fn get(
+        &mut self,
+        who: DomId,
+        path: &NodePath,
+        wanted: Rights,
+        quota: &Quota,
+    ) -> Result<&Node, Errno> {
+        self.touch(path, quota)?;
+        self.work.get(who, path, wanted)
+    }
+
+    /// As [`Store::apply`], inside the transaction.
+    ///
+    /// # Errors
+    /// As there, and `ENOSPC` when the transaction has touched too many nodes.
+    pub(crate) fn apply(
+        &mut self,
+        who: DomId,
+        path: &NodePath,
+        mutation: &Mutation,
+        quota: &Quota,
+    ) -> Result<(), Errno> {
+        if self.log.len() >= quota.transaction_nodes {
+            return Err(Errno::Nospc);
+        }
+        // To make a node changes the nearest directory that is there; to remove one, its own.
+        let changed_above = match mutation {
+            Mutation::Remove => 1,
+            _ => self.work.missing_count(path),
+        };
+        for path in path.lineage().take(1 + changed_above) {
+            self.touch(&path, quota)?;
+        }
+        let mut next = self.work.clone();
+        for change in &next.apply(who, path, mutation, quota)? {
+            self.touch(&change.path, quota)?;
+        }
+        self.work = next;
+        self.log.push((path.clone(), mutation.clone()));
+        Ok(())
+    }
+
+    /// The store as it is after the transaction, and what changed.
+    ///
+    /// # Errors
+    /// `EAGAIN` when somebody else changed a node that the transaction touched; `ENOSPC` when
+    /// others used up the quota meanwhile.
+    pub(crate) fn commit(
+        self,
+        who: DomId,
+        live: &Store,
+        quota: &Quota,
+    ) -> Result<(Store, Vec<Change>), Errno> {
+        let generation = |store: &Store, path| store.node(path).map(|node| node.generation);
+        if self.touched.iter().any(|p| generation(&self.base, p) != generation(live, p)) {
+            return Err(Errno::Again);
+        }
+        let mut next = live.clone();
+        let mut changes = Vec::new();
+        for (path, mutation) in &self.log {
+            changes.extend(next.apply(who, path, mutation, quota)?);
+        }
+        Ok((next, changes))
+    }
+
+    fn touch(&mut self, path: &NodePath, quota: &Quota) -> Result<(), Errno> {
+        if self.touched.contains(path) {
+            return Ok(());
+        }
+        if self.touched.len() >= quota.transaction_nodes {
+            return Err(Errno::Nospc);
+        }
+        self.touched.insert(path.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Watches, and the events that wait for a session.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use ringway_wire::xenstore::{Errno, XENSTORE_PAYLOAD_MAX};
+
+use crate::tree::SessionId;
+
+/// All watches, by the path they are set on.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    by_path: BTreeMap<String, Vec<Watch>>,
+}
+
+/// One watch of one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Watch {
+    pub(crate) session: SessionId,
+    pub(crate) token: Vec<u8>,
+    /// The home directory to cut from event paths, if the watch was set on a relative path.
+    pub(crate) home: Option<String>,
+}
+
+impl Watches {
+    /// Sets a watch.
+    ///
+    /// # Errors
+    /// `EEXIST` when the session has one with the same path and token.
+    pub(crate) fn insert(&mut self, path: &str, watch: Watch) -> Result<(), Errno> {
+        let here = self.by_path.entry(path.to_owned()).or_default();
+        if here.iter().any(|w| w.session == watch.session && w.token == watch.token) {
+            return Err(Errno::Exist);
+        }
+        here.push(watch);
+        Ok(())
+    }
+
+    /// Withdraws a watch.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none.
+    pub(crate) fn remove(
+        &mut self,
+        path: &str,
+        session: SessionId,
+        token: &[u8],
+    ) -> Result<(), Errno> {
+        let here = self.by_path.get_mut(path).ok_or(Errno::Noent)?;
+        let index = here.iter().position(|w| w.session == session && w.token == token);
+        here.remove(index.ok_or(Errno::Noent)?);
+        if here.is_empty() {
+            self.by_path.remove(path);
+        }
+        Ok(())
+    }
+
+    /// Withdraws all watches of a session.
+    pub(crate) fn remove_session(&mut self, session: SessionId) {
+        self.by_path.retain(|_, here| {
+            here.retain(|watch| watch.session != session);
+            !here.is_empty()
+        });
+    }
+
+    /// The watches that are set on exactly this path.
+    pub(crate) fn at(&self, path: &str) -> &[Watch] {
+        self.by_path.get(path).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Watch {
+    /// What the session is told when `path` changes. `None` for an event that no message can
+    /// carry, which the stock daemon leaves out too.
+    pub(crate) fn event(&self, path: &str) -> Option<Event> {
+        let prefix = self.home.as_deref().unwrap_or_default();
+        let relative = path.strip_prefix(prefix).unwrap_or(path);
+        let shown = if prefix.is_empty() { path } else { relative.trim_start_matches('/') };
+        let fits = shown.len() + self.token.len() + 2 <= XENSTORE_PAYLOAD_MAX;
+        fits.then(|| Event { path: shown.to_owned(), token: self.token.clone() })
+    }
+}
+
+/// One watch event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Event {
+    path: String,
+    token: Vec<u8>,
+}
+
+impl Event {
+    pub(crate) fn payload(&self) -> Vec<u8> {
+        [self.path.as_bytes(), b"\0", &self.token, b"\0"].concat()
+    }
+}
+
+/// The events that a session has not taken yet, each at most once: to be told twice that a path
+/// changed says nothing more than to be told once, as the reader looks afterwards anyway.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    order: VecDeque<Arc<Event>>,
+    waiting: HashSet<Arc<Event>>,
+}
+
+/// A session lets more events pile up than its quota allows.
+#[derive(Debug)]
+pub(crate) struct Overrun;
+
+impl EventQueue {
+    pub(crate) fn push(&mut self, event: Event, limit: usize) -> Result<(), Overrun> {
+        if self.waiting.contains(&event) {
+            return Ok(());
+        }
+        if self.order.len() >= limit {
+            return Err(Overrun);
+        }
+        let event = Arc::new(event);
+        self.waiting.insert(Arc::clone(&event));
+        self.order.push_back(event);
+        Ok(())
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Arc<Event>> {
+        let event = self.order.pop_front()?;
+        self.waiting.remove(&event);
+        Some(event)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.order.clear();
+        self.waiting.clear();
+    }
+}

@@ -1,0 +1,202 @@
+//! Clients that break the protocol, or do not read, harm only themselves.
+
+use std::io::{ErrorKind, Read, Write};
+use std::thread::JoinHandle;
+
+use ringway_wire::xenstore::{Op, SockMsg};
+use ringway_xenstore::{Client, DomId, Errno, Permissions, Quota, Rights, Server, ServerHandle};
+use rustix::event::{PollFd, PollFlags};
+use zerocopy::IntoBytes;
+
+fn start(quota: Quota) -> (ServerHandle, JoinHandle<()>) {
+    let server = Server::new(quota).expect("a server can be made");
+    let handle = server.handle();
+    (handle, std::thread::spawn(move || server.run().expect("the loop does not fail")))
+}
+
+fn client(handle: &ServerHandle, domain: u16) -> Client {
+    Client::from_stream(handle.connect(DomId(domain)).expect("the server is there"))
+}
+
+fn message(kind: u32, payload: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(payload.len()).expect("it is short");
+    let header = SockMsg { kind, req_id: 1, tx_id: 0, len };
+    [header.as_bytes(), payload].concat()
+}
+
+#[test]
+fn random_bytes_end_their_own_connection_only() {
+    let (handle, thread) = start(Quota::default());
+    let mut witness = client(&handle, 0);
+    witness.write("/alive", "yes").expect("the server answers");
+    let mut state: u64 = 0x2545_f491_4f6c_dd1d;
+    for round in 0..200 {
+        let mut stream = handle.connect(DomId(3)).expect("the server is there");
+        let mut bytes = Vec::new();
+        for _ in 0..64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let noise = state.to_le_bytes();
+            if round % 2 == 0 {
+                bytes.extend_from_slice(&noise);
+            } else {
+                let kind = u32::from(noise[7] % 26);
+                bytes.extend(message(kind, &noise[..usize::from(noise[6] % 8)]));
+            }
+        }
+        // The server may close before it has taken everything.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(witness.read("/alive").expect("it still answers").as_deref(), Some("yes"));
+    }
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn a_payload_that_is_too_long_ends_the_connection() {
+    let (handle, thread) = start(Quota::default());
+    let mut stream = handle.connect(DomId(3)).expect("the server is there");
+    let header = SockMsg { kind: Op::Read.number(), req_id: 1, tx_id: 0, len: 4097 };
+    stream.write_all(header.as_bytes()).expect("it can be sent");
+    assert_eq!(stream.read(&mut [0; 1]).expect("it is closed in order"), 0);
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn a_client_that_never_reads_replies_is_not_served_further_and_nobody_else_waits() {
+    let (handle, thread) = start(Quota::default());
+    let mut witness = client(&handle, 0);
+    let mut stream = handle.connect(DomId(3)).expect("the server is there");
+    stream.set_nonblocking(true).expect("it can be set");
+    let request = message(Op::GetDomainPath.number(), b"3\0");
+    // Ends when both buffers between us and the server's limit are full. The witness, which the
+    // same thread serves, gives the server every chance to read on if it wanted to.
+    let mut refusals = 0;
+    while refusals < 100 {
+        match stream.write_all(&request) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                refusals += 1;
+                witness.write("/alive", "yes").expect("the server answers");
+            }
+        }
+    }
+    drop(stream);
+    witness.write("/alive", "still").expect("the server answers");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn replies_that_waited_for_room_all_arrive_in_order() {
+    let (handle, thread) = start(Quota::default());
+    let mut stream = handle.connect(DomId(3)).expect("the server is there");
+    let mut writer = stream.try_clone().expect("it can be cloned");
+    const REQUESTS: u32 = 40_000;
+    let writing = std::thread::spawn(move || {
+        for req_id in 0..REQUESTS {
+            let header = SockMsg { kind: Op::GetDomainPath.number(), req_id, tx_id: 0, len: 2 };
+            writer.write_all(&[header.as_bytes(), b"3\0"].concat()).expect("it is taken");
+        }
+    });
+    let mut reply = [0; 16 + "/local/domain/3\0".len()];
+    for req_id in 0..REQUESTS {
+        stream.read_exact(&mut reply).expect("each is answered");
+        assert_eq!(reply[4..8], req_id.to_ne_bytes());
+    }
+    writing.join().expect("all were sent");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn a_client_that_never_takes_its_events_is_let_go() {
+    let (handle, thread) = start(Quota { events: 16, ..Quota::default() });
+    let mut dom0 = client(&handle, 0);
+    let mut lazy = client(&handle, 3);
+    dom0.write("/public", "").expect("domain 0 may write");
+    let everybody = Permissions::new(DomId(0), Rights::Read);
+    dom0.set_permissions("/public", &everybody).expect("domain 0 may");
+    lazy.watch("/public", &"t".repeat(1000)).expect("it can be set");
+    for n in 0..2000 {
+        dom0.write(&format!("/public/{n}"), "").expect("nobody else has to wait");
+    }
+    let taken = (0..3000).map_while(|_| match lazy.next_watch() {
+        Ok(event) => event,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+            None
+        }
+    });
+    assert!(taken.count() < 2000);
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn release_closes_the_domain_and_its_number_starts_afresh() {
+    let (handle, thread) = start(Quota::default());
+    let mut dom0 = client(&handle, 0);
+    handle.introduce(DomId(4)).expect("the server is there");
+    dom0.watch("@releaseDomain", "gone").expect("it can be set");
+    dom0.write("/local/domain/4", "").expect("domain 0 may write");
+    let own = Permissions::new(DomId(4), Rights::None);
+    dom0.set_permissions("/local/domain/4", &own).expect("domain 0 may");
+    let mut guest = client(&handle, 4);
+    guest.write("data", "x").expect("it owns its home");
+    assert_eq!(dom0.domain_path(DomId(4)).expect("it is told"), "/local/domain/4");
+    while dom0.next_watch().expect("the server is there").is_some() {}
+
+    handle.release(DomId(4)).expect("the server is there");
+    rustix::event::poll(&mut [PollFd::new(&dom0, PollFlags::IN)], None).expect("it can wait");
+    let event = dom0.next_watch().expect("the server is there").expect("it was told");
+    assert_eq!((event.path.as_str(), event.token.as_str()), ("@releaseDomain", "gone"));
+    assert_eq!(guest.read("data").expect_err("it was let go").kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(dom0.read("/local/domain/4/data").expect("it answers"), None);
+    let mut successor = client(&handle, 4);
+    let refused = successor.write("data", "y").expect_err("its home is not made yet");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert_eq!(refused.to_string(), "XenStore Write data: EACCES");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+    assert!(handle.connect(DomId(1)).is_err());
+}
+
+#[test]
+fn a_transaction_is_run_again_after_a_conflict_and_gives_up_in_the_end() {
+    let (handle, thread) = start(Quota::default());
+    let mut ours = client(&handle, 0);
+    let mut theirs = client(&handle, 0);
+    ours.write("/n", "0").expect("domain 0 may write");
+    let mut runs = 0;
+    let seen = ours
+        .transaction(|t| {
+            runs += 1;
+            let seen = t.read("/n")?;
+            if runs < 3 {
+                theirs.write("/n", runs.to_string())?;
+            }
+            t.write("/n", "ours")?;
+            Ok(seen)
+        })
+        .expect("it commits in the end");
+    assert_eq!((runs, seen.as_deref()), (3, Some("2")));
+    let endless = ours.transaction(|t| {
+        t.write("/n", "ours")?;
+        theirs.write("/n", "theirs")
+    });
+    assert_eq!(endless.expect_err("it gives up").kind(), ErrorKind::WouldBlock);
+    let failed: std::io::Result<()> = ours.transaction(|t| {
+        t.write("/n", "never seen")?;
+        Err(ErrorKind::Other.into())
+    });
+    assert_eq!(failed.expect_err("its own failure").kind(), ErrorKind::Other);
+    assert_eq!(ours.read("/n").expect("it answers").as_deref(), Some("theirs"));
+    assert_eq!(Errno::Again.name(), "EAGAIN");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
