@@ -1,0 +1,9 @@
+//! The backend's queue against a guest that keeps to nothing (netif b2: every check of what a guest
+//! writes, and the reaction to it).
+
+mod domain;
+mod guest;
+mod random;
+mod receive;
+mod refusals;
+mod transmit;
