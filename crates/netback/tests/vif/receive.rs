@@ -236,3 +236,18 @@ fn a_batch_is_written_with_one_call_and_at_most_one_event() {
     assert_eq!(bench.counters.totals().events_sent - sent, 1, "the guest asked for the first only");
     assert_eq!(bench.rx_answers().len(), 70);
 }
+
+/// The budget of the pools outlives a port; a port that goes down owes it the frames it held.
+#[test]
+fn frames_of_a_call_that_failed_go_back_to_the_pool() {
+    let mut bench = Bench::new();
+    bench.pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(2048));
+    bench.post(0, 1);
+    let frame = bench.frame(&pattern(1, 60), PLAIN);
+    bench.domain.fail_next_call();
+    let mut queue = FrameQueue::from([frame]);
+    let result = bench.back.egress(&mut queue, &mut bench.pool);
+    assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
+    queue.clear();
+    assert!(bench.pool.take(60).is_some(), "the only buffer is in the pool again");
+}

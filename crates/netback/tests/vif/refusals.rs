@@ -271,6 +271,22 @@ fn a_ring_page_sent_as_data_is_only_data() {
     assert_eq!(bench.tx_statuses(), [(1, NETIF_RSP_OKAY)]);
 }
 
+/// If the hypervisor makes no copy at all, buffers hold what other guests sent before.
+#[test]
+fn frames_that_were_not_filled_never_leave_the_port() {
+    let mut bench = Bench::new();
+    let mut frames = FrameBatch::new();
+    let earlier = bench.frame(&pattern(50, 90), Default::default());
+    frames.push(earlier);
+    let packet = bench.packet(0, &[&pattern(1, 60)]);
+    let _ = bench.send(&packet);
+    bench.domain.fail_next_call();
+    let result = Port::ingress(&mut bench.back, &mut bench.pool, &mut frames);
+    assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
+    let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
+    assert_eq!(found, [&pattern(50, 90)[..]]);
+}
+
 #[test]
 fn a_fault_names_both_numbers_in_words() {
     let mut bench = Bench::new();
