@@ -1,1 +1,393 @@
 //! One suite for every implementation of the hypervisor port.
+//!
+//! It says what the data path relies on, no more. Where Xen cannot tell two refusals apart the
+//! suite does not ask which it was; an implementation that can has tests of its own for that.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+
+use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+
+use crate::{
+    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor, OwnPages,
+};
+
+/// How long an event may take. Only a failing test waits so long.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Two domains, or one that plays both parts.
+pub trait Fixture {
+    /// The domain that grants.
+    type Front: Hypervisor;
+    /// The domain that uses the grants.
+    type Back: Hypervisor;
+
+    /// The domain that grants.
+    fn front(&self) -> &Self::Front;
+
+    /// The domain that uses the grants.
+    fn back(&self) -> &Self::Back;
+
+    /// A number that no domain has.
+    fn nobody(&self) -> DomId;
+}
+
+/// A name and what it promises.
+type Case<F> = (&'static str, fn(&F));
+
+/// Runs the suite.
+///
+/// # Panics
+/// When a case fails. The name of each is printed before it runs.
+pub fn run<F: Fixture>(fixture: &F) {
+    let cases: &[Case<F>] = &[
+        ("pages are zeroed and in sequence", pages_are_zeroed_and_in_sequence),
+        ("copies go both ways", copies_go_both_ways),
+        ("a mapped page is shared", a_mapped_page_is_shared),
+        ("a read-only grant is not written", a_read_only_grant_is_not_written),
+        ("another domain's grant is refused", another_domains_grant_is_refused),
+        ("a bad operation spoils no other", a_bad_operation_spoils_no_other),
+        ("a grant may occur twice in a batch", a_grant_may_occur_twice_in_a_batch),
+        ("an empty copy is fine", an_empty_copy_is_fine),
+        ("a grant that is mapped cannot be ended", a_grant_that_is_mapped_cannot_be_ended),
+        ("a copy leaves a mapping in place", a_copy_leaves_a_mapping_in_place),
+        ("a grant that was ended is refused", a_grant_that_was_ended_is_refused),
+        ("an unknown domain has no grants", an_unknown_domain_has_no_grants),
+        ("an event reaches the other end", an_event_reaches_the_other_end),
+        ("many events become few", many_events_become_few),
+        ("a port is bound once, by its peer", a_port_is_bound_once_by_its_peer),
+        ("a port is bound again after its peer left", a_port_is_bound_again_after_its_peer_left),
+    ];
+    for (name, case) in cases {
+        println!("conformance: {name}");
+        case(fixture);
+    }
+}
+
+fn pages_are_zeroed_and_in_sequence<F: Fixture>(fixture: &F) {
+    let mut grants = fixture.front().grants().expect("a frontend has grants");
+    for _ in 0..2 {
+        let own = grants.alloc_pages(3).expect("there is memory");
+        assert_eq!(own.pages.len(), 3 * PAGE_SIZE);
+        let mut bytes = [1; 3 * PAGE_SIZE];
+        own.pages.copy_to(0, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == 0), "the second time it was written before");
+        own.pages.copy_from(0, &[7; 3 * PAGE_SIZE]);
+        for (page, frame) in (0..3).zip(own.first_frame..) {
+            let own_byte = u8::try_from(page).expect("it is small");
+            own.pages.write(page * PAGE_SIZE, own_byte);
+            let gref = grants.grant(fixture.back().domid(), frame, Access::ReadOnly);
+            let gref = gref.expect("there is an entry");
+            assert_eq!(read(fixture, gref, 0, 2), (GrantStatus::Okay, vec![own_byte, 7]));
+            grants.end_access(gref).expect("the copy is over");
+        }
+        grants.free_pages(own);
+    }
+}
+
+fn copies_go_both_ways<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    granted.own.pages.copy_from(100, b"from the guest");
+    assert_eq!(read(fixture, granted.gref, 100, 14), (GrantStatus::Okay, b"from the guest".into()));
+    assert_eq!(write(fixture, granted.gref, 4087, b"to its end"), GrantStatus::BadCopyArg);
+    assert_eq!(write(fixture, granted.gref, 4086, b"to its end"), GrantStatus::Okay);
+    let mut bytes = [0; 10];
+    granted.own.pages.copy_to(4086, &mut bytes);
+    assert_eq!(&bytes, b"to its end");
+    granted.end();
+}
+
+fn a_mapped_page_is_shared<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let mapped = memory.map(fixture.front().domid(), granted.gref, Access::ReadWrite);
+    let mapped = mapped.expect("it is granted");
+    assert_eq!(mapped.pages().len(), PAGE_SIZE);
+    granted.own.pages.write(8, 0x1234_5678_u32);
+    assert_eq!(mapped.pages().read::<u32>(8), 0x1234_5678);
+    mapped.pages().write(4092, 0x8765_4321_u32);
+    assert_eq!(granted.own.pages.read::<u32>(4092), 0x8765_4321);
+    drop(mapped);
+    granted.end();
+}
+
+fn a_read_only_grant_is_not_written<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadOnly);
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let front = fixture.front().domid();
+    assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
+    assert!(memory.map(front, granted.gref, Access::ReadWrite).is_err());
+    assert_eq!(granted.own.pages.read::<u8>(0), 0);
+    assert_eq!(read(fixture, granted.gref, 0, 1), (GrantStatus::Okay, vec![0]));
+    drop(memory.map(front, granted.gref, Access::ReadOnly).expect("reading is allowed"));
+    granted.end();
+}
+
+fn another_domains_grant_is_refused<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::to(fixture, fixture.nobody(), Access::ReadWrite);
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
+    assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
+    assert!(memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly).is_err());
+    assert_eq!(granted.own.pages.read::<u8>(0), 0);
+    granted.end();
+}
+
+fn a_bad_operation_spoils_no_other<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    granted.own.pages.copy_from(0, &[9; PAGE_SIZE]);
+    let good = copy(granted.gref, 4032, 64);
+    let bad = [
+        GrantCopy { gref: GrantRef(u32::MAX), ..good },
+        GrantCopy { gref: GrantRef(0x00FF_FFFF), ..good },
+        GrantCopy { offset: 4033, ..good },
+        GrantCopy { offset: u16::MAX, len: u16::MAX, ..good },
+        GrantCopy { local: 2, ..good },
+        GrantCopy { local_offset: 1, ..good },
+        GrantCopy { local_offset: u32::MAX, ..good },
+    ];
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let front = fixture.front().domid();
+    for op in bad {
+        let second = GrantCopy { local: 1, ..good };
+        let mut locals = [[0u8; 64], [0u8; 64]];
+        let mut ops = [good, op, second];
+        memory.copy_from_peer(front, &mut ops, &mut locals).expect("the call is good");
+        let is_okay = ops.map(|op| op.status == GrantStatus::Okay);
+        assert_eq!(is_okay, [true, false, true], "reading, {op:?}");
+        assert_eq!(locals, [[9; 64], [9; 64]]);
+
+        let mut ops = [good, op, second];
+        memory.copy_to_peer(front, &mut ops, &[[9u8; 64], [9; 64]]).expect("the call is good");
+        let is_okay = ops.map(|op| op.status == GrantStatus::Okay);
+        assert_eq!(is_okay, [true, false, true], "writing, {op:?}");
+    }
+    granted.end();
+}
+
+fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    let mut other = Granted::new(fixture, Access::ReadWrite);
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let front = fixture.front().domid();
+    let first = copy(granted.gref, 0, 4);
+    let mut ops = [
+        first,
+        GrantCopy { offset: 4, local_offset: 4, ..first },
+        GrantCopy { gref: other.gref, ..first },
+        GrantCopy { offset: 8, local_offset: 8, ..first },
+    ];
+    memory.copy_to_peer(front, &mut ops, &[*b"one two tri "]).expect("the call is good");
+    assert!(ops.iter().all(|op| op.status == GrantStatus::Okay));
+    assert_eq!(read(fixture, granted.gref, 0, 12).1, b"one two tri ");
+    assert_eq!(read(fixture, other.gref, 0, 4).1, b"one ");
+    granted.end();
+    other.end();
+}
+
+fn an_empty_copy_is_fine<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    assert_eq!(read(fixture, granted.gref, 4096, 0), (GrantStatus::Okay, vec![]));
+    assert_eq!(write(fixture, granted.gref, 0, b""), GrantStatus::Okay);
+    granted.end();
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let no_locals: &mut [[u8; 0]] = &mut [];
+    let nothing = memory.copy_from_peer(fixture.front().domid(), &mut [], no_locals);
+    nothing.expect("a call with no operations is good");
+}
+
+fn a_grant_that_is_mapped_cannot_be_ended<F: Fixture>(fixture: &F) {
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let mut granted = Granted::new(fixture, Access::ReadWrite);
+        let mut memory = fixture.back().memory().expect("a backend has memory");
+        let front = fixture.front().domid();
+        let mapped = memory.map(front, granted.gref, access).expect("it is granted");
+        let again = memory.map(front, granted.gref, Access::ReadWrite).expect("it is granted");
+        assert!(granted.grants.end_access(granted.gref).is_err(), "two mappings are left");
+        drop(again);
+        assert!(granted.grants.end_access(granted.gref).is_err(), "one mapping is left");
+        drop(mapped);
+        granted.end();
+    }
+}
+
+fn a_copy_leaves_a_mapping_in_place<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let mapped = memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly);
+    assert_eq!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
+    assert_eq!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
+    assert!(granted.grants.end_access(granted.gref).is_err());
+    drop(mapped.expect("it is granted"));
+    granted.end();
+}
+
+fn a_grant_that_was_ended_is_refused<F: Fixture>(fixture: &F) {
+    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    assert_eq!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
+    granted.grants.end_access(granted.gref).expect("nobody uses it");
+    assert_ne!(write(fixture, granted.gref, 0, b"y"), GrantStatus::Okay);
+    assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    assert!(memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly).is_err());
+    assert_eq!(granted.own.pages.read::<u8>(0), b'x');
+    granted.grants.free_pages(granted.own);
+}
+
+fn an_unknown_domain_has_no_grants<F: Fixture>(fixture: &F) {
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let mut ops = [copy(GrantRef(8), 0, 1), copy(GrantRef(9), 0, 1)];
+    let nobody = fixture.nobody();
+    memory.copy_from_peer(nobody, &mut ops, &mut [[0u8; 1]]).expect("the call is good");
+    assert!(ops.iter().all(|op| op.status != GrantStatus::Okay));
+    assert!(memory.map(nobody, GrantRef(8), Access::ReadOnly).is_err());
+}
+
+fn an_event_reaches_the_other_end<F: Fixture>(fixture: &F) {
+    let (front, back) = bound(fixture);
+    assert!(!is_readable(&front, NOW) && !is_readable(&back, NOW));
+    front.notify().expect("the other end is there");
+    assert!(is_readable(&back, PATIENCE));
+    assert!(back.ack().expect("it can be read"));
+    assert!(!back.ack().expect("it can be read") && !is_readable(&back, NOW));
+    assert!(!front.ack().expect("it can be read"), "the notifier is not notified");
+
+    back.notify().expect("the other end is there");
+    assert!(is_readable(&front, PATIENCE));
+    assert!(front.ack().expect("it can be read"));
+    assert!(!back.ack().expect("it can be read"), "the notifier is not notified");
+}
+
+fn many_events_become_few<F: Fixture>(fixture: &F) {
+    let (front, back) = bound(fixture);
+    for _ in 0..100 {
+        front.notify().expect("the other end is there");
+    }
+    assert!(is_readable(&back, PATIENCE));
+    // On Xen one may be queued and one more pending behind it.
+    let count = (0..100).take_while(|_| back.ack().expect("it can be read")).count();
+    assert!((1..=2).contains(&count), "{count}");
+}
+
+fn a_port_is_bound_once_by_its_peer<F: Fixture>(fixture: &F) {
+    let (front, back) = (fixture.front(), fixture.back());
+    let nobody = fixture.nobody();
+    let offered = front.alloc_unbound(back.domid()).expect("there is a port");
+    let not_ours = front.alloc_unbound(nobody).expect("there is a port");
+    assert_ne!(offered.port(), not_ours.port());
+
+    let bound = back.bind_interdomain(front.domid(), offered.port()).expect("it is for us");
+    let again = back.bind_interdomain(front.domid(), offered.port());
+    assert_refused(again, ErrorKind::AddrInUse);
+    let refused = back.bind_interdomain(front.domid(), not_ours.port());
+    assert_refused(refused, ErrorKind::PermissionDenied);
+    for port in [EvtchnPort(0), EvtchnPort(1_000_000)] {
+        assert_refused(back.bind_interdomain(front.domid(), port), ErrorKind::NotFound);
+    }
+    assert_refused(back.bind_interdomain(nobody, offered.port()), ErrorKind::NotFound);
+
+    let port = offered.port();
+    drop((bound, offered));
+    assert_refused(back.bind_interdomain(front.domid(), port), ErrorKind::NotFound);
+}
+
+fn a_port_is_bound_again_after_its_peer_left<F: Fixture>(fixture: &F) {
+    let (front, back) = bound(fixture);
+    drop(back);
+    let unheard = front.notify().map_err(|error| error.kind());
+    assert!(matches!(unheard, Ok(()) | Err(ErrorKind::NotConnected)));
+
+    let back = fixture.back().bind_interdomain(fixture.front().domid(), front.port());
+    let back = back.unwrap_or_else(|error| panic!("it was left: {error}"));
+    quiesce(&front, &back);
+    front.notify().expect("the other end is there");
+    assert!(is_readable(&back, PATIENCE));
+    back.notify().expect("the other end is there");
+    assert!(is_readable(&front, PATIENCE));
+}
+
+/// One page of the frontend, granted.
+struct Granted<G> {
+    grants: G,
+    own: OwnPages,
+    gref: GrantRef,
+}
+
+impl<G: GrantTable> Granted<G> {
+    fn new<F: Fixture<Front: Hypervisor<Grants = G>>>(fixture: &F, access: Access) -> Granted<G> {
+        Granted::to(fixture, fixture.back().domid(), access)
+    }
+
+    fn to<F: Fixture<Front: Hypervisor<Grants = G>>>(
+        fixture: &F,
+        peer: DomId,
+        access: Access,
+    ) -> Granted<G> {
+        let mut grants = fixture.front().grants().expect("a frontend has grants");
+        let own = grants.alloc_pages(1).expect("there is memory");
+        let gref = grants.grant(peer, own.first_frame, access).expect("there is an entry");
+        Granted { grants, own, gref }
+    }
+
+    fn end(&mut self) {
+        self.grants.end_access(self.gref).expect("nobody uses it any more");
+        self.grants.free_pages(self.own.clone());
+    }
+}
+
+fn copy(gref: GrantRef, offset: u16, len: u16) -> GrantCopy {
+    GrantCopy { gref, offset, len, local: 0, local_offset: 0, status: GrantStatus::GeneralError }
+}
+
+fn read<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, len: u16) -> (GrantStatus, Vec<u8>) {
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let mut ops = [copy(gref, offset, len)];
+    let mut locals = [vec![0; usize::from(len)]];
+    let call = memory.copy_from_peer(fixture.front().domid(), &mut ops, &mut locals);
+    call.expect("the call is good");
+    let ([op], [bytes]) = (ops, locals);
+    (op.status, bytes)
+}
+
+fn write<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, bytes: &[u8]) -> GrantStatus {
+    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let len = u16::try_from(bytes.len()).expect("a test writes less than a page");
+    let mut ops = [copy(gref, offset, len)];
+    let call = memory.copy_to_peer(fixture.front().domid(), &mut ops, &[bytes]);
+    call.expect("the call is good");
+    ops[0].status
+}
+
+type FrontEvent<F> = <<F as Fixture>::Front as Hypervisor>::Event;
+type BackEvent<F> = <<F as Fixture>::Back as Hypervisor>::Event;
+
+/// A channel with nothing pending.
+fn bound<F: Fixture>(fixture: &F) -> (FrontEvent<F>, BackEvent<F>) {
+    let front = fixture.front().alloc_unbound(fixture.back().domid()).expect("there is a port");
+    let back = fixture.back().bind_interdomain(fixture.front().domid(), front.port());
+    let back = back.unwrap_or_else(|error| panic!("the port is for us: {error}"));
+    quiesce(&front, &back);
+    (front, back)
+}
+
+/// An end may be pending as soon as it is bound: events may have been lost before that.
+fn quiesce(front: &impl EventChannel, back: &impl EventChannel) {
+    assert!((0..3).any(|_| !front.ack().expect("it can be read")));
+    assert!((0..3).any(|_| !back.ack().expect("it can be read")));
+}
+
+fn is_readable(event: &impl AsFd, wait: Timespec) -> bool {
+    let mut fds = [PollFd::new(event, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut fds, Some(&wait))).expect("the descriptor is ours");
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+/// Xen's answer to any bad port is `EINVAL`.
+fn assert_refused<T>(result: io::Result<T>, kind: ErrorKind) {
+    let refusal = result.err().map(|error| error.kind());
+    assert!(refusal == Some(kind) || refusal == Some(ErrorKind::InvalidInput), "{refusal:?}");
+}

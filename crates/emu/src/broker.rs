@@ -1,0 +1,380 @@
+//! The broker: one thread, one epoll loop, no more than one message per connection and round.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use ringway_wire::DomId;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{Errno, retry_on_intr, write};
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::domains::{Asker, ConnectionId, DomainEvent, Domains, NewPort, Role};
+use crate::protocol::{Ask, DOMAINS_MAX, FDS_MAX, Reply};
+use crate::socket::{self, Received};
+
+/// Connections of one domain. Domain 0 has a toolstack and backends; a guest has one, but others
+/// may be waiting to hear that they are one too many.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Events taken from the kernel at once. Enough for every domain to have one.
+const EVENTS_MAX: usize = 2 * DOMAINS_MAX;
+
+const DOM0: DomId = DomId(0);
+
+/// The token of the event that ends the loop.
+const STOP: u64 = 0;
+
+/// The owner of all domains on one directory of sockets.
+pub struct Broker {
+    dir: PathBuf,
+    /// Keeps a second broker out of the directory.
+    _lock: File,
+    epoll: OwnedFd,
+    stop: Arc<OwnedFd>,
+    sources: HashMap<u64, Source>,
+    last_token: u64,
+    domains: Domains,
+    on_change: Box<dyn FnMut(DomainEvent) + Send>,
+    /// Given up for a moment when no descriptor is left, to turn a caller away.
+    spare: Option<File>,
+}
+
+/// Ends a broker's loop from another thread.
+#[derive(Debug, Clone)]
+pub struct BrokerHandle {
+    stop: Arc<OwnedFd>,
+}
+
+enum Source {
+    Listener(Listener),
+    Caller(Caller),
+}
+
+struct Listener {
+    domid: DomId,
+    socket: OwnedFd,
+}
+
+/// A process at the other end of a connection.
+struct Caller {
+    domid: DomId,
+    socket: OwnedFd,
+    /// It has said hello, so it is the domain.
+    is_domain: bool,
+    /// It has seen other domains' memory, so it may have marked their grants.
+    is_backend: bool,
+}
+
+struct Answer {
+    reply: Reply,
+    fds: ArrayVec<Arc<OwnedFd>, FDS_MAX>,
+}
+
+impl Broker {
+    /// Takes a directory, which is made if it is not there, and listens for domain 0.
+    ///
+    /// The broker keeps about four descriptors per domain and one per event channel port; raise
+    /// `RLIMIT_NOFILE` before serving many.
+    ///
+    /// # Errors
+    /// Of kind `AddrInUse` when a broker lives there already, or what the system reports.
+    pub fn bind(dir: &Path) -> io::Result<Broker> {
+        fs::create_dir_all(dir)?;
+        let lock = File::open(dir)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            Errno::WOULDBLOCK => io::Error::from(ErrorKind::AddrInUse),
+            error => error.into(),
+        })?;
+        remove_sockets(dir)?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut broker = Broker {
+            dir: dir.to_owned(),
+            _lock: lock,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            stop,
+            sources: HashMap::new(),
+            last_token: STOP,
+            domains: Domains::new(),
+            on_change: Box::new(|_| {}),
+            spare: Some(File::open("/dev/null")?),
+        };
+        broker.watch(STOP, &broker.stop)?;
+        broker.listen(DOM0)?;
+        Ok(broker)
+    }
+
+    /// Tells `observer` of every domain that is created, dies or is destroyed, from the broker's
+    /// thread. It must not wait.
+    pub fn on_change(&mut self, observer: impl FnMut(DomainEvent) + Send + 'static) {
+        self.on_change = Box::new(observer);
+    }
+
+    /// What ends [`run`](Broker::run).
+    pub fn handle(&self) -> BrokerHandle {
+        BrokerHandle { stop: Arc::clone(&self.stop) }
+    }
+
+    /// Serves until told to stop. Then all connections end, and the sockets are removed.
+    ///
+    /// # Errors
+    /// What epoll reports. No caller can cause one.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), None))?;
+            // Ends come first. Who knows that a process is gone, because it waited for it, then
+            // finds its ports free: the kernel reports an end no later than a request made after.
+            for event in &events {
+                let (flags, token) = (event.flags, event.data.u64());
+                let is_caller = matches!(self.sources.get(&token), Some(Source::Caller(_)));
+                if is_caller && flags.contains(EventFlags::HUP) {
+                    self.end(token);
+                }
+            }
+            for event in events.drain(..) {
+                match (event.data.u64(), self.sources.get(&event.data.u64())) {
+                    (STOP, _) => return Ok(()),
+                    (token, Some(Source::Listener(_))) => self.accept(token),
+                    (token, Some(Source::Caller(_))) => self.serve(token),
+                    // It ended earlier in this round.
+                    (_, None) => {}
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: u64) {
+        let Some(Source::Listener(Listener { domid, socket })) = self.sources.get(&listener) else {
+            return;
+        };
+        let (domid, flags) = (*domid, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        match accept_with(socket, flags) {
+            Ok(accepted) => {
+                let callers = self.callers().filter(|(_, caller)| caller.domid == domid).count();
+                let token = self.new_token();
+                if callers < CONNECTIONS_MAX && self.watch(token, &accepted).is_ok() {
+                    let socket = accepted;
+                    let caller = Caller { domid, socket, is_domain: false, is_backend: false };
+                    self.sources.insert(token, Source::Caller(caller));
+                }
+            }
+            // The caller would wait, and wake us, for ever: close its connection instead.
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.spare = None;
+                drop(accept_with(socket, flags));
+                self.spare = File::open("/dev/null").ok();
+            }
+            // The caller gave up, or the kernel is short of memory for a moment.
+            Err(_) => {}
+        }
+    }
+
+    fn serve(&mut self, token: u64) {
+        let Some(Source::Caller(caller)) = self.sources.get(&token) else { return };
+        let asker = Asker { connection: ConnectionId(token), domid: caller.domid };
+        let ask = match socket::receive_ask(&caller.socket) {
+            Received::Nothing => return,
+            // Hello comes first and once.
+            Received::Ask(ask) if caller.is_domain != (ask == Ask::Hello) => ask,
+            Received::Ask(_) | Received::End => return self.end(token),
+        };
+        let answer = self.answer(asker, &ask);
+        let Some(Source::Caller(caller)) = self.sources.get_mut(&token) else { return };
+        caller.is_domain |= answer.is_ok();
+        caller.is_backend |= answer.is_ok() && matches!(ask, Ask::ForeignDomain(_));
+        let (reply, fds) = match &answer {
+            Ok(Answer { reply, fds }) => (*reply, fds.iter().map(AsFd::as_fd).collect()),
+            Err(error) => (Reply::refusal(error.kind()), ArrayVec::<_, FDS_MAX>::new()),
+        };
+        let is_sent = socket::send_reply(&caller.socket, &reply, &fds).is_ok();
+        if !is_sent || !caller.is_domain {
+            self.end(token);
+        }
+    }
+
+    fn answer(&mut self, asker: Asker, ask: &Ask) -> io::Result<Answer> {
+        let (info, generation) = self.domains.describe(asker.domid)?;
+        let is_toolstack = asker.domid == DOM0;
+        let is_backend = info.role == Role::DriverDomain;
+        match *ask {
+            Ask::Hello => {
+                self.domains.start(asker.domid)?;
+                let fds = self.domains.memory(asker.domid).into_iter().flatten().collect();
+                Ok(Answer { reply: Reply::domain(info, generation), fds })
+            }
+            Ask::CreateDomain(new) if is_toolstack => {
+                let domid = self.domains.create(new)?;
+                self.listen(domid).inspect_err(|_| {
+                    self.domains.destroy(domid).expect("it was created a line ago");
+                })?;
+                (self.on_change)(DomainEvent::Created(domid));
+                Ok(Answer::bare(Reply::domid(domid)))
+            }
+            Ask::DestroyDomain(domid) if is_toolstack => {
+                self.destroy(domid)?;
+                Ok(Answer::bare(Reply::done()))
+            }
+            Ask::NextDomain(from) if is_toolstack => {
+                let (info, generation) = self.domains.next(from)?;
+                Ok(Answer::bare(Reply::domain(info, generation)))
+            }
+            Ask::ForeignDomain(domid) if is_backend => {
+                let (info, generation) = self.domains.describe(domid)?;
+                let fds = ArrayVec::from(self.domains.memory(domid)?);
+                Ok(Answer { reply: Reply::domain(info, generation), fds })
+            }
+            Ask::AllocUnbound { remote } => {
+                self.domains.alloc_unbound(asker, remote).map(Answer::port)
+            }
+            Ask::BindInterdomain { remote, port } => {
+                let bound = self.domains.bind_interdomain(asker, remote, port)?;
+                // Notifications may have been lost while nobody listened. As on Xen, the new end
+                // is made pending at once, so that whoever bound it looks.
+                signal(&bound.wakes_us)?;
+                Ok(Answer::port(bound))
+            }
+            Ask::ClosePort(port) => {
+                self.domains.close_port(asker, port)?;
+                Ok(Answer::bare(Reply::done()))
+            }
+            Ask::CreateDomain(_)
+            | Ask::DestroyDomain(_)
+            | Ask::NextDomain(_)
+            | Ask::ForeignDomain(_) => Err(ErrorKind::PermissionDenied.into()),
+        }
+    }
+
+    fn destroy(&mut self, domid: DomId) -> io::Result<()> {
+        let is_domain = |(_, caller): &(u64, &Caller)| caller.domid == domid && caller.is_domain;
+        let running = self.callers().find(is_domain).map(|(token, _)| token);
+        if let Some(token) = running.filter(|_| domid != DOM0) {
+            self.end(token);
+        }
+        self.domains.destroy(domid)?;
+        self.stop_listening(domid);
+        (self.on_change)(DomainEvent::Destroyed(domid));
+        Ok(())
+    }
+
+    /// A connection ended: with it go its ports and its uses of others' grants, and, but for
+    /// domain 0, the domain.
+    fn end(&mut self, token: u64) {
+        let Some(Source::Caller(caller)) = self.sources.remove(&token) else { return };
+        let domid = caller.domid;
+        if !caller.is_domain {
+            return;
+        }
+        self.domains.close_ports_of(Asker { connection: ConnectionId(token), domid });
+        // A mark names the domain, not the process. So marks are cleared when the last process
+        // that may have set some is gone; until then those of a killed one stay. They are in
+        // nobody's way but the owner's, who cannot end the grant before that.
+        let others = self.callers().any(|(_, other)| other.domid == domid && other.is_backend);
+        if caller.is_backend && !others {
+            self.domains.end_uses_by(domid);
+        }
+        if domid != DOM0 {
+            self.domains.stop(domid);
+            self.stop_listening(domid);
+            (self.on_change)(DomainEvent::Died(domid));
+        }
+    }
+
+    fn listen(&mut self, domid: DomId) -> io::Result<()> {
+        let socket = socket::listen_at(&socket::path(&self.dir, domid))?;
+        let token = self.new_token();
+        self.watch(token, &socket)?;
+        self.sources.insert(token, Source::Listener(Listener { domid, socket }));
+        Ok(())
+    }
+
+    /// Lets nobody become the domain any more, nor those who wait to.
+    fn stop_listening(&mut self, domid: DomId) {
+        self.sources.retain(|_, source| match source {
+            Source::Listener(listener) => listener.domid != domid,
+            Source::Caller(caller) => caller.domid != domid,
+        });
+        // Nothing depends on it: a socket that nobody listens on refuses connections.
+        let _ = fs::remove_file(socket::path(&self.dir, domid));
+    }
+
+    fn callers(&self) -> impl Iterator<Item = (u64, &Caller)> {
+        self.sources.iter().filter_map(|(token, source)| match source {
+            Source::Caller(caller) => Some((*token, caller)),
+            Source::Listener(_) => None,
+        })
+    }
+
+    fn watch(&self, token: u64, source: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, source, EventData::new_u64(token), EventFlags::IN)?)
+    }
+
+    /// Tokens never come back, so an event cannot meet another source than its own.
+    fn new_token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // What is left behind is removed by the next broker.
+        let _ = remove_sockets(&self.dir);
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl BrokerHandle {
+    /// Ends the loop soon, or at its start.
+    pub fn stop(&self) {
+        signal(&self.stop).expect("an eventfd of ours takes a small number");
+    }
+}
+
+impl Answer {
+    fn bare(reply: Reply) -> Answer {
+        Answer { reply, fds: ArrayVec::new() }
+    }
+
+    fn port(new: NewPort) -> Answer {
+        let fds = ArrayVec::from([new.wakes_us, new.wakes_peer]);
+        Answer { reply: Reply::port(new.port), fds }
+    }
+}
+
+/// Makes an eventfd readable.
+///
+/// # Errors
+/// What write(2) reports, but not that it is as readable as can be.
+fn signal(event: &OwnedFd) -> io::Result<()> {
+    match retry_on_intr(|| write(event, &1u64.to_ne_bytes())) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes what a broker that was killed has left.
+fn remove_sockets(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if name.starts_with("dom-") && name.ends_with(".sock") {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! A process's connection to the broker, shared by all its handles.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use arrayvec::ArrayVec;
+use ringway_wire::DomId;
+
+use crate::protocol::{Ask, FDS_MAX, Reply};
+use crate::socket;
+
+/// While it is open the process is the domain; the lock keeps requests and replies in pairs.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Mutex<OwnedFd>,
+}
+
+impl Connection {
+    pub(crate) fn open(dir: &Path, domid: DomId) -> io::Result<Connection> {
+        let socket = Mutex::new(socket::connect_to(&socket::path(dir, domid))?);
+        Ok(Connection { socket })
+    }
+
+    /// # Errors
+    /// The broker's refusal, or of kind `BrokenPipe` or `ConnectionReset` when it is gone.
+    pub(crate) fn ask(&self, ask: &Ask) -> io::Result<(Reply, ArrayVec<OwnedFd, FDS_MAX>)> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        socket::send_ask(&*socket, ask)?;
+        socket::receive_reply(&*socket)
+    }
+
+    /// As [`ask`](Connection::ask), for what brings two descriptors.
+    pub(crate) fn ask_for_pair(&self, ask: &Ask) -> io::Result<(Reply, [OwnedFd; FDS_MAX])> {
+        let (reply, fds) = self.ask(ask)?;
+        // Less than two arrive when this process may open no more: the kernel drops the rest.
+        let fds = fds.into_inner().map_err(|_| {
+            io::Error::new(io::ErrorKind::OutOfMemory, "no more descriptors for the broker's reply")
+        })?;
+        Ok((reply, fds))
+    }
+}

@@ -1,0 +1,359 @@
+//! The domains and their event channel ports: the rules, without sockets.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ringway_wire::{DomId, EvtchnPort, PAGE_SIZE};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use crate::protocol::{BACKEND_PORTS_MAX, DOMAINS_MAX, GUEST_PORTS_MAX, MEMORY_BYTES_MAX};
+use crate::table::{TABLE_BYTES, Table};
+
+/// The first number that is no ordinary domain (`DOMID_FIRST_RESERVED`).
+const FIRST_RESERVED: u16 = 0x7FF0;
+
+const DOM0: DomId = DomId(0);
+
+/// What happened to a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DomainEvent {
+    /// It exists; its process may connect.
+    Created(DomId),
+    /// Its process ended. It keeps its number until it is destroyed.
+    Died(DomId),
+    /// It is gone; the number may be used again.
+    Destroyed(DomId),
+}
+
+/// What a domain is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It may not use other domains' grants.
+    Guest,
+    /// It may serve other domains as a backend.
+    DriverDomain,
+}
+
+/// A domain to be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewDomain {
+    /// Its number; None lets the broker choose.
+    pub domid: Option<DomId>,
+    /// Its memory, in bytes: whole pages, at most [`MEMORY_BYTES_MAX`].
+    pub memory_bytes: u64,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// Where a domain is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DomainState {
+    /// Created; no process has become it yet.
+    Waiting,
+    /// A process is it.
+    Running,
+    /// Its process ended.
+    Dead,
+}
+
+/// A domain as domain 0 sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DomainInfo {
+    /// Its number.
+    pub domid: DomId,
+    /// Where it is in its life.
+    pub state: DomainState,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// A connection to the broker, which owns the ports that it made or bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+/// Who asks: a connection, and the domain that it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    pub(crate) connection: ConnectionId,
+    pub(crate) domid: DomId,
+}
+
+/// A port as its owner gets it.
+#[derive(Debug)]
+pub(crate) struct NewPort {
+    pub(crate) port: EvtchnPort,
+    pub(crate) wakes_us: Arc<OwnedFd>,
+    pub(crate) wakes_peer: Arc<OwnedFd>,
+}
+
+/// All domains.
+#[derive(Debug)]
+pub(crate) struct Domains {
+    all: BTreeMap<DomId, Domain>,
+    last_chosen: u16,
+    last_generation: u64,
+}
+
+#[derive(Debug)]
+struct Domain {
+    info: DomainInfo,
+    /// Different for every domain that ever had this number.
+    generation: u64,
+    /// None for domain 0, which is several processes with no allocator in common, and the dead.
+    memory: Option<Memory>,
+    ports: BTreeMap<u32, Port>,
+}
+
+#[derive(Debug)]
+struct Memory {
+    pages: Arc<OwnedFd>,
+    table: Arc<OwnedFd>,
+    entries: Table,
+}
+
+/// One end of an event channel.
+#[derive(Debug)]
+struct Port {
+    owner: ConnectionId,
+    remote: DomId,
+    /// The other end. None until `remote` binds, and again after `remote` has closed its end.
+    bound_to: Option<u32>,
+    wakes_us: Arc<OwnedFd>,
+    wakes_peer: Arc<OwnedFd>,
+}
+
+impl Domains {
+    /// Domain 0 only.
+    pub(crate) fn new() -> Domains {
+        let role = Role::DriverDomain;
+        let state = DomainState::Running;
+        let info = DomainInfo { domid: DOM0, state, memory_bytes: 0, role };
+        let dom0 = Domain { info, generation: 0, memory: None, ports: BTreeMap::new() };
+        Domains { all: BTreeMap::from([(DOM0, dom0)]), last_chosen: 0, last_generation: 0 }
+    }
+
+    /// # Errors
+    /// `AlreadyExists`, `QuotaExceeded`, `InvalidInput` for a reserved number or an odd size, or
+    /// what making the memory reports.
+    pub(crate) fn create(&mut self, new: NewDomain) -> io::Result<DomId> {
+        let is_whole = new.memory_bytes % u64::try_from(PAGE_SIZE).unwrap_or(1) == 0;
+        if !is_whole || !(1..=MEMORY_BYTES_MAX).contains(&new.memory_bytes) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        if self.all.len() >= DOMAINS_MAX {
+            return Err(ErrorKind::QuotaExceeded.into());
+        }
+        let domid = match new.domid {
+            Some(domid) if domid.0 >= FIRST_RESERVED => Err(ErrorKind::InvalidInput)?,
+            Some(domid) if self.all.contains_key(&domid) => Err(ErrorKind::AlreadyExists)?,
+            Some(domid) => domid,
+            None => self.choose().ok_or(ErrorKind::QuotaExceeded)?,
+        };
+        let memory = Memory::new(domid, new.memory_bytes)?;
+        let state = DomainState::Waiting;
+        let info = DomainInfo { domid, state, memory_bytes: new.memory_bytes, role: new.role };
+        self.last_generation += 1;
+        let generation = self.last_generation;
+        let ports = BTreeMap::new();
+        self.all.insert(domid, Domain { info, generation, memory: Some(memory), ports });
+        Ok(domid)
+    }
+
+    /// A process becomes the domain.
+    ///
+    /// # Errors
+    /// `AddrInUse` when one is it already, `NotFound` when there is none or it is dead.
+    pub(crate) fn start(&mut self, domid: DomId) -> Result<(), ErrorKind> {
+        let domain = self.get_mut(domid)?;
+        match domain.info.state {
+            DomainState::Running if domid != DOM0 => return Err(ErrorKind::AddrInUse),
+            DomainState::Dead => return Err(ErrorKind::NotFound),
+            DomainState::Running | DomainState::Waiting => {}
+        }
+        domain.info.state = DomainState::Running;
+        Ok(())
+    }
+
+    /// The process that was the domain ended. Domain 0 does not die.
+    pub(crate) fn stop(&mut self, domid: DomId) {
+        if let Some(domain) = self.all.get_mut(&domid).filter(|_| domid != DOM0) {
+            domain.info.state = DomainState::Dead;
+            domain.memory = None;
+        }
+    }
+
+    /// # Errors
+    /// `NotFound`, or `PermissionDenied` for domain 0.
+    pub(crate) fn destroy(&mut self, domid: DomId) -> Result<(), ErrorKind> {
+        if domid == DOM0 {
+            return Err(ErrorKind::PermissionDenied);
+        }
+        self.all.remove(&domid).map(drop).ok_or(ErrorKind::NotFound)
+    }
+
+    /// The domain, and what tells it from others of its number.
+    pub(crate) fn describe(&self, domid: DomId) -> Result<(DomainInfo, u64), ErrorKind> {
+        self.get(domid).map(|domain| (domain.info, domain.generation))
+    }
+
+    /// The first domain numbered `from` or higher.
+    pub(crate) fn next(&self, from: DomId) -> Result<(DomainInfo, u64), ErrorKind> {
+        let (domid, _) = self.all.range(from..).next().ok_or(ErrorKind::NotFound)?;
+        self.describe(*domid)
+    }
+
+    /// Memory and grant table of a domain that has them.
+    pub(crate) fn memory(&self, domid: DomId) -> Result<[Arc<OwnedFd>; 2], ErrorKind> {
+        let memory = self.get(domid)?.memory.as_ref().ok_or(ErrorKind::NotFound)?;
+        Ok([Arc::clone(&memory.pages), Arc::clone(&memory.table)])
+    }
+
+    /// Ends whatever use of other domains' grants `user` had marked when its process was killed:
+    /// the owners could never end those grants otherwise.
+    pub(crate) fn end_uses_by(&self, user: DomId) {
+        for memory in self.all.values().filter_map(|domain| domain.memory.as_ref()) {
+            memory.entries.clear_all_marks_of(user);
+        }
+    }
+
+    /// Makes a port that `remote` may bind. As on Xen, `remote` need not exist yet.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`, or what eventfd(2) reports.
+    pub(crate) fn alloc_unbound(&mut self, asker: Asker, remote: DomId) -> io::Result<NewPort> {
+        let domain = self.get_mut(asker.domid)?;
+        let number = domain.free_port()?;
+        let (wakes_us, wakes_peer) = (Arc::new(new_event()?), Arc::new(new_event()?));
+        let owner = asker.connection;
+        let port = Port { owner, remote, bound_to: None, wakes_us, wakes_peer };
+        let new = port.for_owner(number);
+        domain.ports.insert(number, port);
+        Ok(new)
+    }
+
+    /// Binds a new port to `port` of `remote`.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied` and `AddrInUse` as the hypervisor port tells;
+    /// `QuotaExceeded` when the asker's domain has no port left.
+    pub(crate) fn bind_interdomain(
+        &mut self,
+        asker: Asker,
+        remote: DomId,
+        port: EvtchnPort,
+    ) -> Result<NewPort, ErrorKind> {
+        let number = self.get(asker.domid)?.free_port()?;
+        let theirs = self.get_mut(remote)?.ports.get_mut(&port.0).ok_or(ErrorKind::NotFound)?;
+        if theirs.remote != asker.domid {
+            return Err(ErrorKind::PermissionDenied);
+        }
+        if theirs.bound_to.is_some() {
+            return Err(ErrorKind::AddrInUse);
+        }
+        theirs.bound_to = Some(number);
+        let ours = Port {
+            owner: asker.connection,
+            remote,
+            bound_to: Some(port.0),
+            wakes_us: Arc::clone(&theirs.wakes_peer),
+            wakes_peer: Arc::clone(&theirs.wakes_us),
+        };
+        let new = ours.for_owner(number);
+        self.get_mut(asker.domid)?.ports.insert(number, ours);
+        Ok(new)
+    }
+
+    /// Closes a port of the asking connection. The other end becomes bindable again.
+    ///
+    /// # Errors
+    /// `NotFound` when that connection has no such port.
+    pub(crate) fn close_port(&mut self, asker: Asker, port: EvtchnPort) -> Result<(), ErrorKind> {
+        let ports = &mut self.get_mut(asker.domid)?.ports;
+        let is_owner = |port: &&Port| port.owner == asker.connection;
+        ports.get(&port.0).filter(is_owner).ok_or(ErrorKind::NotFound)?;
+        let closed = ports.remove(&port.0);
+        if let Some(Port { remote, bound_to: Some(theirs), .. }) = closed {
+            let other_end = self.all.get_mut(&remote).and_then(|peer| peer.ports.get_mut(&theirs));
+            if let Some(other_end) = other_end {
+                other_end.bound_to = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes all ports of a connection that ended.
+    pub(crate) fn close_ports_of(&mut self, asker: Asker) {
+        let Some(domain) = self.all.get(&asker.domid) else { return };
+        let mine = domain.ports.iter().filter(|(_, port)| port.owner == asker.connection);
+        for number in mine.map(|(number, _)| *number).collect::<Vec<u32>>() {
+            let closed = self.close_port(asker, EvtchnPort(number));
+            debug_assert!(closed.is_ok(), "the port was there a line ago");
+        }
+    }
+
+    /// The number after the last one chosen, as Xen does, so that a number comes back late.
+    fn choose(&mut self) -> Option<DomId> {
+        let (after, before) = (self.last_chosen + 1..FIRST_RESERVED, 1..=self.last_chosen);
+        let chosen = after.chain(before).find(|number| !self.all.contains_key(&DomId(*number)))?;
+        self.last_chosen = chosen;
+        Some(DomId(chosen))
+    }
+
+    fn get(&self, domid: DomId) -> Result<&Domain, ErrorKind> {
+        self.all.get(&domid).ok_or(ErrorKind::NotFound)
+    }
+
+    fn get_mut(&mut self, domid: DomId) -> Result<&mut Domain, ErrorKind> {
+        self.all.get_mut(&domid).ok_or(ErrorKind::NotFound)
+    }
+}
+
+impl Domain {
+    /// The lowest free port; 0 is none.
+    fn free_port(&self) -> Result<u32, ErrorKind> {
+        let ports_max = match self.info.role {
+            Role::Guest => GUEST_PORTS_MAX,
+            Role::DriverDomain => BACKEND_PORTS_MAX,
+        };
+        let mut taken = self.ports.keys();
+        (1..=ports_max).find(|port| taken.next() != Some(port)).ok_or(ErrorKind::QuotaExceeded)
+    }
+}
+
+impl Port {
+    fn for_owner(&self, number: u32) -> NewPort {
+        NewPort {
+            port: EvtchnPort(number),
+            wakes_us: Arc::clone(&self.wakes_us),
+            wakes_peer: Arc::clone(&self.wakes_peer),
+        }
+    }
+}
+
+impl Memory {
+    fn new(domid: DomId, bytes: u64) -> io::Result<Memory> {
+        let table_bytes = u64::try_from(TABLE_BYTES).map_err(|_| ErrorKind::InvalidInput)?;
+        let pages = sealed_memory(&format!("ringway-dom{domid}-memory"), bytes)?;
+        let table = sealed_memory(&format!("ringway-dom{domid}-grants"), table_bytes)?;
+        let entries = Table::map(&table)?;
+        Ok(Memory { pages: Arc::new(pages), table: Arc::new(table), entries })
+    }
+}
+
+/// Memory whose size nobody can change: a backend's access to it never faults, whatever its owner
+/// does with its descriptor.
+fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, bytes)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(memory)
+}
+
+fn new_event() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}

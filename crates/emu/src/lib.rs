@@ -1,0 +1,43 @@
+//! The emulated hypervisor, for any Linux machine.
+//!
+//! A small [`Broker`] process owns the domains. The backend (domain 0, or a driver domain) and
+//! every guest are processes of their own, connected to it by one socket each, so that killing one
+//! is a real event: its event channels close, the uses it made of other domains' grants end, and
+//! its domain dies. [`EmuHypervisor`] is such a connection, and the one implementation here of the
+//! hypervisor port.
+//!
+//! - Guest memory is a memfd that cannot be resized, so no access to it can fault.
+//! - The grant table is another memfd, with real v1 entries. The owner writes the entries, the
+//!   peer sets `GTF_reading` and `GTF_writing` while it uses the frame: nobody asks the broker.
+//! - Event channels are pairs of eventfds. The broker hands them out and is not asked again.
+//!
+//! XenStore is not served here; [`Broker::on_change`] tells whoever serves it about domains.
+//!
+//! What is weaker than on Xen, and why that is acceptable:
+//! 1. A backend checks the grants itself, over memory that it can see all of. On Xen the
+//!    hypervisor checks. A backend in domain 0 is trusted there as well; a driver domain is not.
+//! 2. Both ends hold both eventfds of a channel, so a guest can take or clear the backend's
+//!    events, or make the descriptor blocking. All these processes belong to one user (the sockets
+//!    are mode 0600), who may as well kill the backend.
+//!
+//! Read `protocol.rs` first, then `domains.rs` for the rules, `table.rs` for the life of a grant.
+
+mod broker;
+mod connection;
+mod domains;
+mod event;
+mod grants;
+mod hypervisor;
+mod memory;
+mod peers;
+mod protocol;
+mod socket;
+mod table;
+
+pub use broker::{Broker, BrokerHandle};
+pub use domains::{DomainEvent, DomainInfo, DomainState, NewDomain, Role};
+pub use event::EmuEvent;
+pub use grants::EmuGrants;
+pub use hypervisor::EmuHypervisor;
+pub use memory::EmuMemory;
+pub use protocol::{DOMAINS_MAX, GUEST_PORTS_MAX, MEMORY_BYTES_MAX};

@@ -1,0 +1,159 @@
+//! A backend's access to other domains' memory, checked against their grant tables.
+
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus};
+use ringway_sys::SharedPages;
+use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
+
+use crate::peers::{Peer, Peers};
+use crate::table::Use;
+
+/// One worker's handle. A copy between domains takes no lock, makes no system call and allocates
+/// nothing, except the first one for a peer after it, or any other peer, was last unmapped.
+#[derive(Debug)]
+pub struct EmuMemory {
+    shared: Arc<Peers>,
+    /// What `shared` knew at `epoch`.
+    peers: BTreeMap<DomId, Arc<Peer>>,
+    epoch: u64,
+}
+
+/// A grant in use for copying. Consecutive operations on one grant share it.
+struct Held<'peer> {
+    peer: &'peer Peer,
+    gref: GrantRef,
+    /// Where the frame starts in the peer's memory, in bytes.
+    start: usize,
+    begun: Use,
+}
+
+impl EmuMemory {
+    pub(crate) fn new(shared: Arc<Peers>) -> EmuMemory {
+        EmuMemory { epoch: shared.epoch(), shared, peers: BTreeMap::new() }
+    }
+
+    /// None when there is no such domain.
+    #[inline]
+    fn find(&mut self, domid: DomId) -> io::Result<Option<&Peer>> {
+        let epoch = self.shared.epoch();
+        if self.epoch != epoch {
+            self.peers.clear();
+            self.epoch = epoch;
+        }
+        match self.peers.entry(domid) {
+            Entry::Occupied(known) => Ok(Some(known.into_mut())),
+            Entry::Vacant(unknown) => match self.shared.find(domid) {
+                Ok(peer) => Ok(Some(unknown.insert(peer))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// `copy_one` gets the peer's memory and where in it to copy, and does the rest of the
+    /// operation; it is `BadCopyArg` if that names no local bytes.
+    #[inline]
+    fn copy_each(
+        &mut self,
+        domid: DomId,
+        access: Access,
+        ops: &mut [GrantCopy],
+        mut copy_one: impl FnMut(&GrantCopy, &SharedPages, usize) -> Option<()>,
+    ) -> io::Result<()> {
+        let ours = self.shared.ours;
+        let Some(peer) = self.find(domid)? else {
+            ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
+            return Ok(());
+        };
+        let mut held: Option<Held<'_>> = None;
+        let mut copy = |op: &GrantCopy| {
+            if usize::from(op.offset) + usize::from(op.len) > PAGE_SIZE {
+                return Err(GrantStatus::BadCopyArg);
+            }
+            drop(held.take_if(|held| held.gref != op.gref));
+            let held = match &mut held {
+                Some(held) => held,
+                none => none.insert(Held::begin(peer, op.gref, ours, access)?),
+            };
+            let start = held.start + usize::from(op.offset);
+            copy_one(op, &peer.memory, start).ok_or(GrantStatus::BadCopyArg)
+        };
+        for op in ops {
+            op.status = copy(op).err().unwrap_or(GrantStatus::Okay);
+        }
+        Ok(())
+    }
+}
+
+impl ForeignMemory for EmuMemory {
+    /// A page mapped `ReadOnly` must not be written; on Xen that would fault.
+    fn map(&mut self, peer: DomId, gref: GrantRef, access: Access) -> io::Result<ForeignPage> {
+        let (page, mapping) = self.shared.map(peer, gref, access)?;
+        Ok(ForeignPage::new(page, mapping))
+    }
+
+    /// Fails as a whole only when this domain is not a backend, or cannot map the peer.
+    #[inline]
+    fn copy_from_peer<L: AsMut<[u8]>>(
+        &mut self,
+        peer: DomId,
+        ops: &mut [GrantCopy],
+        locals: &mut [L],
+    ) -> io::Result<()> {
+        self.copy_each(peer, Access::ReadOnly, ops, |op, memory, start| {
+            let local = locals.get_mut(usize::from(op.local))?;
+            memory.copy_to(start, local.as_mut().get_mut(local_range(op)?)?);
+            Some(())
+        })
+    }
+
+    #[inline]
+    fn copy_to_peer<L: AsRef<[u8]>>(
+        &mut self,
+        peer: DomId,
+        ops: &mut [GrantCopy],
+        locals: &[L],
+    ) -> io::Result<()> {
+        self.copy_each(peer, Access::ReadWrite, ops, |op, memory, start| {
+            let local = locals.get(usize::from(op.local))?;
+            memory.copy_from(start, local.as_ref().get(local_range(op)?)?);
+            Some(())
+        })
+    }
+}
+
+impl Held<'_> {
+    #[inline]
+    fn begin(
+        peer: &Peer,
+        gref: GrantRef,
+        user: DomId,
+        access: Access,
+    ) -> Result<Held<'_>, GrantStatus> {
+        let begun = peer.table.begin_use(gref, user, access)?;
+        match peer.frame_start(begun.frame) {
+            Some(start) => Ok(Held { peer, gref, start, begun }),
+            None => {
+                peer.table.end_use(gref, begun);
+                Err(GrantStatus::BadPage)
+            }
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.peer.table.end_use(self.gref, self.begun);
+    }
+}
+
+#[inline]
+fn local_range(op: &GrantCopy) -> Option<Range<usize>> {
+    let start = usize::try_from(op.local_offset).ok()?;
+    Some(start..start.checked_add(usize::from(op.len))?)
+}

@@ -1,0 +1,296 @@
+//! What a domain's process and the broker say to each other.
+//!
+//! One fixed-size request, one fixed-size reply, in the byte order of the machine; descriptors
+//! travel beside the reply. A process has one request under way at a time. Nothing here does I/O.
+
+use std::io::ErrorKind;
+
+use ringway_wire::{DomId, EvtchnPort};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::domains::{DomainInfo, DomainState, NewDomain, Role};
+
+/// The version of these messages; both ends come from one build, so they must be equal.
+const VERSION: u16 = 1;
+
+/// Descriptors beside one reply: memory and grant table, or the two eventfds of a channel.
+pub(crate) const FDS_MAX: usize = 2;
+
+/// Domains alive at once, domain 0 included.
+pub const DOMAINS_MAX: usize = 4096;
+
+/// Event channel ports of a guest (`max_event_channels` of `xl.cfg`, by default). Domain 0 and
+/// driver domains serve many guests: theirs are bounded by the FIFO event channel ABI.
+pub const GUEST_PORTS_MAX: u32 = 1023;
+
+/// Event channel ports of domain 0 and of driver domains (`EVTCHN_FIFO_NR_CHANNELS` - 1).
+pub(crate) const BACKEND_PORTS_MAX: u32 = 131_071;
+
+/// The largest memory of a domain, in bytes.
+pub const MEMORY_BYTES_MAX: u64 = 16 << 30;
+
+/// A request as it travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Request {
+    version: u16,
+    operation: u16,
+    domid: u16,
+    flags: u16,
+    port: u32,
+    zero: u32,
+    bytes: u64,
+}
+
+/// A reply as it travels. A field that an operation does not fill is zero.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub(crate) struct Reply {
+    version: u16,
+    status: u16,
+    domid: u16,
+    flags: u16,
+    port: u32,
+    zero: u32,
+    bytes: u64,
+    generation: u64,
+}
+
+const _: () = assert!(size_of::<Request>() == 24);
+const _: () = assert!(size_of::<Reply>() == 32);
+
+/// A request, understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// The first on every connection: who am I? Brings own memory and grant table, if any.
+    Hello,
+    /// Domain 0 only.
+    CreateDomain(NewDomain),
+    /// Domain 0 only.
+    DestroyDomain(DomId),
+    /// The first domain numbered so or higher. Domain 0 only.
+    NextDomain(DomId),
+    /// A port of ours that `remote` may bind. Brings our eventfd, then the peer's.
+    AllocUnbound { remote: DomId },
+    /// A port of ours bound to one of theirs. Brings our eventfd, then the peer's.
+    BindInterdomain { remote: DomId, port: EvtchnPort },
+    /// Ends a port of ours.
+    ClosePort(EvtchnPort),
+    /// Another domain's memory and grant table. Domain 0 and driver domains only.
+    ForeignDomain(DomId),
+}
+
+const HELLO: u16 = 1;
+const CREATE_DOMAIN: u16 = 2;
+const DESTROY_DOMAIN: u16 = 3;
+const NEXT_DOMAIN: u16 = 4;
+const ALLOC_UNBOUND: u16 = 5;
+const BIND_INTERDOMAIN: u16 = 6;
+const CLOSE_PORT: u16 = 7;
+const FOREIGN_DOMAIN: u16 = 8;
+
+/// The domain may use other domains' grants.
+const MAY_BACK: u16 = 1 << 0;
+const RUNNING: u16 = 1 << 1;
+const DEAD: u16 = 1 << 2;
+
+/// What a refusal may say; its status is its place in this list, counted from 1.
+const REFUSALS: [ErrorKind; 7] = [
+    ErrorKind::NotFound,
+    ErrorKind::PermissionDenied,
+    ErrorKind::AddrInUse,
+    ErrorKind::AlreadyExists,
+    ErrorKind::QuotaExceeded,
+    ErrorKind::InvalidInput,
+    ErrorKind::OutOfMemory,
+];
+
+impl Ask {
+    pub(crate) fn encode(&self) -> Request {
+        let blank = Request::read_from_bytes(&[0; size_of::<Request>()]);
+        let blank = Request { version: VERSION, ..blank.expect("any bytes are a request") };
+        match *self {
+            Ask::Hello => Request { operation: HELLO, ..blank },
+            Ask::CreateDomain(new) => Request {
+                operation: CREATE_DOMAIN,
+                domid: new.domid.map_or(0, |domid| domid.0),
+                flags: if new.role == Role::DriverDomain { MAY_BACK } else { 0 },
+                bytes: new.memory_bytes,
+                ..blank
+            },
+            Ask::DestroyDomain(domid) => {
+                Request { operation: DESTROY_DOMAIN, domid: domid.0, ..blank }
+            }
+            Ask::NextDomain(domid) => Request { operation: NEXT_DOMAIN, domid: domid.0, ..blank },
+            Ask::AllocUnbound { remote } => {
+                Request { operation: ALLOC_UNBOUND, domid: remote.0, ..blank }
+            }
+            Ask::BindInterdomain { remote, port } => {
+                Request { operation: BIND_INTERDOMAIN, domid: remote.0, port: port.0, ..blank }
+            }
+            Ask::ClosePort(port) => Request { operation: CLOSE_PORT, port: port.0, ..blank },
+            Ask::ForeignDomain(domid) => {
+                Request { operation: FOREIGN_DOMAIN, domid: domid.0, ..blank }
+            }
+        }
+    }
+
+    /// None for anything that [`encode`](Ask::encode) does not make.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Ask> {
+        let request = Request::read_from_bytes(bytes).ok()?;
+        let domid = DomId(request.domid);
+        let port = EvtchnPort(request.port);
+        let ask = match request.operation {
+            HELLO => Ask::Hello,
+            CREATE_DOMAIN => Ask::CreateDomain(NewDomain {
+                domid: Some(domid).filter(|domid| domid.0 != 0),
+                memory_bytes: request.bytes,
+                role: if request.flags == MAY_BACK { Role::DriverDomain } else { Role::Guest },
+            }),
+            DESTROY_DOMAIN => Ask::DestroyDomain(domid),
+            NEXT_DOMAIN => Ask::NextDomain(domid),
+            ALLOC_UNBOUND => Ask::AllocUnbound { remote: domid },
+            BIND_INTERDOMAIN => Ask::BindInterdomain { remote: domid, port },
+            CLOSE_PORT => Ask::ClosePort(port),
+            FOREIGN_DOMAIN => Ask::ForeignDomain(domid),
+            _ => return None,
+        };
+        (ask.encode() == request).then_some(ask)
+    }
+}
+
+impl Reply {
+    /// A success that carries nothing.
+    pub(crate) fn done() -> Reply {
+        Reply { version: VERSION, ..Reply::default() }
+    }
+
+    pub(crate) fn port(port: EvtchnPort) -> Reply {
+        Reply { port: port.0, ..Reply::done() }
+    }
+
+    pub(crate) fn domid(domid: DomId) -> Reply {
+        Reply { domid: domid.0, ..Reply::done() }
+    }
+
+    pub(crate) fn domain(info: DomainInfo, generation: u64) -> Reply {
+        let role = if info.role == Role::DriverDomain { MAY_BACK } else { 0 };
+        let state = match info.state {
+            DomainState::Waiting => 0,
+            DomainState::Running => RUNNING,
+            DomainState::Dead => DEAD,
+        };
+        let bytes = info.memory_bytes;
+        Reply { flags: role | state, bytes, generation, ..Reply::domid(info.domid) }
+    }
+
+    pub(crate) fn refusal(kind: ErrorKind) -> Reply {
+        let place = (1..).zip(REFUSALS).find(|(_, refusal)| *refusal == kind);
+        let status = place.map_or(u16::MAX, |(status, _)| status);
+        Reply { status, ..Reply::done() }
+    }
+
+    /// What the broker answered.
+    ///
+    /// # Errors
+    /// The refusal, or `InvalidData` if this is no reply of this version.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Reply, ErrorKind> {
+        let reply = Reply::read_from_bytes(bytes).map_err(|_| ErrorKind::InvalidData)?;
+        match (reply.version, reply.status) {
+            (VERSION, 0) => Ok(reply),
+            (VERSION, status) => {
+                let place = usize::from(status - 1);
+                Err(REFUSALS.get(place).copied().unwrap_or(ErrorKind::Other))
+            }
+            _ => Err(ErrorKind::InvalidData),
+        }
+    }
+
+    pub(crate) fn info(&self) -> DomainInfo {
+        DomainInfo {
+            domid: DomId(self.domid),
+            state: match (self.flags & RUNNING, self.flags & DEAD) {
+                (0, 0) => DomainState::Waiting,
+                (_, 0) => DomainState::Running,
+                _ => DomainState::Dead,
+            },
+            memory_bytes: self.bytes,
+            role: if self.flags & MAY_BACK == 0 { Role::Guest } else { Role::DriverDomain },
+        }
+    }
+
+    pub(crate) fn event_port(&self) -> EvtchnPort {
+        EvtchnPort(self.port)
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_ask() -> [Ask; 8] {
+        let role = Role::DriverDomain;
+        [
+            Ask::Hello,
+            Ask::CreateDomain(NewDomain { domid: Some(DomId(7)), memory_bytes: 4096, role }),
+            Ask::DestroyDomain(DomId(3)),
+            Ask::NextDomain(DomId(0)),
+            Ask::AllocUnbound { remote: DomId(2) },
+            Ask::BindInterdomain { remote: DomId(2), port: EvtchnPort(9) },
+            Ask::ClosePort(EvtchnPort(4)),
+            Ask::ForeignDomain(DomId(5)),
+        ]
+    }
+
+    #[test]
+    fn every_request_survives_the_journey() {
+        for ask in every_ask() {
+            assert_eq!(Ask::decode(ask.encode().as_bytes()), Some(ask));
+        }
+    }
+
+    #[test]
+    fn a_request_with_any_byte_changed_is_another_request_or_none() {
+        for ask in every_ask() {
+            let request = ask.encode();
+            for at in 0..size_of::<Request>() {
+                let mut bytes = [0; size_of::<Request>()];
+                bytes.copy_from_slice(request.as_bytes());
+                bytes[at] ^= 0x80;
+                assert_ne!(Ask::decode(&bytes), Some(ask));
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_of_another_length_is_none() {
+        let request = Ask::Hello.encode();
+        assert_eq!(Ask::decode(&request.as_bytes()[1..]), None);
+        assert_eq!(Ask::decode(&[]), None);
+    }
+
+    #[test]
+    fn every_refusal_survives_the_journey() {
+        for kind in REFUSALS {
+            assert_eq!(Reply::decode(Reply::refusal(kind).as_bytes()), Err(kind));
+        }
+        let other = Reply::refusal(ErrorKind::TimedOut);
+        assert_eq!(Reply::decode(other.as_bytes()), Err(ErrorKind::Other));
+    }
+
+    #[test]
+    fn a_domain_survives_the_journey() {
+        for state in [DomainState::Waiting, DomainState::Running, DomainState::Dead] {
+            let role = Role::DriverDomain;
+            let info = DomainInfo { domid: DomId(4), state, memory_bytes: 8192, role };
+            let reply = Reply::decode(Reply::domain(info, 6).as_bytes()).expect("a success");
+            assert_eq!((reply.info(), reply.generation()), (info, 6));
+        }
+    }
+}

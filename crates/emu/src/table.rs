@@ -1,0 +1,275 @@
+//! The grant table of a domain, in memory that the domain, its peers and the broker share.
+//!
+//! An entry has two words: flags and domid, which change together and atomically, and the frame.
+//! The owner writes the frame before it permits; a peer marks its use before it reads the frame;
+//! the owner revokes only an entry that no use marks. So a frame that a peer reads is one that the
+//! owner knows to be in use.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use ringway_hypervisor::{Access, StillInUse};
+use ringway_sys::SharedPages;
+use ringway_wire::grant::{
+    ENTRIES_PER_PAGE, GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY, GTF_TYPE_MASK, GTF_WRITING,
+    GrantEntryV1, GrantStatus,
+};
+use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
+
+/// Frames of a domain's grant table (`gnttab_max_frames`).
+const FRAMES: usize = 64;
+
+/// Bytes of the table.
+pub(crate) const TABLE_BYTES: usize = FRAMES * PAGE_SIZE;
+
+/// Entries of the table.
+pub(crate) const ENTRIES: u32 = 32_768;
+
+/// How often a use is tried on an entry that changes under it. Xen gives up as soon.
+const TRIES_MAX: usize = 5;
+
+const FRAME_OFFSET: usize = 4;
+
+const _: () = assert!(FRAMES * ENTRIES_PER_PAGE == 32_768);
+const _: () = assert!(cfg!(target_endian = "little"), "flags are the low half of the first word");
+
+/// A mapped table.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    entries: SharedPages,
+}
+
+/// A mark that a frame is in use, to be given back to [`Table::end_use`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    /// The granted frame; the owner chose it freely, so it is to be checked.
+    pub(crate) frame: u32,
+    /// The bits that were not set before.
+    marked: u16,
+}
+
+impl Table {
+    /// Maps a table that the broker made.
+    ///
+    /// # Errors
+    /// What mmap(2) reports.
+    pub(crate) fn map(fd: impl AsFd) -> io::Result<Table> {
+        Ok(Table { entries: SharedPages::map(fd, 0, TABLE_BYTES)? })
+    }
+
+    /// Owner: lets `peer` use `frame`. The entry must be free.
+    pub(crate) fn permit(&self, gref: GrantRef, peer: DomId, frame: u32, access: Access) {
+        let Some(at) = offset(gref) else { return };
+        let readonly = if access == Access::ReadOnly { GTF_READONLY } else { 0 };
+        // Release orders the frame before the permission, for a peer that acquires the latter.
+        self.entries.store(at + FRAME_OFFSET, frame, Ordering::Relaxed);
+        self.entries.store(at, word(GTF_PERMIT_ACCESS | readonly, peer), Ordering::Release);
+    }
+
+    /// Owner: ends the permission, unless a peer uses the frame.
+    ///
+    /// One try is enough: only a peer that begins or ends a use changes the word meanwhile.
+    pub(crate) fn revoke(&self, gref: GrantRef) -> Result<(), StillInUse> {
+        let Some(at) = offset(gref) else { return Ok(()) };
+        let found = self.entries.load(at, Ordering::Acquire);
+        let is_used = flags(found) & (GTF_READING | GTF_WRITING) != 0;
+        if is_used || self.entries.compare_exchange(at, found, 0).is_err() {
+            return Err(StillInUse { gref });
+        }
+        Ok(())
+    }
+
+    /// Peer: marks a use, if the entry allows it to `user`, and tells the frame.
+    ///
+    /// # Errors
+    /// `BadGrantRef` for no entry or an unused one, `PermissionDenied` for another domain's or a
+    /// read-only one, `GeneralError` for one that its owner keeps changing.
+    #[inline]
+    pub(crate) fn begin_use(
+        &self,
+        gref: GrantRef,
+        user: DomId,
+        access: Access,
+    ) -> Result<Use, GrantStatus> {
+        let at = offset(gref).ok_or(GrantStatus::BadGrantRef)?;
+        let wanted = match access {
+            Access::ReadOnly => GTF_READING,
+            Access::ReadWrite => GTF_READING | GTF_WRITING,
+        };
+        let mut found = self.entries.load(at, Ordering::Acquire);
+        for _ in 0..TRIES_MAX {
+            let (flags, domid) = (flags(found), domid(found));
+            if flags & GTF_TYPE_MASK != GTF_PERMIT_ACCESS {
+                return Err(GrantStatus::BadGrantRef);
+            }
+            if domid != user || (flags & GTF_READONLY != 0 && access == Access::ReadWrite) {
+                return Err(GrantStatus::PermissionDenied);
+            }
+            match self.entries.compare_exchange(at, found, found | u32::from(wanted)) {
+                Ok(_) => {
+                    // The exchange acquired what `permit` released, so this is its frame.
+                    let frame = self.entries.load(at + FRAME_OFFSET, Ordering::Relaxed);
+                    return Ok(Use { frame, marked: wanted & !flags });
+                }
+                Err(now) => found = now,
+            }
+        }
+        Err(GrantStatus::GeneralError)
+    }
+
+    /// Peer: ends a use that [`begin_use`](Table::begin_use) marked.
+    ///
+    /// It clears the bits which that use set. Bits that were set already belong to an earlier use
+    /// of the same entry, which clears them when it ends, maybe before this one ends. We accept
+    /// that an entry used twice at once may so look unused while its second use still runs:
+    /// 1. an honest owner grants a frame once per buffer and posts the grant once;
+    /// 2. an owner that posts it twice can be surprised in memory of its own only;
+    /// 3. a count per entry would need memory that all backends write, and a way to undo what a
+    ///    killed one has counted.
+    #[inline]
+    pub(crate) fn end_use(&self, gref: GrantRef, ended: Use) {
+        self.clear(gref, ended.marked);
+    }
+
+    /// Peer: clears the marks of `access`, whoever set them.
+    pub(crate) fn clear_marks(&self, gref: GrantRef, access: Access) {
+        self.clear(gref, if access == Access::ReadOnly { GTF_READING } else { GTF_WRITING });
+    }
+
+    /// Broker: clears all marks on entries for `user`, which uses nothing any more.
+    pub(crate) fn clear_all_marks_of(&self, user: DomId) {
+        for gref in (0..ENTRIES).map(GrantRef) {
+            let Some(at) = offset(gref) else { return };
+            let found = self.entries.load(at, Ordering::Relaxed);
+            if domid(found) == user && flags(found) & (GTF_READING | GTF_WRITING) != 0 {
+                self.clear(gref, GTF_READING | GTF_WRITING);
+            }
+        }
+    }
+
+    #[inline]
+    fn clear(&self, gref: GrantRef, bits: u16) {
+        if let Some(at) = offset(gref) {
+            // Release orders our accesses to the frame before the owner can see it unused.
+            self.entries.fetch_and(at, !u32::from(bits));
+        }
+    }
+}
+
+/// Where the entry starts, in bytes; None behind the end of the table.
+#[inline]
+fn offset(gref: GrantRef) -> Option<usize> {
+    let index = usize::try_from(gref.0).ok().filter(|_| gref.0 < ENTRIES)?;
+    Some(index * size_of::<GrantEntryV1>())
+}
+
+fn word(flags: u16, domid: DomId) -> u32 {
+    u32::from(flags) | u32::from(domid.0) << 16
+}
+
+#[inline]
+fn flags(word: u32) -> u16 {
+    let [low, high, ..] = word.to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+#[inline]
+fn domid(word: u32) -> DomId {
+    let [.., low, high] = word.to_le_bytes();
+    DomId(u16::from_le_bytes([low, high]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    const GREF: GrantRef = GrantRef(8);
+    const USER: DomId = DomId(3);
+
+    fn table() -> Table {
+        let memory = memfd_create("table", MemfdFlags::CLOEXEC).expect("there is memory");
+        let len = u64::try_from(TABLE_BYTES).expect("it is small");
+        ftruncate(&memory, len).expect("there is memory");
+        Table::map(memory).expect("it can be mapped")
+    }
+
+    fn entry(table: &Table) -> GrantEntryV1 {
+        table.entries.read(8 * size_of::<GrantEntryV1>())
+    }
+
+    #[test]
+    fn a_use_marks_the_entry_and_ends() {
+        let table = table();
+        table.permit(GREF, USER, 77, Access::ReadWrite);
+        let permitted = GrantEntryV1 { flags: GTF_PERMIT_ACCESS, domid: 3, frame: 77 };
+        assert_eq!(entry(&table), permitted);
+        let begun = table.begin_use(GREF, USER, Access::ReadWrite).expect("it is permitted");
+        let flags = GTF_PERMIT_ACCESS | GTF_READING | GTF_WRITING;
+        assert_eq!((begun.frame, entry(&table).flags), (77, flags));
+        assert_eq!(table.revoke(GREF), Err(StillInUse { gref: GREF }));
+        table.end_use(GREF, begun);
+        assert_eq!(entry(&table), permitted);
+        assert_eq!(table.revoke(GREF), Ok(()));
+        assert_eq!(entry(&table).flags, 0);
+    }
+
+    #[test]
+    fn a_use_within_a_use_leaves_the_marks_of_the_first() {
+        let table = table();
+        table.permit(GREF, USER, 77, Access::ReadWrite);
+        let outer = table.begin_use(GREF, USER, Access::ReadOnly).expect("it is permitted");
+        let inner = table.begin_use(GREF, USER, Access::ReadWrite).expect("it is permitted");
+        table.end_use(GREF, inner);
+        assert_eq!(entry(&table).flags, GTF_PERMIT_ACCESS | GTF_READING);
+        table.end_use(GREF, outer);
+        assert_eq!(entry(&table).flags, GTF_PERMIT_ACCESS);
+    }
+
+    #[test]
+    fn marks_are_cleared_for_one_user_only() {
+        let table = table();
+        let theirs = GrantRef(ENTRIES - 1);
+        table.permit(GREF, USER, 1, Access::ReadWrite);
+        table.permit(theirs, DomId(4), 2, Access::ReadOnly);
+        table.begin_use(GREF, USER, Access::ReadWrite).expect("it is permitted");
+        table.begin_use(theirs, DomId(4), Access::ReadOnly).expect("it is permitted");
+        table.clear_all_marks_of(USER);
+        assert_eq!(table.revoke(GREF), Ok(()));
+        assert_eq!(table.revoke(theirs), Err(StillInUse { gref: theirs }));
+        table.clear_all_marks_of(DomId(4));
+        assert_eq!(table.revoke(theirs), Ok(()));
+    }
+
+    #[test]
+    fn no_use_begins_after_a_grant_is_revoked() {
+        const ROUNDS: u32 = 200_000;
+        let (table, is_over) = (table(), AtomicBool::new(false));
+        // Odd while granted. The owner raises it before it permits, and after it has revoked.
+        let phase = std::sync::atomic::AtomicU32::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok(begun) = table.begin_use(GREF, USER, Access::ReadOnly) else { continue };
+                    let now = phase.load(Ordering::Acquire);
+                    assert_eq!((now % 2, begun.frame), (1, now), "the frame of this very grant");
+                    table.end_use(GREF, begun);
+                }
+            });
+            for _ in 0..ROUNDS {
+                let granted = phase.fetch_add(1, Ordering::Release) + 1;
+                table.permit(GREF, USER, granted, Access::ReadOnly);
+                while table.revoke(GREF).is_err() {
+                    std::hint::spin_loop();
+                }
+                phase.fetch_add(1, Ordering::Release);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}

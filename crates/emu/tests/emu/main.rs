@@ -1,0 +1,8 @@
+//! The broker and its clients, over real sockets, and with real processes where they must die.
+
+mod broker;
+mod conformance;
+mod domains;
+mod host;
+mod hostile;
+mod killed;
