@@ -76,6 +76,11 @@ impl Domain {
     pub(crate) fn calls(&self) -> usize {
         self.state().calls
     }
+
+    /// Grants that have not ended.
+    pub(crate) fn grants_in_use(&self) -> usize {
+        self.state().grants.iter().flatten().count()
+    }
 }
 
 fn index(gref: GrantRef) -> usize {
