@@ -22,14 +22,21 @@ impl Sum {
         let mut blocks = bytes.chunks_exact(16);
         for block in &mut blocks {
             for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(4)) {
-                *lane += u64::from(word_of(word));
+                *lane += u64::from(u32::from_ne_bytes(word.try_into().unwrap_or_default()));
             }
         }
         let mut sum: u64 = lanes.iter().sum();
-        for word in blocks.remainder().chunks(4) {
-            sum += u64::from(word_of(word));
+        let mut words = blocks.remainder().chunks_exact(4);
+        for word in &mut words {
+            sum += u64::from(u32::from_ne_bytes(word.try_into().unwrap_or_default()));
         }
-        Sum(sum)
+        let last = match *words.remainder() {
+            [a, b, c] => [a, b, c, 0],
+            [a, b] => [a, b, 0, 0],
+            [a] => [a, 0, 0, 0],
+            _ => [0; 4],
+        };
+        Sum(sum + u64::from(u32::from_ne_bytes(last)))
     }
 
     /// Both sums together.
@@ -65,20 +72,6 @@ impl Sum {
         let [a, b] = self.fold();
         [!a, !b]
     }
-}
-
-/// Up to four bytes as a word in the host's order, zeros after them.
-#[inline]
-fn word_of(bytes: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    match *bytes {
-        [a, b, c, d] => word = [a, b, c, d],
-        [a, b, c] => word = [a, b, c, 0],
-        [a, b] => word = [a, b, 0, 0],
-        [a] => word = [a, 0, 0, 0],
-        _ => {}
-    }
-    u32::from_ne_bytes(word)
 }
 
 /// The sum of the pseudo-header of a transport segment of `segment_len` bytes with its header

@@ -18,14 +18,18 @@ use crate::Offload;
 pub const BATCH: usize = 64;
 
 /// Capacity of a small buffer: a 1500-byte frame with its VLAN tags and room to spare.
-const SMALL_LEN: usize = 2048;
+pub const SMALL_LEN: usize = 2048;
 /// Capacity of a large buffer: the largest frame that netif can describe, and headers.
 const LARGE_LEN: usize = 65536 + 256;
 
+// On the heap each, because they move between frames and pools by pointer.
+type SmallBuffer = Box<[u8; SMALL_LEN]>;
+type LargeBuffer = Box<[u8; LARGE_LEN]>;
+
 #[derive(Debug)]
 enum Buffer {
-    Small(Box<[u8; SMALL_LEN]>),
-    Large(Box<[u8; LARGE_LEN]>),
+    Small(SmallBuffer),
+    Large(LargeBuffer),
 }
 
 /// An Ethernet frame on its way through this process.
@@ -112,8 +116,8 @@ impl AsMut<[u8]> for Frame {
 #[derive(Debug)]
 pub struct PoolBudget {
     bytes_left: AtomicUsize,
-    small: ArrayQueue<Box<[u8; SMALL_LEN]>>,
-    large: ArrayQueue<Box<[u8; LARGE_LEN]>>,
+    small: ArrayQueue<SmallBuffer>,
+    large: ArrayQueue<LargeBuffer>,
 }
 
 impl PoolBudget {
@@ -147,8 +151,8 @@ impl PoolBudget {
 #[allow(clippy::vec_box, reason = "buffers move between pools and frames without a copy")]
 pub struct FramePool {
     budget: Arc<PoolBudget>,
-    small: Vec<Box<[u8; SMALL_LEN]>>,
-    large: Vec<Box<[u8; LARGE_LEN]>>,
+    small: Vec<SmallBuffer>,
+    large: Vec<LargeBuffer>,
 }
 
 impl FramePool {
@@ -197,14 +201,14 @@ impl FramePool {
         }
     }
 
-    fn take_small(&mut self) -> Option<Box<[u8; SMALL_LEN]>> {
+    fn take_small(&mut self) -> Option<SmallBuffer> {
         if let Some(buffer) = self.small.pop().or_else(|| self.budget.small.pop()) {
             return Some(buffer);
         }
         self.budget.take(SMALL_LEN).then(|| Box::new([0; SMALL_LEN]))
     }
 
-    fn take_large(&mut self) -> Option<Box<[u8; LARGE_LEN]>> {
+    fn take_large(&mut self) -> Option<LargeBuffer> {
         if let Some(buffer) = self.large.pop().or_else(|| self.budget.large.pop()) {
             return Some(buffer);
         }

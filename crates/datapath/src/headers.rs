@@ -385,7 +385,7 @@ mod tests {
             assert_eq!(headers.is_fragment, is_fragment);
             assert_eq!(headers.transport.is_none(), is_fragment);
         }
-        for (bits, is_fragment) in [(0u16, false), (1, true), (8, true)] {
+        for (bits, is_fragment) in [(0u16, false), (6, false), (1, true), (8, true)] {
             let [high, low] = bits.to_be_bytes();
             let mut rest = vec![PROTO_TCP, 0, high, low, 1, 2, 3, 4];
             rest.extend(tcp());

@@ -103,10 +103,12 @@ impl Netlink {
         let mut tries = (0..TRIES).map(|_| {
             self.socket.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)
         });
-        let is_settled = |result: &io::Result<_>| !matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
+        let is_settled = |result: &io::Result<_>| {
+            result.as_ref().map_err(io::Error::kind).err() != Some(io::ErrorKind::Interrupted)
+        };
         let answers = tries
             .find(is_settled)
-            .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::ResourceBusy)))
+            .unwrap_or_else(|| Err(io::ErrorKind::ResourceBusy.into()))
             .map_err(|error| explain(&error, "list links"))?;
         Ok(answers.into_iter().filter_map(as_link).collect())
     }
@@ -190,8 +192,8 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}: delete")))
     }
 
-    /// Gives a link an address. One over IPv6 can be used at once: the caller vouches that nobody
-    /// else has it, and the kernel does not go looking.
+    /// Gives a link an address. One over IPv6 can be bound at once: the caller vouches that nobody
+    /// else has it, and the kernel does not go looking. It reaches that address a moment later.
     ///
     /// # Errors
     /// `NotFound` if there is no such link, `AlreadyExists` if it has the address.

@@ -83,6 +83,6 @@ impl RouteSocket {
 
 /// What follows a message in its datagram; messages are padded to 4 bytes.
 fn after<'a>(bytes: &'a [u8], header: &NetlinkHeader) -> &'a [u8] {
-    let len = usize::try_from(header.length).unwrap_or(usize::MAX).next_multiple_of(4);
-    bytes.get(len..).unwrap_or_default()
+    let len = usize::try_from(header.length).ok().and_then(|len| len.checked_next_multiple_of(4));
+    len.and_then(|len| bytes.get(len..)).unwrap_or_default()
 }

@@ -139,15 +139,17 @@ fn addresses_and_routes() -> Outcome {
         net.add_address("a", address, prefix_len)?;
         let error = net.add_address("a", address, prefix_len).expect_err("it has it");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
-        // Usable at once: over IPv6, too, nothing waits for duplicate address detection.
-        let listener = TcpListener::bind((address, 0))?;
-        TcpStream::connect(listener.local_addr()?)?;
+        // Not tentative: such an address could not be bound before its detection ends.
+        TcpListener::bind((address, 0))?;
 
         net.add_route("a", remote.parse()?, 32, Some(gateway))?;
         net.add_default_route("a", gateway)?;
         let error = net.add_default_route("a", gateway).expect_err("there is one");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     }
+    // The kernel inserts the local route of an address at once over IPv4 only.
+    let listener = TcpListener::bind(("10.9.0.1", 0))?;
+    TcpStream::connect(listener.local_addr()?)?;
     net.add_route("b", "198.51.100.0".parse()?, 24, None)?;
     Ok(())
 }

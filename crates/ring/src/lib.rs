@@ -105,8 +105,8 @@ impl Page {
             self.0.copy_to(Self::slot::<L>(first), head.as_mut_bytes());
             self.0.copy_to(ring::SLOTS, tail.as_mut_bytes());
         } else {
-            for (index, entry) in (0..).zip(into) {
-                *entry = self.0.read(Self::slot::<L>(first + Wrapping(index)));
+            for (entry, distance) in into.iter_mut().zip(0..) {
+                *entry = self.0.read(Self::slot::<L>(first + Wrapping(distance)));
             }
         }
     }

@@ -49,7 +49,8 @@ fn flows_that_differ_in_a_few_low_bits_are_spread_evenly() {
     let end = |address: IpAddr, port| SocketAddr::new(address, port);
     let v4 = |last: u8| IpAddr::from([10, 0, 0, last]);
     let v6 = |last: u8| IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
-    for address in [v4 as fn(u8) -> IpAddr, v6] {
+    let versions: [fn(u8) -> IpAddr; 2] = [v4, v6];
+    for address in versions {
         for transport in [Transport::Tcp, Transport::Udp] {
             // One client, one server, ports as an operating system counts them up.
             let by_port: Vec<FlowTuple> = (32_768..48_768)

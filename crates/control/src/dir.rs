@@ -1,0 +1,49 @@
+//! Where the processes of one emulated host meet.
+
+use std::path::{Path, PathBuf};
+
+/// A run directory: sockets and state of one emulated host.
+#[derive(Debug, Clone)]
+pub struct RunDir(PathBuf);
+
+impl RunDir {
+    /// A directory of this name; it is not touched.
+    pub fn new(path: impl Into<PathBuf>) -> RunDir {
+        RunDir(path.into())
+    }
+
+    /// The directory itself, in which the broker also puts its `dom-N.sock`.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// XenStore as domain 0 sees it: for `XENSTORED_PATH`.
+    pub fn xenstore(&self) -> PathBuf {
+        self.0.join("xenstored.sock")
+    }
+
+    /// XenStore as another domain sees it.
+    pub fn xenstore_of(&self, domid: u16) -> PathBuf {
+        self.0.join(format!("xenstored-{domid}.sock"))
+    }
+
+    /// The backend's control socket.
+    pub fn backend(&self) -> PathBuf {
+        self.0.join("backend.sock")
+    }
+
+    /// A guest's control socket.
+    pub fn guest(&self, name: &str) -> PathBuf {
+        self.0.join(format!("guest-{name}.sock"))
+    }
+
+    /// What the host has made and started, for whoever cleans up after it.
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    /// Held locked while the host runs.
+    pub fn lock(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+}

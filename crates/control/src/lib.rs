@@ -1,0 +1,101 @@
+//! What ringway's processes tell each other and the command line.
+//!
+//! Backend and guest processes each serve a Unix socket in the run directory ([`RunDir`]). A
+//! client sends one request as a line of JSON and gets one line back; a capture goes on as a
+//! stream of bytes after it. The types here are also what `--json` prints.
+
+mod dir;
+mod server;
+mod status;
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use dir::RunDir;
+pub use server::{Call, ControlServer, Reply};
+pub use status::{
+    BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, QueueStatus, VifStatus, WorkerStatus,
+};
+
+/// What the backend can be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum BackendRequest {
+    /// Answered with [`BackendStatus`].
+    Status,
+    /// Offer another number of queues to a vif, which makes its frontend reconnect.
+    SetMaxQueues {
+        /// Name of the vif, such as `vif1.0`.
+        vif: String,
+        /// At least 1.
+        max_queues: u16,
+    },
+    /// Copy a vif's frames to this connection as pcapng.
+    Capture {
+        /// Name of the vif.
+        vif: String,
+        /// Bytes kept of each frame.
+        snap_len: u32,
+    },
+}
+
+/// What a guest process can be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum GuestRequest {
+    /// Answered with [`GuestStatus`].
+    Status,
+    /// Reconnect a vif with another number of queues (`ethtool -L`, W9).
+    SetQueues {
+        /// The vif's number in the guest.
+        handle: u32,
+        /// Taken as it is: the backend refuses what it does not offer.
+        queues: u16,
+    },
+}
+
+/// An answer: what was asked for, or a sentence that says why not.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer<T> {
+    /// Done.
+    Ok(T),
+    /// Not done, and why.
+    Error(String),
+}
+
+/// Sends one request and waits for its answer.
+///
+/// # Errors
+/// Of kind `NotFound` or `ConnectionRefused` when no such process runs; of kind `Other` with the
+/// process's own sentence when it refuses.
+pub fn ask<R: Serialize, T: DeserializeOwned>(socket: &Path, request: &R) -> io::Result<T> {
+    open(socket, request).map(|(answer, _)| answer)
+}
+
+/// Like [`ask`], for requests whose answer is followed by a stream.
+///
+/// # Errors
+/// As [`ask`].
+pub fn open<R: Serialize, T: DeserializeOwned>(
+    socket: &Path,
+    request: &R,
+) -> io::Result<(T, BufReader<UnixStream>)> {
+    let explain =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
+    let mut stream = UnixStream::connect(socket).map_err(explain)?;
+    let mut line = serde_json::to_string(request)?;
+    line.push('\n');
+    stream.write_all(line.as_bytes()).map_err(explain)?;
+    let mut reader = BufReader::new(stream);
+    let mut answer = String::new();
+    reader.read_line(&mut answer).map_err(explain)?;
+    match serde_json::from_str(&answer)? {
+        Answer::Ok(answer) => Ok((answer, reader)),
+        Answer::Error(reason) => Err(io::Error::other(reason)),
+    }
+}

@@ -1,0 +1,150 @@
+//! The serving end of a control socket.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Answer;
+
+/// Connections served at a time.
+const CONNECTIONS_MAX: usize = 32;
+/// Bytes of a request line.
+const REQUEST_LEN_MAX: u64 = 64 << 10;
+/// How long a client may take to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is sent back.
+pub enum Reply {
+    /// One answer.
+    Line(String),
+    /// One answer, and then whatever the function writes, on the connection's own thread.
+    Stream(String, Box<dyn FnOnce(UnixStream) + Send>),
+}
+
+impl Reply {
+    /// An answer of any type.
+    pub fn ok<T: Serialize>(answer: &T) -> Reply {
+        Reply::Line(line(&Answer::Ok(answer)))
+    }
+
+    /// A refusal with its reason.
+    pub fn error(reason: &str) -> Reply {
+        Reply::Line(line(&Answer::<()>::Error(reason.to_owned())))
+    }
+
+    /// An empty answer, then a stream.
+    pub fn stream(write: impl FnOnce(UnixStream) + Send + 'static) -> Reply {
+        Reply::Stream(line(&Answer::Ok(())), Box::new(write))
+    }
+}
+
+fn line<T: Serialize>(answer: &Answer<T>) -> String {
+    serde_json::to_string(answer).unwrap_or_else(|error| {
+        serde_json::json!({ "error": format!("the answer cannot be written: {error}") }).to_string()
+    })
+}
+
+/// A request that waits for its answer.
+pub struct Call<R> {
+    /// The request.
+    pub request: R,
+    reply: Sender<Reply>,
+}
+
+impl<R> Call<R> {
+    /// Answers it.
+    pub fn answer(self, reply: Reply) {
+        // A client that has gone away needs no answer.
+        let _ = self.reply.send(reply);
+    }
+}
+
+/// A control socket. Requests are read on threads of their own, so that a slow client delays
+/// nobody, and answered by whoever holds the receiver. Dropping it removes the socket.
+pub struct ControlServer {
+    path: PathBuf,
+}
+
+impl ControlServer {
+    /// Listens on `path`, for its owner only. `wake` is called after each request is put into the
+    /// receiver. A socket left by a process that is gone is replaced.
+    ///
+    /// # Errors
+    /// What the socket reports.
+    pub fn start<R: DeserializeOwned + Send + 'static>(
+        path: &Path,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<(ControlServer, Receiver<Call<R>>)> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let (calls, receiver) = mpsc::channel();
+        let wake = Arc::new(wake);
+        let calls = Arc::new(Mutex::new(calls));
+        let open = Arc::new(AtomicUsize::new(0));
+        thread::Builder::new().name("control".into()).spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+                    continue;
+                }
+                let (calls, wake, open) =
+                    (Arc::clone(&calls), Arc::clone(&wake), Arc::clone(&open));
+                open.fetch_add(1, Ordering::Relaxed);
+                thread::spawn(move || {
+                    // A broken connection is its client's business.
+                    let _ = serve(stream, &calls, &*wake);
+                    open.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        })?;
+        Ok((ControlServer { path: path.to_owned() }, receiver))
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn serve<R: DeserializeOwned>(
+    mut stream: UnixStream,
+    calls: &Mutex<Sender<Call<R>>>,
+    wake: &(impl Fn() + ?Sized),
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut request = String::new();
+    BufReader::new(stream.try_clone()?).take(REQUEST_LEN_MAX).read_line(&mut request)?;
+    let reply = match serde_json::from_str(&request) {
+        Ok(request) => {
+            let (reply, answer) = mpsc::channel();
+            let call = Call { request, reply };
+            let sent = calls.lock().is_ok_and(|calls| calls.send(call).is_ok());
+            wake();
+            let stopping = || Reply::error("the process is stopping");
+            if sent { answer.recv().unwrap_or_else(|_| stopping()) } else { stopping() }
+        }
+        Err(error) => Reply::error(&format!("not a request: {error}")),
+    };
+    match reply {
+        Reply::Line(line) => writeln!(stream, "{line}"),
+        Reply::Stream(line, write) => {
+            writeln!(stream, "{line}")?;
+            write(stream);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! State as it is shown to people and scripts. Directions are the guest's.
+
+use std::collections::BTreeMap;
+
+use ringway_datapath::QueueCounters;
+use serde::{Deserialize, Serialize};
+
+/// One queue of a vif.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// Number within the vif.
+    pub index: u16,
+    /// The worker that owns it.
+    pub worker: usize,
+    /// Frames the guest sent.
+    pub tx_packets: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+    /// Frames the guest received.
+    pub rx_packets: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
+    /// Events sent to the other side.
+    pub events_sent: u64,
+    /// Events received from it.
+    pub events_received: u64,
+    /// Frames dropped, by reason; reasons with none are left out.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+impl QueueStatus {
+    /// Reads a queue's counters.
+    pub fn read(index: u16, worker: usize, counters: &QueueCounters) -> QueueStatus {
+        let totals = counters.totals();
+        let dropped = counters.dropped.snapshot().filter(|(_, count)| *count > 0);
+        QueueStatus {
+            index,
+            worker,
+            tx_packets: totals.tx_packets,
+            tx_bytes: totals.tx_bytes,
+            rx_packets: totals.rx_packets,
+            rx_bytes: totals.rx_bytes,
+            events_sent: totals.events_sent,
+            events_received: totals.events_received,
+            dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+        }
+    }
+}
+
+/// One vif, as the backend sees it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct VifStatus {
+    /// `vifD.H`: guest's domain and handle.
+    pub name: String,
+    /// The guest's domain.
+    pub domid: u16,
+    /// The vif's number in the guest.
+    pub handle: u32,
+    /// The guest's name, where its domain has one.
+    pub guest: Option<String>,
+    /// State of the backend end, as XenStore has it.
+    pub state: String,
+    /// The guest's address.
+    pub mac: Option<String>,
+    /// `switch`, or the name of a bridge.
+    pub attached_to: String,
+    /// What the guest may ask for.
+    pub max_queues: u16,
+    /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
+    pub offloads: Vec<String>,
+    /// Why it is closed, if it is.
+    pub error: Option<String>,
+    /// The queues in use.
+    pub queues: Vec<QueueStatus>,
+}
+
+/// One worker.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub index: usize,
+    /// Queues it owns.
+    pub queues: usize,
+}
+
+/// One entry of the forwarding table.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FdbStatus {
+    /// The address.
+    pub mac: String,
+    /// The port it is behind.
+    pub port: String,
+    /// Seconds since it was seen.
+    pub age_seconds: u32,
+}
+
+/// Everything about a backend process.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct BackendStatus {
+    /// Its process id.
+    pub pid: u32,
+    /// How queues are placed.
+    pub policy: String,
+    /// The workers.
+    pub workers: Vec<WorkerStatus>,
+    /// The vifs, by domain and handle.
+    pub vifs: Vec<VifStatus>,
+    /// The way to the host, if there is one: a queue status a queue. The host counts as guest.
+    pub uplink: Option<VifStatus>,
+    /// The forwarding table.
+    pub fdb: Vec<FdbStatus>,
+}
+
+/// One vif, as its guest sees it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GuestVifStatus {
+    /// Its number in the guest.
+    pub handle: u32,
+    /// The guest's interface.
+    pub interface: String,
+    /// State of the frontend end, as XenStore has it.
+    pub state: String,
+    /// What the backend offers.
+    pub max_queues: u16,
+    /// What both sides use.
+    pub offloads: Vec<String>,
+    /// Why the backend closed it, if it did.
+    pub error: Option<String>,
+    /// The queues in use.
+    pub queues: Vec<QueueStatus>,
+}
+
+/// Everything about a guest process.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GuestStatus {
+    /// Its name.
+    pub name: String,
+    /// Its domain.
+    pub domid: u16,
+    /// Its process id, by which its namespaces can be entered.
+    pub pid: u32,
+    /// Its vifs.
+    pub vifs: Vec<GuestVifStatus>,
+}

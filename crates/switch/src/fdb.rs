@@ -1,0 +1,459 @@
+//! The forwarding table: which port an address was last seen at.
+//!
+//! A table of fixed size, made once: sets of eight entries, chosen by a hash of the address. An
+//! entry is one 64-bit atomic, address and port together, so a reader gets an address with its own
+//! port or not at all. When it was last seen stands in a second array.
+//!
+//! # Workers that use it at the same time
+//!
+//! Nobody waits for anybody, and all accesses are relaxed: an entry depends on no other memory.
+//! An entry changes by compare-and-exchange only, and whoever succeeds accounts for it, so the
+//! numbers of learned addresses are exact. What can be seen in between:
+//!
+//! 1. *A new address with the time of the entry that was there before.* It may count as aged:
+//!    a frame is flooded once more, or the entry is removed and learned again.
+//! 2. *An address removed for its age just as it was seen again.* It is learned from its next
+//!    frame; until then frames to it are flooded.
+//! 3. *One address in two entries*, learned by two workers while a third one frees an entry. The
+//!    first in the set counts. The second is removed when the address moves, or by its age; should
+//!    the first go before, it can send frames to where the address was, for one ageing time at most.
+//! 4. *A port at its limit by one too many for a moment*, so that an address is refused that there
+//!    was room for. It is learned from its next frame.
+//!
+//! What cannot happen: a frame sent to a port at which its destination was never seen, a number
+//! that drifts, an endless loop (each attempt is bounded).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use ringway_datapath::headers::MacAddr;
+
+use crate::{PortId, Ticks};
+
+/// One entry, as shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: MacAddr,
+    /// The port it was last seen at.
+    pub port: PortId,
+    /// Ticks since then.
+    pub age_ticks: u32,
+}
+
+/// What became of an address that a frame came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Learned {
+    /// It was known.
+    Known,
+    /// It is new.
+    New,
+    /// It was at another port before.
+    Moved,
+    /// There was no room for it, in the table or in its port's limit; or it is all zeros.
+    Refused,
+}
+
+/// The forwarding table.
+#[derive(Debug)]
+pub struct Fdb {
+    sets: Box<[Set]>,
+    seen: Box<[[AtomicU32; WAYS]]>,
+    ports: Box<[PortAddresses]>,
+    learned: AtomicU32,
+    learned_max: u32,
+    ageing_ticks: u32,
+    hash_seed: u64,
+}
+
+/// Entries of one hash value: exactly a cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set([AtomicU64; WAYS]);
+
+/// How many addresses a port has, and may have.
+#[derive(Debug)]
+struct PortAddresses {
+    learned: AtomicU32,
+    learned_max: AtomicU32,
+}
+
+impl Fdb {
+    /// A table for `entries_max` addresses, at most `per_port_max` of each of `ports` ports,
+    /// forgotten `ageing_ticks` after they were last seen. `hash_seed` should be random: who knows
+    /// it can choose addresses that compete for the same entries.
+    pub fn new(
+        entries_max: u32,
+        ports: u16,
+        per_port_max: u32,
+        ageing_ticks: u32,
+        hash_seed: u64,
+    ) -> Fdb {
+        // Twice the room, so that a full table overflows few of its sets.
+        let set_count = usize::try_from(entries_max).unwrap_or(usize::MAX).div_ceil(WAYS / 2);
+        let set_count = set_count.max(1);
+        let port = || PortAddresses {
+            learned: AtomicU32::new(0),
+            learned_max: AtomicU32::new(per_port_max),
+        };
+        Fdb {
+            sets: std::iter::repeat_with(Set::default).take(set_count).collect(),
+            seen: std::iter::repeat_with(Default::default).take(set_count).collect(),
+            ports: std::iter::repeat_with(port).take(usize::from(ports)).collect(),
+            learned: AtomicU32::new(0),
+            learned_max: entries_max,
+            ageing_ticks,
+            hash_seed,
+        }
+    }
+
+    /// The port that an address was last seen at.
+    #[inline]
+    pub fn lookup(&self, mac: MacAddr, now: Ticks) -> Option<PortId> {
+        let (set, seen) = self.set_of(mac)?;
+        let mac = bits_of(mac);
+        for (entry, seen) in set.0.iter().zip(seen) {
+            let entry = entry.load(Relaxed);
+            if entry >> 16 == mac && !self.is_aged(seen, now) {
+                return Some(port_of(entry));
+            }
+        }
+        None
+    }
+
+    /// Notes that a frame came from `mac` at `port`.
+    #[inline]
+    pub fn learn(&self, mac: MacAddr, port: PortId, now: Ticks) -> Learned {
+        let Some((set, seen)) = self.set_of(mac) else { return Learned::Refused };
+        let wanted = pack(mac, port);
+        for (entry, seen) in set.0.iter().zip(seen) {
+            let entry = entry.load(Relaxed);
+            if entry >> 16 == wanted >> 16 {
+                if entry != wanted {
+                    break;
+                }
+                // A store only when time has passed: the line stays shared by all workers.
+                if now.since(Ticks(seen.load(Relaxed))) > 0 {
+                    seen.store(now.0, Relaxed);
+                }
+                return Learned::Known;
+            }
+        }
+        self.learn_changed(set, seen, wanted, now)
+    }
+
+    #[cold]
+    fn learn_changed(
+        &self,
+        set: &Set,
+        seen: &[AtomicU32; WAYS],
+        wanted: u64,
+        now: Ticks,
+    ) -> Learned {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some((entry, seen, found)) = self.choose(set, seen, wanted, now) else {
+                return Learned::Refused;
+            };
+            match self.exchange(entry, found, wanted) {
+                Exchange::Done => {
+                    seen.store(now.0, Relaxed);
+                    let was_known = found >> 16 == wanted >> 16;
+                    return if was_known { Learned::Moved } else { Learned::New };
+                }
+                Exchange::NoRoom => return Learned::Refused,
+                // Another worker changed this entry, perhaps to what we want.
+                Exchange::Raced => {
+                    if set.0.iter().any(|entry| entry.load(Relaxed) == wanted) {
+                        return Learned::Known;
+                    }
+                }
+            }
+        }
+        Learned::Refused
+    }
+
+    /// The entry to replace: the address's own, else an empty one, else an aged one, else the
+    /// oldest of the same port. A live entry of another port is never given up, so that one guest
+    /// cannot make the switch forget the others.
+    fn choose<'fdb>(
+        &self,
+        set: &'fdb Set,
+        seen: &'fdb [AtomicU32; WAYS],
+        wanted: u64,
+        now: Ticks,
+    ) -> Option<(&'fdb AtomicU64, &'fdb AtomicU32, u64)> {
+        let mut best = None;
+        let mut best_rank = (Rank::OthersLive, 0);
+        for (entry, seen) in set.0.iter().zip(seen) {
+            let found = entry.load(Relaxed);
+            let rank = if found >> 16 == wanted >> 16 {
+                if best_rank.0 == Rank::SameAddress {
+                    // A second entry of one address, see 3. above.
+                    self.remove(entry, found);
+                    continue;
+                }
+                (Rank::SameAddress, 0)
+            } else if found == EMPTY {
+                (Rank::Empty, 0)
+            } else if self.is_aged(seen, now) {
+                (Rank::Aged, 0)
+            } else if port_of(found) == port_of(wanted) {
+                (Rank::OwnLive, now.since(Ticks(seen.load(Relaxed))))
+            } else {
+                (Rank::OthersLive, 0)
+            };
+            if rank > best_rank || (best.is_none() && rank.0 != Rank::OthersLive) {
+                best = Some((entry, seen, found));
+                best_rank = rank;
+            }
+        }
+        best
+    }
+
+    /// Removes the entries that have aged, and returns how many. To be called now and then by
+    /// one thread, at least once per ageing time: an aged entry counts against its port's limit.
+    pub fn expire(&self, now: Ticks) -> usize {
+        self.remove_if(|_, seen| self.is_aged(seen, now))
+    }
+
+    /// Removes all entries of a port, and returns how many. Its workers must have stopped taking
+    /// frames from it before, or they teach the table again.
+    pub fn remove_port(&self, port: PortId) -> usize {
+        self.remove_if(|entry, _| port_of(entry) == port)
+    }
+
+    /// Changes how many addresses a port may have. Those it has already stay.
+    pub fn set_addresses_max(&self, port: PortId, addresses_max: u32) {
+        if let Some(addresses) = self.ports.get(usize::from(port.0)) {
+            addresses.learned_max.store(addresses_max, Relaxed);
+        }
+    }
+
+    /// Addresses of a port, aged ones that were not removed yet included.
+    pub fn port_len(&self, port: PortId) -> u32 {
+        self.ports.get(usize::from(port.0)).map_or(0, |port| port.learned.load(Relaxed))
+    }
+
+    /// Addresses in the table, aged ones that were not removed yet included.
+    pub fn len(&self) -> u32 {
+        self.learned.load(Relaxed)
+    }
+
+    /// True if nothing has been learned.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The entries that have not aged, in no order. Workers go on meanwhile, so each entry is one
+    /// that was there, but all together need not have been there at one moment.
+    pub fn entries(&self, now: Ticks) -> impl Iterator<Item = FdbEntry> + '_ {
+        self.slots().filter_map(move |(entry, seen)| {
+            let entry = entry.load(Relaxed);
+            let age_ticks = now.since(Ticks(seen.load(Relaxed)));
+            let is_shown = entry != EMPTY && age_ticks <= self.ageing_ticks;
+            is_shown.then(|| FdbEntry { mac: mac_of(entry), port: port_of(entry), age_ticks })
+        })
+    }
+
+    fn remove_if(&self, matches: impl Fn(u64, &AtomicU32) -> bool) -> usize {
+        let mut removed = 0;
+        for (entry, seen) in self.slots() {
+            let found = entry.load(Relaxed);
+            if found != EMPTY && matches(found, seen) && self.remove(entry, found) {
+                removed += 1;
+            }
+        }
+        removed
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (&AtomicU64, &AtomicU32)> {
+        let sets = self.sets.iter().zip(&self.seen);
+        sets.flat_map(|(set, seen)| set.0.iter().zip(seen))
+    }
+
+    /// Empties an entry if it still is as found.
+    fn remove(&self, entry: &AtomicU64, found: u64) -> bool {
+        let is_ours = entry.compare_exchange(found, EMPTY, Relaxed, Relaxed).is_ok();
+        if is_ours {
+            self.release(port_of(found));
+            self.learned.fetch_sub(1, Relaxed);
+        }
+        is_ours
+    }
+
+    /// Replaces an entry if it still is as found and the limits allow it.
+    fn exchange(&self, entry: &AtomicU64, found: u64, wanted: u64) -> Exchange {
+        let (port, is_new) = (port_of(wanted), found == EMPTY);
+        let changes_port = is_new || port_of(found) != port;
+        if changes_port && !self.reserve(port) {
+            return Exchange::NoRoom;
+        }
+        if is_new && !add_one(&self.learned, self.learned_max) {
+            self.release(port);
+            return Exchange::NoRoom;
+        }
+        if entry.compare_exchange(found, wanted, Relaxed, Relaxed).is_ok() {
+            if changes_port && !is_new {
+                self.release(port_of(found));
+            }
+            return Exchange::Done;
+        }
+        if is_new {
+            self.learned.fetch_sub(1, Relaxed);
+        }
+        if changes_port {
+            self.release(port);
+        }
+        Exchange::Raced
+    }
+
+    fn reserve(&self, port: PortId) -> bool {
+        let addresses = self.ports.get(usize::from(port.0));
+        addresses.is_some_and(|port| add_one(&port.learned, port.learned_max.load(Relaxed)))
+    }
+
+    fn release(&self, port: PortId) {
+        if let Some(addresses) = self.ports.get(usize::from(port.0)) {
+            addresses.learned.fetch_sub(1, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn is_aged(&self, seen: &AtomicU32, now: Ticks) -> bool {
+        now.since(Ticks(seen.load(Relaxed))) > self.ageing_ticks
+    }
+
+    #[inline]
+    fn set_of(&self, mac: MacAddr) -> Option<(&Set, &[AtomicU32; WAYS])> {
+        if bits_of(mac) == EMPTY {
+            // It would match every empty entry.
+            return None;
+        }
+        // Two rounds of multiply and fold, the second on the secret: the upper half of a product
+        // depends on all bits below.
+        let mixed = (bits_of(mac) ^ self.hash_seed).wrapping_mul(HASH_FACTOR);
+        let mixed =
+            (mixed ^ (mixed >> 32) ^ self.hash_seed.rotate_left(32)).wrapping_mul(HASH_FACTOR);
+        let count = u64::try_from(self.sets.len()).ok()?;
+        let index = usize::try_from(((mixed >> 32) * count) >> 32).ok()?;
+        self.sets.get(index).zip(self.seen.get(index))
+    }
+}
+
+/// How good it is to replace an entry, the best last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    OthersLive,
+    OwnLive,
+    Aged,
+    Empty,
+    SameAddress,
+}
+
+enum Exchange {
+    Done,
+    Raced,
+    NoRoom,
+}
+
+/// Adds one to a count that must not pass `max`. Looks first, so that a port at its limit does
+/// not take the line away from others with every frame.
+fn add_one(count: &AtomicU32, max: u32) -> bool {
+    if count.load(Relaxed) >= max {
+        return false;
+    }
+    let has_room = count.fetch_add(1, Relaxed) < max;
+    if !has_room {
+        count.fetch_sub(1, Relaxed);
+    }
+    has_room
+}
+
+#[inline]
+fn bits_of(mac: MacAddr) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+#[inline]
+fn pack(mac: MacAddr, port: PortId) -> u64 {
+    bits_of(mac) << 16 | u64::from(port.0)
+}
+
+#[inline]
+fn port_of(entry: u64) -> PortId {
+    let [.., high, low] = entry.to_be_bytes();
+    PortId(u16::from_be_bytes([high, low]))
+}
+
+fn mac_of(entry: u64) -> MacAddr {
+    let [a, b, c, d, e, f, _, _] = entry.to_be_bytes();
+    MacAddr([a, b, c, d, e, f])
+}
+
+/// Entries of a set.
+const WAYS: usize = 8;
+/// Attempts to learn an address while others change its set: each failure is another's success.
+const ATTEMPTS_MAX: usize = 4;
+/// No address: the one of all zeros is nobody's, and is never learned.
+const EMPTY: u64 = 0;
+/// 2^64 divided by the golden ratio, odd.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const _: () = assert!(size_of::<Set>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_set_gives_up_an_aged_entry_or_else_the_oldest_of_the_same_port() {
+        let fdb = one_set();
+        for number in 0..8 {
+            // Ports 1 and 2 in turn; seen at ticks 0 to 7.
+            let port = PortId(1 + u16::from(number % 2));
+            assert_eq!(fdb.learn(mac(number), port, Ticks(number.into())), Learned::New);
+        }
+        // A third port has nothing to give up, and nothing of the others is.
+        assert_eq!(fdb.learn(mac(100), PortId(0), Ticks(8)), Learned::Refused);
+        assert_eq!(fdb.len(), 8);
+        // Port 2 has seen 1, 3, 5 and 7: it gives up 1.
+        assert_eq!(fdb.learn(mac(101), PortId(2), Ticks(8)), Learned::New);
+        assert_eq!(fdb.lookup(mac(1), Ticks(8)), None);
+        assert_eq!((fdb.len(), fdb.port_len(PortId(2))), (8, 4));
+        // Once 0 has aged, anybody may have its entry.
+        let now = Ticks(AGEING + 1);
+        assert_eq!(fdb.learn(mac(100), PortId(0), now), Learned::New);
+        assert_eq!(fdb.lookup(mac(100), now), Some(PortId(0)));
+        assert_eq!((fdb.len(), fdb.port_len(PortId(0)), fdb.port_len(PortId(1))), (8, 1, 3));
+        for number in [2, 3, 4, 5, 6, 7, 101] {
+            assert!(fdb.lookup(mac(number), now).is_some(), "{number}");
+        }
+    }
+
+    #[test]
+    fn an_address_in_two_entries_is_left_in_one_when_it_moves() {
+        let fdb = one_set();
+        fdb.learn(mac(1), PortId(1), Ticks(0));
+        // As two workers leave it that learned the address while a third one freed an entry.
+        fdb.sets[0].0[5].store(pack(mac(1), PortId(2)), Relaxed);
+        fdb.learned.fetch_add(1, Relaxed);
+        fdb.ports[2].learned.fetch_add(1, Relaxed);
+
+        assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(1)), Learned::Moved);
+        assert_eq!(fdb.lookup(mac(1), Ticks(1)), Some(PortId(2)));
+        assert_eq!(fdb.entries(Ticks(1)).count(), 1);
+        assert_eq!((fdb.len(), fdb.port_len(PortId(1)), fdb.port_len(PortId(2))), (1, 0, 1));
+    }
+
+    const AGEING: u32 = 50;
+
+    fn one_set() -> Fdb {
+        let fdb = Fdb { learned_max: 100, ..Fdb::new(4, 3, 100, AGEING, 7) };
+        assert_eq!(fdb.sets.len(), 1);
+        fdb
+    }
+
+    fn mac(number: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, number])
+    }
+}

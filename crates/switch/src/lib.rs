@@ -1,0 +1,42 @@
+//! The L2 switch: which port a frame leaves by.
+//!
+//! One [`Switch`] is shared by all workers. It learns where addresses are from the frames that
+//! enter, gives a [`Verdict`] for each frame of a batch, and moves nothing itself. It knows no
+//! ring, grant or domain, reads no clock (time is an argument, in [`Ticks`]) and takes no lock; the
+//! forwarding table in [`fdb`] says what that means for workers that use it at the same time.
+//!
+//! VLAN tags are carried, not looked at: an address is learned once for all VLANs.
+
+mod classify;
+pub mod fdb;
+mod flood;
+
+pub use classify::{Switch, SwitchConfig, Verdict, Verdicts};
+pub use flood::{FloodBudget, FloodLimit};
+
+use std::fmt;
+
+/// A port of the switch: all queues of one vif or TAP device together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u16);
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A moment on a coarse clock, of a unit that the caller chooses (tenths of a second serve well).
+/// It may wrap around; moments are compared only if less than 2^31 ticks lie between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Ticks(pub u32);
+
+impl Ticks {
+    /// Ticks from `earlier` to `self`; 0 if `earlier` is the later one, as happens with workers
+    /// that read the clock at different moments.
+    #[inline]
+    pub fn since(self, earlier: Ticks) -> u32 {
+        let ticks = self.0.wrapping_sub(earlier.0);
+        if ticks >> 31 == 0 { ticks } else { 0 }
+    }
+}

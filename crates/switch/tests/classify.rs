@@ -1,0 +1,162 @@
+//! What happens to frames.
+
+use ringway_datapath::{DropReason, FrameBatch, FramePool, PoolBudget};
+use ringway_switch::{
+    FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+};
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const ALL: [u8; 6] = [0xff; 6];
+const PORT_A: PortId = PortId(1);
+const PORT_B: PortId = PortId(2);
+
+#[test]
+fn an_unknown_destination_is_flooded_until_it_speaks() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    assert_eq!(bench.send(PORT_A, &[(B, A)]), [Verdict::Flood]);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PORT_A)]);
+    assert_eq!(
+        bench.send(PORT_A, &[(B, A), (ALL, A), (B, A)]),
+        [Verdict::Unicast(PORT_B), Verdict::Flood, Verdict::Unicast(PORT_B),]
+    );
+}
+
+#[test]
+fn a_station_that_moves_is_found_at_its_new_port() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    bench.send(PORT_A, &[(ALL, A)]);
+    bench.send(PortId(3), &[(ALL, A)]);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PortId(3))]);
+}
+
+#[test]
+fn an_address_that_is_not_seen_is_forgotten() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    bench.send(PORT_A, &[(ALL, A)]);
+    bench.now = Ticks(300);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PORT_A)]);
+    bench.now = Ticks(301);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Flood]);
+}
+
+#[test]
+fn a_port_that_goes_takes_its_addresses_along() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    bench.send(PORT_A, &[(ALL, A)]);
+    assert_eq!(bench.switch.fdb().remove_port(PORT_A), 1);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Flood]);
+}
+
+#[test]
+fn bad_sources_are_dropped_and_not_learned() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    let dropped = Verdict::Drop(DropReason::BadSource);
+    for src in [ALL, [0; 6], [0x01, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]] {
+        assert_eq!(bench.send(PORT_A, &[(B, src)]), [dropped]);
+    }
+    assert!(bench.switch.fdb().is_empty());
+}
+
+#[test]
+fn addresses_reserved_for_the_link_are_not_forwarded() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    for last in 0..=0x0f {
+        let dst = [0x01, 0x80, 0xc2, 0, 0, last];
+        assert_eq!(bench.send(PORT_A, &[(dst, A)]), [Verdict::Drop(DropReason::NoRoute)]);
+    }
+    assert!(bench.switch.fdb().is_empty());
+    assert_eq!(bench.send(PORT_A, &[([0x01, 0x80, 0xc2, 0, 0, 0x10], A)]), [Verdict::Flood]);
+}
+
+#[test]
+fn a_frame_for_its_own_port_goes_nowhere() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    bench.send(PORT_A, &[(ALL, A), (ALL, B)]);
+    let nowhere = Verdict::Drop(DropReason::NoRoute);
+    assert_eq!(bench.send(PORT_A, &[(B, A), (A, A)]), [nowhere, nowhere]);
+}
+
+#[test]
+fn frames_without_an_ethernet_header_are_malformed() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    let mut batch = FrameBatch::new();
+    for len in [0, 6, 12, 13, 14] {
+        let mut frame = bench.pool.take(len).unwrap();
+        frame.bytes_mut().fill(2);
+        batch.push(frame);
+    }
+    let malformed = Verdict::Drop(DropReason::Malformed);
+    let verdicts = bench.classify(PORT_A, &batch);
+    assert_eq!(verdicts[..4], [malformed; 4]);
+    assert_ne!(verdicts[4], malformed);
+}
+
+#[test]
+fn every_flooded_frame_is_paid_for_also_those_with_a_remembered_verdict() {
+    let mut bench = Bench::new(FloodLimit { frames_per_tick: 2, burst_frames: 3 });
+    let dropped = Verdict::Drop(DropReason::FloodLimit);
+    assert_eq!(
+        bench.send(PORT_A, &[(ALL, A); 5]),
+        [Verdict::Flood, Verdict::Flood, Verdict::Flood, dropped, dropped,]
+    );
+    // What is not flooded still passes.
+    let mut of_b = bench.switch.flood_budget(bench.now);
+    std::mem::swap(&mut bench.flood, &mut of_b);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PORT_A)]);
+    std::mem::swap(&mut bench.flood, &mut of_b);
+    assert_eq!(bench.send(PORT_A, &[(B, A), (ALL, A)]), [Verdict::Unicast(PORT_B), dropped]);
+    bench.now = Ticks(1);
+    assert_eq!(bench.send(PORT_A, &[(ALL, A); 3]), [Verdict::Flood, Verdict::Flood, dropped]);
+}
+
+#[test]
+fn a_full_batch_gets_a_verdict_for_each_frame() {
+    let mut bench = Bench::new(FloodLimit::NONE);
+    assert_eq!(bench.send(PORT_A, &[(ALL, A); 64]), [Verdict::Flood; 64]);
+    assert_eq!(bench.send(PORT_A, &[]), []);
+}
+
+struct Bench {
+    switch: Switch,
+    flood: FloodBudget,
+    pool: FramePool,
+    now: Ticks,
+}
+
+impl Bench {
+    fn new(flood: FloodLimit) -> Bench {
+        let now = Ticks(0);
+        let switch = Switch::new(SwitchConfig {
+            fdb_entries_max: 1024,
+            ports_max: 16,
+            addresses_per_port_max: 64,
+            ageing_ticks: 300,
+            flood,
+            hash_seed: 0x1357_9bdf_0246_8ace,
+        });
+        let flood = switch.flood_budget(now);
+        Bench { switch, flood, pool: FramePool::new(PoolBudget::new(1 << 20)), now }
+    }
+
+    fn send(&mut self, from: PortId, macs: &[([u8; 6], [u8; 6])]) -> Vec<Verdict> {
+        let mut batch = FrameBatch::new();
+        for (dst, src) in macs {
+            let mut frame = self.pool.take(60).unwrap();
+            frame.bytes_mut().fill(0);
+            frame.bytes_mut()[..6].copy_from_slice(dst);
+            frame.bytes_mut()[6..12].copy_from_slice(src);
+            batch.push(frame);
+        }
+        let verdicts = self.classify(from, &batch);
+        batch.drain(..).for_each(|frame| self.pool.recycle(frame));
+        verdicts
+    }
+
+    fn classify(&mut self, from: PortId, batch: &FrameBatch) -> Vec<Verdict> {
+        let mut verdicts = Verdicts::new();
+        self.switch.classify(from, batch, self.now, &mut self.flood, &mut verdicts);
+        assert_eq!(verdicts.len(), batch.len());
+        verdicts.to_vec()
+    }
+}

@@ -1,0 +1,218 @@
+//! The forwarding table against a model, under pressure, and with several threads.
+
+use std::collections::HashMap;
+
+use ringway_datapath::headers::MacAddr;
+use ringway_switch::fdb::{Fdb, Learned};
+use ringway_switch::{PortId, Ticks};
+
+#[test]
+fn it_behaves_like_a_map_with_times() {
+    const AGEING: u32 = 10;
+    const PORTS: u16 = 6;
+    const PER_PORT: u32 = 12;
+    // So many that no set overflows.
+    const ENTRIES: u32 = 4000;
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(0x5eed_0040 + seed);
+        let fdb = Fdb::new(ENTRIES, PORTS, PER_PORT, AGEING, random.u64(..));
+        let mut model: HashMap<MacAddr, (PortId, u32)> = HashMap::new();
+        // Starts close before the clock wraps around.
+        let mut now = u32::MAX - 20;
+        let age = |now: u32, seen: u32| now.wrapping_sub(seen);
+        for _ in 0..4_000 {
+            let (mac, port) = (mac(random.u16(..70)), PortId(random.u16(..PORTS)));
+            match random.u8(..20) {
+                0..10 => {
+                    let of_port = model.values().filter(|entry| entry.0 == port).count();
+                    let port_is_full = of_port >= usize::try_from(PER_PORT).unwrap();
+                    let expected = match model.get(&mac) {
+                        Some(&(known, _)) if known == port => Learned::Known,
+                        Some(_) if port_is_full => Learned::Refused,
+                        Some(_) => Learned::Moved,
+                        None if port_is_full => Learned::Refused,
+                        None => Learned::New,
+                    };
+                    let learned = fdb.learn(mac, port, Ticks(now));
+                    assert_eq!(learned, expected, "seed {seed}");
+                    if learned != Learned::Refused {
+                        model.insert(mac, (port, now));
+                    }
+                }
+                10..16 => {
+                    let expected = model.get(&mac).filter(|entry| age(now, entry.1) <= AGEING);
+                    assert_eq!(fdb.lookup(mac, Ticks(now)), expected.map(|entry| entry.0));
+                }
+                16..18 => now = now.wrapping_add(random.u32(..3)),
+                18 => {
+                    let before = model.len();
+                    model.retain(|_, entry| age(now, entry.1) <= AGEING);
+                    assert_eq!(fdb.expire(Ticks(now)), before - model.len());
+                }
+                _ if random.u8(..4) == 0 => {
+                    let before = model.len();
+                    model.retain(|_, entry| entry.0 != port);
+                    assert_eq!(fdb.remove_port(port), before - model.len());
+                }
+                _ => {
+                    let mut shown: Vec<_> = fdb
+                        .entries(Ticks(now))
+                        .map(|entry| (entry.mac, entry.port, entry.age_ticks))
+                        .collect();
+                    let mut expected: Vec<_> = model
+                        .iter()
+                        .map(|(&mac, &(port, seen))| (mac, port, age(now, seen)))
+                        .filter(|entry| entry.2 <= AGEING)
+                        .collect();
+                    shown.sort_unstable();
+                    expected.sort_unstable();
+                    assert_eq!(shown, expected);
+                }
+            }
+            assert_eq!(usize::try_from(fdb.len()).unwrap(), model.len());
+            assert_eq!(fdb.is_empty(), model.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_invents_addresses_evicts_nobody_else() {
+    // One set only: every address competes with every other one.
+    let fdb = Fdb::new(4, 4, 100, 100, 7);
+    fdb.learn(mac(1), PortId(1), Ticks(0));
+    fdb.learn(mac(2), PortId(2), Ticks(0));
+    for invented in 1000..3000 {
+        fdb.learn(mac(invented), PortId(3), Ticks(1));
+        assert_eq!(fdb.lookup(mac(1), Ticks(1)), Some(PortId(1)));
+        assert_eq!(fdb.lookup(mac(2), Ticks(1)), Some(PortId(2)));
+        assert!(fdb.len() <= 4 && fdb.port_len(PortId(3)) <= 2);
+    }
+}
+
+#[test]
+fn the_total_is_limited_and_aged_entries_count_until_they_are_removed() {
+    let ageing = 50;
+    let fdb = Fdb::new(4, 3, 100, ageing, 7);
+    for (number, port) in [(1, 1), (2, 1), (3, 2), (4, 2)] {
+        let now = Ticks(u32::from(number));
+        assert_eq!(fdb.learn(mac(number), PortId(port), now), Learned::New);
+    }
+    let now = Ticks(1 + ageing + 1);
+    assert_eq!(fdb.learn(mac(5), PortId(1), now), Learned::Refused);
+    assert_eq!(fdb.expire(now), 1);
+    assert_eq!(fdb.learn(mac(5), PortId(1), now), Learned::New);
+    assert_eq!((fdb.len(), fdb.port_len(PortId(1))), (4, 2));
+}
+
+#[test]
+fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
+    for seed in 0..20 {
+        let mut random = fastrand::Rng::with_seed(0x5eed_0041 + seed);
+        // 1000 addresses for 64 entries in 16 sets, all of few ports.
+        let fdb = Fdb::new(64, 4, 64, 5, random.u64(..));
+        let mut last: HashMap<MacAddr, PortId> = HashMap::new();
+        let mut now = 0;
+        for _ in 0..20_000 {
+            let (mac, port) = (mac(random.u16(..1000)), PortId(random.u16(..4)));
+            if fdb.learn(mac, port, Ticks(now)) != Learned::Refused {
+                last.insert(mac, port);
+                assert_eq!(fdb.lookup(mac, Ticks(now)), Some(port));
+            }
+            let other = MacAddr([2, 0, 0, 0, random.u8(..4), random.u8(..)]);
+            if let Some(port) = fdb.lookup(other, Ticks(now)) {
+                assert_eq!(Some(&port), last.get(&other));
+            }
+            now += u32::from(random.u8(..50) == 0);
+            if random.u8(..) == 0 {
+                fdb.expire(Ticks(now));
+            }
+            assert!(fdb.len() <= 64);
+            let by_port: u32 = (0..4).map(|port| fdb.port_len(PortId(port))).sum();
+            assert_eq!(by_port, fdb.len());
+        }
+        // Everything ages, and then nothing is left or counted.
+        fdb.expire(Ticks(now + 6));
+        assert!(fdb.is_empty());
+    }
+}
+
+#[test]
+fn most_of_the_promised_room_is_usable() {
+    let fdb = Fdb::new(4096, 1, 4096, 100, 0x1234_5678_9abc_def1);
+    let new =
+        (0..4096).filter(|&number| fdb.learn(mac(number), PortId(0), Ticks(0)) == Learned::New);
+    let learned = new.count();
+    // The rest replaced addresses of its own full set.
+    assert!(learned > 4000, "{learned} of 4096");
+    let found = (0..4096).filter(|&number| fdb.lookup(mac(number), Ticks(0)).is_some()).count();
+    assert!(found > 4000, "{found} of 4096");
+}
+
+#[test]
+fn threads_that_learn_expire_and_remove_leave_exact_numbers() {
+    const PORTS: u16 = 4;
+    let fdb = Fdb::new(64, PORTS, 40, 3, 99);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let fdb = &fdb;
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(0x5eed_0042 + thread);
+                for round in 0..60_000u32 {
+                    let now = Ticks(round / 100);
+                    let number = random.u16(..100);
+                    // Each address is seen at two of the ports only.
+                    let port = PortId((number + random.u16(..2)) % PORTS);
+                    match random.u16(..1000) {
+                        0 => drop(fdb.expire(now)),
+                        1 => drop(fdb.remove_port(port)),
+                        2..500 => drop(fdb.learn(mac(number), port, now)),
+                        _ => {
+                            if let Some(found) = fdb.lookup(mac(number), now) {
+                                let ports = [number % PORTS, (number + 1) % PORTS];
+                                assert!(ports.contains(&found.0));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let now = Ticks(600);
+    let mut counts = [0; 4];
+    for entry in Fdb::entries(&fdb, now) {
+        counts[usize::from(entry.port.0)] += 1;
+    }
+    fdb.expire(now);
+    for (port, count) in (0..PORTS).zip(counts) {
+        assert_eq!(fdb.port_len(PortId(port)), count);
+    }
+    assert_eq!(fdb.len(), counts.iter().sum());
+    let removed: usize = (0..PORTS).map(|port| fdb.remove_port(PortId(port))).sum();
+    assert_eq!(u32::try_from(removed).unwrap(), counts.iter().sum());
+    assert!(fdb.is_empty());
+}
+
+#[test]
+fn the_address_of_nobody_is_nowhere() {
+    let fdb = Fdb::new(64, 2, 10, 10, 1);
+    let nobody = MacAddr([0; 6]);
+    assert_eq!(fdb.learn(nobody, PortId(1), Ticks(0)), Learned::Refused);
+    assert_eq!(fdb.lookup(nobody, Ticks(0)), None);
+    assert_eq!((fdb.len(), fdb.port_len(PortId(0)), fdb.port_len(PortId(1))), (0, 0, 0));
+}
+
+#[test]
+fn a_port_beyond_the_last_one_learns_nothing() {
+    let fdb = Fdb::new(64, 2, 10, 10, 1);
+    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(0)), Learned::Refused);
+    assert_eq!(fdb.learn(mac(1), PortId(u16::MAX), Ticks(0)), Learned::Refused);
+    fdb.set_addresses_max(PortId(2), 5);
+    fdb.set_addresses_max(PortId(1), 0);
+    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::Refused);
+    assert_eq!(fdb.learn(mac(1), PortId(0), Ticks(0)), Learned::New);
+}
+
+fn mac(number: u16) -> MacAddr {
+    let [high, low] = number.to_be_bytes();
+    MacAddr([2, 0, 0, 0, high, low])
+}

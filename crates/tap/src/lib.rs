@@ -1,0 +1,128 @@
+//! TAP devices as [`Port`](ringway_datapath::Port)s: where frames leave and enter Linux.
+//!
+//! One stands in each emulated guest, where its far end is the guest's TCP/IP; others on the host,
+//! on a bridge or as the switch's uplink. Here is no ring, no grant and no forwarding decision.
+
+mod queue;
+
+use std::io;
+use std::sync::Arc;
+
+use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_sys::tun::{Lifetime, QueueMode, QueueState, TunFile, TunOffload};
+
+pub use queue::{Side, TapQueue};
+
+/// A TAP device with a fixed number of queues, of which some are enabled.
+///
+/// It goes when this and all its [`TapQueue`]s are dropped.
+#[derive(Debug)]
+pub struct Tap {
+    name: String,
+    files: Vec<Arc<TunFile>>,
+    enabled: usize,
+}
+
+impl Tap {
+    /// Makes a device, or takes the one that exists, in this thread's network namespace, with all
+    /// queues enabled and nothing left undone in frames that enter by it. A name that ends in `%d`
+    /// is completed by the kernel.
+    ///
+    /// # Errors
+    /// If `queues` is 0 or more than 256, and as [`TunFile::open`], with the remedy.
+    pub fn create(name: &str, queues: u16) -> io::Result<Tap> {
+        check_queue_count(queues.into(), QUEUES_MAX)?;
+        let mode = if queues == 1 { QueueMode::Single } else { QueueMode::Multi };
+        let first = TunFile::open(name, mode)?;
+        let name = first.name()?;
+        let mut files = vec![Arc::new(first)];
+        for _ in 1..queues {
+            files.push(Arc::new(TunFile::open(&name, mode)?));
+        }
+        let tap = Tap { name, enabled: files.len(), files };
+        tap.set_offloads(OffloadCaps::NONE)?;
+        Ok(tap)
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets what the kernel may leave undone in frames that enter by this device: what the peers
+    /// that they go to can take.
+    ///
+    /// TAP has one switch for the checksums of both IP versions, and segmentation needs it, so
+    /// where a peer lacks one version's checksum the kernel does everything. It can be called at
+    /// any time; frames that the kernel has queued keep what they have.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn set_offloads(&self, caps: OffloadCaps) -> io::Result<()> {
+        let Some(file) = self.files.first() else { return Ok(()) };
+        let checksum = caps.checksum_v4 && caps.checksum_v6;
+        let segmentation = checksum && caps.scatter_gather;
+        file.set_offload(TunOffload {
+            checksum,
+            tso_v4: segmentation && caps.gso_v4,
+            tso_v6: segmentation && caps.gso_v6,
+        })
+    }
+
+    /// Enables the first `count` queues and disables the others, so that a vif can reconnect with
+    /// another number of queues while its device, addresses and connections stay. Frames that wait
+    /// in a queue that is disabled are lost.
+    ///
+    /// # Errors
+    /// If `count` is 0 or more than the device was made with, or the device was deleted.
+    pub fn set_enabled(&mut self, count: u16) -> io::Result<()> {
+        let count = usize::from(count);
+        check_queue_count(count, self.files.len())?;
+        // One by one, so that `enabled` is right even if a call fails. The first is never detached:
+        // a device without a queue would lose its settings.
+        while self.enabled < count {
+            self.files[self.enabled].set_queue(QueueState::Attached)?;
+            self.enabled += 1;
+        }
+        while self.enabled > count {
+            self.files[self.enabled - 1].set_queue(QueueState::Detached)?;
+            self.enabled -= 1;
+        }
+        Ok(())
+    }
+
+    /// Decides whether the device goes with its last file.
+    ///
+    /// # Errors
+    /// If the device was deleted.
+    pub fn set_lifetime(&self, lifetime: Lifetime) -> io::Result<()> {
+        self.files.first().map_or(Ok(()), |file| file.set_lifetime(lifetime))
+    }
+
+    /// A port for each enabled queue; `counters` gives those of a queue by its index.
+    pub fn queues(
+        &self,
+        side: Side,
+        counters: impl FnMut(usize) -> Arc<QueueCounters>,
+    ) -> Vec<TapQueue> {
+        let files = self.files.iter().take(self.enabled);
+        let counters = (0..).map(counters);
+        files
+            .zip(counters)
+            .map(|(file, counters)| TapQueue::new(Arc::clone(file), side, counters))
+            .collect()
+    }
+}
+
+/// As many as the kernel's driver has (`MAX_TAP_QUEUES`).
+const QUEUES_MAX: usize = 256;
+
+fn check_queue_count(count: usize, max: usize) -> io::Result<()> {
+    if (1..=max).contains(&count) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("TAP: {count} queues, where 1 to {max} are possible"),
+    ))
+}

@@ -1,0 +1,231 @@
+//! The [`Port`] over one queue of a TAP device.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
+use ringway_datapath::{
+    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown,
+    Probe, QueueCounters, SMALL_LEN,
+};
+use ringway_sys::tun::{TunFile, WriteOutcome};
+use ringway_wire::vnet::VirtioNetHdr;
+
+/// Where a TAP device stands, which decides what is the guest's `tx` and `rx`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// In the guest: what is read from it is the guest's tx.
+    Guest,
+    /// On the host: what is written to it is the guest's tx.
+    Host,
+}
+
+/// One queue of a TAP device.
+#[derive(Debug)]
+pub struct TapQueue {
+    file: Arc<TunFile>,
+    side: Side,
+    counters: Arc<QueueCounters>,
+}
+
+impl TapQueue {
+    /// A queue that somebody else opened, such as a supervisor with more rights.
+    ///
+    /// # Errors
+    /// If `fd` is not a queue of a TAP device that frames its data as [`TunFile::open`] has it.
+    pub fn from_fd(fd: OwnedFd, side: Side, counters: Arc<QueueCounters>) -> io::Result<TapQueue> {
+        Ok(TapQueue::new(Arc::new(TunFile::from_fd(fd)?), side, counters))
+    }
+
+    pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
+        TapQueue { file, side, counters }
+    }
+
+    /// Reads one frame. `large` is where any frame has room, as nobody knows its length before;
+    /// most are small and copied out of it, so it serves for many reads.
+    fn read(&self, large: &mut Option<Frame>, pool: &mut FramePool) -> io::Result<Read> {
+        let Some(mut buffer) = large.take().or_else(|| pool.take(READ_LEN)) else {
+            return Ok(Read::Nothing);
+        };
+        let mut header = VirtioNetHdr::default();
+        let outcome = self.file.read_frame(&mut header, buffer.bytes_mut());
+        let len = match outcome {
+            Ok(Some(len)) if len < READ_LEN => len,
+            other => {
+                *large = Some(buffer);
+                let cut = other?.map(|_| Read::Dropped(DropReason::TooLong));
+                return Ok(cut.unwrap_or(Read::Nothing));
+            }
+        };
+        let mut frame = if len > SMALL_LEN {
+            buffer.set_len(len);
+            buffer
+        } else {
+            let small = pool.take(len);
+            let copied = small.map(|mut small| {
+                small.bytes_mut().copy_from_slice(&buffer.bytes()[..len]);
+                small
+            });
+            *large = Some(buffer);
+            let Some(copied) = copied else { return Ok(Read::Dropped(DropReason::NoBuffer)) };
+            copied
+        };
+        match offload_from_vnet(&header, frame.bytes_mut()) {
+            Ok(offload) => {
+                frame.offload = offload;
+                Ok(Read::Frame(frame))
+            }
+            Err(reason) => {
+                pool.recycle(frame);
+                Ok(Read::Dropped(reason))
+            }
+        }
+    }
+
+    /// Writes one frame.
+    fn write(&self, frame: &mut Frame) -> io::Result<Written> {
+        let offload = frame.offload;
+        let header = match vnet_from_offload(&offload, frame.bytes_mut()) {
+            Ok(header) => header,
+            Err(reason) => return Ok(Written::Dropped(reason)),
+        };
+        Ok(match self.file.write_frame(&header, frame.bytes())? {
+            WriteOutcome::Sent => Written::Sent,
+            WriteOutcome::Full => Written::Later,
+            WriteOutcome::Refused => Written::Dropped(DropReason::BadOffload),
+            WriteOutcome::LinkDown => Written::Dropped(DropReason::NoRoute),
+            WriteOutcome::NoMemory => Written::Dropped(DropReason::NoBuffer),
+        })
+    }
+
+    fn count_ingress(&self, frames: u64, bytes: u64) {
+        match self.side {
+            Side::Guest => self.counters.add_tx(frames, bytes),
+            Side::Host => self.counters.add_rx(frames, bytes),
+        }
+    }
+
+    fn count_egress(&self, frames: u64, bytes: u64) {
+        match self.side {
+            Side::Guest => self.counters.add_rx(frames, bytes),
+            Side::Host => self.counters.add_tx(frames, bytes),
+        }
+    }
+}
+
+impl Port for TapQueue {
+    /// Where the pool is out of large frames, frames wait in the kernel, up to the length of its
+    /// queue (`LinkSetting::TxQueueLen` in `ringway-net`).
+    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+        let mut tally = Tally::default();
+        let mut result = Ok(());
+        let mut large = None;
+        // Drops count against the room, too: a call is bounded whatever the kernel sends.
+        for _ in 0..into.remaining_capacity() {
+            if tally.bytes >= BATCH_BYTES {
+                break;
+            }
+            match self.read(&mut large, pool) {
+                Ok(Read::Frame(frame)) => {
+                    tally.add(&frame);
+                    into.push(frame);
+                }
+                Ok(Read::Dropped(reason)) => self.counters.dropped.count(reason, 1),
+                Ok(Read::Nothing) => break,
+                Err(error) => {
+                    result = Err(PortDown::Host(error));
+                    break;
+                }
+            }
+        }
+        if let Some(unused) = large {
+            pool.recycle(unused);
+        }
+        self.count_ingress(tally.frames, tally.bytes);
+        result
+    }
+
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+        let mut tally = Tally::default();
+        let mut result = Ok(());
+        while let Some(mut frame) = from.pop_front() {
+            match self.write(&mut frame) {
+                Ok(Written::Sent) => tally.add(&frame),
+                Ok(Written::Dropped(reason)) => self.counters.dropped.count(reason, 1),
+                Ok(Written::Later) => {
+                    from.push_front(frame);
+                    break;
+                }
+                Err(error) => {
+                    from.push_front(frame);
+                    result = Err(PortDown::Host(error));
+                    break;
+                }
+            }
+            pool.recycle(frame);
+        }
+        self.count_egress(tally.frames, tally.bytes);
+        result
+    }
+
+    /// Nothing to ask for: its descriptor tells of every frame.
+    fn arm(&mut self) -> Result<Pending, PortDown> {
+        Ok(Pending::Nothing)
+    }
+
+    fn offload_caps(&self) -> OffloadCaps {
+        OffloadCaps::ALL
+    }
+
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.as_fd());
+    }
+
+    fn probe(&self) -> Probe {
+        Probe::SystemCall
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        Ok(())
+    }
+}
+
+impl AsFd for TapQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Bytes that a read has room for. The longest frame that netif can describe has one less, so a
+/// read that fills it may have been cut and is dropped.
+const READ_LEN: usize = 1 << 16;
+/// Bytes after which a batch ends, so that it stays in a core's cache.
+const BATCH_BYTES: u64 = 256 << 10;
+
+enum Read {
+    Frame(Frame),
+    Dropped(DropReason),
+    Nothing,
+}
+
+enum Written {
+    Sent,
+    Dropped(DropReason),
+    Later,
+}
+
+/// Counted on the stack and published once per batch.
+#[derive(Default)]
+struct Tally {
+    frames: u64,
+    bytes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, frame: &Frame) {
+        self.frames += 1;
+        // A length of at most 64 KiB fits; there is just no `From` for it.
+        self.bytes += u64::try_from(frame.len()).unwrap_or(0);
+    }
+}

@@ -1,0 +1,262 @@
+//! Two namespaces with a TAP device each, joined by a loop that moves frames between their queues,
+//! and real traffic over it.
+
+mod guest;
+mod wire;
+
+use std::error::Error;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use ringway_datapath::{
+    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget, Port, PortDown,
+    QueueCounters,
+};
+use ringway_net::{LinkSetting, Netlink};
+use ringway_sys::namespace::{enter_user_namespace, unshare_network};
+use ringway_sys::tun::{QueueMode, TunFile};
+use ringway_tap::{Side, Tap, TapQueue};
+
+use crate::guest::Guest;
+use crate::wire::{Report, Wire};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Longest frame of a link with an MTU of 1500: an Ethernet header comes with it.
+const MTU_FRAME_LEN: usize = 1514;
+
+fn main() -> Outcome {
+    // Root may make network namespaces as it is; anybody else in a user namespace of theirs.
+    if unshare_network().is_err() {
+        if let Err(error) = enter_user_namespace().and_then(|()| unshare_network()) {
+            println!("SKIPPED everything: {error}");
+            return Ok(());
+        }
+    }
+    match TunFile::open("probe", QueueMode::Single) {
+        // The driver is missing or closed to us; anything else is a failure.
+        Err(error) if error.to_string().starts_with("/dev/net/tun") => {
+            println!("SKIPPED everything: {error}");
+            return Ok(());
+        }
+        probe => drop(probe?),
+    }
+    type Test = (&'static str, fn() -> Outcome);
+    let tests: [Test; 8] = [
+        ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
+        ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
+        ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
+        ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
+        ("frames_that_linux_refuses_are_counted_and_the_rest_goes_on", refused_frames),
+        ("a_deleted_device_takes_its_port_down", deleted_device),
+        ("without_buffers_frames_wait_or_are_counted", no_buffers),
+        ("an_inherited_descriptor_is_a_port", inherited_descriptor),
+    ];
+    for (name, test) in tests {
+        test().map_err(|error| format!("{name}: {error}"))?;
+        println!("ok: {name}");
+    }
+    let left = Netlink::open()?.links()?;
+    assert_eq!(left.len(), 1, "only lo is left: {left:?}");
+    println!("ok: no device is left behind");
+    Ok(())
+}
+
+fn ping_crosses() -> Outcome {
+    let (a, b, wire) = joined(1, OffloadCaps::ALL)?;
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        for address in [to.v4(), to.v6()] {
+            let ping = from.run(move || {
+                let address = address.to_string();
+                Command::new("ping").args(["-c2", "-i0.2", "-W5", "-q", &address]).output()
+            })?;
+            match ping {
+                Ok(ping) => assert!(ping.status.success(), "{ping:?}"),
+                Err(error) => println!("SKIPPED ping: {error}"),
+            }
+        }
+    }
+    let report = wire.stop()?;
+    report.assert_nothing_leaked();
+    Ok(())
+}
+
+fn large_segments_cross() -> Outcome {
+    let report = transfer(OffloadCaps::ALL)?;
+    assert!(report.longest > 4 * MTU_FRAME_LEN, "only {} bytes", report.longest);
+    assert!(report.with_gso > 0);
+    Ok(())
+}
+
+fn no_large_segments() -> Outcome {
+    let report = transfer(OffloadCaps::NONE)?;
+    assert_eq!(report.longest, MTU_FRAME_LEN);
+    assert_eq!(report.with_gso, 0);
+    Ok(())
+}
+
+/// A transfer each way, over IPv4 and IPv6.
+fn transfer(caps: OffloadCaps) -> Result<Report, Box<dyn Error>> {
+    let (a, b, wire) = joined(2, caps)?;
+    for address in [b.v4(), b.v6()] {
+        stream(&a, &b, address)?;
+    }
+    stream(&b, &a, a.v4())?;
+    let report = wire.stop()?;
+    report.assert_nothing_leaked();
+    let (sent, received) = (a.totals(), b.totals());
+    assert!(sent.tx_bytes > 2 * STREAM_LEN, "{sent:?}");
+    assert!(received.rx_bytes > 2 * STREAM_LEN, "{received:?}");
+    assert_eq!(
+        sent.tx_packets, received.rx_packets,
+        "every frame read on one side left on the other"
+    );
+    Ok(report)
+}
+
+fn queues_come_and_go() -> Outcome {
+    let (mut a, mut b, wire) = joined(4, OffloadCaps::ALL)?;
+    stream(&a, &b, b.v4())?;
+    for count in [1, 3, 4] {
+        a.tap.set_enabled(count)?;
+        b.tap.set_enabled(count)?;
+        assert_eq!(a.tap.queues(Side::Guest, |_| Arc::default()).len(), usize::from(count));
+        // The wire still has all the queues: those that are disabled just say nothing.
+        stream(&a, &b, b.v4())?;
+    }
+    for count in [0, 5] {
+        let error = a.tap.set_enabled(count).expect_err("not possible");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    wire.stop()?.assert_nothing_leaked();
+    Ok(())
+}
+
+fn refused_frames() -> Outcome {
+    let tap = Tap::create("tap%d", 1)?;
+    let counters = Arc::<QueueCounters>::default();
+    let mut queue = only_queue(&tap, Side::Host, &counters)?;
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let mut frames = FrameQueue::new();
+
+    frames.push_back(frame(&mut pool, 60)?);
+    queue.egress(&mut frames, &mut pool)?;
+    assert_eq!(dropped(&counters, DropReason::NoRoute), 1, "the interface is down");
+
+    Netlink::open()?.set(tap.name(), &[LinkSetting::Up])?;
+    frames.extend([frame(&mut pool, 60)?, frame(&mut pool, 5)?, frame(&mut pool, 60)?]);
+    queue.egress(&mut frames, &mut pool)?;
+    assert!(frames.is_empty());
+    assert_eq!(dropped(&counters, DropReason::BadOffload), 1, "no room for an Ethernet header");
+    let totals = counters.totals();
+    assert_eq!(
+        (totals.tx_packets, totals.tx_bytes),
+        (2, 120),
+        "on the host, written is the guest's tx"
+    );
+    Ok(())
+}
+
+fn deleted_device() -> Outcome {
+    let tap = Tap::create("tap%d", 1)?;
+    let mut queue = only_queue(&tap, Side::Host, &Arc::default())?;
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    Netlink::open()?.delete(tap.name())?;
+    let mut frames = FrameQueue::from([frame(&mut pool, 60)?]);
+    let down = queue.egress(&mut frames, &mut pool);
+    assert!(matches!(down, Err(PortDown::Host(_))), "{down:?}");
+    assert_eq!(frames.len(), 1, "the frame is still the caller's");
+    let down = queue.ingress(&mut pool, &mut FrameBatch::new());
+    assert!(matches!(down, Err(PortDown::Host(_))), "{down:?}");
+    Ok(())
+}
+
+fn no_buffers() -> Outcome {
+    let tap = Tap::create("tap%d", 1)?;
+    let mut net = Netlink::open()?;
+    net.set(tap.name(), &[LinkSetting::Up])?;
+    net.add_address(tap.name(), IpAddr::from([10, 7, 0, 1]), 24)?;
+    let counters = Arc::<QueueCounters>::default();
+    let mut queue = only_queue(&tap, Side::Guest, &counters)?;
+    // Any datagram makes Linux ask for the neighbour: one small frame at least.
+    std::net::UdpSocket::bind("10.7.0.1:0")?.send_to(&[0], "10.7.0.2:9")?;
+
+    let mut batch = FrameBatch::new();
+    queue.ingress(&mut FramePool::new(PoolBudget::new(0)), &mut batch)?;
+    assert!(batch.is_empty(), "there was no large frame to read into");
+    assert_eq!(dropped(&counters, DropReason::NoBuffer), 0);
+
+    // Enough for the large frame, not for a small one.
+    let mut pool = FramePool::new(PoolBudget::new(66_000));
+    queue.ingress(&mut pool, &mut batch)?;
+    assert!(batch.is_empty(), "there was no small frame to copy into");
+    assert!(dropped(&counters, DropReason::NoBuffer) > 0, "the frames had waited");
+    assert!(pool.take(1 << 16).is_some(), "the large frame came back");
+    Ok(())
+}
+
+fn inherited_descriptor() -> Outcome {
+    let tap = Tap::create("tap%d", 1)?;
+    let opened = only_queue(&tap, Side::Host, &Arc::default())?;
+    let inherited = rustix::io::dup(&opened)?;
+    drop((tap, opened));
+    let mut queue = TapQueue::from_fd(inherited, Side::Host, Arc::default())?;
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    queue.ingress(&mut pool, &mut FrameBatch::new())?;
+    Ok(())
+}
+
+/// Two guests, and all queues of one joined to those of the other.
+fn joined(queues: u16, caps: OffloadCaps) -> Result<(Guest, Guest, Wire), Box<dyn Error>> {
+    let (a, b) = (Guest::start(1, queues, caps)?, Guest::start(2, queues, caps)?);
+    let wire = Wire::start(a.ports(), b.ports())?;
+    Ok((a, b, wire))
+}
+
+/// A stream is the numbers below this one, four bytes each.
+const STREAM_WORDS: u32 = 1 << 20;
+const STREAM_LEN: u64 = 4 << 20;
+/// When a stream has failed; it takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sends a stream of a known content and checks what arrives.
+fn stream(from: &Guest, to: &Guest, address: IpAddr) -> Outcome {
+    let content = || (0..STREAM_WORDS).flat_map(u32::to_le_bytes);
+    let listener = to.run(move || TcpListener::bind((address, 0)))??;
+    let target = listener.local_addr()?;
+    let mut sender = from.run(move || TcpStream::connect_timeout(&target, PATIENCE))??;
+    // The connection stands, so this returns at once.
+    let (mut receiver, _) = listener.accept()?;
+    sender.set_write_timeout(Some(PATIENCE))?;
+    receiver.set_read_timeout(Some(PATIENCE))?;
+
+    let sent = thread::spawn(move || sender.write_all(&content().collect::<Vec<u8>>()));
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received)?;
+    sent.join().map_err(|_| "the sender panicked")??;
+    assert!(content().eq(received.iter().copied()), "the stream arrived as something else");
+    Ok(())
+}
+
+fn only_queue(
+    tap: &Tap,
+    side: Side,
+    counters: &Arc<QueueCounters>,
+) -> Result<TapQueue, Box<dyn Error>> {
+    let queue = tap.queues(side, |_| Arc::clone(counters)).pop();
+    Ok(queue.ok_or("a device has a queue")?)
+}
+
+fn frame(pool: &mut FramePool, len: usize) -> Result<Frame, Box<dyn Error>> {
+    let mut frame = pool.take(len).ok_or("the pool is spent")?;
+    frame.bytes_mut().fill(0);
+    Ok(frame)
+}
+
+fn dropped(counters: &QueueCounters, reason: DropReason) -> u64 {
+    counters.dropped.snapshot().filter(|&(of, _)| of == reason).map(|(_, count)| count).sum()
+}

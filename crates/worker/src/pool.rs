@@ -1,0 +1,420 @@
+//! The control thread's view: start workers, attach and detach ports, move queues.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use ringway_datapath::{FramePool, PoolBudget, Port, PortDown, QueueCounters};
+use ringway_switch::{FloodBudget, PortId};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::attached::Attached;
+use crate::capture::Capture;
+use crate::directory::{Directory, Forwarding, QueueAddress, SlotId};
+use crate::gauge::Gauge;
+use crate::idle::Polling;
+use crate::inbox::Inbox;
+use crate::placement::{self, Placement, Policy};
+use crate::round::{Worker, WorkerParts};
+
+/// What the control thread asks of a worker.
+pub(crate) enum Command<P> {
+    /// A queue is about to come.
+    Expect { id: SlotId },
+    /// Here it is.
+    Attach { attached: Box<Attached<P>> },
+    /// Give one up; the answer is `None` if it is gone already.
+    Detach { id: SlotId, reply: Sender<Option<Box<Attached<P>>>> },
+    /// Copy frames of a queue for someone who watches, in place of who did before.
+    Capture { id: SlotId, capture: Arc<Capture> },
+    /// End.
+    Stop,
+}
+
+/// A queue that a worker had to give up.
+pub struct PortEvent<P> {
+    /// Its port.
+    pub port_id: PortId,
+    /// Its number within the port.
+    pub queue_index: u16,
+    /// The queue itself.
+    pub port: P,
+    /// Why.
+    pub down: PortDown,
+}
+
+/// How workers speak to the control thread.
+pub(crate) struct Reporter<P> {
+    events: Sender<PortEvent<P>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<P> Reporter<P> {
+    pub(crate) fn send(&self, event: PortEvent<P>) {
+        // A control thread that is gone needs no report.
+        if self.events.send(event).is_ok() {
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// How to start workers.
+#[derive(Debug, Clone)]
+pub struct WorkersConfig {
+    /// How many, unless the policy says otherwise; at least 1.
+    pub workers: usize,
+    /// Where queues go.
+    pub policy: Policy,
+    /// The CPUs that workers are pinned to, in turn; empty for no pinning.
+    pub cpus: Vec<usize>,
+    /// Adaptive polling.
+    pub polling: Polling,
+    /// Memory for frames under way, in bytes, for all workers together.
+    pub frame_memory: usize,
+    /// The name of the threads, followed by a number.
+    pub name: String,
+}
+
+/// One queue to attach.
+pub struct Attachment<P> {
+    /// The queue.
+    pub port: P,
+    /// Where it counts.
+    pub counters: Arc<QueueCounters>,
+    /// The flooding it may cause.
+    pub flood: FloodBudget,
+}
+
+/// The most workers there can be, whatever the policy.
+pub const WORKERS_MAX: usize = 1024;
+/// How long a worker may take to answer; it looks after each round, which takes microseconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Thread<P> {
+    commands: Sender<Command<P>>,
+    inbox: Arc<Inbox>,
+    seen: Arc<AtomicU64>,
+    handle: JoinHandle<()>,
+    slots_used: usize,
+    slots_free: Vec<usize>,
+}
+
+struct Placed {
+    port: PortId,
+    queue: u16,
+    address: QueueAddress,
+    load_before: u64,
+}
+
+/// All workers of a process. Dropping it stops them.
+pub struct Workers<P: Port + Send + 'static> {
+    config: WorkersConfig,
+    threads: Vec<Thread<P>>,
+    directory: Arc<ArcSwap<Directory>>,
+    placed: Vec<Placed>,
+    next_generation: u64,
+    budget: Arc<PoolBudget>,
+    started: Instant,
+    events: Receiver<PortEvent<P>>,
+    events_sender: Sender<PortEvent<P>>,
+    events_wake: Arc<OwnedFd>,
+}
+
+impl<P: Port + Send + 'static> Workers<P> {
+    /// Starts the workers; with [`Policy::PerQueue`] they start with their queues.
+    ///
+    /// # Errors
+    /// What thread and descriptor creation report.
+    pub fn start(config: WorkersConfig) -> io::Result<Workers<P>> {
+        let (events_sender, events) = mpsc::channel();
+        let mut workers = Workers {
+            budget: PoolBudget::new(config.frame_memory),
+            threads: Vec::new(),
+            directory: Arc::new(ArcSwap::from_pointee(Directory::default())),
+            placed: Vec::new(),
+            next_generation: 0,
+            started: Instant::now(),
+            events,
+            events_sender,
+            events_wake: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            config,
+        };
+        if workers.config.policy != Policy::PerQueue {
+            for _ in 0..workers.config.workers.clamp(1, WORKERS_MAX) {
+                workers.start_thread()?;
+            }
+        }
+        Ok(workers)
+    }
+
+    /// Attaches all queues of a port at once. Their frames go where `forwarding` says.
+    ///
+    /// # Errors
+    /// Of kind `AlreadyExists` if the port has queues; what thread creation reports.
+    pub fn attach(
+        &mut self,
+        port: PortId,
+        forwarding: &Forwarding,
+        queues: Vec<Attachment<P>>,
+    ) -> io::Result<()> {
+        if self.placed.iter().any(|placed| placed.port == port) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let mut attached = Vec::new();
+        for (index, queue) in queues.into_iter().enumerate() {
+            let index = u16::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let worker = self.choose_worker(port, index)?;
+            let id = self.take_slot(worker);
+            let gauge = Arc::new(Gauge::default());
+            let address = QueueAddress { worker, slot: id, gauge: Arc::clone(&gauge) };
+            self.placed.push(Placed { port, queue: index, address, load_before: 0 });
+            let forwarding = forwarding.clone();
+            let Attachment { port: queue, counters, flood } = queue;
+            attached.push((
+                worker,
+                Box::new(Attached::new(
+                    id,
+                    port,
+                    index,
+                    queue,
+                    forwarding,
+                    flood,
+                    counters,
+                    gauge,
+                    Instant::now(),
+                )),
+            ));
+        }
+        for (worker, attached) in attached {
+            self.command(worker, Command::Attach { attached });
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Takes all queues of a port back, in order of their numbers. A queue that had failed is not
+    /// among them. Frames that waited to leave are lost.
+    pub fn detach(&mut self, port: PortId) -> Vec<P> {
+        let (gone, kept) =
+            std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
+        self.placed = kept;
+        let gone: Vec<Placed> = gone;
+        self.publish();
+        self.wait_until_seen();
+        let mut pool = FramePool::new(Arc::clone(&self.budget));
+        let mut ports = Vec::new();
+        for placed in gone {
+            let worker = placed.address.worker;
+            let attached = self.take_back(&placed.address);
+            self.give_slot(worker, placed.address.slot);
+            ports.extend(attached.map(|attached| attached.into_port(&mut pool)));
+        }
+        ports
+    }
+
+    /// Copies all frames of a port into `capture` from now on, until it is closed. False if the
+    /// port has no queues.
+    pub fn capture(&self, port: PortId, capture: &Arc<Capture>) -> bool {
+        let mut found = false;
+        for placed in self.placed.iter().filter(|placed| placed.port == port) {
+            let (id, capture) = (placed.address.slot, Arc::clone(capture));
+            self.command(placed.address.worker, Command::Capture { id, capture });
+            found = true;
+        }
+        found
+    }
+
+    /// Evens out the load since the last call, by at most one move. A no-op unless the policy is
+    /// [`Policy::Balanced`].
+    pub fn rebalance(&mut self) -> Option<Placement> {
+        let placements = self.placements();
+        for placed in &mut self.placed {
+            placed.load_before = placed.address.gauge.load();
+        }
+        if self.config.policy != Policy::Balanced {
+            return None;
+        }
+        let step = placement::rebalance(&placements, self.threads.len())?;
+        self.move_queue(step.port, step.queue, step.to);
+        placements
+            .into_iter()
+            .find(|placed| placed.port == step.port && placed.queue == step.queue)
+            .map(|placed| Placement { worker: step.to, ..placed })
+    }
+
+    /// Hands one queue to another worker, keeping the order of all flows:
+    /// the new owner gathers frames for it first; when no worker can send to the old owner any
+    /// more, that one gives the queue up with all it had gathered; then the new owner goes on.
+    fn move_queue(&mut self, port: PortId, queue: u16, to: usize) {
+        let is_it = |placed: &Placed| placed.port == port && placed.queue == queue;
+        let Some(position) = self.placed.iter().position(is_it) else { return };
+        let from = self.placed[position].address.clone();
+        let id = self.take_slot(to);
+        self.command(to, Command::Expect { id });
+        let address = QueueAddress { worker: to, slot: id, gauge: Arc::clone(&from.gauge) };
+        self.placed[position].address = address;
+        self.publish();
+        self.wait_until_seen();
+        let attached = self.take_back(&from);
+        self.give_slot(from.worker, from.slot);
+        if let Some(attached) = attached {
+            let attached = attached.moved_to(id, Instant::now());
+            self.command(to, Command::Attach { attached });
+        }
+    }
+
+    /// Where every queue is, with its load since the last [`rebalance`](Workers::rebalance).
+    pub fn placements(&self) -> Vec<Placement> {
+        let placement = |placed: &Placed| Placement {
+            port: placed.port,
+            queue: placed.queue,
+            worker: placed.address.worker,
+            load: placed.address.gauge.load() - placed.load_before,
+        };
+        self.placed.iter().map(placement).collect()
+    }
+
+    /// How many workers there are.
+    pub fn count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// A queue that failed since the last call. Its port's other queues go on until
+    /// [`detach`](Workers::detach).
+    pub fn next_event(&mut self) -> Option<PortEvent<P>> {
+        // It may be empty already, which is all we want.
+        let _ = rustix::io::read(&self.events_wake, &mut [0; 8]);
+        self.events.try_recv().ok()
+    }
+
+    fn choose_worker(&mut self, port: PortId, queue: u16) -> io::Result<usize> {
+        match self.config.policy {
+            Policy::PerQueue => {
+                let is_free = |worker: &usize| {
+                    self.placed.iter().all(|placed| placed.address.worker != *worker)
+                };
+                match (0..self.threads.len()).find(is_free) {
+                    Some(worker) => Ok(worker),
+                    None if self.threads.len() >= WORKERS_MAX => {
+                        Ok(placement::least_loaded(&self.placements(), self.threads.len()))
+                    }
+                    None => self.start_thread(),
+                }
+            }
+            Policy::Static => Ok(placement::static_worker(port, queue, self.threads.len())),
+            Policy::Balanced => Ok(placement::least_loaded(&self.placements(), self.threads.len())),
+        }
+    }
+
+    fn start_thread(&mut self) -> io::Result<usize> {
+        let number = self.threads.len();
+        let (commands, receiver) = mpsc::channel();
+        let inbox = Arc::new(Inbox::new()?);
+        let seen = Arc::new(AtomicU64::new(0));
+        let worker = Worker::new(WorkerParts {
+            number,
+            inbox: Arc::clone(&inbox),
+            commands: receiver,
+            reports: Reporter {
+                events: self.events_sender.clone(),
+                wake: Arc::clone(&self.events_wake),
+            },
+            directory: Arc::clone(&self.directory),
+            seen: Arc::clone(&seen),
+            pool: FramePool::new(Arc::clone(&self.budget)),
+            polling: self.config.polling,
+            started: self.started,
+        })?;
+        let cpus = &self.config.cpus;
+        let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
+        let handle = std::thread::Builder::new()
+            .name(format!("{}{number}", self.config.name))
+            .spawn(move || {
+                if let Some(cpu) = cpu {
+                    // A CPU that went offline is no reason not to serve.
+                    let _ = ringway_sys::process::pin_current_thread(cpu);
+                }
+                worker.run();
+            })?;
+        let (slots_used, slots_free) = (0, Vec::new());
+        self.threads.push(Thread { commands, inbox, seen, handle, slots_used, slots_free });
+        self.publish();
+        Ok(number)
+    }
+
+    fn take_slot(&mut self, worker: usize) -> SlotId {
+        self.next_generation += 1;
+        let thread = &mut self.threads[worker];
+        let index = thread.slots_free.pop().unwrap_or_else(|| {
+            thread.slots_used += 1;
+            thread.slots_used - 1
+        });
+        SlotId { index, generation: self.next_generation }
+    }
+
+    fn give_slot(&mut self, worker: usize, slot: SlotId) {
+        self.threads[worker].slots_free.push(slot.index);
+    }
+
+    fn take_back(&self, address: &QueueAddress) -> Option<Box<Attached<P>>> {
+        let (reply, answer) = mpsc::channel();
+        self.command(address.worker, Command::Detach { id: address.slot, reply });
+        answer.recv_timeout(ANSWER_TIMEOUT).ok().flatten()
+    }
+
+    fn command(&self, worker: usize, command: Command<P>) {
+        let thread = &self.threads[worker];
+        // A worker ends only when it is told to, after which nobody commands it.
+        let _ = thread.commands.send(command);
+        thread.inbox.announce_command();
+    }
+
+    /// Replaces the directory by one that says what `placed` says.
+    fn publish(&self) {
+        let ports_end = self.placed.iter().map(|placed| usize::from(placed.port.0) + 1).max();
+        let mut ports = vec![Vec::new(); ports_end.unwrap_or(0)];
+        for placed in &self.placed {
+            // Queues of one port were placed in the order of their numbers, and stay in it.
+            ports[usize::from(placed.port.0)].push(placed.address.clone());
+        }
+        let inboxes = self.threads.iter().map(|thread| Arc::clone(&thread.inbox)).collect();
+        let version = self.directory.load().version + 1;
+        self.directory.store(Arc::new(Directory { version, ports, inboxes }));
+    }
+
+    /// Waits until no worker uses an older directory.
+    fn wait_until_seen(&self) {
+        let version = self.directory.load().version;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        for thread in &self.threads {
+            while thread.seen.load(Ordering::Acquire) < version && Instant::now() < deadline {
+                thread.inbox.announce_command();
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl<P: Port + Send + 'static> AsFd for Workers<P> {
+    /// Readable when [`next_event`](Workers::next_event) has something.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events_wake.as_fd()
+    }
+}
+
+impl<P: Port + Send + 'static> Drop for Workers<P> {
+    fn drop(&mut self) {
+        for worker in 0..self.threads.len() {
+            self.command(worker, Command::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has printed why.
+            let _ = thread.handle.join();
+        }
+    }
+}

@@ -1,0 +1,560 @@
+//! What a worker does, round after round.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use arrayvec::ArrayVec;
+use ringway_datapath::{
+    BATCH, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe,
+};
+use ringway_steering::queue_of;
+use ringway_switch::{PortId, Ticks, Verdict};
+use rustix::event::epoll;
+
+use crate::attached::Attached;
+use crate::capture::Passage;
+use crate::directory::{Directory, Forwarding, SlotId};
+use crate::gauge::STALL;
+use crate::idle::{Idle, Polling};
+use crate::inbox::{Inbox, Parcel};
+use crate::pool::{Command, PortEvent, Reporter};
+
+/// Busy rounds between looks at the descriptors of queues that sleep.
+const ROUNDS_PER_LOOK: u32 = 16;
+/// Frames taken from the inbox in one round.
+const PARCELS_PER_ROUND: usize = 4 * BATCH;
+/// Descriptors handled per look.
+const EVENTS_MAX: usize = 64;
+/// Epoll's number for the inbox; slots count from 0.
+const INBOX: u64 = u64::MAX;
+
+/// Everything one thread owns.
+pub(crate) struct Worker<P> {
+    number: usize,
+    inbox: Arc<Inbox>,
+    commands: Receiver<Command<P>>,
+    reports: Reporter<P>,
+    directory: arc_swap::Cache<Arc<ArcSwap<Directory>>, Arc<Directory>>,
+    /// The newest directory version that this worker has seen.
+    seen: Arc<AtomicU64>,
+    pool: FramePool,
+    slots: Vec<Slot<P>>,
+    active: Vec<usize>,
+    backlogged: Vec<usize>,
+    /// Workers that we have put parcels for since we last nudged them.
+    mailed: Vec<bool>,
+    epoll: std::os::fd::OwnedFd,
+    idle: Idle,
+    started: Instant,
+    now: Instant,
+    batch: FrameBatch,
+    verdicts: ArrayVec<Verdict, BATCH>,
+}
+
+/// What the thread is made of.
+pub(crate) struct WorkerParts<P> {
+    pub(crate) number: usize,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) commands: Receiver<Command<P>>,
+    pub(crate) reports: Reporter<P>,
+    pub(crate) directory: Arc<ArcSwap<Directory>>,
+    pub(crate) seen: Arc<AtomicU64>,
+    pub(crate) pool: FramePool,
+    pub(crate) polling: Polling,
+    /// The zero of switch time, common to all workers.
+    pub(crate) started: Instant,
+}
+
+/// A place for a queue. Descriptors carry its index, frames from elsewhere its whole [`SlotId`].
+enum Slot<P> {
+    Empty,
+    /// A queue is on its way here from another worker: frames for it gather until it comes.
+    Expected {
+        id: SlotId,
+        frames: FrameQueue,
+    },
+    Taken(Box<Attached<P>>),
+}
+
+impl<P> Slot<P> {
+    fn attached(&mut self) -> Option<&mut Attached<P>> {
+        match self {
+            Slot::Taken(attached) => Some(attached),
+            Slot::Empty | Slot::Expected { .. } => None,
+        }
+    }
+}
+
+/// Whether a thread goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Round,
+    Stop,
+}
+
+impl<P: Port> Worker<P> {
+    pub(crate) fn new(parts: WorkerParts<P>) -> io::Result<Worker<P>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*parts.inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
+        Ok(Worker {
+            number: parts.number,
+            inbox: parts.inbox,
+            commands: parts.commands,
+            reports: parts.reports,
+            directory: arc_swap::Cache::new(parts.directory),
+            seen: parts.seen,
+            pool: parts.pool,
+            slots: Vec::new(),
+            active: Vec::new(),
+            backlogged: Vec::new(),
+            mailed: Vec::new(),
+            epoll,
+            idle: Idle::new(parts.polling),
+            started: parts.started,
+            now: parts.started,
+            batch: FrameBatch::new(),
+            verdicts: ArrayVec::new(),
+        })
+    }
+
+    /// Runs until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut rounds = 0_u32;
+        loop {
+            self.now = Instant::now();
+            if self.inbox.take_commands() && self.obey() == Next::Stop {
+                return;
+            }
+            rounds = rounds.wrapping_add(1);
+            if self.round() {
+                self.idle.worked();
+                if rounds % ROUNDS_PER_LOOK == 0 {
+                    self.look(Duration::ZERO);
+                }
+            } else if self.idle.keeps_polling(self.now) {
+                self.look(Duration::ZERO);
+                std::hint::spin_loop();
+            } else {
+                self.sleep();
+            }
+        }
+    }
+
+    /// One pass over everything that has, or may have, work. True if there was any.
+    fn round(&mut self) -> bool {
+        let directory = Arc::clone(self.directory.load());
+        self.seen.store(directory.version, Ordering::Release);
+        let mut worked = self.open_parcels();
+        let mut position = 0;
+        while let Some(&slot) = self.active.get(position) {
+            match self.take_in(slot, &directory) {
+                Taken::Frames => {
+                    worked = true;
+                    position += 1;
+                }
+                Taken::Nothing => position += 1,
+                Taken::Gone => {
+                    self.active.swap_remove(position);
+                }
+            }
+        }
+        worked |= self.send_out(&directory);
+        self.nudge_mailed(&directory);
+        worked
+    }
+
+    /// One batch from one queue to wherever its frames go.
+    fn take_in(&mut self, slot: usize, directory: &Directory) -> Taken {
+        let Some(attached) = self.slots[slot].attached() else { return Taken::Gone };
+        if attached.is_held() {
+            return Taken::Nothing;
+        }
+        let taken = attached.port.ingress(&mut self.pool, &mut self.batch);
+        let count = self.batch.len();
+        if count > 0 {
+            attached.gauge.add_load(u64::try_from(count).unwrap_or(u64::MAX));
+            attached.show(Passage::Ingress, &self.batch);
+            let mut batch = std::mem::take(&mut self.batch);
+            self.forward(slot, &mut batch, directory);
+            self.batch = batch;
+        }
+        if let Err(down) = taken {
+            self.port_down(slot, down);
+            return Taken::Gone;
+        }
+        if count > 0 {
+            return Taken::Frames;
+        }
+        match self.slots[slot].attached() {
+            Some(attached) if attached.port.probe() == Probe::SystemCall => {
+                // Its descriptor is edge-triggered and was just found empty, so it will wake us.
+                attached.is_active = false;
+                Taken::Gone
+            }
+            _ => Taken::Nothing,
+        }
+    }
+
+    fn forward(&mut self, slot: usize, batch: &mut FrameBatch, directory: &Directory) {
+        let Some(source) = self.slots[slot].attached() else { return };
+        match &source.forwarding {
+            Forwarding::Patch(to) => {
+                let to = *to;
+                for frame in batch.drain(..) {
+                    self.deliver(frame, to, slot, directory);
+                }
+            }
+            Forwarding::Switch(switch) => {
+                let ticks = ticks(self.now.duration_since(self.started));
+                let (from, switch) = (source.port_id, Arc::clone(switch));
+                let mut verdicts = std::mem::take(&mut self.verdicts);
+                switch.classify(from, batch, ticks, &mut source.flood, &mut verdicts);
+                for (frame, verdict) in batch.drain(..).zip(verdicts.drain(..)) {
+                    match verdict {
+                        Verdict::Unicast(to) => self.deliver(frame, to, slot, directory),
+                        Verdict::Flood => self.flood(frame, from, slot, directory),
+                        Verdict::Drop(reason) => self.discard(frame, reason, slot),
+                    }
+                }
+                self.verdicts = verdicts;
+            }
+        }
+    }
+
+    /// Copies a frame to every port but the one it came from.
+    fn flood(&mut self, frame: Frame, from: PortId, source: usize, directory: &Directory) {
+        let ports = (0..).map(PortId).zip(&directory.ports);
+        for (to, _) in ports.filter(|(port, queues)| *port != from && !queues.is_empty()) {
+            match self.pool.take(frame.len()) {
+                Some(mut copy) => {
+                    copy.bytes_mut().copy_from_slice(frame.bytes());
+                    copy.offload = frame.offload;
+                    copy.flow = frame.flow;
+                    self.deliver(copy, to, source, directory);
+                }
+                None => self.count_drop(DropReason::NoBuffer, source),
+            }
+        }
+        self.pool.recycle(frame);
+    }
+
+    /// Gives a frame to the queue of `to` that its flow belongs to.
+    fn deliver(&mut self, mut frame: Frame, to: PortId, source: usize, directory: &Directory) {
+        let queues = directory.queues(to);
+        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+        let queue = match count {
+            0 => return self.discard(frame, DropReason::NoRoute, source),
+            1 => 0,
+            _ => {
+                frame.flow = ringway_steering::flow_hash(frame.bytes());
+                usize::from(queue_of(frame.flow, count).0)
+            }
+        };
+        let address = &queues[queue];
+        if address.gauge.has_pressure() {
+            if let Some(source) = self.slots[source].attached() {
+                source.held_by = Some(Arc::clone(&address.gauge));
+            }
+        }
+        if address.worker == self.number {
+            self.enqueue(frame, address.slot);
+        } else {
+            let parcel = Parcel { to: address.slot, frame };
+            match directory.inboxes[address.worker].push(parcel) {
+                Ok(()) => {
+                    if self.mailed.len() <= address.worker {
+                        self.mailed.resize(address.worker + 1, false);
+                    }
+                    self.mailed[address.worker] = true;
+                }
+                Err(frame) => self.discard(frame, DropReason::MailboxFull, source),
+            }
+        }
+    }
+
+    /// Puts a frame into the backlog of a queue of ours.
+    fn enqueue(&mut self, frame: Frame, to: SlotId) {
+        match self.slots.get_mut(to.index) {
+            Some(Slot::Expected { id, frames }) if *id == to => frames.push_back(frame),
+            Some(Slot::Taken(attached)) if attached.id == to => {
+                attached.enqueue(frame, &mut self.pool);
+                if !attached.has_backlog {
+                    attached.begin_backlog(self.now);
+                    self.backlogged.push(to.index);
+                }
+            }
+            // Detached since the sender looked; as if it had been a moment later.
+            _ => self.pool.recycle(frame),
+        }
+    }
+
+    fn open_parcels(&mut self) -> bool {
+        let mut opened = false;
+        for _ in 0..PARCELS_PER_ROUND {
+            let Some(parcel) = self.inbox.pop() else { break };
+            opened = true;
+            self.enqueue(parcel.frame, parcel.to);
+        }
+        opened
+    }
+
+    /// Takes out at least what was in the inbox when the call began.
+    fn drain_inbox(&mut self) {
+        for _ in 0..=Inbox::PARCELS / PARCELS_PER_ROUND {
+            if !self.open_parcels() {
+                return;
+            }
+        }
+    }
+
+    /// Sends what has gathered, queue by queue. True if anything moved.
+    fn send_out(&mut self, directory: &Directory) -> bool {
+        let (mut worked, mut relieved) = (false, false);
+        let mut position = 0;
+        while let Some(&slot) = self.backlogged.get(position) {
+            let Some(attached) = self.slots[slot].attached() else {
+                self.backlogged.swap_remove(position);
+                continue;
+            };
+            match attached.egress(&mut self.pool, self.now) {
+                Ok(egress) => {
+                    worked |= egress.moved > 0;
+                    relieved |= egress.relieved;
+                    if egress.left > 0 {
+                        position += 1;
+                    } else {
+                        attached.has_backlog = false;
+                        self.backlogged.swap_remove(position);
+                    }
+                }
+                Err(down) => {
+                    self.backlogged.swap_remove(position);
+                    self.port_down(slot, down);
+                }
+            }
+        }
+        if relieved {
+            directory.inboxes.iter().for_each(|inbox| inbox.nudge());
+        }
+        worked
+    }
+
+    fn nudge_mailed(&mut self, directory: &Directory) {
+        for (inbox, mailed) in directory.inboxes.iter().zip(&mut self.mailed) {
+            if std::mem::take(mailed) {
+                inbox.nudge();
+            }
+        }
+    }
+
+    fn discard(&mut self, frame: Frame, reason: DropReason, source: usize) {
+        self.count_drop(reason, source);
+        self.pool.recycle(frame);
+    }
+
+    fn count_drop(&mut self, reason: DropReason, source: usize) {
+        if let Some(attached) = self.slots[source].attached() {
+            attached.counters.dropped.count(reason, 1);
+        }
+    }
+
+    /// Arms every queue, makes sure that nothing came meanwhile, and waits.
+    fn sleep(&mut self) {
+        if self.arm_all() == Pending::Work || !self.inbox.prepare_sleep() {
+            return;
+        }
+        // A source that is held must see the pressure fall, or be nudged for it: it looks once
+        // more after saying that it sleeps.
+        let slots = &mut self.slots;
+        let held = |slot: &usize| slots[*slot].attached().is_some_and(Attached::is_held);
+        if !self.active.iter().all(held) {
+            self.inbox.awake();
+            return;
+        }
+        let timeout = if self.backlogged.is_empty() { None } else { Some(STALL) };
+        let before = Instant::now();
+        self.wait(timeout);
+        self.inbox.awake();
+        self.idle.slept(before.elapsed());
+    }
+
+    /// Arms the active queues and drops them from the list; those that are held stay in it.
+    fn arm_all(&mut self) -> Pending {
+        let mut pending = Pending::Nothing;
+        let mut position = 0;
+        while let Some(&slot) = self.active.get(position) {
+            let Some(attached) = self.slots[slot].attached() else {
+                self.active.swap_remove(position);
+                continue;
+            };
+            if attached.is_held() {
+                position += 1;
+                continue;
+            }
+            match attached.port.arm() {
+                Ok(Pending::Work) => {
+                    pending = Pending::Work;
+                    position += 1;
+                }
+                Ok(Pending::Nothing) => {
+                    attached.is_active = false;
+                    self.active.swap_remove(position);
+                }
+                Err(down) => {
+                    self.active.swap_remove(position);
+                    self.port_down(slot, down);
+                }
+            }
+        }
+        for position in 0..self.backlogged.len() {
+            let slot = self.backlogged[position];
+            let Some(attached) = self.slots[slot].attached() else { continue };
+            if matches!(attached.port.arm(), Ok(Pending::Work)) {
+                pending = Pending::Work;
+                self.activate(slot);
+            }
+        }
+        pending
+    }
+
+    /// Handles descriptors that are readable now, or within `timeout`.
+    fn look(&mut self, timeout: Duration) {
+        self.wait(Some(timeout));
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        let timeout = timeout.map(|timeout| rustix::event::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout.as_ref()) else {
+            // Interrupted: the next round looks again.
+            return;
+        };
+        for event in events {
+            match event.data.u64() {
+                INBOX => self.inbox.clear(),
+                slot => self.woken(usize::try_from(slot).unwrap_or(usize::MAX)),
+            }
+        }
+    }
+
+    fn woken(&mut self, slot: usize) {
+        let Some(attached) = self.slots.get_mut(slot).and_then(Slot::attached) else { return };
+        match attached.port.woken() {
+            Ok(()) => self.activate(slot),
+            Err(down) => self.port_down(slot, down),
+        }
+    }
+
+    fn activate(&mut self, slot: usize) {
+        if let Some(attached) = self.slots[slot].attached() {
+            if !attached.is_active {
+                attached.is_active = true;
+                self.active.push(slot);
+            }
+        }
+    }
+
+    /// Takes a queue out that cannot go on, and tells the control thread why.
+    fn port_down(&mut self, slot: usize, down: PortDown) {
+        let Some(attached) = self.take_out(slot) else { return };
+        let (port_id, queue_index) = (attached.port_id, attached.queue_index);
+        let port = attached.into_port(&mut self.pool);
+        self.reports.send(PortEvent { port_id, queue_index, port, down });
+    }
+
+    /// Empties a slot and stops watching its descriptors.
+    fn take_out(&mut self, slot: usize) -> Option<Box<Attached<P>>> {
+        let slot = self.slots.get_mut(slot)?;
+        let Slot::Taken(attached) = std::mem::replace(slot, Slot::Empty) else { return None };
+        attached.port.wakers(&mut |fd| {
+            // One that is not registered any more needs no removal.
+            let _ = epoll::delete(&self.epoll, fd);
+        });
+        Some(attached)
+    }
+
+    fn obey(&mut self) -> Next {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Expect { id } => {
+                    *self.slot(id) = Slot::Expected { id, frames: FrameQueue::new() };
+                }
+                Command::Attach { attached } => self.attach(attached),
+                Command::Detach { id, reply } => {
+                    // Frames that were put in for this queue before go with it.
+                    self.drain_inbox();
+                    let is_here = self.slot(id).attached().is_some_and(|here| here.id == id);
+                    let detached = if is_here { self.take_out(id.index) } else { None };
+                    // If the control thread has given up, the port ends here.
+                    let _ = reply.send(detached);
+                }
+                Command::Capture { id, capture } => {
+                    if let Some(here) = self.slot(id).attached().filter(|here| here.id == id) {
+                        here.capture = Some(capture);
+                    }
+                }
+                Command::Stop => return Next::Stop,
+            }
+        }
+        Next::Round
+    }
+
+    fn slot(&mut self, id: SlotId) -> &mut Slot<P> {
+        if self.slots.len() <= id.index {
+            self.slots.resize_with(id.index + 1, || Slot::Empty);
+        }
+        &mut self.slots[id.index]
+    }
+
+    fn attach(&mut self, mut attached: Box<Attached<P>>) {
+        // Frames in the inbox came after those that wait in the queue's own backlog.
+        self.drain_inbox();
+        let id = attached.id;
+        let mut gathered = FrameQueue::new();
+        if let Slot::Expected { frames, .. } = self.slot(id) {
+            gathered = std::mem::take(frames);
+        }
+        if attached.waiting().frames > 0 {
+            attached.begin_backlog(self.now);
+            self.backlogged.push(id.index);
+        }
+        let mut watched = Ok(());
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(u64::try_from(id.index).unwrap_or(INBOX));
+        attached.port.wakers(&mut |fd| {
+            watched = std::mem::replace(&mut watched, Ok(())).and(epoll::add(
+                &self.epoll,
+                fd,
+                data,
+                flags,
+            ));
+        });
+        *self.slot(id) = Slot::Taken(attached);
+        for frame in gathered {
+            self.enqueue(frame, id);
+        }
+        match watched {
+            Ok(()) => self.activate(id.index),
+            Err(error) => self.port_down(id.index, PortDown::Host(error.into())),
+        }
+    }
+}
+
+enum Taken {
+    Frames,
+    Nothing,
+    Gone,
+}
+
+/// Switch time: seconds since the workers started.
+fn ticks(since: Duration) -> Ticks {
+    Ticks(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
+}
