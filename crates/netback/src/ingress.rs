@@ -54,12 +54,19 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         let first_frame = into.len();
         let planned = self.plan_packets(taken, waiting, pool, into);
         let frames = &mut into[first_frame..];
-        self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)?;
+        if let Err(error) = self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)
+        {
+            // Nothing was copied: these buffers hold what other guests sent before.
+            into.drain(first_frame..).for_each(|frame| pool.recycle(frame));
+            return Err(error.into());
+        }
         self.judge_copies();
         self.answer_packets();
         let notify = self.tx.publish_responses();
-        self.notify(Direction::Tx, notify)?;
+        let notified = self.notify(Direction::Tx, notify);
+        // Whatever became of the event, a frame that was not filled must not go on.
         self.drop_failed(first_frame, pool, into);
+        notified?;
         planned?;
         Ok(())
     }
