@@ -26,12 +26,14 @@ pub enum Input {
     Attached(Result<(), String>),
     /// The frontend broke the ring protocol.
     PeerFault(String),
-    /// Other numbers of queues are offered from now on.
+    /// Another number of queues is offered from now on. A connected frontend is made to connect
+    /// anew; one that does not come back by itself stays closed until it starts over.
     OfferChanged {
         /// The most queues a frontend may ask for; at least 1.
         queues_max: u16,
     },
-    /// The toolstack wants the vif to go (`online` is 0).
+    /// The toolstack wants the vif to go (`online` is 0). It waits for `Closed`, so the backend
+    /// does not wait for a frontend that may be dead.
     Offline,
     /// The backend's own directory is gone.
     Gone,
@@ -139,15 +141,7 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer }, _) => self.start(own, peer),
-            (_, Phase::Idle) => {}
-            (Input::FrontendState(state), _) => self.frontend_state(state),
-            (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
-            (Input::Attached(outcome), _) => self.attached(outcome),
-            (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
-            // It is the fault of rings that are no longer attached.
-            (Input::PeerFault(_), _) => {}
-            (Input::OfferChanged { queues_max }, _) => self.offer_changed(queues_max),
+            (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
             (Input::Offline, _) => {
                 self.detach();
                 self.set_state(Closing);
@@ -159,6 +153,14 @@ impl Handshake {
                 self.detach();
                 self.finish();
             }
+            (_, Phase::Idle) | (Input::Start { .. }, _) => {}
+            (Input::FrontendState(state), _) => self.frontend_state(state),
+            (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
+            (Input::Attached(outcome), _) => self.attached(outcome),
+            (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
+            // It is the fault of rings that are no longer attached.
+            (Input::PeerFault(_), _) => {}
+            (Input::OfferChanged { queues_max }, _) => self.offer_changed(queues_max),
         }
         std::mem::take(&mut self.actions)
     }

@@ -162,9 +162,9 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer }, _) => self.start(own, peer),
+            (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
             (Input::Stop | Input::Gone, Phase::Idle) => self.finish(),
-            (_, Phase::Idle) => {}
+            (_, Phase::Idle) | (Input::Start { .. }, _) => {}
             (Input::BackendState(state), _) => self.backend_state(state),
             (Input::BackendKeys(keys), Phase::Reading) => self.offered(&keys),
             (Input::Allocated(outcome), Phase::Allocating(offer)) => self.allocated(outcome, offer),
