@@ -91,8 +91,9 @@ impl<H: Hypervisor> Frontend<H> {
         self.nics.insert(handle, nic);
         // The watch fires at once, but the start wants the state as it is now.
         self.store.watch(&vif.backend_state(), &handle.to_string())?;
+        let own = device::state(&mut self.store, &vif.frontend_state())?;
         let peer = device::state(&mut self.store, &vif.backend_state())?;
-        self.feed(handle, Input::Start { peer })
+        self.feed(handle, Input::Start { own, peer })
     }
 
     fn serve(

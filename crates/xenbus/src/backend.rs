@@ -1,11 +1,11 @@
 //! The backend's side of the handshake.
 //!
-//! The frontend's keys in XenStore are the truth: whenever the frontend says that it is connected
-//! they are read again, and if they name other rings than those attached, the backend follows.
-//! That way no order of events, and no restart of either end, can leave the two on different rings.
+//! A frontend that leaves goes through `Closing` and `Closed`, and the backend follows it there;
+//! one that starts over at `Initialising` is offered the vif again. A frontend that was refused
+//! has to start over by itself, or it would be refused without end.
 
 use crate::config::{FrontendConfig, Offer};
-use crate::keys::{BadKeys, KeyChange, Keys};
+use crate::keys::{KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
 
 /// What happens to a backend.
@@ -26,12 +26,14 @@ pub enum Input {
     Attached(Result<(), String>),
     /// The frontend broke the ring protocol.
     PeerFault(String),
-    /// Other numbers of queues are offered from now on.
+    /// Another number of queues is offered from now on. A connected frontend is made to connect
+    /// anew; one that does not come back by itself stays closed until it starts over.
     OfferChanged {
         /// The most queues a frontend may ask for; at least 1.
         queues_max: u16,
     },
-    /// The toolstack wants the vif to go (`online` is 0).
+    /// The toolstack wants the vif to go (`online` is 0). It waits for `Closed`, so the backend
+    /// does not wait for a frontend that may be dead.
     Offline,
     /// The backend's own directory is gone.
     Gone,
@@ -87,9 +89,7 @@ enum Phase {
     /// The frontend's keys are being read.
     Reading(Attachment),
     /// The rings are being attached.
-    Attaching(FrontendConfig, Attachment),
-    /// Attaching failed; the keys are read again, in case they were being replaced meanwhile.
-    Doubting(FrontendConfig, String),
+    Attaching(FrontendConfig),
     /// The rings are attached.
     Serving(FrontendConfig),
     /// Nothing is attached; the frontend has yet to close.
@@ -141,15 +141,7 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer }, _) => self.start(own, peer),
-            (_, Phase::Idle) => {}
-            (Input::FrontendState(state), _) => self.frontend_state(state),
-            (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
-            (Input::Attached(outcome), _) => self.attached(outcome),
-            (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
-            // It is the fault of rings that are no longer attached.
-            (Input::PeerFault(_), _) => {}
-            (Input::OfferChanged { queues_max }, _) => self.offer_changed(queues_max),
+            (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
             (Input::Offline, _) => {
                 self.detach();
                 self.set_state(Closing);
@@ -161,25 +153,36 @@ impl Handshake {
                 self.detach();
                 self.finish();
             }
+            (_, Phase::Idle) | (Input::Start { .. }, _) => {}
+            (Input::FrontendState(state), _) => self.frontend_state(state),
+            (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
+            (Input::Attached(outcome), _) => self.attached(outcome),
+            (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
+            // It is the fault of rings that are no longer attached.
+            (Input::PeerFault(_), _) => {}
+            (Input::OfferChanged { queues_max }, _) => self.offer_changed(queues_max),
         }
         std::mem::take(&mut self.actions)
     }
 
     fn start(&mut self, own: XenbusState, peer: XenbusState) {
         (self.own, self.peer) = (own, peer);
-        match (own, peer) {
-            (_, Closing) => self.close(),
-            (own, peer) if peer.has_keys() => {
-                // Its keys may answer what an earlier run has offered.
-                self.reoffer = Reoffer::IfRefused;
-                match own {
-                    Connected => self.read(Attachment::Reattach),
-                    InitWait => self.read(Attachment::Fresh),
-                    // It is connected to a backend that is no longer there.
-                    _ => self.close(),
+        match own {
+            _ if peer == Closing => self.close(),
+            Connected if peer.has_keys() => self.read(Attachment::Reattach),
+            InitWait => {
+                self.wait();
+                if peer.has_keys() {
+                    self.read(Attachment::Fresh);
                 }
             }
+            // It is connected to a backend that is no longer there.
+            _ if peer.has_keys() => self.close(),
             _ => self.wait(),
+        }
+        // What the frontend answers, or has answered, may be the offer of an earlier run.
+        if self.phase != Phase::Waiting || own == InitWait {
+            self.reoffer = Reoffer::IfRefused;
         }
     }
 
@@ -187,19 +190,18 @@ impl Handshake {
         let is_repeated = state == self.peer;
         self.peer = state;
         match (&self.phase, state) {
-            (Phase::Waiting | Phase::Serving(_), state) if state.has_keys() => {
-                self.read(Attachment::Fresh);
-            }
             _ if is_repeated => {}
-            // The frontend starts over, from whatever it was doing.
+            (Phase::Waiting, state) if state.has_keys() => self.read(Attachment::Fresh),
             (Phase::Waiting, Initialising) => {}
+            // The frontend starts over, from whatever it was doing.
             (_, Initialising) => {
                 self.detach();
                 self.wait();
             }
+            // It answers an offer that no longer stands.
             (Phase::Closed, state) if state.has_keys() => {
-                self.wait();
-                self.read(Attachment::Fresh);
+                self.reoffer = Reoffer::IfRefused;
+                self.close();
             }
             (Phase::Closing | Phase::Closed, Closing) => {}
             (_, Closing) => self.close(),
@@ -210,51 +212,31 @@ impl Handshake {
     }
 
     fn frontend_keys(&mut self, keys: &Keys) {
-        let is_expected =
-            matches!(self.phase, Phase::Reading(_) | Phase::Doubting(..) | Phase::Serving(_));
-        if !is_expected {
-            return;
-        }
+        let Phase::Reading(attachment) = self.phase else { return };
         let state = keys.state();
-        if !state.has_keys() {
-            // It changed its mind since it said that it has keys. What counts is where it is now.
-            match (&self.phase, self.own) {
-                (Phase::Serving(_), _) => {}
-                (_, InitWait) => self.phase = Phase::Waiting,
-                _ => self.wait(),
+        if state.has_keys() {
+            self.peer = state;
+            match FrontendConfig::read(keys, &self.offer) {
+                Ok(config) => self.attach(config, attachment),
+                Err(bad) => self.fail(&bad.to_string()),
             }
-            self.frontend_state(state);
             return;
         }
-        self.peer = state;
-        let read = FrontendConfig::read(keys, &self.offer);
-        match (std::mem::replace(&mut self.phase, Phase::Waiting), read) {
-            (Phase::Serving(config), Ok(found)) if config == found => {
-                self.phase = Phase::Serving(config);
-            }
-            (Phase::Serving(config), found) => {
-                self.phase = Phase::Serving(config);
-                self.detach();
-                self.attach(found, Attachment::Fresh);
-            }
-            (Phase::Doubting(config, reason), Ok(found)) if config == found => self.fail(&reason),
-            (Phase::Reading(attachment), found) => self.attach(found, attachment),
-            (_, found) => self.attach(found, Attachment::Fresh),
+        // It changed its mind since it said that it has keys. What counts is where it is now.
+        match self.own {
+            InitWait => self.phase = Phase::Waiting,
+            _ => self.wait(),
         }
+        self.frontend_state(state);
     }
 
-    fn attach(&mut self, config: Result<FrontendConfig, BadKeys>, attachment: Attachment) {
-        match config {
-            Ok(config) => {
-                self.actions.push(Action::Attach(config.clone(), attachment));
-                self.phase = Phase::Attaching(config, attachment);
-            }
-            Err(bad) => self.fail(&bad.to_string()),
-        }
+    fn attach(&mut self, config: FrontendConfig, attachment: Attachment) {
+        self.actions.push(Action::Attach(config.clone(), attachment));
+        self.phase = Phase::Attaching(config);
     }
 
     fn attached(&mut self, outcome: Result<(), String>) {
-        let Phase::Attaching(config, _) = &self.phase else { return };
+        let Phase::Attaching(config) = &self.phase else { return };
         let config = config.clone();
         match outcome {
             Ok(()) => {
@@ -270,8 +252,8 @@ impl Handshake {
                 }
             }
             Err(reason) => {
-                self.phase = Phase::Doubting(config, reason);
-                self.actions.push(Action::ReadFrontend);
+                self.phase = Phase::Waiting;
+                self.fail(&reason);
             }
         }
     }
@@ -301,9 +283,7 @@ impl Handshake {
     }
 
     fn read(&mut self, attachment: Attachment) {
-        if !matches!(self.phase, Phase::Serving(_)) {
-            self.phase = Phase::Reading(attachment);
-        }
+        self.phase = Phase::Reading(attachment);
         self.actions.push(Action::ReadFrontend);
     }
 
@@ -333,7 +313,7 @@ impl Handshake {
     }
 
     fn detach(&mut self) {
-        if matches!(self.phase, Phase::Serving(_) | Phase::Attaching(..)) {
+        if matches!(self.phase, Phase::Serving(_) | Phase::Attaching(_)) {
             self.actions.push(Action::Detach);
         }
     }

@@ -45,7 +45,7 @@ impl Offer {
             KeyChange::flag(FEATURE_RX_COPY, true),
             KeyChange::flag(FEATURE_RX_FLIP, false),
             KeyChange::flag(FEATURE_SPLIT_EVENT_CHANNELS, self.split_event_channels),
-            KeyChange::set(MULTI_QUEUE_MAX_QUEUES, self.queues_max),
+            KeyChange::number(MULTI_QUEUE_MAX_QUEUES, self.queues_max),
         ];
         changes.extend(self.features.changes());
         changes
@@ -117,20 +117,22 @@ impl FrontendConfig {
         })
     }
 
-    /// The keys, and the removal of all that an earlier answer to an offer of `queues_max` queues
-    /// may have left: a backend refuses both kinds of queue keys side by side.
-    pub(crate) fn changes(&self, queues_max: u16) -> Vec<KeyChange> {
+    /// The keys, and the removal of those of up to `stale_max` queues that an earlier answer may
+    /// have left: a backend refuses both kinds of queue keys side by side.
+    pub(crate) fn changes(&self, stale_max: usize) -> Vec<KeyChange> {
         let count = self.queues.len();
         let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));
-        let dirs = (0..usize::from(queues_max).max(count)).map(queue_dir).map(KeyChange::Remove);
+        let dirs = (0..stale_max.max(count)).map(queue_dir).map(KeyChange::Remove);
         let mut changes: Vec<KeyChange> = flat.chain(dirs).collect();
         changes.push(KeyChange::flag(REQUEST_RX_COPY, true));
         changes.push(KeyChange::flag(FEATURE_RX_NOTIFY, self.rx_notify));
-        changes.push(KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count));
+        changes.push(KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count.to_string()));
         changes.extend(self.features.changes());
         for (index, queue) in self.queues.iter().enumerate() {
             let prefix = prefix(index, count);
-            let mut set = |key, value| changes.push(KeyChange::set(prefix.clone() + key, value));
+            let mut set = |key: &str, value: u32| {
+                changes.push(KeyChange::number(&format!("{prefix}{key}"), value));
+            };
             set(TX_RING_REF, queue.tx_ring_ref.0);
             set(RX_RING_REF, queue.rx_ring_ref.0);
             match queue.events {
@@ -189,5 +191,201 @@ fn take(keys: &Keys, taken: &mut BTreeMap<u32, String>, key: &str) -> Result<u32
             taken.insert(value, path);
             Ok(value)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_datapath::OffloadCaps;
+
+    use super::*;
+
+    const OFFER: Offer = Offer {
+        queues_max: 4,
+        split_event_channels: true,
+        features: Features {
+            scatter_gather: true,
+            checksum_v4: true,
+            checksum_v6: true,
+            gso_v4: true,
+            gso_v6: true,
+        },
+    };
+
+    /// As a Linux guest with two queues wrote them.
+    const TWO_QUEUES: &[(&str, &str)] = &[
+        ("backend", "/local/domain/0/backend/vif/2/0"),
+        ("backend-id", "0"),
+        ("state", "4"),
+        ("handle", "0"),
+        ("mac", "00:16:3e:00:00:02"),
+        ("trusted", "1"),
+        ("mtu", "1500"),
+        ("xdp-headroom", "0"),
+        ("multi-queue-num-queues", "2"),
+        ("queue-0", ""),
+        ("queue-0/tx-ring-ref", "1032"),
+        ("queue-0/rx-ring-ref", "1033"),
+        ("queue-0/event-channel-tx", "15"),
+        ("queue-0/event-channel-rx", "16"),
+        ("queue-1", ""),
+        ("queue-1/tx-ring-ref", "1034"),
+        ("queue-1/rx-ring-ref", "1035"),
+        ("queue-1/event-channel-tx", "17"),
+        ("queue-1/event-channel-rx", "18"),
+        ("request-rx-copy", "1"),
+        ("feature-rx-notify", "1"),
+        ("feature-sg", "1"),
+        ("feature-gso-tcpv4", "1"),
+        ("feature-gso-tcpv6", "1"),
+        ("feature-ipv6-csum-offload", "1"),
+    ];
+
+    /// As a small frontend without multi-queue or split event channels writes them.
+    const MINIMAL: &[(&str, &str)] = &[
+        ("state", "4"),
+        ("tx-ring-ref", "520"),
+        ("rx-ring-ref", "521"),
+        ("event-channel", "9"),
+        ("request-rx-copy", "1"),
+    ];
+
+    fn keys(of: &[(&str, &str)], changed: &[(&str, Option<&str>)]) -> Keys {
+        let own = |text: &str| text.to_owned();
+        let mut values: BTreeMap<String, String> =
+            of.iter().map(|(key, value)| (own(key), own(value))).collect();
+        for (key, value) in changed {
+            match value {
+                Some(value) => drop(values.insert(own(key), own(value))),
+                None => drop(values.remove(*key)),
+            }
+        }
+        Keys::new("/f", values)
+    }
+
+    fn refusal(of: &[(&str, &str)], changed: &[(&str, Option<&str>)]) -> String {
+        let read = FrontendConfig::read(&keys(of, changed), &OFFER);
+        read.expect_err("the keys are wrong").to_string()
+    }
+
+    #[test]
+    fn the_keys_of_a_linux_guest_are_read() {
+        let keys = keys(TWO_QUEUES, &[]);
+        let config = FrontendConfig::read(&keys, &OFFER).expect("the keys are good");
+        assert_eq!(config.features.caps(), OffloadCaps::ALL);
+        assert!(config.rx_notify);
+        let split = |tx, rx| EventPorts::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) };
+        let queue = |tx, rx, events| QueueConfig {
+            tx_ring_ref: GrantRef(tx),
+            rx_ring_ref: GrantRef(rx),
+            events,
+        };
+        let queues = [queue(1032, 1033, split(15, 16)), queue(1034, 1035, split(17, 18))];
+        assert_eq!(config.queues, queues);
+        assert_eq!(keys.mtu(), Ok(1500));
+        assert!(keys.mac().is_ok_and(|mac| mac.is_some()));
+    }
+
+    #[test]
+    fn the_keys_of_a_small_frontend_are_read() {
+        let config = FrontendConfig::read(&keys(MINIMAL, &[]), &OFFER).expect("the keys are good");
+        let [queue] = config.queues.as_slice() else { panic!("one queue") };
+        assert_eq!(queue.events, EventPorts::Single(EvtchnPort(9)));
+        assert!(!config.rx_notify && !config.features.scatter_gather);
+        assert!(config.features.checksum_v4 && !config.features.checksum_v6);
+    }
+
+    #[test]
+    fn what_a_frontend_writes_is_what_a_backend_reads_whatever_was_there_before() {
+        let queue = |n: u32| QueueConfig {
+            tx_ring_ref: GrantRef(n),
+            rx_ring_ref: GrantRef(n + 1),
+            events: EventPorts::Split { tx: EvtchnPort(n), rx: EvtchnPort(n + 1) },
+        };
+        let mut store: BTreeMap<String, String> = BTreeMap::new();
+        for count in [1, 4, 2, 1, 3] {
+            let queues = (0..count).map(|n| queue(n * 2)).collect();
+            let features = Features::from(OffloadCaps::NONE);
+            let config = FrontendConfig { queues, features, rx_notify: true };
+            for change in config.changes(4) {
+                match change {
+                    KeyChange::Set(key, value) => drop(store.insert(key, value)),
+                    KeyChange::Remove(key) => {
+                        store.retain(|k, _| *k != key && !k.starts_with(&format!("{key}/")));
+                    }
+                }
+            }
+            let read = FrontendConfig::read(&Keys::new("/f", store.clone()), &OFFER);
+            assert_eq!(read, Ok(config));
+        }
+    }
+
+    #[test]
+    fn what_a_backend_offers_is_what_a_frontend_reads() {
+        let changes = OFFER.changes().into_iter().filter_map(|change| match change {
+            KeyChange::Set(key, value) => Some((key, value)),
+            KeyChange::Remove(_) => None,
+        });
+        assert_eq!(Offer::read(&Keys::new("/b", changes)), Ok(OFFER));
+        let bare = Offer::read(&keys(&[("feature-rx-copy", "1")], &[])).expect("it is enough");
+        assert_eq!((bare.queues_max, bare.split_event_channels), (1, false));
+        assert!(Offer::read(&keys(&[], &[])).is_err());
+    }
+
+    #[test]
+    fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
+        for (n, text) in [("0", "0"), ("5", "5"), ("4294967295", "4294967295")] {
+            let refusal = refusal(TWO_QUEUES, &[("multi-queue-num-queues", Some(n))]);
+            let expected =
+                format!("/f/multi-queue-num-queues asks for {text} queues, expected 1 to 4");
+            assert_eq!(refusal, expected);
+        }
+        let refusal = refusal(TWO_QUEUES, &[("multi-queue-num-queues", Some("-1"))]);
+        assert!(refusal.contains("is \"-1\", expected a number"), "{refusal}");
+    }
+
+    #[test]
+    fn flat_keys_beside_several_queues_are_refused() {
+        for key in QUEUE_KEYS {
+            let refusal = refusal(TWO_QUEUES, &[(key, Some("7"))]);
+            let expected =
+                format!("/f/{key} is there beside 2 queue directories, expected to be absent");
+            assert_eq!(refusal, expected);
+        }
+    }
+
+    #[test]
+    fn missing_unreadable_and_repeated_keys_are_refused_by_name() {
+        for (key, value, text) in [
+            ("queue-1/tx-ring-ref", None, "/f/queue-1/tx-ring-ref is missing"),
+            ("queue-1/event-channel-rx", None, "/f/queue-1/event-channel-rx is missing"),
+            ("queue-0/rx-ring-ref", Some(""), "/f/queue-0/rx-ring-ref is \"\", expected a number"),
+            ("queue-0/rx-ring-ref", Some("4294967296"), "is \"4294967296\", expected a number"),
+            (
+                "queue-1/tx-ring-ref",
+                Some("1033"),
+                "/f/queue-1/tx-ring-ref is 1033, as is /f/queue-0/rx-ring-ref",
+            ),
+            (
+                "queue-1/event-channel-tx",
+                Some("16"),
+                "/f/queue-1/event-channel-tx is 16, as is /f/queue-0/event-channel-rx",
+            ),
+            ("request-rx-copy", None, "/f/request-rx-copy is not 1"),
+            ("feature-sg", Some("on"), "/f/feature-sg is \"on\", expected a number"),
+        ] {
+            let refusal = refusal(TWO_QUEUES, &[(key, value)]);
+            assert!(refusal.contains(text), "{refusal}");
+        }
+        let long = "\u{7}".repeat(4000);
+        assert!(refusal(TWO_QUEUES, &[("queue-0/tx-ring-ref", Some(&long))]).len() < 150);
+    }
+
+    #[test]
+    fn split_event_channels_that_were_not_offered_are_refused() {
+        let offer = Offer { split_event_channels: false, ..OFFER };
+        let read = FrontendConfig::read(&keys(TWO_QUEUES, &[]), &offer);
+        let error = read.expect_err("they were not offered").to_string();
+        assert_eq!(error, "/f/queue-0/event-channel is missing");
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! A frontend may end its grants only after the backend has let go of them, so it never releases
 //! its queues before it has seen the backend at `Closing` or later.
+//!
+//! It believes an `InitWait` only if the backend has followed it to `Closed` since it last had
+//! keys there, also when those were an earlier run's: else the offer could be meant for its
+//! predecessor, and a farewell to that one could be taken for one to it.
 
 use crate::config::{FrontendConfig, Offer, QueueConfig};
 use crate::features::Features;
@@ -31,6 +35,8 @@ pub enum QueueCount {
 pub enum Input {
     /// The frontend begins; also after it was restarted, and has nothing of what it had before.
     Start {
+        /// The frontend's state as found in XenStore.
+        own: XenbusState,
         /// The backend's state as found in XenStore.
         peer: XenbusState,
     },
@@ -59,7 +65,7 @@ pub enum Action {
     ReadBackend,
     /// Make queues, grant their rings, and answer with [`Input::Allocated`].
     Allocate(Allocation),
-    /// End all grants and event channels.
+    /// End all grants and event channels, if there are any.
     Release,
     /// The link is up or down.
     Carrier(Carrier),
@@ -95,6 +101,9 @@ pub struct Handshake {
     wish: Wish,
     phase: Phase,
     own: XenbusState,
+    peer: XenbusState,
+    /// The most queues whose keys this frontend has written.
+    written_max: usize,
     actions: Vec<Action>,
 }
 
@@ -118,6 +127,8 @@ enum Phase {
     AwaitingClosed,
     /// Nothing is granted. The backend may offer again.
     Closed,
+    /// As before, but what the backend offers is of no use to us.
+    GaveUp,
     Finished,
 }
 
@@ -125,13 +136,15 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Reconnect,
+    GiveUp,
     Finish,
 }
 
 impl Handshake {
     /// A frontend with this wish. Feed it [`Input::Start`].
     pub fn new(wish: Wish) -> Handshake {
-        Handshake { wish, phase: Phase::Idle, own: XenbusState::Unknown, actions: Vec::new() }
+        let (own, peer) = (XenbusState::Unknown, XenbusState::Unknown);
+        Handshake { wish, phase: Phase::Idle, own, peer, written_max: 0, actions: Vec::new() }
     }
 
     /// The state that this end has written.
@@ -149,9 +162,9 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { peer }, _) => self.initialise(peer),
+            (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
             (Input::Stop | Input::Gone, Phase::Idle) => self.finish(),
-            (_, Phase::Idle) => {}
+            (_, Phase::Idle) | (Input::Start { .. }, _) => {}
             (Input::BackendState(state), _) => self.backend_state(state),
             (Input::BackendKeys(keys), Phase::Reading) => self.offered(&keys),
             (Input::Allocated(outcome), Phase::Allocating(offer)) => self.allocated(outcome, offer),
@@ -168,10 +181,22 @@ impl Handshake {
         std::mem::take(&mut self.actions)
     }
 
+    fn start(&mut self, own: XenbusState, peer: XenbusState) {
+        self.peer = peer;
+        match own {
+            XenbusState::Unknown | Initialising => self.initialise(),
+            // An earlier run has left, and the backend has followed it, or is about to.
+            Closed if peer == InitWait || peer.is_gone() => self.initialise(),
+            Closed => self.phase = Phase::AwaitingClosed,
+            _ => self.leave(Then::Reconnect),
+        }
+    }
+
     fn backend_state(&mut self, state: XenbusState) {
+        self.peer = state;
         match (self.phase, state) {
             (Phase::AwaitingOffer, InitWait) => self.read(),
-            (Phase::Closed, InitWait) => self.initialise(InitWait),
+            (Phase::Closed, InitWait) => self.initialise(),
             (Phase::AwaitingBackend, Connected) => {
                 self.phase = Phase::Running;
                 self.actions.push(Action::Carrier(Carrier::Up));
@@ -184,13 +209,14 @@ impl Handshake {
             // The backend started afresh and does not know of us.
             (Phase::Running, InitWait) => {
                 self.release();
-                self.initialise(InitWait);
+                self.initialise();
             }
             (Phase::Leaving(then), state) if has_let_go(state) => {
                 self.release();
                 self.set_state(Closed);
                 match then {
                     Then::Finish => self.finish(),
+                    Then::GiveUp => self.phase = Phase::GaveUp,
                     Then::Reconnect => {
                         self.phase = Phase::AwaitingClosed;
                         self.backend_state(state);
@@ -198,7 +224,7 @@ impl Handshake {
                 }
             }
             (Phase::AwaitingClosed, Closed | InitWait | XenbusState::Unknown) => {
-                self.initialise(state);
+                self.initialise();
             }
             _ => {}
         }
@@ -233,7 +259,9 @@ impl Handshake {
             Ok(queues) => {
                 let features = self.wish.features;
                 let config = FrontendConfig { queues, features, rx_notify: true };
-                self.actions.push(Action::WriteKeys(config.changes(offer.queues_max)));
+                self.written_max = self.written_max.max(offer.queues_max.into());
+                self.written_max = self.written_max.max(config.queues.len());
+                self.actions.push(Action::WriteKeys(config.changes(self.written_max)));
                 self.phase = Phase::AwaitingBackend;
                 // Straight to Connected, as Linux does: there is nothing left to wait for.
                 self.set_state(Connected);
@@ -247,7 +275,7 @@ impl Handshake {
         match self.phase {
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Reconnect),
             // A backend that refused us waits until we start over.
-            Phase::Closed => self.initialise(XenbusState::Unknown),
+            Phase::Closed | Phase::GaveUp => self.initialise(),
             _ => {}
         }
     }
@@ -256,7 +284,8 @@ impl Handshake {
         match self.phase {
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
             Phase::Leaving(_) => self.phase = Phase::Leaving(Then::Finish),
-            Phase::Closed | Phase::AwaitingClosed => self.finish(),
+            Phase::Closed | Phase::GaveUp | Phase::AwaitingClosed => self.finish(),
+            _ if self.peer == InitWait => self.leave(Then::Finish),
             _ => {
                 self.set_state(Closed);
                 self.finish();
@@ -264,16 +293,20 @@ impl Handshake {
         }
     }
 
+    /// Tells the backend to let go, and waits until it has.
     fn leave(&mut self, then: Then) {
-        self.actions.push(Action::Carrier(Carrier::Down));
+        if matches!(self.phase, Phase::AwaitingBackend | Phase::Running) {
+            self.actions.push(Action::Carrier(Carrier::Down));
+        }
         self.phase = Phase::Leaving(then);
         self.set_state(Closing);
+        self.backend_state(self.peer);
     }
 
-    fn initialise(&mut self, peer: XenbusState) {
+    fn initialise(&mut self) {
         self.phase = Phase::AwaitingOffer;
         self.set_state(Initialising);
-        self.backend_state(peer);
+        self.backend_state(self.peer);
     }
 
     fn read(&mut self) {
@@ -287,8 +320,7 @@ impl Handshake {
 
     fn give_up(&mut self, reason: String) {
         self.actions.push(Action::ReportError(reason));
-        self.set_state(Closed);
-        self.phase = Phase::Closed;
+        self.leave(Then::GiveUp);
     }
 
     fn release(&mut self) {

@@ -234,11 +234,15 @@ pub(crate) enum Absent {
 }
 
 impl KeyChange {
-    pub(crate) fn set(key: impl Into<String>, value: impl ToString) -> KeyChange {
-        KeyChange::Set(key.into(), value.to_string())
+    pub(crate) fn set(key: &str, value: impl Into<String>) -> KeyChange {
+        KeyChange::Set(key.to_owned(), value.into())
+    }
+
+    pub(crate) fn number(key: &str, value: impl Into<u64>) -> KeyChange {
+        KeyChange::set(key, value.into().to_string())
     }
 
     pub(crate) fn flag(key: &str, is_set: bool) -> KeyChange {
-        KeyChange::set(key, u8::from(is_set))
+        KeyChange::number(key, u8::from(is_set))
     }
 }

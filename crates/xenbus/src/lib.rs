@@ -8,7 +8,7 @@
 //! # The shell's part
 //!
 //! * Watch the other end's `state` node, and feed its *current* value at every event. Events may
-//!   be merged or repeated.
+//!   be merged or repeated. Where a state node is missing, feed [`XenbusState::Unknown`].
 //! * Carry out the actions of one input in order. Actions that ask for an answer (`Read…`,
 //!   `Attach`, `Allocate`) come last, and the answer is the next input.
 

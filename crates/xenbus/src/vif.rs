@@ -103,8 +103,8 @@ impl Device {
     pub fn backend_changes(&self) -> Vec<KeyChange> {
         let mut changes = vec![
             KeyChange::set(FRONTEND, self.vif.frontend_dir()),
-            KeyChange::set(FRONTEND_ID, self.vif.frontend),
-            KeyChange::set(ONLINE, 1),
+            KeyChange::number(FRONTEND_ID, self.vif.frontend.0),
+            KeyChange::flag(ONLINE, true),
         ];
         changes.extend(self.common());
         changes
@@ -114,8 +114,8 @@ impl Device {
     pub fn frontend_changes(&self) -> Vec<KeyChange> {
         let mut changes = vec![
             KeyChange::set(BACKEND, self.vif.backend_dir()),
-            KeyChange::set(BACKEND_ID, self.vif.backend),
-            KeyChange::set(MTU, self.mtu),
+            KeyChange::number(BACKEND_ID, self.vif.backend.0),
+            KeyChange::number(MTU, self.mtu),
         ];
         changes.extend(self.common());
         changes
@@ -123,13 +123,13 @@ impl Device {
 
     /// What asks a backend to let go of its vif for good; changes of the backend's directory.
     pub fn removal_changes() -> Vec<KeyChange> {
-        vec![KeyChange::set(ONLINE, 0), KeyChange::set(STATE, XenbusState::Closing.value())]
+        vec![KeyChange::flag(ONLINE, false), KeyChange::set(STATE, XenbusState::Closing.value())]
     }
 
     fn common(&self) -> [KeyChange; 3] {
         [
-            KeyChange::set(HANDLE, self.vif.handle),
-            KeyChange::set(MAC, self.mac),
+            KeyChange::number(HANDLE, self.vif.handle),
+            KeyChange::set(MAC, self.mac.to_string()),
             KeyChange::set(STATE, XenbusState::Initialising.value()),
         ]
     }
