@@ -13,7 +13,7 @@ use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap};
 use ringway_worker::{Attachment, Forwarding, Placement};
 use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, QueueCount, Wish};
-use ringway_xenbus::{EventPorts, Features, QueueConfig, Vif};
+use ringway_xenbus::{Features, QueueConfig, Vif};
 use ringway_xenstore::{Client, device};
 
 use crate::port::FrontendPort;
@@ -144,18 +144,7 @@ impl<H: Hypervisor> Nic<H> {
             self.counters.push(counters);
             self.idle.push(queue);
         }
-        let config = |queue: &Queue<H>| {
-            let refs = queue.refs();
-            QueueConfig {
-                tx_ring_ref: refs.tx_ring,
-                rx_ring_ref: refs.rx_ring,
-                events: match refs.events {
-                    ringway_netfront::EventPorts::Split { tx, rx } => EventPorts::Split { tx, rx },
-                    ringway_netfront::EventPorts::Single(both) => EventPorts::Single(both),
-                },
-            }
-        };
-        Ok(self.idle.iter().map(config).collect())
+        Ok(self.idle.iter().map(VifQueue::config).collect())
     }
 
     /// Ends the grants of all queues.

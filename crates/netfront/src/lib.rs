@@ -18,42 +18,18 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
+use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
-use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_xenbus::{EventPorts, QueueConfig};
 
 use buffers::Buffers;
-
-/// The event channel ports of a queue, for XenStore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventPorts {
-    /// `event-channel-tx` and `event-channel-rx`.
-    Split {
-        /// For the tx ring.
-        tx: EvtchnPort,
-        /// For the rx ring.
-        rx: EvtchnPort,
-    },
-    /// `event-channel`.
-    Single(EvtchnPort),
-}
-
-/// What the backend needs to know of a queue, for XenStore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueRefs {
-    /// `tx-ring-ref`.
-    pub tx_ring: GrantRef,
-    /// `rx-ring-ref`.
-    pub rx_ring: GrantRef,
-    /// `event-channel*`.
-    pub events: EventPorts,
-}
 
 /// One queue of a vif: rings, buffers and events, owned by one worker.
 pub struct VifQueue<G: GrantTable, E> {
     grants: G,
     tx: FrontRing<Tx>,
     rx: FrontRing<Rx>,
-    refs: QueueRefs,
+    config: QueueConfig,
     events: QueueEvents<E>,
     /// Work that the backend accepts undone.
     caps: OffloadCaps,
@@ -112,7 +88,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             grants,
             tx: FrontRing::new(rings.page(0)),
             rx: FrontRing::new(rings.page(1)),
-            refs: QueueRefs { tx_ring: rings.gref(0), rx_ring: rings.gref(1), events: ports },
+            config: QueueConfig {
+                tx_ring_ref: rings.gref(0),
+                rx_ring_ref: rings.gref(1),
+                events: ports,
+            },
             events,
             caps: OffloadCaps::NONE,
             counters,
@@ -132,8 +112,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 
     /// What to write to XenStore.
-    pub fn refs(&self) -> QueueRefs {
-        self.refs
+    pub fn config(&self) -> QueueConfig {
+        self.config
     }
 
     /// Says what the backend can take, once its keys are known.

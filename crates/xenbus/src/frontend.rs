@@ -199,6 +199,10 @@ impl Handshake {
             (Phase::Closed, InitWait) => self.initialise(),
             (Phase::AwaitingBackend, Connected) => {
                 self.phase = Phase::Running;
+                // Accepted once, it is a wish from now on: the host may come to offer less.
+                if let QueueCount::Exactly(count) = self.wish.queues {
+                    self.wish.queues = QueueCount::AtMost(count);
+                }
                 self.actions.push(Action::Carrier(Carrier::Up));
             }
             (Phase::AwaitingBackend | Phase::Running, state) if has_let_go(state) => {
