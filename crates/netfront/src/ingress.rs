@@ -29,7 +29,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
-        let count = self.rx.peek_responses(&mut self.rx_responses)?;
+        let count = self.rx.peek_responses(&mut *self.rx_responses)?;
         let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
         while consumed < count && !into.is_full() {
             let window = &self.rx_responses[consumed..count];

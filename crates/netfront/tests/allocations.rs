@@ -28,8 +28,8 @@ fn a_packet_takes_nothing_from_the_heap() {
     let mut front = ringway_netfront::VifQueue::new(domain.clone(), HOST, front_events, counters())
         .expect("a new guest has memory");
     let mut memory = domain.clone();
-    let refs = front.refs();
-    let [tx_ring, rx_ring] = [refs.tx_ring, refs.rx_ring]
+    let refs = front.config();
+    let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref]
         .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
     let parts = QueueParts {
         peer: GUEST,

@@ -7,8 +7,8 @@ use serde::Deserialize;
 const ROWS: [&[&str]; 7] = [
     &["wire"],
     &["sys", "datapath"],
-    &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus", "xenstore"],
-    &["netback", "netfront", "emu", "xen", "worker"],
+    &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
+    &["netback", "netfront", "emu", "xen", "worker", "xenstore"],
     &["backend", "frontend"],
     &["lab", "model", "doctor", "bench", "sim"],
     &["ringway", "xtask"],

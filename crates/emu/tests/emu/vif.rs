@@ -11,8 +11,8 @@ use ringway_datapath::{
 use ringway_emu::{EmuEvent, EmuHypervisor, EmuMemory, NewDomain, Role};
 use ringway_hypervisor::{Access, Direction, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts};
-use ringway_netfront::{EventPorts, QueueRefs};
 use ringway_wire::DomId;
+use ringway_xenbus::{EventPorts, QueueConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::host::Host;
@@ -35,11 +35,11 @@ fn frontend(guest: &EmuHypervisor) -> Front {
     front
 }
 
-fn backend(host: &EmuHypervisor, guest: DomId, refs: QueueRefs) -> Back {
-    let EventPorts::Split { tx, rx } = refs.events else { panic!("two channels were made") };
+fn backend(host: &EmuHypervisor, guest: DomId, queue: QueueConfig) -> Back {
+    let EventPorts::Split { tx, rx } = queue.events else { panic!("two channels were made") };
     let bind = |port| host.bind_interdomain(guest, port).expect("the port is meant for us");
     let mut memory = host.memory().expect("domain 0 reaches other domains' memory");
-    let [tx_ring, rx_ring] = [refs.tx_ring, refs.rx_ring]
+    let [tx_ring, rx_ring] = [queue.tx_ring_ref, queue.rx_ring_ref]
         .map(|gref| memory.map(guest, gref, Access::ReadWrite).expect("the rings are granted"));
     let parts = QueueParts {
         peer: guest,
@@ -109,7 +109,7 @@ fn frames_go_to_the_backend_and_come_back() {
     let guest_id = toolstack.create_domain(new).expect("there is room");
     let guest = host.connect(guest_id);
     let mut front = frontend(&guest);
-    let back = backend(&toolstack, guest_id, front.refs());
+    let back = backend(&toolstack, guest_id, front.config());
     thread::scope(|scope| {
         scope.spawn(|| echo(back));
         let fds = wakers(&front);
@@ -150,9 +150,9 @@ fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
     let guest_id = toolstack.create_domain(new).expect("there is room");
     let guest = host.connect(guest_id);
     let mut front = frontend(&guest);
-    let refs = front.refs();
+    let config = front.config();
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-    let first = backend(&toolstack, guest_id, refs);
+    let first = backend(&toolstack, guest_id, config);
     let mut waiting: FrameQueue = (0..10)
         .map(|number| {
             let mut frame = pool.take(60).expect("the pool has room");
@@ -164,7 +164,7 @@ fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
     drop(first);
     host.settle();
 
-    let mut next = backend(&toolstack, guest_id, refs);
+    let mut next = backend(&toolstack, guest_id, config);
     let mut frames = FrameBatch::new();
     next.ingress(&mut pool, &mut frames).expect("the guest is honest");
     let numbers: Vec<u8> = frames.iter().map(|frame| frame.bytes()[0]).collect();

@@ -41,8 +41,8 @@ impl Bench {
         let front = VifQueue::new(domain.clone(), HOST, front_events, Arc::clone(&counters));
         let mut front = front.expect("a new guest has memory");
         front.set_caps(OffloadCaps::ALL);
-        let refs = front.refs();
-        let mappings = [refs.tx_ring, refs.rx_ring]
+        let refs = front.config();
+        let mappings = [refs.tx_ring_ref, refs.rx_ring_ref]
             .map(|gref| domain.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
         let [tx_page, rx_page] = [0, 1].map(|ring| mappings[ring].pages().clone());
         let tx = BackRing::attach(tx_page.clone()).expect("a new ring is sound");

@@ -26,8 +26,8 @@ fn pair() -> (Domain, Front, Back) {
         Front::new(domain.clone(), HOST, front_events, counters()).expect("a new guest has memory");
     front.set_caps(OffloadCaps::ALL);
     let mut memory = domain.clone();
-    let refs = front.refs();
-    let [tx_ring, rx_ring] = [refs.tx_ring, refs.rx_ring]
+    let refs = front.config();
+    let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref]
         .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
     let back = Back::attach(QueueParts {
         peer: GUEST,
@@ -161,9 +161,9 @@ fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() 
         front.egress(&mut queue, &mut pool).expect("the backend is honest");
         if round % 3 == 0 {
             // The new one finds the ring as the old one left it.
-            let refs = front.refs();
+            let refs = front.config();
             let mut memory = domain.clone();
-            let [tx_ring, rx_ring] = [refs.tx_ring, refs.rx_ring].map(|gref| {
+            let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref].map(|gref| {
                 memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted")
             });
             let (_, events) = Event::split_pair();
