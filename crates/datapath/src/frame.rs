@@ -148,7 +148,6 @@ impl PoolBudget {
 /// It allocates only while it warms up: buffers come back through [`recycle`](FramePool::recycle)
 /// and are handed out again, the most recently used, cache-warm one first.
 #[derive(Debug)]
-#[allow(clippy::vec_box, reason = "buffers move between pools and frames without a copy")]
 pub struct FramePool {
     budget: Arc<PoolBudget>,
     small: Vec<SmallBuffer>,

@@ -23,6 +23,7 @@ pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
 /// Data slots of one packet, from which on the guest is taken for malicious
 /// (netif b2: `fatal_skb_slots`).
 const FATAL_SLOTS: usize = 20;
+//= netif.h: slots-min
 /// Data slots that are still served: the first and 18 more (netif a2, `NR_SLOTS_MIN`).
 const SLOTS_MAX: usize = 19;
 /// The shortest frame: an Ethernet header.
@@ -132,7 +133,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             let status = if packet.verdict.is_ok() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
             for (index, slot) in own.iter().enumerate() {
                 let is_extra = (1..=packet.extras).contains(&index);
+                //= netif.h: extra-null
                 let status = if is_extra { NETIF_RSP_NULL } else { status };
+                //= netif.h: id-echo
                 self.tx.push_response(TxResponse { id: slot.id, status });
             }
             slots = others;
@@ -185,9 +188,11 @@ impl Parsed {
 /// `None` if its end lies behind what was peeked at; a fault if it lies behind what was produced.
 /// The order of slots is: first, extras, further data (netif a3).
 fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, PeerFault> {
+    //= netif.h: packet-published-whole
     let missing = |have: usize| if is_all { Err(cut_off(consumer, have)) } else { Ok(None) };
     let Some(first) = slots.first() else { return Ok(None) };
 
+    //= netif.h: slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
     let mut extras = 0;
     let mut more_extras = first.flags & NETTXF_EXTRA_INFO != 0;
@@ -239,6 +244,7 @@ fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Pars
 /// A slot must not reach over the end of its page (netif b2, and a7: one that does would spoil
 /// the whole batch on real Xen).
 fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
+    //= netif.h: slot-in-page
     let end = u32::from(offset) + size;
     if usize::try_from(end).is_ok_and(|end| end <= PAGE_SIZE) {
         return Ok(());
@@ -248,6 +254,7 @@ fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
 }
 
 fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
+    //= netif.h: extra-types
     if extra.kind == EXTRA_TYPE_NONE || extra.kind >= EXTRA_TYPE_MAX {
         return Err(PeerFault::BadExtra { ring: "tx", kind: extra.kind });
     }
@@ -256,6 +263,7 @@ fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
 
 fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
     let (size, kind) = extra.gso();
+    //= netif.h: gso-extra
     Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "tx", kind, size })
 }
 
@@ -283,12 +291,14 @@ fn plan_copies<'a>(
 ) {
     let local = u16::try_from(local).expect("a batch is small");
     let further: u32 = data.clone().skip(1).map(|slot| u32::from(slot.size)).sum();
+    //= netif.h: first-size-is-total
     let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
     let mut local_offset = 0;
     copies.extend(data.enumerate().filter_map(|(index, slot)| {
         let len = if index == 0 { first_len } else { slot.size };
         let at = local_offset;
         local_offset += u32::from(len);
+        //= netif.h: empty-slot
         (len > 0).then_some(GrantCopy {
             gref: GrantRef(slot.gref),
             offset: slot.offset,
