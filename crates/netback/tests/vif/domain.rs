@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringway_hypervisor::{
@@ -222,13 +223,24 @@ impl GrantTable for Domain {
 pub(crate) struct Event {
     ours: Arc<OwnedFd>,
     theirs: Arc<OwnedFd>,
+    is_broken: Arc<AtomicBool>,
 }
 
 impl Event {
     pub(crate) fn pair() -> (Event, Event) {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let [a, b] = [(); 2].map(|()| Arc::new(eventfd(0, flags).expect("eventfd works")));
-        (Event { ours: a.clone(), theirs: b.clone() }, Event { ours: b, theirs: a })
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let event = |ours: &Arc<_>, theirs: &Arc<_>| {
+            let (ours, theirs) = (Arc::clone(ours), Arc::clone(theirs));
+            Event { ours, theirs, is_broken: Arc::clone(&is_broken) }
+        };
+        (event(&a, &b), event(&b, &a))
+    }
+
+    /// Lets no event through any more, from either end.
+    pub(crate) fn break_channel(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
     }
 
     /// Two channels, one a direction: the frontend's ends and the backend's.
@@ -251,6 +263,9 @@ impl EventChannel for Event {
     }
 
     fn notify(&self) -> io::Result<()> {
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err(io::Error::other("refused by the test"));
+        }
         rustix::io::write(&self.theirs, &1_u64.to_ne_bytes())?;
         Ok(())
     }

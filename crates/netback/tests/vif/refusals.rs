@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ringway_datapath::{DropReason, Frame, FrameBatch, FrameQueue, PeerFault, Port, PortDown};
-use ringway_hypervisor::{Access, ForeignMemory};
+use ringway_hypervisor::{Access, ForeignMemory, QueueEvents};
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, ExtraInfo, NETIF_RSP_ERROR, NETIF_RSP_OKAY,
@@ -285,6 +285,23 @@ fn frames_that_were_not_filled_never_leave_the_port() {
     assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
     let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
     assert_eq!(found, [&pattern(50, 90)[..]]);
+}
+
+#[test]
+fn an_event_that_cannot_be_sent_lets_no_failed_frame_through() {
+    let mut bench = Bench::new();
+    let good = bench.packet(0, &[&pattern(1, 60)]);
+    let mut bad = bench.packet(1, &[&pattern(2, 60)]);
+    bad[0].gref = u32::MAX;
+    let _ = bench.send(&bad);
+    let _ = bench.send(&good);
+    let QueueEvents::Split { tx, .. } = &bench.events else { panic!("two channels were made") };
+    tx.break_channel();
+    let mut frames = FrameBatch::new();
+    let result = Port::ingress(&mut bench.back, &mut bench.pool, &mut frames);
+    assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
+    let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
+    assert_eq!(found, [&pattern(1, 60)[..]]);
 }
 
 #[test]
