@@ -26,7 +26,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ringway_datapath::headers::MacAddr;
+use ringway_datapath::MacAddr;
 
 use crate::{PortId, Ticks};
 

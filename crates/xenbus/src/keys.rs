@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::mac::MacAddress;
 use crate::state::XenbusState;
+use ringway_datapath::MacAddr;
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -150,9 +150,9 @@ impl Keys {
     ///
     /// # Errors
     /// [`BadKeys::Unreadable`] when it is none.
-    pub fn mac(&self) -> Result<Option<MacAddress>, BadKeys> {
+    pub fn mac(&self) -> Result<Option<MacAddr>, BadKeys> {
         let parse = |text| {
-            MacAddress::parse(text).ok_or_else(|| self.unreadable(MAC, text, "an Ethernet address"))
+            MacAddr::parse(text).ok_or_else(|| self.unreadable(MAC, text, "an Ethernet address"))
         };
         self.text(MAC).map(parse).transpose()
     }

@@ -17,13 +17,12 @@ mod config;
 mod features;
 pub mod frontend;
 pub mod keys;
-mod mac;
 mod state;
 mod vif;
 
 pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig};
 pub use features::Features;
 pub use keys::{BadKeys, KeyChange, Keys};
-pub use mac::MacAddress;
+pub use ringway_datapath::MacAddr as MacAddress;
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

@@ -5,8 +5,8 @@ use ringway_wire::DomId;
 use crate::keys::{
     BACKEND, BACKEND_ID, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, MAC, MTU, ONLINE, STATE,
 };
-use crate::mac::MacAddress;
 use crate::state::XenbusState;
+use ringway_datapath::MacAddr;
 
 /// One virtual interface: `handle` counts from 0 in each guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +93,7 @@ pub struct Device {
     /// Which one.
     pub vif: Vif,
     /// The guest's Ethernet address on it.
-    pub mac: MacAddress,
+    pub mac: MacAddr,
     /// Its MTU in bytes.
     pub mtu: u16,
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ringway_datapath::MacAddr;
 use ringway_datapath::OffloadCaps;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Carrier, QueueCount, Wish};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, KeyChange, Keys, MacAddress, Offer, QueueConfig,
-    Vif, XenbusState, backend, frontend,
+    Device, EventPorts, Features, FrontendConfig, KeyChange, Keys, Offer, QueueConfig, Vif,
+    XenbusState, backend, frontend,
 };
 
 pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 0 };
@@ -95,7 +96,7 @@ impl World {
             detached_count: 0,
             reattached_count: 0,
         };
-        let mac = MacAddress([0, 0x16, 0x3e, 0, 0, 2]);
+        let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
         let device = Device { vif: VIF, mac, mtu: 1500 };
         world.change(&VIF.backend_dir(), device.backend_changes());
         world.change(&VIF.frontend_dir(), device.frontend_changes());
