@@ -13,8 +13,10 @@ pub enum Policy {
     /// By port and queue number, once and for all: what the guide's hosts do with VIFs and netback
     /// threads (G14).
     Static,
-    /// By load: a new queue goes to the worker with the fewest, and a worker with much more work
-    /// than another hands a queue over.
+    /// By flow, then by load. Queues of the same number go to the same worker: the hash gives a
+    /// flow the same number at both of its ends, so that a frame need not change workers. A port's
+    /// only queue goes to the worker with the least to do. A worker that cannot get its work done
+    /// hands a queue to one that can.
     #[default]
     Balanced,
 }
@@ -69,6 +71,11 @@ const WORTH_MOVING: u64 = 1000;
 /// The worker for a new queue under `Static`.
 pub(crate) fn static_worker(port: PortId, queue: u16, workers: usize) -> usize {
     (usize::from(port.0) + usize::from(queue)) % workers.max(1)
+}
+
+/// The worker for one of several queues under `Balanced`.
+pub(crate) fn affine_worker(queue: u16, workers: usize) -> usize {
+    usize::from(queue) % workers.max(1)
 }
 
 /// The worker with the least to do, the lowest number among equals.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::gauge::Gauge;
 use crate::idle::Polling;
 use crate::inbox::Inbox;
 use crate::placement::{self, Placement, Policy};
-use crate::round::{Worker, WorkerParts};
+use crate::round::{Public, Worker, WorkerParts};
 
 /// What the control thread asks of a worker.
 pub(crate) enum Command<P> {
@@ -92,13 +92,16 @@ pub struct Attachment<P> {
 
 /// The most workers there can be, whatever the policy.
 pub const WORKERS_MAX: usize = 1024;
+/// Share of its time that a worker must be at work before a queue is taken from it.
+const SATURATED_PERCENT: u32 = 80;
 /// How long a worker may take to answer; it looks after each round, which takes microseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Thread<P> {
     commands: Sender<Command<P>>,
     inbox: Arc<Inbox>,
-    seen: Arc<AtomicU64>,
+    public: Arc<Public>,
+    busy_before: u64,
     handle: JoinHandle<()>,
     slots_used: usize,
     slots_free: Vec<usize>,
@@ -120,6 +123,8 @@ pub struct Workers<P: Port + Send + 'static> {
     next_generation: u64,
     budget: Arc<PoolBudget>,
     started: Instant,
+    /// When load was last evened out.
+    balanced_at: Instant,
     events: Receiver<PortEvent<P>>,
     events_sender: Sender<PortEvent<P>>,
     events_wake: Arc<OwnedFd>,
@@ -139,6 +144,7 @@ impl<P: Port + Send + 'static> Workers<P> {
             placed: Vec::new(),
             next_generation: 0,
             started: Instant::now(),
+            balanced_at: Instant::now(),
             events,
             events_sender,
             events_wake: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
@@ -166,9 +172,10 @@ impl<P: Port + Send + 'static> Workers<P> {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let mut attached = Vec::new();
+        let count = queues.len();
         for (index, queue) in queues.into_iter().enumerate() {
             let index = u16::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
-            let worker = self.choose_worker(port, index)?;
+            let worker = self.choose_worker(port, index, count)?;
             let id = self.take_slot(worker);
             let gauge = Arc::new(Gauge::default());
             let address = QueueAddress { worker, slot: id, gauge: Arc::clone(&gauge) };
@@ -230,13 +237,22 @@ impl<P: Port + Send + 'static> Workers<P> {
     }
 
     /// Evens out the load since the last call, by at most one move. A no-op unless the policy is
-    /// [`Policy::Balanced`].
+    /// [`Policy::Balanced`] and a worker has no time left: as long as each gets its work done, it
+    /// is best done where it is.
     pub fn rebalance(&mut self) -> Option<Placement> {
         let placements = self.placements();
         for placed in &mut self.placed {
             placed.load_before = placed.address.gauge.load();
         }
-        if self.config.policy != Policy::Balanced {
+        let elapsed = std::mem::replace(&mut self.balanced_at, Instant::now()).elapsed();
+        let mut busiest = 0;
+        for thread in &mut self.threads {
+            let busy = thread.public.busy_ns.load(Ordering::Relaxed);
+            busiest = busiest.max(busy.wrapping_sub(thread.busy_before));
+            thread.busy_before = busy;
+        }
+        let is_saturated = Duration::from_nanos(busiest) * 100 > elapsed * SATURATED_PERCENT;
+        if self.config.policy != Policy::Balanced || !is_saturated {
             return None;
         }
         let step = placement::rebalance(&placements, self.threads.len())?;
@@ -292,7 +308,7 @@ impl<P: Port + Send + 'static> Workers<P> {
         self.events.try_recv().ok()
     }
 
-    fn choose_worker(&mut self, port: PortId, queue: u16) -> io::Result<usize> {
+    fn choose_worker(&mut self, port: PortId, queue: u16, queues: usize) -> io::Result<usize> {
         match self.config.policy {
             Policy::PerQueue => {
                 let is_free = |worker: &usize| {
@@ -307,6 +323,9 @@ impl<P: Port + Send + 'static> Workers<P> {
                 }
             }
             Policy::Static => Ok(placement::static_worker(port, queue, self.threads.len())),
+            Policy::Balanced if queues > 1 => {
+                Ok(placement::affine_worker(queue, self.threads.len()))
+            }
             Policy::Balanced => Ok(placement::least_loaded(&self.placements(), self.threads.len())),
         }
     }
@@ -315,7 +334,7 @@ impl<P: Port + Send + 'static> Workers<P> {
         let number = self.threads.len();
         let (commands, receiver) = mpsc::channel();
         let inbox = Arc::new(Inbox::new()?);
-        let seen = Arc::new(AtomicU64::new(0));
+        let public = Arc::new(Public::default());
         let worker = Worker::new(WorkerParts {
             number,
             inbox: Arc::clone(&inbox),
@@ -325,7 +344,7 @@ impl<P: Port + Send + 'static> Workers<P> {
                 wake: Arc::clone(&self.events_wake),
             },
             directory: Arc::clone(&self.directory),
-            seen: Arc::clone(&seen),
+            public: Arc::clone(&public),
             pool: FramePool::new(Arc::clone(&self.budget)),
             polling: self.config.polling,
             started: self.started,
@@ -341,8 +360,15 @@ impl<P: Port + Send + 'static> Workers<P> {
                 }
                 worker.run();
             })?;
-        let (slots_used, slots_free) = (0, Vec::new());
-        self.threads.push(Thread { commands, inbox, seen, handle, slots_used, slots_free });
+        self.threads.push(Thread {
+            commands,
+            inbox,
+            public,
+            busy_before: 0,
+            handle,
+            slots_used: 0,
+            slots_free: Vec::new(),
+        });
         self.publish();
         Ok(number)
     }
@@ -392,7 +418,8 @@ impl<P: Port + Send + 'static> Workers<P> {
         let version = self.directory.load().version;
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         for thread in &self.threads {
-            while thread.seen.load(Ordering::Acquire) < version && Instant::now() < deadline {
+            while thread.public.seen.load(Ordering::Acquire) < version && Instant::now() < deadline
+            {
                 thread.inbox.announce_command();
                 std::thread::yield_now();
             }

@@ -40,8 +40,7 @@ pub(crate) struct Worker<P> {
     commands: Receiver<Command<P>>,
     reports: Reporter<P>,
     directory: arc_swap::Cache<Arc<ArcSwap<Directory>>, Arc<Directory>>,
-    /// The newest directory version that this worker has seen.
-    seen: Arc<AtomicU64>,
+    public: Arc<Public>,
     pool: FramePool,
     slots: Vec<Slot<P>>,
     active: Vec<usize>,
@@ -56,6 +55,15 @@ pub(crate) struct Worker<P> {
     verdicts: ArrayVec<Verdict, BATCH>,
 }
 
+/// What a worker lets others know.
+#[derive(Debug, Default)]
+pub(crate) struct Public {
+    /// The newest directory version that it has seen.
+    pub(crate) seen: AtomicU64,
+    /// Time spent in rounds that found work, in nanoseconds.
+    pub(crate) busy_ns: AtomicU64,
+}
+
 /// What the thread is made of.
 pub(crate) struct WorkerParts<P> {
     pub(crate) number: usize,
@@ -63,7 +71,7 @@ pub(crate) struct WorkerParts<P> {
     pub(crate) commands: Receiver<Command<P>>,
     pub(crate) reports: Reporter<P>,
     pub(crate) directory: Arc<ArcSwap<Directory>>,
-    pub(crate) seen: Arc<AtomicU64>,
+    pub(crate) public: Arc<Public>,
     pub(crate) pool: FramePool,
     pub(crate) polling: Polling,
     /// The zero of switch time, common to all workers.
@@ -107,7 +115,7 @@ impl<P: Port> Worker<P> {
             commands: parts.commands,
             reports: parts.reports,
             directory: arc_swap::Cache::new(parts.directory),
-            seen: parts.seen,
+            public: parts.public,
             pool: parts.pool,
             slots: Vec::new(),
             active: Vec::new(),
@@ -125,13 +133,18 @@ impl<P: Port> Worker<P> {
     /// Runs until told to stop.
     pub(crate) fn run(mut self) {
         let mut rounds = 0_u32;
+        let mut worked = false;
         loop {
-            self.now = Instant::now();
+            let before = std::mem::replace(&mut self.now, Instant::now());
+            if worked {
+                self.count_busy(self.now.duration_since(before));
+            }
             if self.inbox.take_commands() && self.obey() == Next::Stop {
                 return;
             }
             rounds = rounds.wrapping_add(1);
-            if self.round() {
+            worked = self.round();
+            if worked {
                 self.idle.worked();
                 if rounds % ROUNDS_PER_LOOK == 0 {
                     self.look(Duration::ZERO);
@@ -145,10 +158,17 @@ impl<P: Port> Worker<P> {
         }
     }
 
+    /// Only this worker writes the number, so a load and a store are enough.
+    fn count_busy(&self, time: Duration) {
+        let busy = &self.public.busy_ns;
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        busy.store(busy.load(Ordering::Relaxed).wrapping_add(time), Ordering::Relaxed);
+    }
+
     /// One pass over everything that has, or may have, work. True if there was any.
     fn round(&mut self) -> bool {
         let directory = Arc::clone(self.directory.load());
-        self.seen.store(directory.version, Ordering::Release);
+        self.public.seen.store(directory.version, Ordering::Release);
         let mut worked = self.open_parcels();
         let mut position = 0;
         while let Some(&slot) = self.active.get(position) {
