@@ -1,0 +1,66 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+use crate::verb::{backend, broker, guest, run};
+
+/// Multi-queue paravirtual networking in user space
+#[derive(Debug, Parser)]
+#[command(name = "ringway", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What all verbs take.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// What is logged to standard error: off, error, warn, info, debug or trace
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        default_value = "info",
+        env = "RINGWAY_LOG",
+        hide_env_values = true
+    )]
+    pub(crate) log_level: LevelFilter,
+    /// Die with this process, which must be the parent
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<u32>,
+}
+
+/// Which host is meant.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Run directory of the host; the default is /run/ringway/default for root
+    #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Run(run::Run),
+    Guest(guest::Guest),
+    #[command(hide = true)]
+    Broker(broker::Broker),
+    #[command(hide = true)]
+    Backend(backend::Backend),
+}
+
+impl Verb {
+    /// What the log calls this process.
+    pub(crate) fn process_name(&self) -> String {
+        match self {
+            Verb::Broker(_) => "broker".to_owned(),
+            Verb::Backend(_) => "backend".to_owned(),
+            Verb::Guest(guest) => guest.process_name(),
+            _ => String::new(),
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Reading a description from TOML. Every refusal names file, line and key, and what was expected.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ringway_worker::Policy;
+use ringway_xenbus::MacAddress;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::value::{Cidr, GuestName, InterfaceName, Mac, Within, text};
+use super::{
+    Bridge, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit, QUEUES_MAX, Switch, Uplink,
+    Workers,
+};
+
+/// Guests of one host: a fraction of what the broker can have.
+const GUESTS_MAX: usize = 1024;
+/// Interfaces of one guest.
+const VIFS_MAX: usize = 32;
+/// Bytes of a description: far more than the longest with all guests.
+const FILE_LEN_MAX: u64 = 4 << 20;
+
+type Queues = Within<1, QUEUES_MAX>;
+type Mtu = Within<68, 65521>;
+
+/// A description that cannot be used.
+#[derive(Debug)]
+pub(crate) struct DescriptionError {
+    file: String,
+    /// The line, from 1, and what it says.
+    at: Option<(usize, String)>,
+    message: String,
+}
+
+impl std::error::Error for DescriptionError {}
+
+impl fmt::Display for DescriptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.at {
+            Some((line, content)) => {
+                write!(f, "{}, line {line}: {}\n  {line} | {content}", self.file, self.message)
+            }
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSection {
+    #[serde(default)]
+    host: HostSection,
+    uplink: Option<UplinkSection>,
+    #[serde(default)]
+    switch: SwitchSection,
+    #[serde(default)]
+    bridge: Vec<BridgeSection>,
+    #[serde(default)]
+    guest: Vec<GuestSection>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct HostSection {
+    dir: Option<PathBuf>,
+    #[serde(default)]
+    network: HostNetwork,
+    workers: Option<Within<1, 1024>>,
+    #[serde(default, with = "text")]
+    policy: Policy,
+    #[serde(default)]
+    cpus: Vec<Within<0, 1023>>,
+    poll_us: Option<Within<0, 1_000_000>>,
+    max_queues: Option<Queues>,
+    split_event_channels: Option<bool>,
+    sg: Option<bool>,
+    csum: Option<bool>,
+    gso: Option<bool>,
+    frame_memory_mib: Option<Within<4, 65536>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct UplinkSection {
+    name: Option<InterfaceName>,
+    #[serde(default)]
+    addresses: Vec<Cidr>,
+    queues: Option<Queues>,
+    mtu: Option<Mtu>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SwitchSection {
+    fdb_entries: Option<Within<8, 1_048_576>>,
+    addresses_per_vif: Option<Within<1, 1_048_576>>,
+    ageing_seconds: Option<Within<1, 1_000_000>>,
+    flood_rate: Option<Within<1, 4_294_967_294>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct BridgeSection {
+    name: Spanned<InterfaceName>,
+    #[serde(default)]
+    addresses: Vec<Cidr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct GuestSection {
+    name: Spanned<GuestName>,
+    memory_mib: Option<Within<1, 16384>>,
+    #[serde(default)]
+    on_exit: OnExit,
+    #[serde(default)]
+    vif: Vec<VifSection>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct VifSection {
+    mac: Option<Spanned<Mac>>,
+    #[serde(default)]
+    addresses: Vec<Spanned<Cidr>>,
+    gateway: Option<Spanned<IpAddr>>,
+    mtu: Option<Mtu>,
+    queues: Option<Queues>,
+    bridge: Option<Spanned<InterfaceName>>,
+    max_queues: Option<Queues>,
+    sg: Option<bool>,
+    csum: Option<bool>,
+    gso: Option<bool>,
+}
+
+/// Reads the description of a host.
+///
+/// # Errors
+/// What is wrong, and where.
+pub(crate) fn read(path: &Path) -> Result<Host, DescriptionError> {
+    let file = path.display().to_string();
+    let fail = |message| DescriptionError { file: file.clone(), at: None, message };
+    let len = fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
+    if len > FILE_LEN_MAX {
+        return Err(fail(format!("has {len} bytes, expected at most {FILE_LEN_MAX}")));
+    }
+    let content = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    parse(&file, &content)
+}
+
+pub(super) fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
+    let source = Source { file, content };
+    let sections: FileSection = toml::from_str(content)
+        .map_err(|error| source.refuse(error.span().map(|span| span.start), error.message()))?;
+    source.check(sections)
+}
+
+/// Where a description came from, for whoever refuses a part of it.
+struct Source<'a> {
+    file: &'a str,
+    content: &'a str,
+}
+
+impl Source<'_> {
+    fn refuse(&self, offset: Option<usize>, message: &str) -> DescriptionError {
+        let at = offset.and_then(|offset| {
+            let before = self.content.get(..offset)?;
+            let line = before.matches('\n').count();
+            let content = self.content.lines().nth(line)?.trim();
+            Some((line + 1, content.to_owned()))
+        });
+        DescriptionError { file: self.file.to_owned(), at, message: message.to_owned() }
+    }
+
+    fn refuse_at<T>(&self, what: &Spanned<T>, message: &str) -> DescriptionError {
+        self.refuse(Some(what.span().start), message)
+    }
+
+    fn check(&self, sections: FileSection) -> Result<Host, DescriptionError> {
+        let FileSection { host, uplink, switch, bridge, guest } = sections;
+        let mut names = HashSet::new();
+        for bridge in &bridge {
+            if !names.insert(bridge.name.get_ref()) {
+                return Err(self.refuse_at(&bridge.name, "bridge.name: there is another of it"));
+            }
+        }
+        let bridges: Vec<Bridge> = bridge
+            .iter()
+            .map(|section| Bridge {
+                name: section.name.get_ref().clone(),
+                addresses: section.addresses.clone(),
+            })
+            .collect();
+        let guests = self.guests(&guest, &bridges)?;
+        let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
+        // A vif on a bridge takes two, its own and that of its TAP device; one is the uplink's.
+        let ports = u16::try_from((2 * vifs + 1).max(64)).map_err(|_| {
+            self.refuse(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2))
+        })?;
+        Ok(Host {
+            dir: host.dir,
+            network: host.network,
+            workers: Workers {
+                count: host.workers.and_then(Within::get),
+                policy: host.policy,
+                cpus: host.cpus.iter().filter_map(|cpu| cpu.get()).collect(),
+                poll_us: host.poll_us.and_then(Within::get).unwrap_or(50),
+                frame_memory_mib: host.frame_memory_mib.and_then(Within::get).unwrap_or(128),
+            },
+            max_queues: host.max_queues.and_then(Within::get).unwrap_or(8),
+            split_event_channels: host.split_event_channels.unwrap_or(true),
+            offloads: offloads(host.sg, host.csum, host.gso),
+            uplink: uplink.map(|section| Uplink {
+                name: section.name.unwrap_or_else(|| InterfaceName("ringway0".to_owned())),
+                addresses: section.addresses,
+                queues: section.queues.and_then(Within::get).unwrap_or(1),
+                mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
+            }),
+            switch: Switch {
+                fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
+                addresses_per_vif: switch.addresses_per_vif.and_then(Within::get).unwrap_or(256),
+                ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
+                flood_rate: switch.flood_rate.and_then(Within::get),
+                ports,
+            },
+            bridges,
+            guests,
+        })
+    }
+
+    fn guests(
+        &self,
+        sections: &[GuestSection],
+        bridges: &[Bridge],
+    ) -> Result<Vec<Guest>, DescriptionError> {
+        let (mut names, mut macs) = (HashSet::new(), HashSet::new());
+        let mut guests = Vec::new();
+        for (number, section) in (1_u16..).zip(sections) {
+            let name = section.name.get_ref();
+            if guests.len() >= GUESTS_MAX {
+                let message = format!("guest: expected at most {GUESTS_MAX} of them");
+                return Err(self.refuse_at(&section.name, &message));
+            }
+            if !names.insert(name) {
+                let message = format!("guest.name: there is another guest `{name}`");
+                return Err(self.refuse_at(&section.name, &message));
+            }
+            if section.vif.len() > VIFS_MAX {
+                let message = format!("guest.vif: expected at most {VIFS_MAX} for a guest");
+                return Err(self.refuse_at(&section.name, &message));
+            }
+            let mut vifs = Vec::new();
+            for (handle, section) in (0_u8..).zip(&section.vif) {
+                let vif = self.vif(section, (number, handle), bridges)?;
+                if !macs.insert(vif.mac) {
+                    let message = format!("guest.vif.mac: there is another vif with `{}`", vif.mac);
+                    let at = section.mac.as_ref().map(|mac| mac.span().start);
+                    return Err(self.refuse(at, &message));
+                }
+                vifs.push(vif);
+            }
+            guests.push(Guest {
+                name: name.clone(),
+                memory_mib: section.memory_mib.and_then(Within::get).unwrap_or(256),
+                on_exit: section.on_exit,
+                vifs,
+            });
+        }
+        Ok(guests)
+    }
+
+    fn vif(
+        &self,
+        section: &VifSection,
+        (guest, handle): (u16, u8),
+        bridges: &[Bridge],
+    ) -> Result<GuestVif, DescriptionError> {
+        if let Some(bridge) = &section.bridge {
+            if !bridges.iter().any(|known| known.name == *bridge.get_ref()) {
+                let known: Vec<String> =
+                    bridges.iter().map(|bridge| format!("`{}`", bridge.name)).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let message = format!(
+                    "guest.vif.bridge: there is no [[bridge]] `{}`: expected one of {known}",
+                    bridge.get_ref()
+                );
+                return Err(self.refuse_at(bridge, &message));
+            }
+        }
+        let addresses: Vec<Cidr> =
+            section.addresses.iter().map(|address| *address.get_ref()).collect();
+        if let Some(gateway) = &section.gateway {
+            let is_near = |cidr: &Cidr| is_on_link(*cidr, *gateway.get_ref());
+            if !addresses.iter().any(is_near) {
+                let message = format!(
+                    "guest.vif.gateway: `{}` is in none of the vif's networks: expected an address \
+                     that the vif's own addresses reach",
+                    gateway.get_ref()
+                );
+                return Err(self.refuse_at(gateway, &message));
+            }
+        }
+        let [high, low] = guest.to_be_bytes();
+        // The prefix that is assigned to Xen's guests; the rest tells guests and vifs apart.
+        let mac = Mac(MacAddress([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
+        Ok(GuestVif {
+            mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
+            addresses,
+            gateway: section.gateway.as_ref().map(|gateway| *gateway.get_ref()),
+            mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
+            queues: section.queues.and_then(Within::get),
+            bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
+            max_queues: section.max_queues.and_then(Within::get),
+            offloads: offloads(section.sg, section.csum, section.gso),
+        })
+    }
+}
+
+fn offloads(sg: Option<bool>, csum: Option<bool>, gso: Option<bool>) -> Offloads {
+    Offloads {
+        sg: sg.unwrap_or(Offloads::ALL.sg),
+        csum: csum.unwrap_or(Offloads::ALL.csum),
+        gso: gso.unwrap_or(Offloads::ALL.gso),
+    }
+}
+
+fn is_on_link(network: Cidr, other: IpAddr) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, true),
+        IpAddr::V6(address) => (address.to_bits(), false),
+    };
+    let ((one, one_is_v4), (two, two_is_v4)) = (bits(network.address), bits(other));
+    let shift = 128_u32.saturating_sub(u32::from(network.prefix_len));
+    one_is_v4 == two_is_v4 && (one ^ two).checked_shr(shift).unwrap_or(0) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(content: &str) -> String {
+        parse("host.toml", content).expect_err(content).to_string()
+    }
+
+    #[test]
+    fn the_example_has_two_guests_and_an_uplink() {
+        let host = Host::example();
+        let names: Vec<&str> = host.guests.iter().map(|guest| guest.name.0.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(host.guests[1].vifs[0].addresses[0].to_string(), "10.77.0.2/24");
+        assert_eq!(host.uplink.expect("there is one").addresses[0].to_string(), "10.77.0.254/24");
+    }
+
+    #[test]
+    fn the_full_example_is_a_description() {
+        let host = parse("full", include_str!("../../examples/full.toml")).expect("good");
+        assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
+    }
+
+    #[test]
+    fn processes_get_the_description_that_was_read() {
+        let host = Host::example();
+        let json = serde_json::to_string(&host).expect("writable");
+        let again: Host = serde_json::from_str(&json).expect("readable");
+        assert_eq!(serde_json::to_string(&again).expect("writable"), json);
+    }
+
+    #[test]
+    fn a_refusal_names_file_line_key_and_what_was_expected() {
+        let guest = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
+        for (content, line, parts) in [
+            ("[hots]\n".to_owned(), 1, ["hots", "expected one of `host`"]),
+            ("[host]\nworker = 1\n".to_owned(), 2, ["worker", "`workers`"]),
+            ("[host]\nworkers = 0\n".to_owned(), 2, ["workers = 0", "from 1 to"]),
+            ("[host]\nworkers = \"two\"\n".to_owned(), 2, ["workers = \"two\"", "i64"]),
+            ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
+            ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
+            ("[host\n".to_owned(), 1, ["[host", "]"]),
+            ("[[guest]]\nmemory-mib = 8\n".to_owned(), 1, ["guest", "missing field `name`"]),
+            ("[[guest]]\nname = \"../a\"\n".to_owned(), 2, ["name", "expected 1 to 32"]),
+            (format!("{guest}mac = \"1:2\"\n"), 4, ["mac", "00:16:3e:00:00:02"]),
+            (format!("{guest}mac = \"01:00:00:00:00:00\"\n"), 4, ["mac", "even first byte"]),
+            (format!("{guest}addresses = [\"10.0.0.1\"]\n"), 4, ["addresses", "10.77.0.1/24"]),
+            (format!("{guest}addresses = [\"10.0.0.1/33\"]\n"), 4, ["/33", "10.77.0.1/24"]),
+            (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "reach"]),
+            (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
+            (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
+            (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
+            (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
+        ] {
+            let refusal = refusal(&content);
+            assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");
+            for part in parts {
+                assert!(refusal.contains(part), "{refusal} has no {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_vifs_cannot_have_one_address() {
+        let vif = "[[guest.vif]]\nmac = \"00:16:3e:00:00:01\"\n";
+        let refusal = refusal(&format!("[[guest]]\nname = \"a\"\n{vif}{vif}"));
+        assert!(refusal.contains("line 6") && refusal.contains("another vif"), "{refusal}");
+    }
+
+    #[test]
+    fn a_gateway_is_on_link_by_prefix_and_version() {
+        let is_near = |cidr: &str, other: &str| {
+            is_on_link(cidr.parse().expect("good"), other.parse().expect("good"))
+        };
+        assert!(is_near("10.77.0.1/24", "10.77.0.254"));
+        assert!(!is_near("10.77.0.1/24", "10.77.1.254"));
+        assert!(is_near("10.77.0.1/0", "1.1.1.1"));
+        assert!(is_near("fd77::1/64", "fd77::ffff"));
+        assert!(!is_near("0.0.0.0/0", "::1"));
+        assert!(is_near("::/0", "fd77::1"));
+    }
+}

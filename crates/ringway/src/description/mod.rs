@@ -1,0 +1,244 @@
+//! What one emulated host consists of.
+//!
+//! [`file`] reads it from TOML; here is what comes of that, with every default filled in. The
+//! supervisor hands it to its processes as JSON.
+
+mod file;
+mod value;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ringway_datapath::OffloadCaps;
+use ringway_switch::{FloodLimit, SwitchConfig};
+use ringway_worker::{Policy, Polling, WorkersConfig};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use file::read;
+pub(crate) use value::{Cidr, GuestName, InterfaceName, Mac};
+
+/// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
+/// event channels and 512 pages of buffers.
+pub(crate) const QUEUES_MAX: u64 = 64;
+
+/// A host and its guests.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Host {
+    /// The run directory, if the description names one.
+    pub(crate) dir: Option<PathBuf>,
+    /// Where bridges and the uplink are made.
+    pub(crate) network: HostNetwork,
+    /// The backend's workers.
+    pub(crate) workers: Workers,
+    /// Queues that a guest may ask for, unless its vif says otherwise.
+    pub(crate) max_queues: u16,
+    /// Whether a queue may have an event channel for each direction.
+    pub(crate) split_event_channels: bool,
+    /// What the backend takes from guests undone.
+    pub(crate) offloads: Offloads,
+    /// The way from the switch to the host.
+    pub(crate) uplink: Option<Uplink>,
+    /// The switch.
+    pub(crate) switch: Switch,
+    /// Linux bridges to be made on the host.
+    pub(crate) bridges: Vec<Bridge>,
+    /// The guests.
+    pub(crate) guests: Vec<Guest>,
+}
+
+/// The network namespace that stands for the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HostNetwork {
+    /// The one that the caller is in. Needs root.
+    #[default]
+    Caller,
+    /// A new one, which goes with the host.
+    Private,
+}
+
+/// Threads of a process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Workers {
+    /// How many; as many as there are CPUs if `None`.
+    pub(crate) count: Option<usize>,
+    /// How queues are placed on them.
+    #[serde(with = "value::text")]
+    pub(crate) policy: Policy,
+    /// CPUs that they are pinned to, in turn.
+    pub(crate) cpus: Vec<usize>,
+    /// The longest time to poll before sleeping, in microseconds.
+    pub(crate) poll_us: u64,
+    /// Memory for frames under way, in MiB.
+    pub(crate) frame_memory_mib: usize,
+}
+
+/// Work that is left to the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Offloads {
+    /// Frames in several slots.
+    pub(crate) sg: bool,
+    /// Checksums.
+    pub(crate) csum: bool,
+    /// TCP segmentation, for which both of the others are needed.
+    pub(crate) gso: bool,
+}
+
+/// A TAP device of the host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Uplink {
+    /// Its name.
+    pub(crate) name: InterfaceName,
+    /// The host's addresses on it.
+    pub(crate) addresses: Vec<Cidr>,
+    /// Its queues.
+    pub(crate) queues: u16,
+    /// Its MTU in bytes.
+    pub(crate) mtu: u16,
+}
+
+/// Limits of the switch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Switch {
+    /// Addresses it can learn.
+    pub(crate) fdb_entries: u32,
+    /// Addresses it can learn of one guest.
+    pub(crate) addresses_per_vif: u32,
+    /// Seconds after which an address is forgotten.
+    pub(crate) ageing_seconds: u32,
+    /// Broadcast, multicast and unknown destinations that one port may send, in frames a second;
+    /// no limit if `None`.
+    pub(crate) flood_rate: Option<u32>,
+    /// Ports: vifs and the uplink.
+    pub(crate) ports: u16,
+}
+
+/// A Linux bridge.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Bridge {
+    /// Its name.
+    pub(crate) name: InterfaceName,
+    /// The host's addresses on it.
+    pub(crate) addresses: Vec<Cidr>,
+}
+
+/// A guest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Guest {
+    /// Its name.
+    pub(crate) name: GuestName,
+    /// Its memory, which holds its rings and packet buffers.
+    pub(crate) memory_mib: u64,
+    /// What happens when it ends.
+    pub(crate) on_exit: OnExit,
+    /// Its interfaces; their handles count from 0.
+    pub(crate) vifs: Vec<GuestVif>,
+}
+
+/// What happens when a guest's process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnExit {
+    /// Its domain is destroyed.
+    #[default]
+    Destroy,
+    /// Then it is made again.
+    Restart,
+}
+
+/// An interface of a guest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct GuestVif {
+    /// Its Ethernet address.
+    pub(crate) mac: Mac,
+    /// The guest's addresses on it.
+    pub(crate) addresses: Vec<Cidr>,
+    /// Where the guest's default route goes.
+    pub(crate) gateway: Option<IpAddr>,
+    /// Its MTU in bytes.
+    pub(crate) mtu: u16,
+    /// Queues to ask for; as many as are offered and there are CPUs if `None`.
+    pub(crate) queues: Option<u16>,
+    /// The Linux bridge it is attached to instead of the switch.
+    pub(crate) bridge: Option<InterfaceName>,
+    /// Queues that are offered to it, if not as many as to all.
+    pub(crate) max_queues: Option<u16>,
+    /// What the guest leaves undone.
+    pub(crate) offloads: Offloads,
+}
+
+impl Host {
+    /// Two guests, `a` and `b`, and an uplink, in 10.77.0.0/24 and fd77::/64.
+    pub(crate) fn example() -> Host {
+        let text = include_str!("../../examples/two-guests.toml");
+        file::parse("the built-in example", text).expect("a test reads it")
+    }
+
+    /// The backend's threads.
+    ///
+    /// # Errors
+    /// If the CPUs cannot be counted.
+    pub(crate) fn backend_workers(&self) -> std::io::Result<WorkersConfig> {
+        self.workers.config("worker")
+    }
+
+    /// A guest's threads: they share the CPUs with the backend's, and are pinned nowhere.
+    ///
+    /// # Errors
+    /// If the CPUs cannot be counted.
+    pub(crate) fn guest_workers(&self) -> std::io::Result<WorkersConfig> {
+        let workers = Workers { count: None, cpus: Vec::new(), ..self.workers.clone() };
+        workers.config("guest")
+    }
+
+    /// The switch's limits; its ticks are seconds.
+    pub(crate) fn switch_config(&self, hash_seed: u64) -> SwitchConfig {
+        let flood = self.switch.flood_rate.map_or(FloodLimit::NONE, |rate| FloodLimit {
+            frames_per_tick: rate,
+            burst_frames: rate,
+        });
+        SwitchConfig {
+            fdb_entries_max: self.switch.fdb_entries,
+            ports_max: self.switch.ports,
+            addresses_per_port_max: self.switch.addresses_per_vif,
+            ageing_ticks: self.switch.ageing_seconds,
+            flood,
+            hash_seed,
+        }
+    }
+}
+
+impl Workers {
+    fn config(&self, name: &str) -> std::io::Result<WorkersConfig> {
+        let count = match self.count {
+            Some(count) => count,
+            None => ringway_sys::process::allowed_cpus()?.len(),
+        };
+        Ok(WorkersConfig {
+            workers: count.max(1),
+            policy: self.policy,
+            cpus: self.cpus.clone(),
+            polling: Polling { max: Duration::from_micros(self.poll_us) },
+            frame_memory: self.frame_memory_mib.saturating_mul(1 << 20),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl Offloads {
+    /// Everything.
+    pub(crate) const ALL: Offloads = Offloads { sg: true, csum: true, gso: true };
+
+    /// As the data path has them. Segmentation needs several slots and blank checksums.
+    pub(crate) fn caps(self) -> OffloadCaps {
+        let gso = self.gso && self.sg && self.csum;
+        OffloadCaps {
+            scatter_gather: self.sg,
+            checksum_v4: self.csum,
+            checksum_v6: self.csum,
+            gso_v4: gso,
+            gso_v6: gso,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Values that a description is made of, each of which says what it expects.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ringway_xenbus::MacAddress;
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::ser::{Serialize, Serializer};
+
+/// Longest name of a network interface (`IFNAMSIZ` less the zero byte).
+const INTERFACE_NAME_LEN_MAX: usize = 15;
+/// Longest name of a guest: it becomes part of the path of a socket, which has 108 bytes in all.
+const GUEST_NAME_LEN_MAX: usize = 32;
+
+/// An address with the length of its network's prefix, such as `10.77.0.1/24`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cidr {
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// Bits of it that name the network.
+    pub(crate) prefix_len: u8,
+}
+
+impl FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cidr, String> {
+        let refusal = || {
+            format!(
+                "`{text}` is no address with a prefix length: expected one such as `10.77.0.1/24` \
+                 or `fd77::1/64`"
+            )
+        };
+        let (address, prefix_len) = text.split_once('/').ok_or_else(refusal)?;
+        let address: IpAddr = address.parse().map_err(|_| refusal())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_len = prefix_len.parse().ok().filter(|len| *len <= bits).ok_or_else(refusal)?;
+        Ok(Cidr { address, prefix_len })
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// An Ethernet address that an interface may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Mac(pub MacAddress);
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mac, String> {
+        let mac = MacAddress::parse(text).ok_or_else(|| {
+            format!("`{text}` is no Ethernet address: expected one such as `00:16:3e:00:00:02`")
+        })?;
+        if mac.0[0] & 1 != 0 || mac.0 == [0; 6] {
+            return Err(format!(
+                "`{text}` is a group's address or zero: expected one with an even first byte"
+            ));
+        }
+        Ok(Mac(mac))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of a network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct InterfaceName(pub String);
+
+impl FromStr for InterfaceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<InterfaceName, String> {
+        let is_good = (1..=INTERFACE_NAME_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte))
+            && text != "."
+            && text != "..";
+        if !is_good {
+            return Err(format!(
+                "`{text}` is no name of an interface: expected 1 to {INTERFACE_NAME_LEN_MAX} \
+                 visible characters without `/`, `:` and `%`"
+            ));
+        }
+        Ok(InterfaceName(text.to_owned()))
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a guest: letters, digits, `-`, `_` and `.`, because it is part of file names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct GuestName(pub String);
+
+impl FromStr for GuestName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GuestName, String> {
+        let is_good = (1..=GUEST_NAME_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if !is_good {
+            return Err(format!(
+                "`{text}` is no name of a guest: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
+                 digits, `-`, `_` and `.`, the first a letter or digit"
+            ));
+        }
+        Ok(GuestName(text.to_owned()))
+    }
+}
+
+impl fmt::Display for GuestName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A whole number with limits that its type names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Within<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> Within<MIN, MAX> {
+    /// As a smaller type; the limits are to be within it.
+    pub(crate) fn get<T: TryFrom<u64>>(self) -> Option<T> {
+        T::try_from(self.0).ok()
+    }
+}
+
+impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Within<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = i128::from(i64::deserialize(deserializer)?);
+        let is_within = (i128::from(MIN)..=i128::from(MAX)).contains(&number);
+        match u64::try_from(number) {
+            Ok(number) if is_within => Ok(Within(number)),
+            _ => Err(D::Error::custom(format!(
+                "{number} is out of range: expected a whole number from {MIN} to {MAX}"
+            ))),
+        }
+    }
+}
+
+/// Reads and writes a value as its text.
+pub(crate) mod text {
+    use super::*;
+
+    /// As text.
+    pub(crate) fn serialize<T: fmt::Display, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    /// From text.
+    pub(crate) fn deserialize<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+macro_rules! as_text {
+    ($($type:ty),*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                text::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text::deserialize(deserializer)
+            }
+        }
+    )*};
+}
+
+as_text!(Cidr, Mac, InterfaceName, GuestName);

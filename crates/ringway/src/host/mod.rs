@@ -1,0 +1,21 @@
+//! A whole emulated host: the processes it consists of, and who looks after them.
+//!
+//! [`supervisor`] starts a broker, a backend and the guests, each a process of its own, and acts
+//! as the toolstack. All that it makes belongs to a value that removes it when dropped, so a start
+//! that fails half-way leaves nothing. For the case that it is killed itself, its processes die
+//! with it, and a state file tells the next one what else there was.
+
+mod bridges;
+mod claim;
+mod nodes;
+mod process;
+mod progress;
+mod supervisor;
+
+pub(crate) use claim::{default_dir, read_description, read_state};
+pub(crate) use process::ProcessRecord;
+pub(crate) use progress::Show;
+pub(crate) use supervisor::Supervisor;
+
+/// What the broker says on its standard output once it serves.
+pub(crate) const BROKER_READY: &str = "ready";

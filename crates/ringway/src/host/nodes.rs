@@ -1,0 +1,105 @@
+//! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
+
+use std::io;
+
+use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
+use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, device, domain_path};
+
+use crate::description::{Guest, GuestVif};
+
+/// The domain that serves all vifs.
+pub(crate) const BACKEND: DomId = DomId(0);
+
+/// A guest's vif.
+pub(crate) fn vif(guest: DomId, handle: u32) -> Vif {
+    Vif { backend: BACKEND, frontend: guest, handle }
+}
+
+/// Makes the nodes that every host has.
+pub(crate) fn make_host(store: &mut Client) -> io::Result<()> {
+    let home = domain_path(BACKEND);
+    store.transaction(|tx| {
+        tx.write(&format!("{home}/name"), "Domain-0")?;
+        tx.write(&format!("{home}/domid"), "0")?;
+        tx.mkdir(&Vif::backend_root(BACKEND))
+    })
+}
+
+/// Makes the nodes of a guest and its vifs, all at once.
+pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> io::Result<()> {
+    let home = domain_path(domid);
+    store.transaction(|tx| {
+        make_dir(tx, &home, &Permissions::new(BACKEND, Rights::None).with(domid, Rights::Read))?;
+        tx.write(&format!("{home}/name"), &guest.name.0)?;
+        tx.write(&format!("{home}/domid"), domid.to_string())?;
+        let own = Permissions::new(domid, Rights::None);
+        make_dir(tx, &format!("{home}/data"), &own)?;
+        // Where a frontend reports errors, which on a stock host only root may make.
+        make_dir(tx, &format!("{home}/error"), &own)?;
+        for (handle, described) in (0..).zip(&guest.vifs) {
+            make_vif(tx, vif(domid, handle), described)?;
+        }
+        Ok(())
+    })
+}
+
+fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> io::Result<()> {
+    let device = Device { vif, mac: described.mac.0, mtu: described.mtu };
+    let mut backend = vec![KeyChange::Set("type".to_owned(), "vif".to_owned())];
+    if let Some(bridge) = &described.bridge {
+        backend.push(KeyChange::Set("bridge".to_owned(), bridge.to_string()));
+    }
+    if let Some(max_queues) = described.max_queues {
+        backend.push(KeyChange::Set("ringway-max-queues".to_owned(), max_queues.to_string()));
+    }
+    backend.extend(device.backend_changes());
+    let (guest, host) = (vif.frontend, vif.backend);
+    let permissions = Permissions::new(guest, Rights::None).with(host, Rights::Read);
+    make_dir(tx, &vif.frontend_dir(), &permissions)?;
+    write_all(tx, &vif.frontend_dir(), &device.frontend_changes())?;
+    let permissions = Permissions::new(host, Rights::None).with(guest, Rights::Read);
+    make_dir(tx, &vif.backend_dir(), &permissions)?;
+    write_all(tx, &vif.backend_dir(), &backend)
+}
+
+/// Asks the backend to let go of all vifs of a guest.
+pub(crate) fn ask_to_let_go(store: &mut Client, domid: DomId, vifs: u32) -> io::Result<()> {
+    for handle in 0..vifs {
+        let dir = vif(domid, handle).backend_dir();
+        device::change(store, &dir, &Device::removal_changes())?;
+    }
+    Ok(())
+}
+
+/// Whether the backend has let go of all of them.
+pub(crate) fn has_let_go(store: &mut Client, domid: DomId, vifs: u32) -> io::Result<bool> {
+    for handle in 0..vifs {
+        let state = device::state(store, &vif(domid, handle).backend_state())?;
+        if !matches!(state, XenbusState::Closed | XenbusState::Unknown) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes all nodes of a guest.
+pub(crate) fn remove_guest(store: &mut Client, domid: DomId) -> io::Result<()> {
+    let host = domain_path(BACKEND);
+    store.transaction(|tx| {
+        tx.remove(&format!("{}/{domid}", Vif::backend_root(BACKEND)))?;
+        tx.remove(&format!("{host}/error/backend/vif/{domid}"))?;
+        tx.remove(&domain_path(domid))
+    })
+}
+
+fn make_dir(tx: &mut Transaction<'_>, dir: &str, permissions: &Permissions) -> io::Result<()> {
+    tx.mkdir(dir)?;
+    tx.set_permissions(dir, permissions)
+}
+
+fn write_all(tx: &mut Transaction<'_>, dir: &str, changes: &[KeyChange]) -> io::Result<()> {
+    changes.iter().try_for_each(|change| match change {
+        KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
+        KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),
+    })
+}

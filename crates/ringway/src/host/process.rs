@@ -1,0 +1,186 @@
+//! One process of the host.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use tracing::level_filters::LevelFilter;
+
+use crate::stop::wait_readable;
+
+/// How long a process that was killed may take to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A process, in a way that does not confuse it with a later one of the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessRecord {
+    /// What it is: `broker`, `backend` or `guest NAME`.
+    pub(crate) name: String,
+    /// Its number.
+    pub(crate) pid: u32,
+    /// When it started, in clock ticks since the machine did.
+    pub(crate) start_time: u64,
+}
+
+impl ProcessRecord {
+    /// A running process.
+    pub(crate) fn of(name: &str, pid: u32) -> io::Result<ProcessRecord> {
+        Ok(ProcessRecord { name: name.to_owned(), pid, start_time: start_time(pid)? })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        start_time(self.pid).is_ok_and(|start| start == self.start_time)
+    }
+
+    /// Kills it, and waits until it is gone. Fine if it is gone already.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        let Some(pid) = as_pid(self.pid) else { return Ok(()) };
+        // Once the descriptor is open the number cannot come to mean another process.
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+        if self.is_alive() {
+            pidfd_send_signal(&pidfd, Signal::KILL)?;
+            wait_readable(&[pidfd.as_fd()], Some(KILL_TIMEOUT))?;
+        }
+        Ok(())
+    }
+}
+
+/// When a process started (field 22 of proc_pid_stat(5)); `NotFound` if there is none, or only its
+/// exit status is left.
+pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is the program's name in parentheses, in which anything may occur; the
+    // rest begins with the third, the state.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = rest.split_ascii_whitespace();
+    let is_gone = fields.next().is_none_or(|state| matches!(state, "Z" | "X"));
+    let start = fields.nth(22 - 4).and_then(|ticks| ticks.parse().ok());
+    start.filter(|_| !is_gone).ok_or(io::ErrorKind::NotFound.into())
+}
+
+/// A child that is one part of the host. Dropping it kills it.
+pub(crate) struct Process {
+    record: ProcessRecord,
+    child: Child,
+    pidfd: OwnedFd,
+    pub(crate) started: Instant,
+}
+
+impl Process {
+    /// Runs this program with other arguments. The child dies with the calling thread.
+    pub(crate) fn start(
+        name: &str,
+        level: LevelFilter,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        stdout: Stdio,
+    ) -> Result<Process> {
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("ringway")
+            .arg("--log-level")
+            .arg(level.to_string())
+            .arg("--parent")
+            .arg(std::process::id().to_string())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            // Ctrl-C is for us: we end the others in order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start the {name} process"))?;
+        let described = ProcessRecord::of(name, child.id()).and_then(|record| {
+            let pid = as_pid(child.id()).ok_or(io::ErrorKind::InvalidInput)?;
+            Ok((record, pidfd_open(pid, PidfdFlags::empty())?))
+        });
+        match described {
+            Ok((record, pidfd)) => Ok(Process { record, child, pidfd, started: Instant::now() }),
+            Err(error) => {
+                // It ended at once, or we are out of descriptors; either way it must not stay.
+                let _ = child.kill();
+                let status = child.wait();
+                Err(error).with_context(|| format!("start the {name} process ({status:?})"))
+            }
+        }
+    }
+
+    pub(crate) fn record(&self) -> &ProcessRecord {
+        &self.record
+    }
+
+    /// Its standard output, if it was started with a pipe for it.
+    pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Asks it to end.
+    pub(crate) fn ask_to_end(&mut self) {
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), as_pid(self.record.pid)) {
+            // It is our child and was not waited for, so the number is still its own.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Waits until it has ended, and kills it after a time.
+    pub(crate) fn end_by(&mut self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = wait_readable(&[self.pidfd.as_fd()], Some(left));
+        if !waited.is_ok_and(|ready| ready.contains(&true)) {
+            tracing::warn!("{} did not end when asked and is killed", self.record.name);
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both are harmless when it has been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn as_pid(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_means_one_process_and_no_later_one_of_its_number() {
+        let record = ProcessRecord::of("test", std::process::id()).expect("we run");
+        assert!(record.is_alive());
+        let earlier = ProcessRecord { start_time: record.start_time - 1, ..record };
+        assert!(!earlier.is_alive());
+        earlier.kill().expect("there is nothing to kill");
+    }
+
+    #[test]
+    fn a_killed_process_is_gone_before_it_was_waited_for() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("started");
+        let record = ProcessRecord::of("cat", child.id()).expect("it runs");
+        record.kill().expect("killed");
+        assert!(!record.is_alive());
+        child.wait().expect("ours");
+    }
+}

@@ -1,0 +1,97 @@
+//! What a host tells whoever started it, on standard output: sentences, or lines of JSON.
+
+use serde::Serialize;
+
+/// Something that happened. The names and fields are for scripts, too.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub(crate) enum Event<'a> {
+    /// All guests are connected, for the first time.
+    Ready {
+        /// The run directory.
+        dir: &'a str,
+        /// The guests.
+        guests: Vec<ReadyGuest<'a>>,
+    },
+    /// The backend ended and is started again.
+    BackendRestarted {
+        /// How often that has happened.
+        restarts: u64,
+        /// Its process.
+        pid: u32,
+    },
+    /// A guest ended.
+    GuestEnded {
+        /// Its name.
+        name: &'a str,
+        /// Its domain.
+        domid: u16,
+    },
+    /// A guest was made again.
+    GuestStarted {
+        /// Its name.
+        name: &'a str,
+        /// Its domain.
+        domid: u16,
+        /// Its process.
+        pid: u32,
+    },
+}
+
+/// A guest that is connected.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ReadyGuest<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// Its domain.
+    pub(crate) domid: u16,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// Its addresses.
+    pub(crate) addresses: Vec<String>,
+}
+
+/// How events are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// As sentences.
+    Sentences,
+    /// As lines of JSON.
+    Json,
+}
+
+impl Show {
+    /// Shows an event; somebody who has closed our output does not want it.
+    pub(crate) fn event(self, event: &Event<'_>) {
+        use std::io::Write;
+        let mut out = std::io::stdout().lock();
+        let _ = match self {
+            Show::Json => serde_json::to_string(event)
+                .map_err(std::io::Error::from)
+                .and_then(|line| writeln!(out, "{line}")),
+            Show::Sentences => write!(out, "{}", sentence(event)),
+        };
+        let _ = out.flush();
+    }
+}
+
+fn sentence(event: &Event<'_>) -> String {
+    match event {
+        Event::Ready { dir, guests } => {
+            let mut text = format!("ready in {dir}\n");
+            for guest in guests {
+                let addresses = guest.addresses.join(", ");
+                text += &format!("  guest {} (domain {}): {addresses}\n", guest.name, guest.domid);
+            }
+            text += "try `ringway guest exec NAME -- CMD`, `ringway top`; Ctrl-C ends it\n";
+            text
+        }
+        Event::BackendRestarted { restarts, .. } => {
+            format!("the backend was started again ({restarts} so far)\n")
+        }
+        Event::GuestEnded { name, .. } => format!("guest {name} has ended\n"),
+        Event::GuestStarted { name, domid, .. } => {
+            format!("guest {name} was started again as domain {domid}\n")
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Starts the processes of a host, looks after them, and is their toolstack.
+//!
+//! One thread, one loop: it waits for the end of a process, a change in XenStore, or the signal
+//! that ends all. Nothing in it waits for a single guest.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ringway_emu::{EmuHypervisor, NewDomain, Role};
+use ringway_net::{LinkSetting, Netlink};
+use ringway_sys::namespace;
+use ringway_xenbus::{Vif, XenbusState};
+use ringway_xenstore::{Client, DomId, device};
+use tracing::level_filters::LevelFilter;
+
+use super::bridges::Bridges;
+use super::claim::Claim;
+use super::nodes;
+use super::process::{Process, ProcessRecord};
+use super::progress::{Event, ReadyGuest, Show};
+use crate::description::{Guest, Host, HostNetwork, OnExit};
+use crate::stop::{Stop, wait_readable};
+
+/// How long the broker may take until it serves.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the backend may take to let go of a guest that is gone.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a process may take to end when asked: a guest says goodbye to its backend.
+const END_TIMEOUT: Duration = Duration::from_secs(4);
+/// A process that lives shorter than this after its start did not work at all.
+const LIFE_MIN: Duration = Duration::from_secs(1);
+/// Until the next attempt when a process did not work at all.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// A running host. Dropping it ends everything at once; [`run`](Supervisor::run) does it in order.
+///
+/// The fields are dropped from first to last, so what is needed longest comes last.
+pub(crate) struct Supervisor {
+    guests: Vec<GuestSlot>,
+    backend: Backend,
+    store: Client,
+    toolstack: EmuHypervisor,
+    broker: Process,
+    _bridges: Bridges,
+    claim: Claim,
+    host: Host,
+    level: LevelFilter,
+    show: Show,
+    is_ready: bool,
+}
+
+struct Backend {
+    process: Option<Process>,
+    restarts: u64,
+    /// When to start it, if it does not run.
+    due: Instant,
+}
+
+struct GuestSlot {
+    guest: Guest,
+    life: Life,
+    is_connected: bool,
+}
+
+/// Where a guest is in its life.
+enum Life {
+    Running(DomId, Process),
+    /// Its process is gone, and its backend has until then to let go.
+    Leaving(DomId, Instant),
+    /// It is made again then.
+    Waiting(Instant),
+    Gone,
+}
+
+impl Supervisor {
+    /// Starts a host in a directory. Must be called before this process starts a thread, as it may
+    /// move into namespaces of its own.
+    pub(crate) fn start(
+        host: Host,
+        dir: &Path,
+        level: LevelFilter,
+        show: Show,
+    ) -> Result<Supervisor> {
+        let mut claim = Claim::take(dir)?;
+        let is_private = enter_namespaces(host.network)?;
+        claim.write_description(&host)?;
+        let ours = ProcessRecord::of("ringway run", std::process::id())?;
+        claim.record(|state| {
+            state.processes = vec![ours];
+            if !is_private {
+                state.bridges = host.bridges.iter().map(|bridge| bridge.name.0.clone()).collect();
+            }
+        })?;
+        let bridges = Bridges::make(&host.bridges)?;
+        let broker = start_broker(&claim, level)?;
+        let toolstack = EmuHypervisor::connect(dir, nodes::BACKEND)
+            .context("connect to the broker as domain 0")?;
+        let mut store = Client::connect(&claim.dir().xenstore())?;
+        nodes::make_host(&mut store)?;
+        store.watch(&Vif::backend_root(nodes::BACKEND), "vifs")?;
+        let process = Some(start_backend(&claim, level)?);
+        let guests = host.guests.iter().map(|guest| GuestSlot {
+            guest: guest.clone(),
+            life: Life::Gone,
+            is_connected: false,
+        });
+        let mut supervisor = Supervisor {
+            guests: guests.collect(),
+            backend: Backend { process, restarts: 0, due: Instant::now() },
+            store,
+            toolstack,
+            broker,
+            _bridges: bridges,
+            claim,
+            host,
+            level,
+            show,
+            is_ready: false,
+        };
+        for index in 0..supervisor.guests.len() {
+            supervisor.start_guest(index)?;
+        }
+        Ok(supervisor)
+    }
+
+    /// Looks after the host until it is to end, and ends it in order.
+    pub(crate) fn run(mut self, stop: &Stop) -> Result<()> {
+        let outcome = self.look_after(stop);
+        if outcome.is_ok() {
+            tracing::info!("ending {} guests, the backend and the broker", self.guests.len());
+            self.end();
+        }
+        outcome
+    }
+
+    fn look_after(&mut self, stop: &Stop) -> Result<()> {
+        self.record_processes()?;
+        loop {
+            while self.store.next_watch().context("XenStore is lost")?.is_some() {}
+            self.note_connections()?;
+            self.check_broker()?;
+            self.check_backend()?;
+            for index in 0..self.guests.len() {
+                self.check_guest(index)?;
+            }
+            let mut fds = vec![stop.as_fd(), self.store.as_fd(), self.broker.as_fd()];
+            fds.extend(self.backend.process.as_ref().map(AsFd::as_fd));
+            fds.extend(self.guests.iter().filter_map(|slot| match &slot.life {
+                Life::Running(_, process) => Some(process.as_fd()),
+                _ => None,
+            }));
+            let ready = wait_readable(&fds, self.next_deadline())?;
+            if ready.first() == Some(&true) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The time until something is due.
+    fn next_deadline(&self) -> Option<Duration> {
+        let backend = self.backend.process.is_none().then_some(self.backend.due);
+        let guests = self.guests.iter().filter_map(|slot| match slot.life {
+            Life::Leaving(_, due) | Life::Waiting(due) => Some(due),
+            Life::Running(..) | Life::Gone => None,
+        });
+        let due = guests.chain(backend).min();
+        due.map(|due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn check_broker(&mut self) -> Result<()> {
+        match self.broker.ended()? {
+            Some(status) => bail!("the broker ended ({status}), and with it every domain"),
+            None => Ok(()),
+        }
+    }
+
+    fn check_backend(&mut self) -> Result<()> {
+        if let Some(process) = &mut self.backend.process {
+            let Some(status) = process.ended()? else { return Ok(()) };
+            let is_young = process.started.elapsed() < LIFE_MIN;
+            if !self.is_ready {
+                fail_if_failed("backend", status)?;
+            }
+            tracing::warn!("the backend ended ({status}) and is started again");
+            let pause = if is_young { RESTART_PAUSE } else { Duration::ZERO };
+            self.backend.process = None;
+            self.backend.due = Instant::now() + pause;
+        }
+        if self.backend.due > Instant::now() {
+            return Ok(());
+        }
+        let process = start_backend(&self.claim, self.level)?;
+        self.backend.restarts += 1;
+        let (restarts, pid) = (self.backend.restarts, process.record().pid);
+        self.backend.process = Some(process);
+        self.record_processes()?;
+        self.show.event(&Event::BackendRestarted { restarts, pid });
+        Ok(())
+    }
+
+    fn check_guest(&mut self, index: usize) -> Result<()> {
+        let Some(slot) = self.guests.get_mut(index) else { return Ok(()) };
+        let now = Instant::now();
+        let vifs = u32::try_from(slot.guest.vifs.len()).unwrap_or(u32::MAX);
+        match &mut slot.life {
+            Life::Running(domid, process) => {
+                let Some(status) = process.ended()? else { return Ok(()) };
+                let domid = *domid;
+                if !self.is_ready {
+                    fail_if_failed(&format!("guest {}", slot.guest.name), status)?;
+                }
+                tracing::warn!("guest {} (domain {domid}) ended ({status})", slot.guest.name);
+                slot.life = Life::Leaving(domid, now + LET_GO_TIMEOUT);
+                slot.is_connected = false;
+                nodes::ask_to_let_go(&mut self.store, domid, vifs)?;
+                self.show.event(&Event::GuestEnded { name: &slot.guest.name.0, domid: domid.0 });
+                self.record_processes()?;
+            }
+            Life::Leaving(domid, due) => {
+                let (domid, is_late) = (*domid, *due <= now);
+                if !is_late && !nodes::has_let_go(&mut self.store, domid, vifs)? {
+                    return Ok(());
+                }
+                if is_late {
+                    tracing::warn!("the backend did not let go of domain {domid} in time");
+                }
+                slot.life = match slot.guest.on_exit {
+                    OnExit::Destroy => Life::Gone,
+                    OnExit::Restart => Life::Waiting(now + RESTART_PAUSE),
+                };
+                self.remove_domain(domid)?;
+            }
+            Life::Waiting(due) if *due <= now => {
+                self.start_guest(index)?;
+                self.record_processes()?;
+                if let Some(GuestSlot { guest, life: Life::Running(domid, process), .. }) =
+                    self.guests.get(index)
+                {
+                    self.show.event(&Event::GuestStarted {
+                        name: &guest.name.0,
+                        domid: domid.0,
+                        pid: process.record().pid,
+                    });
+                }
+            }
+            Life::Waiting(_) | Life::Gone => {}
+        }
+        Ok(())
+    }
+
+    fn start_guest(&mut self, index: usize) -> Result<()> {
+        let Some(slot) = self.guests.get_mut(index) else { return Ok(()) };
+        let (guest, name) = (&slot.guest, &slot.guest.name.0);
+        let domid = self
+            .toolstack
+            .create_domain(NewDomain {
+                domid: None,
+                memory_bytes: guest.memory_mib << 20,
+                role: Role::Guest,
+            })
+            .with_context(|| format!("make a domain for guest {name}"))?;
+        let started = nodes::make_guest(&mut self.store, domid, guest)
+            .with_context(|| format!("write the XenStore nodes of guest {name}"))
+            .and_then(|()| {
+                let dir = self.claim.dir().path().as_os_str();
+                let number = domid.to_string();
+                let arguments =
+                    ["guest".as_ref(), "run".as_ref(), name.as_ref(), "--dir".as_ref(), dir];
+                let arguments = arguments.into_iter().chain(["--domid".as_ref(), number.as_ref()]);
+                Process::start(&format!("guest {name}"), self.level, arguments, Stdio::null())
+            });
+        match started {
+            Ok(process) => {
+                slot.life = Life::Running(domid, process);
+                Ok(())
+            }
+            Err(error) => {
+                self.remove_domain(domid)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn remove_domain(&mut self, domid: DomId) -> Result<()> {
+        nodes::remove_guest(&mut self.store, domid)
+            .with_context(|| format!("remove the XenStore nodes of domain {domid}"))?;
+        self.toolstack.destroy_domain(domid).with_context(|| format!("destroy domain {domid}"))
+    }
+
+    /// Notes which guests have become connected, and says when all of them are.
+    fn note_connections(&mut self) -> Result<()> {
+        for slot in &mut self.guests {
+            let Life::Running(domid, _) = slot.life else { continue };
+            let mut is_connected = true;
+            for (handle, _) in (0..).zip(&slot.guest.vifs) {
+                let vif = nodes::vif(domid, handle);
+                is_connected = is_connected
+                    && device::state(&mut self.store, &vif.backend_state())?
+                        == XenbusState::Connected
+                    && device::state(&mut self.store, &vif.frontend_state())?
+                        == XenbusState::Connected;
+            }
+            if is_connected != slot.is_connected {
+                let word = if is_connected { "is connected" } else { "is not connected" };
+                tracing::info!("guest {} (domain {domid}) {word}", slot.guest.name);
+                slot.is_connected = is_connected;
+            }
+        }
+        if !self.is_ready && self.guests.iter().all(|slot| slot.is_connected) {
+            self.is_ready = true;
+            let guests = self.guests.iter().filter_map(|slot| match &slot.life {
+                Life::Running(domid, process) => Some(ReadyGuest {
+                    name: &slot.guest.name.0,
+                    domid: domid.0,
+                    pid: process.record().pid,
+                    addresses: slot
+                        .guest
+                        .vifs
+                        .iter()
+                        .flat_map(|vif| vif.addresses.iter().map(ToString::to_string))
+                        .collect(),
+                }),
+                _ => None,
+            });
+            let dir = self.claim.dir().path().display().to_string();
+            self.show.event(&Event::Ready { dir: &dir, guests: guests.collect() });
+        }
+        Ok(())
+    }
+
+    fn record_processes(&mut self) -> Result<()> {
+        let mut processes = vec![
+            ProcessRecord::of("ringway run", std::process::id())?,
+            self.broker.record().clone(),
+        ];
+        processes.extend(self.backend.process.as_ref().map(|process| process.record().clone()));
+        processes.extend(self.guests.iter().filter_map(|slot| match &slot.life {
+            Life::Running(_, process) => Some(process.record().clone()),
+            _ => None,
+        }));
+        self.claim.record(|state| state.processes = processes)
+    }
+
+    /// Ends guests, backend and broker, in this order; the rest goes when it is dropped.
+    fn end(&mut self) {
+        let deadline = Instant::now() + END_TIMEOUT;
+        let mut ending: Vec<&mut Process> = self
+            .guests
+            .iter_mut()
+            .filter_map(|slot| match &mut slot.life {
+                Life::Running(_, process) => Some(process),
+                _ => None,
+            })
+            .collect();
+        for process in &mut ending {
+            process.ask_to_end();
+        }
+        for process in ending {
+            process.end_by(deadline);
+        }
+        for process in self.backend.process.as_mut().into_iter().chain([&mut self.broker]) {
+            process.ask_to_end();
+            process.end_by(Instant::now() + END_TIMEOUT);
+        }
+        tracing::debug!(guests = self.host.guests.len(), "the host has ended");
+    }
+}
+
+/// Moves this process where the host is to be; true if that is a network namespace of its own.
+fn enter_namespaces(network: HostNetwork) -> Result<bool> {
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root && network == HostNetwork::Caller {
+        return Ok(false);
+    }
+    if !is_root {
+        namespace::enter_user_namespace()?;
+    }
+    namespace::unshare_network()?;
+    Netlink::open()?.set("lo", &[LinkSetting::Up])?;
+    Ok(true)
+}
+
+fn start_broker(claim: &Claim, level: LevelFilter) -> Result<Process> {
+    let dir = claim.dir().path().as_os_str();
+    let arguments = ["broker".as_ref(), "--dir".as_ref(), dir];
+    let mut broker = Process::start("broker", level, arguments, Stdio::piped())?;
+    let stdout = broker.stdout().context("the broker has no standard output")?;
+    wait_readable(&[stdout.as_fd()], Some(BROKER_TIMEOUT))?;
+    // Only what is there already is read: either the word, or the end because it is gone.
+    let mut word = String::new();
+    if wait_readable(&[stdout.as_fd()], Some(Duration::ZERO))?.contains(&true) {
+        BufReader::new(stdout).read_line(&mut word)?;
+    }
+    if word.trim() != super::BROKER_READY {
+        bail!("the broker did not start; its reason is above");
+    }
+    Ok(broker)
+}
+
+fn start_backend(claim: &Claim, level: LevelFilter) -> Result<Process> {
+    let dir = claim.dir().path().as_os_str();
+    let arguments = ["backend".as_ref(), "--dir".as_ref(), dir];
+    Process::start("backend", level, arguments, Stdio::null())
+}
+
+/// Before the host is ready, a process that gives up does so for a reason that stays.
+fn fail_if_failed(name: &str, status: ExitStatus) -> Result<()> {
+    match status.code() {
+        Some(_) => bail!("{name} did not start; its reason is above"),
+        None => Ok(()),
+    }
+}

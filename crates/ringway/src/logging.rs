@@ -1,0 +1,34 @@
+//! The log: lines on standard error, each with the name of the process it is from.
+
+use std::io::{self, Write};
+
+use tracing::level_filters::LevelFilter;
+
+/// Writes each event as one piece, so that lines of several processes do not mix.
+struct Lines {
+    prefix: String,
+}
+
+impl Write for Lines {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let line = [self.prefix.as_bytes(), event].concat();
+        // Whoever has closed our standard error does not want the log.
+        let _ = io::stderr().write_all(&line);
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts the log of this process. An empty name is that of the command line itself.
+pub(crate) fn start(level: LevelFilter, process: &str) {
+    let prefix = if process.is_empty() { String::new() } else { format!("{process}: ") };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(move || Lines { prefix: prefix.clone() })
+        .init();
+}

@@ -1,0 +1,45 @@
+//! ringway: multi-queue paravirtual networking in user space.
+//!
+//! The only binary. Each verb of the command line is a file in [`verb`]; [`host`] holds a host
+//! together, [`description`] says what it consists of.
+
+mod cli;
+mod description;
+mod host;
+mod logging;
+mod stop;
+mod verb;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::cli::{Cli, Verb};
+use crate::verb::{backend, broker, guest, run};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ringway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    let Cli { common, verb } = cli;
+    if let Some(parent) = common.parent {
+        ringway_sys::process::die_with_parent(parent)?;
+    }
+    logging::start(common.log_level, &verb.process_name());
+    match verb {
+        Verb::Run(args) => run::run(args, &common)?,
+        Verb::Guest(args) => guest::run(&args)?,
+        Verb::Broker(args) => broker::run(&args)?,
+        Verb::Backend(args) => backend::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

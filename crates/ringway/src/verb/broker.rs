@@ -1,0 +1,79 @@
+//! `ringway broker`: the process that owns the domains of a host and its XenStore.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use ringway_control::RunDir;
+use ringway_emu::{Broker as Domains, DomainEvent};
+use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
+
+use crate::host::BROKER_READY;
+use crate::stop::Stop;
+
+/// The emulated hypervisor and XenStore of one host. `ringway run` starts it.
+#[derive(Debug, Args)]
+pub(crate) struct Broker {
+    /// Run directory
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &Broker) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    ringway_sys::process::raise_open_files_limit()?;
+    let dir = RunDir::new(&args.dir);
+    let store = Server::new(Quota::default())?;
+    let handle = store.handle();
+    handle.listen(listen(&dir.xenstore())?, DomId(0))?;
+    let mut domains = Domains::bind(dir.path())
+        .with_context(|| format!("take {} as broker", dir.path().display()))?;
+    domains.on_change(move |event| {
+        if let Err(error) = follow(&dir, &handle, event) {
+            tracing::error!("XenStore, after {event:?}: {error}");
+        }
+    });
+    let (stop_domains, stop_store) = (domains.handle(), store.handle());
+    let store = thread::Builder::new().name("xenstore".into()).spawn(move || store.run())?;
+    let domains = thread::Builder::new().name("domains".into()).spawn(move || domains.run())?;
+    println!("{BROKER_READY}");
+    io::stdout().flush()?;
+    while !stop.wait(std::time::Duration::from_secs(1))? {
+        // Neither ends by itself but by a failure, which ends the host.
+        if store.is_finished() || domains.is_finished() {
+            break;
+        }
+    }
+    stop_domains.stop();
+    stop_store.stop();
+    domains.join().map_err(|_| anyhow!("the broker's thread has panicked"))??;
+    store.join().map_err(|_| anyhow!("XenStore's thread has panicked"))??;
+    Ok(())
+}
+
+/// Lets XenStore know of a domain, and the domain of XenStore.
+fn follow(dir: &RunDir, store: &ServerHandle, event: DomainEvent) -> io::Result<()> {
+    match event {
+        DomainEvent::Created(domid) => {
+            store.introduce(domid)?;
+            store.listen(listen(&dir.xenstore_of(domid.0))?, domid)
+        }
+        // Its nodes stay until the toolstack has seen to its devices.
+        DomainEvent::Died(_) => Ok(()),
+        DomainEvent::Destroyed(domid) => {
+            store.release(domid)?;
+            fs::remove_file(dir.xenstore_of(domid.0))
+        }
+    }
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

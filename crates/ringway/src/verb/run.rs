@@ -1,0 +1,58 @@
+//! `ringway run`: an emulated host on this machine, until Ctrl-C.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use ringway_worker::Policy;
+
+use crate::cli::Common;
+use crate::description::{self, Host};
+use crate::host::{Show, Supervisor, default_dir};
+use crate::stop::Stop;
+
+/// Run a host, its guests and the switch between them on this machine, until Ctrl-C.
+///
+/// Each guest is a network namespace of its own, whose interfaces are driven by a Xen netfront;
+/// the backend serves them as netback does. Without --config there are two guests, `a` (10.77.0.1)
+/// and `b` (10.77.0.2), and an interface `ringway0` (10.77.0.254) on the host.
+///
+/// Who is not root gets a user namespace, and a network namespace that stands for the host.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Description of the host, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Run directory; the default is /run/ringway/default for root
+    #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
+    dir: Option<PathBuf>,
+    /// Threads of the backend [default: one a CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
+    /// How queues are placed on workers: balanced, static or per-queue
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<Policy>,
+    /// Queues that a guest may ask for
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    max_queues: Option<u16>,
+    /// Print events as lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
+    let mut host = match &args.config {
+        Some(file) => description::read(file)?,
+        None => Host::example(),
+    };
+    host.workers.count = args.workers.map(usize::from).or(host.workers.count);
+    host.workers.policy = args.policy.unwrap_or(host.workers.policy);
+    host.max_queues = args.max_queues.unwrap_or(host.max_queues);
+    let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
+    // The processes are told this path, and have no other directory to start from.
+    let dir = std::path::absolute(dir)?;
+    let show = if args.json { Show::Json } else { Show::Sentences };
+    ringway_sys::process::raise_open_files_limit()?;
+    let stop = Stop::on_signals()?;
+    Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
+}
