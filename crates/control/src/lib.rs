@@ -19,6 +19,7 @@ pub use dir::RunDir;
 pub use server::{Call, ControlServer, Reply};
 pub use status::{
     BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, QueueStatus, VifStatus, WorkerStatus,
+    offload_names,
 };
 
 /// What the backend can be asked.

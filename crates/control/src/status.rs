@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringway_datapath::QueueCounters;
+use ringway_datapath::{OffloadCaps, QueueCounters};
 use serde::{Deserialize, Serialize};
 
 /// One queue of a vif.
@@ -141,4 +141,16 @@ pub struct GuestStatus {
     pub pid: u32,
     /// Its vifs.
     pub vifs: Vec<GuestVifStatus>,
+}
+
+/// The names of offloads in use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
+pub fn offload_names(caps: OffloadCaps) -> Vec<String> {
+    let names = [
+        (caps.scatter_gather, "sg"),
+        (caps.checksum_v4, "csum-v4"),
+        (caps.checksum_v6, "csum-v6"),
+        (caps.gso_v4, "gso-tcpv4"),
+        (caps.gso_v6, "gso-tcpv6"),
+    ];
+    names.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name.to_owned()).collect()
 }

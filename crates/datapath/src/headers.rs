@@ -5,28 +5,7 @@
 //! panics. It checks what the offsets it gives depend on, and nothing else: checksums, addresses
 //! and flags are for others to judge.
 
-use std::fmt;
-
-/// An Ethernet address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MacAddr(pub [u8; 6]);
-
-impl MacAddr {
-    /// Every station.
-    pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
-
-    /// True for a group of stations, the broadcast included: never a sender.
-    pub fn is_multicast(self) -> bool {
-        self.0[0] & 1 != 0
-    }
-}
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
+use crate::MacAddr;
 
 /// Destination and source of a frame, or `None` if it is shorter than an Ethernet header.
 #[inline]

@@ -7,12 +7,14 @@ pub mod checksum;
 mod counters;
 mod frame;
 pub mod headers;
+mod mac;
 mod port;
 pub mod segment;
 pub mod vnet;
 
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
+pub use mac::MacAddr;
 pub use port::{PeerFault, Pending, Port, PortDown, Probe};
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

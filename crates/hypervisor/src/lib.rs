@@ -156,11 +156,11 @@ pub trait EventChannel: AsFd {
 /// One domain's view of its hypervisor.
 pub trait Hypervisor {
     /// Backend side of grants.
-    type Memory: ForeignMemory + Send;
+    type Memory: ForeignMemory + Send + 'static;
     /// Frontend side of grants.
-    type Grants: GrantTable + Send;
+    type Grants: GrantTable + Send + 'static;
     /// Event channels.
-    type Event: EventChannel + Send;
+    type Event: EventChannel + Send + 'static;
 
     /// The domain this process is.
     fn domid(&self) -> DomId;

@@ -27,15 +27,20 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
         let (taken, _) = self.rx.peek_requests(&mut self.scratch.rx_requests)?;
         self.plan_leaving(taken, from, pool);
+        let given = self.copy_and_answer();
+        // The pool outlives this port: it gets its buffers back also when the port goes down.
+        for frame in self.scratch.leaving.drain(..) {
+            pool.recycle(frame);
+        }
+        given
+    }
+
+    fn copy_and_answer(&mut self) -> Result<(), PortDown> {
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
         self.answer_pages();
         let notify = self.rx.publish_responses();
-        self.notify(Direction::Rx, notify)?;
-        for frame in self.scratch.leaving.drain(..) {
-            pool.recycle(frame);
-        }
-        Ok(())
+        self.notify(Direction::Rx, notify)
     }
 
     /// Chooses the frames that fit into the posted pages and plans their copies.

@@ -23,6 +23,7 @@ pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
 /// Data slots of one packet, from which on the guest is taken for malicious
 /// (netif b2: `fatal_skb_slots`).
 const FATAL_SLOTS: usize = 20;
+//= netif.h: slots-min
 /// Data slots that are still served: the first and 18 more (netif a2, `NR_SLOTS_MIN`).
 const SLOTS_MAX: usize = 19;
 /// The shortest frame: an Ethernet header.
@@ -54,12 +55,19 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         let first_frame = into.len();
         let planned = self.plan_packets(taken, waiting, pool, into);
         let frames = &mut into[first_frame..];
-        self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)?;
+        if let Err(error) = self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)
+        {
+            // Nothing was copied: these buffers hold what other guests sent before.
+            into.drain(first_frame..).for_each(|frame| pool.recycle(frame));
+            return Err(error.into());
+        }
         self.judge_copies();
         self.answer_packets();
         let notify = self.tx.publish_responses();
-        self.notify(Direction::Tx, notify)?;
+        let notified = self.notify(Direction::Tx, notify);
+        // Whatever became of the event, a frame that was not filled must not go on.
         self.drop_failed(first_frame, pool, into);
+        notified?;
         planned?;
         Ok(())
     }
@@ -137,7 +145,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             }
             for (index, slot) in own.iter().enumerate() {
                 let is_extra = (1..=packet.extras).contains(&index);
+                //= netif.h: extra-null
                 let status = if is_extra { NETIF_RSP_NULL } else { status };
+                //= netif.h: id-echo
                 self.tx.push_response(TxResponse { id: slot.id, status });
             }
         }
@@ -212,7 +222,9 @@ fn parse_long(
     is_all: bool,
     consumer: u32,
 ) -> Result<Option<Parsed>, PeerFault> {
+    //= netif.h: packet-published-whole
     let missing = |have: usize| if is_all { Err(cut_off(consumer, have)) } else { Ok(None) };
+    //= netif.h: slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
     let mut extras = 0;
     let mut more_extras = first.flags & NETTXF_EXTRA_INFO != 0;
@@ -264,6 +276,7 @@ fn parse_long(
 /// A slot must not reach over the end of its page (netif b2, and a7: one that does would spoil
 /// the whole batch on real Xen).
 fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
+    //= netif.h: slot-in-page
     let end = u32::from(offset) + size;
     if usize::try_from(end).is_ok_and(|end| end <= PAGE_SIZE) {
         return Ok(());
@@ -273,6 +286,7 @@ fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
 }
 
 fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
+    //= netif.h: extra-types
     if extra.kind == EXTRA_TYPE_NONE || extra.kind >= EXTRA_TYPE_MAX {
         return Err(PeerFault::BadExtra { ring: "tx", kind: extra.kind });
     }
@@ -281,6 +295,7 @@ fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
 
 fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
     let (size, kind) = extra.gso();
+    //= netif.h: gso-extra
     Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "tx", kind, size })
 }
 
@@ -311,12 +326,14 @@ fn plan_copies(
 ) -> usize {
     let data = || slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
     let further: u32 = data().skip(1).map(|(_, slot)| u32::from(slot.size)).sum();
+    //= netif.h: first-size-is-total
     let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
     let (mut count, mut local_offset) = (0, 0);
     copies.extend(data().filter_map(|(index, slot)| {
         let len = if index == 0 { first_len } else { slot.size };
         let at = local_offset;
         local_offset += u32::from(len);
+        //= netif.h: empty-slot
         count += usize::from(len > 0);
         (len > 0).then(|| copy_of(slot, len, local, at))
     }));

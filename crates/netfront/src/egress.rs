@@ -74,11 +74,12 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// Takes answered buffers back. A status other than OKAY means that the backend dropped the
     /// packet and counted it; the buffer is ours again all the same.
     fn reap(&mut self) -> Result<(), PeerFault> {
-        let count = self.tx.peek_responses(&mut self.tx_responses)?;
+        let count = self.tx.peek_responses(&mut *self.tx_responses)?;
         for response in &self.tx_responses[..count] {
             if response.status == NETIF_RSP_NULL {
                 continue;
             }
+            //= netif.h: id-echo
             let outstanding = self.tx_outstanding.get_mut(usize::from(response.id));
             match outstanding {
                 Some(is_outstanding) if *is_outstanding => *is_outstanding = false,

@@ -29,7 +29,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
-        let count = self.rx.peek_responses(&mut self.rx_responses)?;
+        let count = self.rx.peek_responses(&mut *self.rx_responses)?;
         let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
         while consumed < count && !into.is_full() {
             let window = &self.rx_responses[consumed..count];
@@ -90,6 +90,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let (chunk, others) = rest.split_at_mut(bytes_of(response));
             let page = (first_slot + index) % RX_RING_SLOTS;
             let page = u16::try_from(page).expect("a ring is small");
+            //= netif.h: rx-offset
             self.rx_buffers.read(page, usize::from(response.offset), chunk);
             rest = others;
         }

@@ -18,42 +18,18 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
+use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
-use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_xenbus::{EventPorts, QueueConfig};
 
 use buffers::Buffers;
-
-/// The event channel ports of a queue, for XenStore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventPorts {
-    /// `event-channel-tx` and `event-channel-rx`.
-    Split {
-        /// For the tx ring.
-        tx: EvtchnPort,
-        /// For the rx ring.
-        rx: EvtchnPort,
-    },
-    /// `event-channel`.
-    Single(EvtchnPort),
-}
-
-/// What the backend needs to know of a queue, for XenStore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueRefs {
-    /// `tx-ring-ref`.
-    pub tx_ring: GrantRef,
-    /// `rx-ring-ref`.
-    pub rx_ring: GrantRef,
-    /// `event-channel*`.
-    pub events: EventPorts,
-}
 
 /// One queue of a vif: rings, buffers and events, owned by one worker.
 pub struct VifQueue<G: GrantTable, E> {
     grants: G,
     tx: FrontRing<Tx>,
     rx: FrontRing<Rx>,
-    refs: QueueRefs,
+    config: QueueConfig,
     events: QueueEvents<E>,
     /// Work that the backend accepts undone.
     caps: OffloadCaps,
@@ -62,13 +38,15 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_buffers: Buffers,
     rx_buffers: Buffers,
     /// Tx buffers that no request refers to.
-    tx_free: ArrayVec<u16, TX_RING_SLOTS>,
+    tx_free: Box<ArrayVec<u16, TX_RING_SLOTS>>,
     /// Whether a request with the buffer's number as id is outstanding.
-    tx_outstanding: [bool; TX_RING_SLOTS],
+    tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
     /// Answers that must come before the next frame can leave; 0 if none waits.
     tx_answers_wanted: u32,
-    tx_responses: [TxResponse; TX_RING_SLOTS],
-    rx_responses: [RxResponse; ingress::WINDOW],
+    /// Working memory of one call, kept so that no call allocates.
+    tx_responses: Box<[TxResponse; TX_RING_SLOTS]>,
+    /// The same for rx.
+    rx_responses: Box<[RxResponse; ingress::WINDOW]>,
 }
 
 impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
@@ -110,18 +88,22 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             grants,
             tx: FrontRing::new(rings.page(0)),
             rx: FrontRing::new(rings.page(1)),
-            refs: QueueRefs { tx_ring: rings.gref(0), rx_ring: rings.gref(1), events: ports },
+            config: QueueConfig {
+                tx_ring_ref: rings.gref(0),
+                rx_ring_ref: rings.gref(1),
+                events: ports,
+            },
             events,
             caps: OffloadCaps::NONE,
             counters,
             rings,
             tx_buffers,
             rx_buffers,
-            tx_free: buffer_numbers(),
-            tx_outstanding: [false; TX_RING_SLOTS],
+            tx_free: Box::new(buffer_numbers()),
+            tx_outstanding: Box::new([false; TX_RING_SLOTS]),
             tx_answers_wanted: 0,
-            tx_responses: [TxResponse::default(); TX_RING_SLOTS],
-            rx_responses: [RxResponse::default(); ingress::WINDOW],
+            tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
+            rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
         queue.post_buffers(RX_RING_SLOTS);
         // Nobody is bound to the event channel yet; the backend looks at the ring when it attaches.
@@ -130,8 +112,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 
     /// What to write to XenStore.
-    pub fn refs(&self) -> QueueRefs {
-        self.refs
+    pub fn config(&self) -> QueueConfig {
+        self.config
     }
 
     /// Says what the backend can take, once its keys are known.

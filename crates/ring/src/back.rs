@@ -37,6 +37,7 @@ impl<L: Layout> BackRing<L> {
     /// [`PeerFault::ProducerOverrun`] if the indices cannot belong to a ring.
     pub fn attach(page: SharedPages) -> Result<BackRing<L>, PeerFault> {
         let page = Page(page);
+        //= netif.h: back-ring-attach
         let answered = page.load(RSP_PROD, Ordering::Acquire);
         ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), answered, L::SLOTS)?;
         Ok(BackRing {
@@ -105,6 +106,8 @@ impl<L: Layout> BackRing<L> {
     {
         const { assert!(size_of::<T>() <= L::SLOT_LEN) };
         assert!(self.rsp_prod_pvt != self.req_cons, "a response without a request");
+        //= netif.h: rx-same-slot
+        //= netif.h: one-response-per-request
         self.page.0.write(Page::slot::<L>(self.rsp_prod_pvt), response);
         self.rsp_prod_pvt += 1;
     }

@@ -24,10 +24,18 @@ pub struct FrontRing<L: Layout> {
 impl<L: Layout> FrontRing<L> {
     /// Makes a new ring of a page (`SHARED_RING_INIT`).
     pub fn new(page: SharedPages) -> FrontRing<L> {
+        Self::starting_at(page, 0)
+    }
+
+    /// Makes a new ring of a page, with every index at `start` (`FRONT_RING_ATTACH`): indices run
+    /// freely, so a ring may begin anywhere, also just before they wrap around.
+    pub fn starting_at(page: SharedPages, start: u32) -> FrontRing<L> {
         page.copy_from(0, &[0; PAGE_SIZE]);
-        page.store(REQ_EVENT, 1, Ordering::Relaxed);
-        page.store(RSP_EVENT, 1, Ordering::Release);
-        let start = Wrapping(0);
+        page.store(REQ_PROD, start, Ordering::Relaxed);
+        page.store(RSP_PROD, start, Ordering::Relaxed);
+        page.store(REQ_EVENT, start.wrapping_add(1), Ordering::Relaxed);
+        page.store(RSP_EVENT, start.wrapping_add(1), Ordering::Release);
+        let start = Wrapping(start);
         FrontRing {
             page: Page(page),
             req_prod_pvt: start,

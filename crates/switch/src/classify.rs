@@ -1,7 +1,8 @@
 //! Verdicts: where the frames of a batch go.
 
 use arrayvec::ArrayVec;
-use ringway_datapath::headers::{MacAddr, macs};
+use ringway_datapath::MacAddr;
+use ringway_datapath::headers::macs;
 use ringway_datapath::{BATCH, DropReason, FrameBatch};
 
 use crate::fdb::Fdb;

@@ -16,7 +16,8 @@
 //!    frame; until then frames to it are flooded.
 //! 3. *One address in two entries*, learned by two workers while a third one frees an entry. The
 //!    first in the set counts. The second is removed when the address moves, or by its age; should
-//!    the first go before, it can send frames to where the address was, for one ageing time at most.
+//!    the first go before, it can send frames to where the address was, for at most one ageing
+//!    time.
 //! 4. *A port at its limit by one too many for a moment*, so that an address is refused that there
 //!    was room for. It is learned from its next frame.
 //!
@@ -25,7 +26,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use ringway_datapath::headers::MacAddr;
+use ringway_datapath::MacAddr;
 
 use crate::{PortId, Ticks};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ringway_datapath::headers::MacAddr;
+use ringway_datapath::MacAddr;
 use ringway_switch::fdb::{Fdb, Learned};
 use ringway_switch::{PortId, Ticks};
 

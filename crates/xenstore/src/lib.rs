@@ -9,6 +9,7 @@
 
 mod client;
 mod connection;
+pub mod device;
 mod path;
 mod permissions;
 mod quota;

@@ -11,8 +11,8 @@ use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_emu::{Broker, BrokerHandle, EmuEvent, EmuHypervisor, NewDomain, Role};
 use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts};
-use ringway_netfront::EventPorts;
 use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
+use ringway_xenbus::EventPorts;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -261,12 +261,12 @@ fn netfront_queues(
         let events = offer_events(hypervisor)?;
         let counters = Arc::new(QueueCounters::default());
         let queue = NetfrontQueue::new(hypervisor.grants()?, BACKEND, events, counters)?;
-        let refs = queue.refs();
-        let (tx_port, rx_port) = match refs.events {
+        let config = queue.config();
+        let (tx_port, rx_port) = match config.events {
             EventPorts::Split { tx, rx } => (tx.0, rx.0),
             EventPorts::Single(both) => (both.0, both.0),
         };
-        let (tx_ring, rx_ring) = (refs.tx_ring.0, refs.rx_ring.0);
+        let (tx_ring, rx_ring) = (config.tx_ring_ref.0, config.rx_ring_ref.0);
         keys.push(QueueKeys { tx_ring, rx_ring, tx_port, rx_port });
         queues.push(queue);
     }

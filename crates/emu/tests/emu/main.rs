@@ -6,3 +6,4 @@ mod domains;
 mod host;
 mod hostile;
 mod killed;
+mod vif;

@@ -1,0 +1,37 @@
+# Everything for a fresh Debian 12 or 13: each target installs what is missing first.
+# The checks themselves live in crates/xtask.
+
+CARGO ?= cargo
+# A Rust installed by rustup is often not in the path of a shell that nobody logged into.
+export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench check build install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
+	    awk -F@ '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: install ## guests, switch and real traffic between them on this machine
+	$(CARGO) build --release --package ringway
+	target/release/ringway demo
+
+test: install ## build everything and run every test, as root or in a user namespace
+	$(CARGO) xtask ci
+
+bench: install ## counted instructions and measured rates of the data path
+	$(CARGO) bench --workspace
+
+check: ## what to run before each push: format, lints, tidy, spec, fast tests
+	scripts/install-packages build
+	$(CARGO) xtask check
+
+build: ## the program, in target/release/ringway
+	scripts/install-packages build
+	$(CARGO) build --release --package ringway
+
+install:
+	scripts/install-packages all
+
+clean: ## remove what was built
+	$(CARGO) clean

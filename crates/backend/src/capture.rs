@@ -1,0 +1,80 @@
+//! Captured frames as pcapng, on the connection of whoever asked for them.
+
+use std::borrow::Cow;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, UNIX_EPOCH};
+
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use ringway_worker::{Capture, CapturedFrame, Passage};
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// How long to wait for frames before looking whether the reader is still there.
+const PAUSE: Duration = Duration::from_millis(20);
+/// `epb_flags`: the interface received the packet, or sends it. The interface is the vif's end in
+/// the backend, as with a capture on a kernel's `vifD.H`.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// Writes frames until the reader goes, or the vif disconnects.
+pub(crate) fn stream_pcapng(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) {
+    let outcome = write_all(capture, name, snap_len, stream);
+    capture.close();
+    tracing::debug!(vif = name, lost = capture.lost(), ?outcome, "capture ended");
+}
+
+fn write_all(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) -> io::Result<()> {
+    let watched = stream.try_clone()?;
+    let mut writer = PcapNgWriter::new(BufWriter::new(stream)).map_err(io::Error::other)?;
+    let interface = InterfaceDescriptionBlock {
+        linktype: DataLink::ETHERNET,
+        snaplen: snap_len,
+        options: vec![
+            InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+            // Nanoseconds, which is how this library writes times.
+            InterfaceDescriptionOption::IfTsResol(9),
+        ],
+    };
+    writer.write_pcapng_block(interface).map_err(io::Error::other)?;
+    writer.get_mut().flush()?;
+    loop {
+        let mut wrote = false;
+        while let Some(frame) = capture.next() {
+            writer.write_pcapng_block(block(frame)).map_err(io::Error::other)?;
+            wrote = true;
+        }
+        writer.get_mut().flush()?;
+        if !wrote && (!capture.is_open() || is_gone(&watched)?) {
+            return Ok(());
+        }
+    }
+}
+
+fn block(frame: CapturedFrame) -> EnhancedPacketBlock<'static> {
+    let flags = match frame.passage {
+        Passage::Ingress => INBOUND,
+        Passage::Egress => OUTBOUND,
+    };
+    EnhancedPacketBlock {
+        interface_id: 0,
+        timestamp: frame.at.duration_since(UNIX_EPOCH).unwrap_or_default(),
+        original_len: u32::try_from(frame.len).unwrap_or(u32::MAX),
+        data: Cow::Owned(frame.bytes),
+        options: vec![
+            EnhancedPacketOption::Flags(flags),
+            EnhancedPacketOption::Comment(Cow::Owned(format!("queue {}", frame.queue))),
+        ],
+    }
+}
+
+/// Waits a moment; true when the reader has closed its end.
+fn is_gone(stream: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&crate::timespec(PAUSE)))?;
+    Ok(!fds[0].revents().is_empty())
+}

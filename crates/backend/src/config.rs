@@ -1,0 +1,40 @@
+//! What a backend is told at its start.
+
+use std::net::IpAddr;
+
+use ringway_control::RunDir;
+use ringway_datapath::OffloadCaps;
+use ringway_switch::SwitchConfig;
+use ringway_worker::WorkersConfig;
+
+/// A backend's settings.
+#[derive(Debug, Clone)]
+pub struct BackendConfig {
+    /// Where its control socket goes.
+    pub dir: RunDir,
+    /// Its threads.
+    pub workers: WorkersConfig,
+    /// Queues that a guest may ask for, unless its vif says otherwise.
+    pub max_queues: u16,
+    /// Whether a queue may have one event channel per direction.
+    pub split_event_channels: bool,
+    /// Work that guests may leave undone.
+    pub offloads: OffloadCaps,
+    /// The way from the switch to the host.
+    pub uplink: Option<Uplink>,
+    /// Limits of the switch; its ticks are seconds.
+    pub switch: SwitchConfig,
+}
+
+/// A TAP device on the host, which is a port of the switch.
+#[derive(Debug, Clone)]
+pub struct Uplink {
+    /// Its name.
+    pub name: String,
+    /// The host's addresses on it, with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Its queues.
+    pub queues: u16,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}

@@ -1,0 +1,157 @@
+//! Answers to the command line.
+
+use std::io;
+use std::sync::Arc;
+
+use ringway_control::{
+    BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reply, VifStatus, WorkerStatus,
+    offload_names,
+};
+use ringway_datapath::QueueCounters;
+use ringway_hypervisor::Hypervisor;
+use ringway_switch::PortId;
+use ringway_worker::{Capture, Placement};
+use ringway_xenbus::Vif;
+use ringway_xenbus::backend::Input;
+
+use crate::Backend;
+use crate::capture::stream_pcapng;
+use crate::served::{Served, vif_name};
+
+impl<H: Hypervisor> Backend<H> {
+    pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> io::Result<()> {
+        let reply = match &call.request {
+            BackendRequest::Status => Reply::ok(&self.status()?),
+            BackendRequest::SetMaxQueues { vif, max_queues } => {
+                self.set_max_queues(vif, *max_queues)?
+            }
+            BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
+        };
+        call.answer(reply);
+        Ok(())
+    }
+
+    fn set_max_queues(&mut self, name: &str, max_queues: u16) -> io::Result<Reply> {
+        if max_queues == 0 {
+            return Ok(Reply::error("max-queues is 0, expected 1 or more"));
+        }
+        let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
+        if let Some(served) = self.vifs.get_mut(&vif) {
+            if let Some(bridged) = &served.bridge {
+                if max_queues > bridged.queues_made() {
+                    return Ok(Reply::error(&format!(
+                        "max-queues is {max_queues}, expected at most {}: the TAP device of {name} \
+                         on bridge {} was made with so many",
+                        bridged.queues_made(),
+                        bridged.name
+                    )));
+                }
+            }
+            served.offer.queues_max = max_queues;
+        }
+        self.feed(vif, Input::OfferChanged { queues_max: max_queues })?;
+        Ok(Reply::ok(&()))
+    }
+
+    fn capture(&mut self, name: &str, snap_len: u32) -> Reply {
+        let Some(served) = self.find(name).and_then(|vif| self.vifs.get(&vif)) else {
+            return self.no_such_vif(name);
+        };
+        let capture = Arc::new(Capture::new(usize::try_from(snap_len).unwrap_or(usize::MAX)));
+        if !self.workers.capture(served.port, &capture) {
+            return Reply::error(&format!("{name} is not connected, so it has no frames"));
+        }
+        let name = name.to_owned();
+        Reply::stream(move |stream| stream_pcapng(&capture, &name, snap_len, stream))
+    }
+
+    fn find(&self, name: &str) -> Option<Vif> {
+        self.vifs.keys().copied().find(|vif| vif_name(*vif) == name)
+    }
+
+    fn no_such_vif(&self, name: &str) -> Reply {
+        let known: Vec<String> = self.vifs.keys().map(|vif| vif_name(*vif)).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Reply::error(&format!("there is no vif {name:?}; there is {known}"))
+    }
+
+    fn status(&mut self) -> io::Result<BackendStatus> {
+        let placements = self.workers.placements();
+        let mut vifs = Vec::new();
+        let known: Vec<Vif> = self.vifs.keys().copied().collect();
+        for vif in known {
+            let guest = self.store.read(&format!("/local/domain/{}/name", vif.frontend))?;
+            if let Some(served) = self.vifs.get(&vif) {
+                vifs.push(vif_status(vif, served, guest, &placements));
+            }
+        }
+        let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
+            name: uplink.tap.name().to_owned(),
+            state: "Connected".to_owned(),
+            attached_to: "switch".to_owned(),
+            queues: queue_statuses(uplink.port, &uplink.counters, &placements),
+            ..VifStatus::default()
+        });
+        let worker = |index| WorkerStatus {
+            index,
+            queues: placements.iter().filter(|placed| placed.worker == index).count(),
+        };
+        Ok(BackendStatus {
+            pid: std::process::id(),
+            policy: self.config.workers.policy.to_string(),
+            workers: (0..self.workers.count()).map(worker).collect(),
+            vifs,
+            uplink,
+            fdb: self.fdb(),
+        })
+    }
+
+    fn fdb(&self) -> Vec<FdbStatus> {
+        let name_of = |port: PortId| {
+            let vif = self.vifs.iter().find(|(_, served)| served.port == port);
+            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+            let name = vif.map(|(vif, _)| vif_name(*vif));
+            name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
+        };
+        let entries = self.switch.fdb().entries(self.now());
+        let entry = entries.map(|entry| FdbStatus {
+            mac: entry.mac.to_string(),
+            port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
+            age_seconds: entry.age_ticks,
+        });
+        entry.collect()
+    }
+}
+
+fn vif_status(
+    vif: Vif,
+    served: &Served,
+    guest: Option<String>,
+    placements: &[Placement],
+) -> VifStatus {
+    VifStatus {
+        name: vif_name(vif),
+        domid: vif.frontend.0,
+        handle: vif.handle,
+        guest,
+        state: served.handshake.state().to_string(),
+        mac: served.mac.clone(),
+        attached_to: served.bridge.as_ref().map_or("switch".to_owned(), |b| b.name.clone()),
+        max_queues: served.offer.queues_max,
+        offloads: offload_names(served.caps),
+        error: served.error.clone(),
+        queues: queue_statuses(served.port, &served.queues, placements),
+    }
+}
+
+fn queue_statuses(
+    port: PortId,
+    counters: &[Arc<QueueCounters>],
+    placements: &[Placement],
+) -> Vec<QueueStatus> {
+    let status = |(index, counters): (u16, &Arc<QueueCounters>)| {
+        let placed = placements.iter().find(|placed| (placed.port, placed.queue) == (port, index));
+        QueueStatus::read(index, placed.map_or(0, |placed| placed.worker), counters)
+    };
+    (0..).zip(counters).map(status).collect()
+}

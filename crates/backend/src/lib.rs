@@ -1,0 +1,209 @@
+//! The backend process: serves every vif that its domain is to serve.
+//!
+//! It is one control thread around the workers. The thread watches XenStore for vifs, runs a
+//! handshake with each guest ([`served`]), attaches the queues that come of it, and answers the
+//! command line. Frames never pass through it. A backend holds nothing that it could not find
+//! again in XenStore and in the shared rings, so it may be killed and started at any time.
+
+mod capture;
+mod config;
+mod control;
+mod port;
+mod served;
+mod uplink;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+pub use config::{BackendConfig, Uplink};
+use ringway_control::{BackendRequest, Call, ControlServer};
+use ringway_hypervisor::Hypervisor;
+use ringway_switch::{PortId, Switch, Ticks};
+use ringway_worker::Workers;
+use ringway_xenbus::Vif;
+use ringway_xenstore::Client;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::port::BackendPort;
+use crate::served::Served;
+use crate::uplink::UplinkPort;
+
+/// How often load is evened out and the forwarding table is swept.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// The token of the watch for new vifs.
+const ROOT_TOKEN: &str = "vifs";
+
+/// Everything a backend has.
+struct Backend<H: Hypervisor> {
+    hypervisor: H,
+    store: Client,
+    config: BackendConfig,
+    workers: Workers<BackendPort<H::Memory, H::Event>>,
+    switch: Arc<Switch>,
+    /// The zero of switch time.
+    started: Instant,
+    vifs: BTreeMap<Vif, Served>,
+    ports_free: Vec<PortId>,
+    port_next: u16,
+    uplink: Option<UplinkPort>,
+}
+
+/// Serves vifs until `stop` becomes readable.
+///
+/// # Errors
+/// If XenStore is lost, or what this host lacks at the start: threads, devices, sockets.
+pub fn run<H: Hypervisor>(
+    hypervisor: H,
+    mut store: Client,
+    config: BackendConfig,
+    stop: impl AsFd,
+) -> io::Result<()> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (_control, calls) = serve_control(&config, &wake)?;
+    let root = Vif::backend_root(hypervisor.domid());
+    store.mkdir(&root)?;
+    store.watch(&root, ROOT_TOKEN)?;
+    let mut backend = Backend {
+        workers: Workers::start(config.workers.clone())?,
+        switch: Arc::new(Switch::new(config.switch)),
+        started: Instant::now(),
+        vifs: BTreeMap::new(),
+        ports_free: Vec::new(),
+        port_next: 0,
+        uplink: None,
+        hypervisor,
+        store,
+        config,
+    };
+    backend.attach_uplink()?;
+    backend.scan()?;
+    backend.serve(&calls, &wake, stop)
+}
+
+fn serve_control(
+    config: &BackendConfig,
+    wake: &Arc<OwnedFd>,
+) -> io::Result<(ControlServer, Receiver<Call<BackendRequest>>)> {
+    let wake = Arc::clone(wake);
+    ControlServer::start(&config.dir.backend(), move || {
+        // The counter cannot overflow between two turns of the loop.
+        let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+    })
+}
+
+impl<H: Hypervisor> Backend<H> {
+    fn serve(
+        &mut self,
+        calls: &Receiver<Call<BackendRequest>>,
+        wake: &OwnedFd,
+        stop: impl AsFd,
+    ) -> io::Result<()> {
+        let mut swept = Instant::now();
+        loop {
+            self.take_watches()?;
+            self.take_port_events()?;
+            while let Ok(call) = calls.try_recv() {
+                self.answer(call)?;
+            }
+            if swept.elapsed() >= HOUSEKEEPING {
+                swept = Instant::now();
+                self.switch.fdb().expire(self.now());
+                if let Some(moved) = self.workers.rebalance() {
+                    tracing::debug!(?moved, "queue moved to another worker");
+                }
+            }
+            let mut fds = [
+                PollFd::new(&self.store, PollFlags::IN),
+                PollFd::new(&self.workers, PollFlags::IN),
+                PollFd::new(wake, PollFlags::IN),
+                PollFd::new(&stop, PollFlags::IN),
+            ];
+            match poll(&mut fds, Some(&timespec(HOUSEKEEPING))) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let should_stop = !fds[3].revents().is_empty();
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+            if should_stop {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Switch time, in seconds.
+    fn now(&self) -> Ticks {
+        Ticks(u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX))
+    }
+
+    /// Looks for every vif there is.
+    fn scan(&mut self) -> io::Result<()> {
+        let backend = self.hypervisor.domid();
+        let root = Vif::backend_root(backend);
+        for guest in list(&mut self.store, &root)? {
+            for handle in list(&mut self.store, &format!("{root}/{guest}"))? {
+                if let Some(vif) = Vif::from_backend_path(&format!("{root}/{guest}/{handle}")) {
+                    self.look_at(vif)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_watches(&mut self) -> io::Result<()> {
+        while let Some(event) = self.store.next_watch()? {
+            if event.token == ROOT_TOKEN {
+                match Vif::from_backend_path(&event.path) {
+                    // Our own writes come back as well; only these two are the toolstack's word.
+                    Some(vif) if self.vifs.contains_key(&vif) => {
+                        if event.path == vif.backend_dir() || event.path == vif.online() {
+                            self.look_at(vif)?;
+                        }
+                    }
+                    Some(vif) => self.look_at(vif)?,
+                    None => self.scan()?,
+                }
+            } else if let Some(vif) = Vif::from_backend_path(&event.token) {
+                self.frontend_changed(vif)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate_port(&mut self) -> io::Result<PortId> {
+        if let Some(port) = self.ports_free.pop() {
+            return Ok(port);
+        }
+        if self.port_next >= self.config.switch.ports_max {
+            return Err(io::Error::other(format!(
+                "the switch is full: it has {} ports",
+                self.config.switch.ports_max
+            )));
+        }
+        self.port_next += 1;
+        Ok(PortId(self.port_next - 1))
+    }
+
+    fn free_port(&mut self, port: PortId) {
+        self.switch.fdb().remove_port(port);
+        self.ports_free.push(port);
+    }
+}
+
+/// The entries of a directory, none if it is not there.
+fn list(store: &mut Client, dir: &str) -> io::Result<Vec<String>> {
+    match store.directory(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

@@ -1,0 +1,55 @@
+//! The way from the switch to the host: a TAP device in the backend's own network namespace.
+
+use std::io;
+use std::sync::Arc;
+
+use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_hypervisor::Hypervisor;
+use ringway_net::{LinkSetting, Netlink};
+use ringway_switch::PortId;
+use ringway_tap::{Side, Tap};
+use ringway_worker::{Attachment, Forwarding};
+
+use crate::Backend;
+use crate::port::BackendPort;
+
+/// The uplink while it is attached.
+pub(crate) struct UplinkPort {
+    pub(crate) port: PortId,
+    pub(crate) counters: Vec<Arc<QueueCounters>>,
+    /// Kept, because the device goes with it.
+    pub(crate) tap: Tap,
+}
+
+impl<H: Hypervisor> Backend<H> {
+    pub(crate) fn attach_uplink(&mut self) -> io::Result<()> {
+        let Some(uplink) = self.config.uplink.clone() else { return Ok(()) };
+        let tap = Tap::create(&uplink.name, uplink.queues)?;
+        tap.set_offloads(OffloadCaps::ALL)?;
+        let mut netlink = Netlink::open()?;
+        let settings = [LinkSetting::Mtu(uplink.mtu), GSO_MAX, LinkSetting::Up];
+        netlink.set(tap.name(), &settings)?;
+        for (address, prefix_len) in uplink.addresses {
+            netlink.add_address(tap.name(), address, prefix_len)?;
+        }
+        let port = self.allocate_port()?;
+        // All of the world may be behind it.
+        self.switch.fdb().set_addresses_max(port, self.config.switch.fdb_entries_max);
+        let counters: Vec<Arc<QueueCounters>> =
+            (0..uplink.queues).map(|_| Arc::default()).collect();
+        let queues = tap.queues(Side::Guest, |queue| Arc::clone(&counters[queue]));
+        let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
+            port: BackendPort::Tap(queue),
+            counters: Arc::clone(counters),
+            flood: self.switch.flood_budget(self.now()),
+        });
+        let attachments = attachments.collect();
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        self.workers.attach(port, &forwarding, attachments)?;
+        self.uplink = Some(UplinkPort { port, counters, tap });
+        Ok(())
+    }
+}
+
+/// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
+pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);

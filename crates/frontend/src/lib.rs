@@ -1,0 +1,215 @@
+//! The guest process: gives one guest its interfaces.
+//!
+//! Each interface is a TAP device in the guest's network namespace, whose kernel is the guest's
+//! TCP/IP, joined to a vif by workers. A control thread runs the handshake with the backend and
+//! answers the command line. When the vif reconnects (the backend restarts, or the number of
+//! queues changes) the TAP device stays, and with it addresses, routes and connections.
+//!
+//! The TAP device has one queue, read by one worker, which hands frames to the worker of the vif
+//! queue that their flow belongs to. The kernel would spread flows over several TAP queues by a
+//! rule of its own that changes while flows live, and so could reorder them (ADR 4).
+
+mod config;
+mod nic;
+mod port;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+pub use config::{FrontendConfig, Interface};
+use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
+use ringway_hypervisor::Hypervisor;
+use ringway_worker::Workers;
+use ringway_xenbus::frontend::{Input, QueueCount, Wish};
+use ringway_xenbus::{Vif, XenbusState};
+use ringway_xenstore::{Client, device};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::nic::Nic;
+use crate::port::FrontendPort;
+
+/// Everything a guest process has.
+struct Frontend<H: Hypervisor> {
+    hypervisor: H,
+    store: Client,
+    name: String,
+    workers: Workers<FrontendPort<H::Grants, H::Event>>,
+    /// By handle.
+    nics: BTreeMap<u32, Nic<H>>,
+}
+
+/// Drives a guest's interfaces until `stop` becomes readable, and leaves the backend in order.
+///
+/// # Errors
+/// If XenStore is lost, or what this guest lacks at the start: its nodes, devices, sockets.
+pub fn run<H: Hypervisor>(
+    hypervisor: H,
+    store: Client,
+    config: FrontendConfig,
+    stop: impl AsFd,
+) -> io::Result<()> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (_control, calls) = serve_control(&config, &wake)?;
+    let workers = Workers::start(config.workers)?;
+    let (name, nics) = (config.name, BTreeMap::new());
+    let mut frontend = Frontend { hypervisor, store, name, workers, nics };
+    for interface in config.interfaces {
+        frontend.add(interface)?;
+    }
+    frontend.serve(&calls, &wake, &stop)?;
+    frontend.leave()
+}
+
+fn serve_control(
+    config: &FrontendConfig,
+    wake: &Arc<OwnedFd>,
+) -> io::Result<(ControlServer, Receiver<Call<GuestRequest>>)> {
+    let wake = Arc::clone(wake);
+    ControlServer::start(&config.control, move || {
+        // The counter cannot overflow between two turns of the loop.
+        let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+    })
+}
+
+impl<H: Hypervisor> Frontend<H> {
+    fn add(&mut self, interface: Interface) -> io::Result<()> {
+        let domid = self.hypervisor.domid();
+        let handle = interface.handle;
+        let dir = format!("{}/{handle}", Vif::frontend_root(domid));
+        let backend = self.store.read(&format!("{dir}/backend-id"))?;
+        let backend = backend.and_then(|id| id.parse().ok()).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{dir}/backend-id is no domain: the toolstack has made no such vif"),
+            )
+        })?;
+        let vif = Vif { backend: ringway_wire::DomId(backend), frontend: domid, handle };
+        let nic = Nic::new(vif, interface, self.nics.len())?;
+        self.nics.insert(handle, nic);
+        // The watch fires at once, but the start wants the state as it is now.
+        self.store.watch(&vif.backend_state(), &handle.to_string())?;
+        let own = device::state(&mut self.store, &vif.frontend_state())?;
+        let peer = device::state(&mut self.store, &vif.backend_state())?;
+        self.feed(handle, Input::Start { own, peer })
+    }
+
+    fn serve(
+        &mut self,
+        calls: &Receiver<Call<GuestRequest>>,
+        wake: &OwnedFd,
+        stop: &impl AsFd,
+    ) -> io::Result<()> {
+        loop {
+            self.take_watches()?;
+            self.take_port_events()?;
+            while let Ok(call) = calls.try_recv() {
+                self.answer(call)?;
+            }
+            let mut fds = [
+                PollFd::new(&self.store, PollFlags::IN),
+                PollFd::new(&self.workers, PollFlags::IN),
+                PollFd::new(wake, PollFlags::IN),
+                PollFd::new(stop, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let should_stop = !fds[3].revents().is_empty();
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+            if should_stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take_watches(&mut self) -> io::Result<()> {
+        while let Some(event) = self.store.next_watch()? {
+            let Some(nic) = event.token.parse().ok().and_then(|handle| self.nics.get(&handle))
+            else {
+                continue;
+            };
+            let vif = nic.vif;
+            let state = device::state(&mut self.store, &vif.backend_state())?;
+            self.feed(vif.handle, Input::BackendState(state))?;
+        }
+        Ok(())
+    }
+
+    /// A queue that its worker gave up: the backend broke the protocol. The vif connects anew.
+    fn take_port_events(&mut self) -> io::Result<()> {
+        while let Some(event) = self.workers.next_event() {
+            let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
+            let Some(nic) = nic else { continue };
+            let handle = nic.vif.handle;
+            tracing::warn!(handle, queue = event.queue_index, "{}", event.down);
+            nic.error = Some(event.down.to_string());
+            nic.keep(event.port);
+            let wish = nic.wish;
+            self.feed(handle, Input::Reconnect(wish))?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, call: Call<GuestRequest>) -> io::Result<()> {
+        let reply = match call.request {
+            GuestRequest::Status => {
+                let placements = self.workers.placements();
+                let mut vifs = Vec::new();
+                for nic in self.nics.values() {
+                    vifs.push(nic.status(&mut self.store, &placements)?);
+                }
+                Reply::ok(&GuestStatus {
+                    name: self.name.clone(),
+                    domid: self.hypervisor.domid().0,
+                    pid: std::process::id(),
+                    vifs,
+                })
+            }
+            GuestRequest::SetQueues { handle, queues } => match self.nics.get_mut(&handle) {
+                Some(nic) => {
+                    let wish = Wish { queues: QueueCount::Exactly(queues), ..nic.wish };
+                    nic.wish = wish;
+                    nic.error = None;
+                    self.feed(handle, Input::Reconnect(wish))?;
+                    Reply::ok(&())
+                }
+                None => {
+                    let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
+                    Reply::error(&format!(
+                        "there is no vif {handle}; there is {}",
+                        known.join(", ")
+                    ))
+                }
+            },
+        };
+        call.answer(reply);
+        Ok(())
+    }
+
+    /// Says goodbye to each backend, and waits a moment for those that answer.
+    fn leave(&mut self) -> io::Result<()> {
+        let handles: Vec<u32> = self.nics.keys().copied().collect();
+        for handle in handles {
+            self.feed(handle, Input::Stop)?;
+        }
+        let deadline = std::time::Instant::now() + nic::LEAVE_TIMEOUT;
+        while self.nics.values().any(|nic| nic.handshake.state() != XenbusState::Closed) {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let mut fds = [PollFd::new(&self.store, PollFlags::IN)];
+            let timeout = rustix::event::Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            poll(&mut fds, Some(&timeout))?;
+            self.take_watches()?;
+        }
+        Ok(())
+    }
+}

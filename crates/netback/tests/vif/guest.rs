@@ -1,0 +1,210 @@
+//! A guest that puts into its rings whatever a test wants, and a queue that serves it.
+
+use std::sync::Arc;
+
+use ringway_datapath::{
+    DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
+    PoolBudget, Port, PortDown, QueueCounters,
+};
+use ringway_hypervisor::{Access, ForeignMemory, GrantTable, QueueEvents};
+use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_ring::{FrontRing, Notify, Rx, Tx};
+use ringway_sys::SharedPages;
+use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, RxResponse, TxRequest, TxResponse};
+use ringway_wire::{GrantRef, PAGE_SIZE};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::domain::{Domain, Event, GUEST, HOST};
+
+/// Both sides of one queue.
+pub(crate) struct Bench {
+    pub(crate) domain: Domain,
+    pub(crate) tx: FrontRing<Tx>,
+    pub(crate) rx: FrontRing<Rx>,
+    /// The ring pages, for guests that write where they should not.
+    pub(crate) tx_page: SharedPages,
+    pub(crate) rx_page: SharedPages,
+    pub(crate) events: QueueEvents<Event>,
+    pub(crate) back: VifQueue<Domain, Event>,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Arc<QueueCounters>,
+    ring_grefs: [GrantRef; 2],
+}
+
+impl Bench {
+    pub(crate) fn new() -> Bench {
+        Bench::starting_at(0, OffloadCaps::ALL)
+    }
+
+    /// A queue whose ring indices begin at `start`.
+    pub(crate) fn starting_at(start: u32, caps: OffloadCaps) -> Bench {
+        let mut domain = Domain::new();
+        let rings = domain.alloc_pages(2).expect("a new guest has memory");
+        let mut grant = |frame| domain.grant(HOST, frame, Access::ReadWrite).expect("grants left");
+        let ring_grefs = [grant(rings.first_frame), grant(rings.first_frame + 1)];
+        let [tx_page, rx_page] =
+            [0, 1].map(|page| rings.pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE));
+        let tx = FrontRing::starting_at(tx_page.clone(), start);
+        let rx = FrontRing::starting_at(rx_page.clone(), start);
+        let (events, back_events) = Event::split_pair();
+        let counters = Arc::new(QueueCounters::default());
+        let back = attach(&domain, ring_grefs, back_events, caps, &counters);
+        let back = back.expect("new rings are sound");
+        let pool = FramePool::new(PoolBudget::new(64 << 20));
+        Bench { domain, tx, rx, tx_page, rx_page, events, back, pool, counters, ring_grefs }
+    }
+
+    /// Replaces the backend by another one, as a restart does.
+    pub(crate) fn attach_again(&mut self) -> Result<(), PortDown> {
+        let (events, back_events) = Event::split_pair();
+        self.events = events;
+        let caps = OffloadCaps::ALL;
+        self.back = attach(&self.domain, self.ring_grefs, back_events, caps, &self.counters)?;
+        Ok(())
+    }
+
+    /// A page that holds `bytes` from `offset` on, granted.
+    pub(crate) fn page(&mut self, offset: usize, bytes: &[u8], access: Access) -> GrantRef {
+        let own = self.domain.alloc_pages(1).expect("a test needs few pages");
+        own.pages.copy_from(offset, bytes);
+        self.domain.grant(HOST, own.first_frame, access).expect("a test needs few grants")
+    }
+
+    /// Requests for a packet of which each slot has its own page, in as many slots as given.
+    pub(crate) fn packet(&mut self, id: u16, slots: &[&[u8]]) -> Vec<TxRequest> {
+        let total: usize = slots.iter().map(|slot| slot.len()).sum();
+        let mut requests = Vec::new();
+        for (index, bytes) in slots.iter().enumerate() {
+            let size = if index == 0 { total } else { bytes.len() };
+            requests.push(TxRequest {
+                gref: self.page(0, bytes, Access::ReadOnly).0,
+                offset: 0,
+                flags: if index + 1 < slots.len() { NETTXF_MORE_DATA } else { 0 },
+                id: id.wrapping_add(index.try_into().expect("a packet has few slots")),
+                size: size.try_into().expect("a packet is at most 64 KiB"),
+            });
+        }
+        requests
+    }
+
+    /// Pushes one slot of any kind.
+    pub(crate) fn push(&mut self, slot: impl IntoBytes + Immutable) {
+        self.tx.push_request(slot);
+    }
+
+    /// Pushes and publishes requests; the event, if one is due, is not sent: the test polls.
+    pub(crate) fn send(&mut self, requests: &[TxRequest]) -> Notify {
+        for request in requests {
+            self.tx.push_request(*request);
+        }
+        self.tx.publish_requests()
+    }
+
+    /// One ingress call.
+    pub(crate) fn ingress(&mut self) -> Result<FrameBatch, PortDown> {
+        let mut frames = FrameBatch::new();
+        self.back.ingress(&mut self.pool, &mut frames)?;
+        Ok(frames)
+    }
+
+    /// One ingress call that ends in a fault of the guest; with the frames that it took before.
+    #[track_caller]
+    pub(crate) fn ingress_fault(&mut self) -> (PeerFault, FrameBatch) {
+        let mut frames = FrameBatch::new();
+        match self.back.ingress(&mut self.pool, &mut frames) {
+            Err(PortDown::Peer(fault)) => (fault, frames),
+            other => panic!("no fault but {other:?}"),
+        }
+    }
+
+    /// The answers that arrived since the last call.
+    pub(crate) fn tx_answers(&mut self) -> Vec<TxResponse> {
+        let mut answers = [TxResponse::default(); 256];
+        let count = self.tx.peek_responses(&mut answers).expect("our backend is honest");
+        self.tx.consume(count);
+        answers[..count].to_vec()
+    }
+
+    /// Id and status of those answers.
+    pub(crate) fn tx_statuses(&mut self) -> Vec<(u16, i16)> {
+        self.tx_answers().iter().map(|answer| (answer.id, answer.status)).collect()
+    }
+
+    /// Posts `count` empty pages with consecutive ids and returns their grants.
+    pub(crate) fn post(&mut self, first_id: u16, count: u16) -> Vec<GrantRef> {
+        let ids = (0..count).map(|n| first_id.wrapping_add(n));
+        let pages: Vec<_> = ids.map(|id| (id, self.page(0, &[], Access::ReadWrite))).collect();
+        self.post_grants(&pages)
+    }
+
+    /// Posts pages that are granted already.
+    pub(crate) fn post_grants(&mut self, pages: &[(u16, GrantRef)]) -> Vec<GrantRef> {
+        for (id, gref) in pages {
+            self.rx.push_request(RxRequest { id: *id, pad: 0, gref: gref.0 });
+        }
+        let _ = self.rx.publish_requests();
+        pages.iter().map(|(_, gref)| *gref).collect()
+    }
+
+    /// Sends frames to the guest; returns those that wait.
+    pub(crate) fn egress(&mut self, frames: Vec<Frame>) -> FrameQueue {
+        let mut queue = FrameQueue::from(frames);
+        self.back.egress(&mut queue, &mut self.pool).expect("the guest did nothing wrong");
+        queue
+    }
+
+    /// What the guest received since the last call, slot by slot.
+    pub(crate) fn rx_answers(&mut self) -> Vec<RxResponse> {
+        let mut answers = [RxResponse::default(); 256];
+        let count = self.rx.peek_responses(&mut answers).expect("our backend is honest");
+        self.rx.consume(count);
+        answers[..count].to_vec()
+    }
+
+    /// Bytes of a granted page.
+    pub(crate) fn read_page(&mut self, gref: GrantRef, len: usize) -> Vec<u8> {
+        let page = self.domain.map(GUEST, gref, Access::ReadOnly).expect("the page is granted");
+        let mut bytes = vec![0; len];
+        page.pages().copy_to(0, &mut bytes);
+        bytes
+    }
+
+    /// A frame with these bytes.
+    pub(crate) fn frame(&mut self, bytes: &[u8], offload: Offload) -> Frame {
+        let mut frame = self.pool.take(bytes.len()).expect("the pool has room");
+        frame.bytes_mut().copy_from_slice(bytes);
+        frame.offload = offload;
+        frame
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        let mut counters = self.counters.dropped.snapshot();
+        counters.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+    }
+}
+
+fn attach(
+    domain: &Domain,
+    rings: [GrantRef; 2],
+    events: QueueEvents<Event>,
+    caps: OffloadCaps,
+    counters: &Arc<QueueCounters>,
+) -> Result<VifQueue<Domain, Event>, PortDown> {
+    let mut memory = domain.clone();
+    let [tx_ring, rx_ring] = rings
+        .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
+    VifQueue::attach(QueueParts {
+        peer: GUEST,
+        memory,
+        tx_ring,
+        rx_ring,
+        events,
+        features: FrontendFeatures { caps },
+        counters: Arc::clone(counters),
+    })
+}
+
+/// Bytes that can be told from any others of the same test.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|n| u8::try_from((n * 7 + n / 251 + seed * 31) % 256).expect("a byte")).collect()
+}

@@ -1,0 +1,80 @@
+//! The way of a packet through both ends takes nothing from the heap once they have warmed up.
+//! Alone in its program, because the count is the whole program's.
+
+#[path = "../../netback/tests/vif/domain.rs"]
+#[allow(dead_code, reason = "each suite uses the faults that it needs")]
+mod domain;
+
+use std::alloc::System;
+use std::sync::Arc;
+
+use ringway_datapath::{
+    FrameBatch, FramePool, FrameQueue, Gso, GsoKind, OffloadCaps, PoolBudget, Port, QueueCounters,
+};
+use ringway_hypervisor::{Access, ForeignMemory};
+use ringway_netback::{FrontendFeatures, QueueParts};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use domain::{Domain, Event, GUEST, HOST};
+
+#[global_allocator]
+static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+#[test]
+fn a_packet_takes_nothing_from_the_heap() {
+    let domain = Domain::new();
+    let (front_events, back_events) = Event::split_pair();
+    let counters = || Arc::new(QueueCounters::default());
+    let mut front = ringway_netfront::VifQueue::new(domain.clone(), HOST, front_events, counters())
+        .expect("a new guest has memory");
+    let mut memory = domain.clone();
+    let refs = front.config();
+    let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref]
+        .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
+    let parts = QueueParts {
+        peer: GUEST,
+        memory,
+        tx_ring,
+        rx_ring,
+        events: back_events,
+        features: FrontendFeatures { caps: OffloadCaps::ALL },
+        counters: counters(),
+    };
+    let mut back = ringway_netback::VifQueue::attach(parts).expect("new rings are sound");
+    let mut pool = FramePool::new(PoolBudget::new(16 << 20));
+    let (mut up, mut down) = (FrameQueue::new(), FrameQueue::new());
+    let mut frames = FrameBatch::new();
+    let mut packets = 0;
+
+    let mut round = |packets: &mut usize| {
+        for len in [60, 1514, 9000, 65_000] {
+            for _ in 0..2 {
+                let mut frame = pool.take(len).expect("the pool has room");
+                frame.offload.gso =
+                    (len > 1514).then_some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+                up.push_back(frame);
+            }
+        }
+        front.egress(&mut up, &mut pool).expect("the backend is honest");
+        back.ingress(&mut pool, &mut frames).expect("the frontend is honest");
+        down.extend(frames.drain(..));
+        back.egress(&mut down, &mut pool).expect("the frontend is honest");
+        front.ingress(&mut pool, &mut frames).expect("the backend is honest");
+        *packets += frames.len();
+        frames.drain(..).for_each(|frame| pool.recycle(frame));
+        front.arm().expect("the backend is honest");
+        back.arm().expect("the frontend is honest");
+    };
+
+    for _ in 0..20 {
+        round(&mut packets);
+    }
+    packets = 0;
+    let region = Region::new(HEAP);
+    for _ in 0..1000 {
+        round(&mut packets);
+    }
+    let change = region.change();
+    assert_eq!(packets, 8000);
+    assert_eq!((change.allocations, change.reallocations, change.deallocations), (0, 0, 0));
+}

@@ -1,0 +1,137 @@
+//! A backend that answers whatever a test wants, and a queue that is served by it.
+
+use std::sync::Arc;
+
+use ringway_datapath::{
+    DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
+    PoolBudget, Port, PortDown, QueueCounters,
+};
+use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, QueueEvents};
+use ringway_netfront::VifQueue;
+use ringway_ring::{BackRing, Notify, Rx, Tx};
+use ringway_sys::SharedPages;
+use ringway_wire::GrantRef;
+use ringway_wire::netif::{RxRequest, RxResponse, TxRequest};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::domain::{Domain, Event, GUEST, HOST};
+
+/// Both sides of one queue.
+pub(crate) struct Bench {
+    pub(crate) domain: Domain,
+    pub(crate) front: VifQueue<Domain, Event>,
+    pub(crate) tx: BackRing<Tx>,
+    pub(crate) rx: BackRing<Rx>,
+    /// The ring pages, for backends that write where they should not.
+    pub(crate) tx_page: SharedPages,
+    pub(crate) rx_page: SharedPages,
+    pub(crate) events: QueueEvents<Event>,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Arc<QueueCounters>,
+    /// The guest's posted pages, in slot order.
+    pub(crate) posted: Vec<RxRequest>,
+    mappings: [ForeignPage; 2],
+}
+
+impl Bench {
+    pub(crate) fn new() -> Bench {
+        let mut domain = Domain::new();
+        let (front_events, events) = Event::split_pair();
+        let counters = Arc::new(QueueCounters::default());
+        let front = VifQueue::new(domain.clone(), HOST, front_events, Arc::clone(&counters));
+        let mut front = front.expect("a new guest has memory");
+        front.set_caps(OffloadCaps::ALL);
+        let refs = front.config();
+        let mappings = [refs.tx_ring_ref, refs.rx_ring_ref]
+            .map(|gref| domain.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
+        let [tx_page, rx_page] = [0, 1].map(|ring| mappings[ring].pages().clone());
+        let tx = BackRing::attach(tx_page.clone()).expect("a new ring is sound");
+        let mut rx = BackRing::<Rx>::attach(rx_page.clone()).expect("a new ring is sound");
+        let mut posted = vec![RxRequest::default(); 256];
+        assert_eq!(rx.peek_requests(&mut posted), Ok((256, 256)), "every page is posted");
+        rx.consume(256);
+        let pool = FramePool::new(PoolBudget::new(64 << 20));
+        Bench { domain, front, tx, rx, tx_page, rx_page, events, pool, counters, posted, mappings }
+    }
+
+    /// What the guest has asked to transmit since the last call, consumed.
+    pub(crate) fn take_tx(&mut self) -> Vec<TxRequest> {
+        let mut requests = [TxRequest::default(); 256];
+        let (count, _) = self.tx.peek_requests(&mut requests).expect("our frontend is honest");
+        self.tx.consume(count);
+        requests[..count].to_vec()
+    }
+
+    /// Answers the next rx slot with anything.
+    pub(crate) fn answer(&mut self, response: impl IntoBytes + Immutable) -> Notify {
+        self.rx.push_response(response);
+        self.rx.publish_responses()
+    }
+
+    /// Writes into the page of an rx slot.
+    pub(crate) fn fill(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
+        let gref = GrantRef(self.posted[slot % 256].gref);
+        let page = self.domain.map(GUEST, gref, Access::ReadWrite).expect("the page is granted");
+        page.pages().copy_from(offset, bytes);
+    }
+
+    /// Bytes of a granted page.
+    pub(crate) fn read(&mut self, request: &TxRequest, len: usize) -> Vec<u8> {
+        let gref = GrantRef(request.gref);
+        let page = self.domain.map(GUEST, gref, Access::ReadOnly).expect("the page is granted");
+        let mut bytes = vec![0; len];
+        page.pages().copy_to(usize::from(request.offset), &mut bytes);
+        bytes
+    }
+
+    /// One ingress call.
+    pub(crate) fn ingress(&mut self) -> Result<FrameBatch, PortDown> {
+        let mut frames = FrameBatch::new();
+        self.front.ingress(&mut self.pool, &mut frames)?;
+        Ok(frames)
+    }
+
+    /// One ingress call that ends in a fault of the backend.
+    #[track_caller]
+    pub(crate) fn ingress_fault(&mut self) -> PeerFault {
+        match self.ingress() {
+            Err(PortDown::Peer(fault)) => fault,
+            other => panic!("no fault but {other:?}"),
+        }
+    }
+
+    /// One egress call; returns the frames that wait.
+    pub(crate) fn egress(&mut self, frames: Vec<Frame>) -> Result<FrameQueue, PortDown> {
+        let mut queue = FrameQueue::from(frames);
+        self.front.egress(&mut queue, &mut self.pool)?;
+        Ok(queue)
+    }
+
+    /// A frame with these bytes.
+    pub(crate) fn frame(&mut self, bytes: &[u8], offload: Offload) -> Frame {
+        let mut frame = self.pool.take(bytes.len()).expect("the pool has room");
+        frame.bytes_mut().copy_from_slice(bytes);
+        frame.offload = offload;
+        frame
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        let mut counters = self.counters.dropped.snapshot();
+        counters.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+    }
+
+    /// The queue, and what the backend holds of it.
+    pub(crate) fn into_parts(self) -> (Domain, VifQueue<Domain, Event>, [ForeignPage; 2]) {
+        (self.domain, self.front, self.mappings)
+    }
+}
+
+/// A response of a plain slot.
+pub(crate) fn response(slot: u16, flags: u16, status: i16) -> RxResponse {
+    RxResponse { id: slot, offset: 0, flags, status }
+}
+
+/// Bytes that can be told from any others of the same test.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|n| u8::try_from((n * 7 + n / 251 + seed * 31) % 256).expect("a byte")).collect()
+}

@@ -1,0 +1,170 @@
+//! What the guest's frames look like in its tx ring.
+
+use std::sync::Arc;
+
+use ringway_datapath::{Checksum, DropReason, Gso, GsoKind, Offload, Pending, Port, QueueCounters};
+use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
+use ringway_netfront::VifQueue;
+use ringway_wire::GrantRef;
+use ringway_wire::netif::{
+    EXTRA_TYPE_GSO, ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY,
+    NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, TxResponse,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::backend::{Bench, pattern};
+use crate::domain::{Domain, Event, GUEST, HOST};
+
+const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
+
+fn answer_all(bench: &mut Bench, status: i16) -> usize {
+    let requests = bench.take_tx();
+    for request in &requests {
+        bench.tx.push_response(TxResponse { id: request.id, status });
+    }
+    let _ = bench.tx.publish_responses();
+    requests.len()
+}
+
+#[test]
+fn a_long_frame_is_a_chain_whose_first_slot_says_the_total() {
+    let mut bench = Bench::new();
+    let data = pattern(1, 9000);
+    let frame = bench.frame(&data, PLAIN);
+    assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
+    let requests = bench.take_tx();
+    let shape: Vec<_> = requests.iter().map(|slot| (slot.offset, slot.flags, slot.size)).collect();
+    let more = NETTXF_MORE_DATA;
+    //= netif.h: first-size-is-total
+    assert_eq!(shape, [(0, more, 9000), (0, more, 4096), (0, 0, 808)]);
+    let mut sent = bench.read(&requests[0], 4096);
+    sent.extend(bench.read(&requests[1], 4096));
+    sent.extend(bench.read(&requests[2], 808));
+    assert_eq!(sent, data);
+}
+
+#[test]
+fn a_segmented_frame_has_its_extra_in_the_second_slot() {
+    let mut bench = Bench::new();
+    let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+    let frame = bench.frame(&pattern(2, 5000), Offload { checksum: Checksum::Blank, gso });
+    assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
+    let requests = bench.take_tx();
+    let flags = NETTXF_CSUM_BLANK | NETTXF_DATA_VALIDATED | NETTXF_EXTRA_INFO | NETTXF_MORE_DATA;
+    //= netif.h: slot-order
+    assert_eq!((requests.len(), requests[0].flags, requests[0].size), (3, flags, 5000));
+    let (extra, _) = ExtraInfo::read_from_prefix(requests[1].as_bytes()).expect("it is shorter");
+    let expected = (EXTRA_TYPE_GSO, 0, (1448, GSO_TYPE_TCPV4));
+    assert_eq!((extra.kind, extra.flags, extra.gso()), expected);
+    assert_eq!((requests[2].flags, requests[2].size), (0, 904));
+}
+
+#[test]
+fn flags_say_what_state_the_checksum_is_in() {
+    //= netif.h: flag-bits
+    for (checksum, flags) in [
+        (Checksum::Unverified, 0),
+        (Checksum::Validated, NETTXF_DATA_VALIDATED),
+        (Checksum::Blank, NETTXF_CSUM_BLANK | NETTXF_DATA_VALIDATED),
+    ] {
+        let mut bench = Bench::new();
+        let frame = bench.frame(&pattern(3, 60), Offload { checksum, gso: None });
+        assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
+        assert_eq!(bench.take_tx()[0].flags, flags);
+    }
+}
+
+#[test]
+fn a_frame_that_the_ring_has_no_words_for_is_dropped() {
+    let mut bench = Bench::new();
+    let frames = vec![bench.frame(&pattern(4, 65536), PLAIN), bench.frame(&pattern(5, 60), PLAIN)];
+    assert!(bench.egress(frames).expect("no fault").is_empty());
+    assert_eq!(bench.dropped(DropReason::TooLong), 1);
+    assert_eq!(bench.take_tx().len(), 1);
+}
+
+#[test]
+fn the_backend_may_read_what_is_sent_and_not_write_it() {
+    let mut bench = Bench::new();
+    let frame = bench.frame(&pattern(6, 60), PLAIN);
+    assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
+    let gref = GrantRef(bench.take_tx()[0].gref);
+    let status = GrantStatus::GeneralError;
+    let mut copy = [GrantCopy { gref, offset: 0, len: 4, local: 0, local_offset: 0, status }];
+    bench.domain.copy_to_peer(GUEST, &mut copy, &[[0_u8; 4]]).expect("the call is made");
+    assert_eq!(copy[0].status, GrantStatus::PermissionDenied);
+}
+
+#[test]
+fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_answered() {
+    let mut bench = Bench::new();
+    let frames: Vec<_> = (0..300).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+    let mut waiting = bench.egress(frames).expect("no fault");
+    assert_eq!(waiting.len(), 44);
+    assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
+    bench.events.ack().expect("an eventfd can be read");
+    let requests = bench.take_tx();
+    for (answered, request) in requests.iter().enumerate() {
+        bench.tx.push_response(TxResponse { id: request.id, status: NETIF_RSP_OKAY });
+        let notify = bench.tx.publish_responses();
+        // A wake-up for every single answer would cost more than the wait.
+        assert_eq!(notify == ringway_ring::Notify::Peer, answered == 31, "{answered}");
+    }
+    bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+    assert!(waiting.is_empty());
+    assert_eq!(bench.take_tx().len(), 44);
+}
+
+#[test]
+fn buffers_come_back_whatever_the_backend_says_of_them() {
+    for status in [NETIF_RSP_OKAY, NETIF_RSP_ERROR, -2, i16::MIN, i16::MAX] {
+        let mut bench = Bench::new();
+        for round in 0..5 {
+            let frames = (0..200).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+            assert!(bench.egress(frames).expect("no fault").is_empty(), "round {round}");
+            assert_eq!(answer_all(&mut bench, status), 200);
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_answers_data_with_null_costs_only_itself() {
+    let mut bench = Bench::new();
+    let mut waiting = std::collections::VecDeque::new();
+    for _ in 0..3 {
+        waiting.extend((0..200).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)));
+        bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+        answer_all(&mut bench, NETIF_RSP_NULL);
+    }
+    bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+    assert_eq!(waiting.len(), 600 - 256, "each buffer was used once and is lost");
+}
+
+#[test]
+fn a_queue_that_cannot_have_all_its_pages_keeps_none() {
+    let domain = Domain::new();
+    let make = || {
+        let (events, _) = Event::split_pair();
+        VifQueue::new(domain.clone(), HOST, events, Arc::new(QueueCounters::default()))
+    };
+    let first = make().expect("a new guest has memory");
+    assert_eq!(domain.grants_in_use(), 514);
+    let error = make().err().expect("the guest has 1024 pages, and two queues take 1028");
+    assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
+    assert_eq!(domain.grants_in_use(), 514);
+    first.close().expect("nobody uses the pages");
+    assert_eq!(domain.grants_in_use(), 0);
+}
+
+#[test]
+fn a_page_that_the_backend_holds_is_not_used_again() {
+    let (domain, front, rings) = Bench::new().into_parts();
+    assert!(front.close().is_err());
+    assert_eq!(domain.grants_in_use(), 2, "the rings are still mapped, and nothing else is");
+    drop(rings);
+
+    let (domain, front, rings) = Bench::new().into_parts();
+    drop(rings);
+    assert!(front.close().is_ok());
+    assert_eq!(domain.grants_in_use(), 0);
+}

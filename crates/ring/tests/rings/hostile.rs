@@ -1,0 +1,143 @@
+//! Peers that write into the page what no honest peer would.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use ringway_datapath::{PeerFault, Pending};
+use ringway_ring::{BackRing, FrontRing, Layout, Rx, Tx};
+use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
+
+use crate::page::{self, Numbered, set};
+
+/// Where rings stand when the peer misbehaves; the last two wrap around within a ring's length.
+const STARTS: [u32; 4] = [0, 1000, u32::MAX - 100, u32::MAX];
+
+/// How far a producer may be put away from its consumer: half the range, behind by one, behind by
+/// a ring, one more than the ring holds.
+const JUMPS: [u32; 6] = [1 << 31, u32::MAX, u32::MAX - 255, 257, 300, (1 << 31) - 1];
+
+fn overrun<L: Layout>(produced: u32, ahead: u32) -> PeerFault {
+    PeerFault::ProducerOverrun { ring: L::NAME, produced, ahead, slots: 256 }
+}
+
+//= netif.h: producer-bound
+fn hostile_request_producers<L: Numbered>() {
+    for start in STARTS {
+        for jump in JUMPS {
+            let [front, back, peer, again] = page::mappings();
+            let _front = FrontRing::<L>::starting_at(front, start);
+            let mut back = BackRing::<L>::attach(back).expect("a new ring is sound");
+            let produced = start.wrapping_add(jump);
+            set(&peer, REQ_PROD, produced);
+            let fault = overrun::<L>(produced, jump);
+            assert_eq!(back.pending(), Err(fault));
+            assert_eq!(back.peek_requests(&mut [L::request(0); 8]), Err(fault));
+            assert_eq!(back.arm(1), Pending::Work, "or nobody would look and report it");
+            assert_eq!(BackRing::<L>::attach(again).err(), Some(fault));
+
+            set(&peer, REQ_PROD, start.wrapping_add(256));
+            assert_eq!(back.pending(), Ok(256), "a full ring is no fault");
+            back.consume(256);
+        }
+    }
+}
+
+#[test]
+fn a_request_producer_that_runs_away_is_a_fault_of_either_ring() {
+    hostile_request_producers::<Tx>();
+    hostile_request_producers::<Rx>();
+}
+
+#[test]
+fn slots_whose_requests_are_not_answered_cannot_hold_new_ones() {
+    let [front, back, peer] = page::mappings();
+    let _front = FrontRing::<Tx>::new(front);
+    let mut back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
+    set(&peer, REQ_PROD, 200);
+    back.consume(200);
+    set(&peer, REQ_PROD, 256);
+    assert_eq!(back.pending(), Ok(56));
+    set(&peer, REQ_PROD, 257);
+    assert_eq!(back.pending(), Err(overrun::<Tx>(257, 57)));
+    back.push_response(Tx::response(0));
+    assert_eq!(back.pending(), Ok(57), "answering one request makes room for one");
+}
+
+#[test]
+fn a_backend_that_answers_more_than_was_asked_is_at_fault() {
+    for start in STARTS {
+        for jump in [1 << 31, u32::MAX, 11, 256, 257] {
+            let [front, peer] = page::mappings();
+            let mut front = FrontRing::<Rx>::starting_at(front, start);
+            for number in 0..10 {
+                front.push_request(Rx::request(number));
+            }
+            let _ = front.publish_requests();
+            front.push_request(Rx::request(10));
+            // The eleventh is pushed but not published: no honest backend can have answered it.
+            let produced = start.wrapping_add(jump);
+            set(&peer, RSP_PROD, produced);
+            let seen = front.peek_responses(&mut [Rx::response(0); 300]);
+            assert_eq!(seen, Err(overrun::<Rx>(produced, jump)));
+            assert_eq!(front.arm(1), Pending::Work);
+            set(&peer, RSP_PROD, start.wrapping_add(10));
+            assert_eq!(front.peek_responses(&mut [Rx::response(0); 300]), Ok(10));
+        }
+    }
+}
+
+#[test]
+fn an_event_index_set_anywhere_costs_at_most_one_event_a_publish() {
+    for event in [0, 5, 6, 1 << 31, u32::MAX] {
+        let [front, back, peer] = page::mappings();
+        let mut front = FrontRing::<Tx>::new(front);
+        let mut back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
+        set(&peer, REQ_EVENT, event);
+        set(&peer, RSP_EVENT, event);
+        for number in 0..256 {
+            front.push_request(Tx::request(number));
+            let _ = front.publish_requests();
+        }
+        back.consume(256);
+        for number in 0..256 {
+            back.push_response(Tx::response(number));
+            let _ = back.publish_responses();
+        }
+        assert_eq!(front.peek_responses(&mut [Tx::response(0); 300]), Ok(256));
+    }
+}
+
+#[test]
+fn a_ring_whose_answers_are_ahead_of_its_requests_is_not_attached() {
+    let [front, back, peer] = page::mappings();
+    let _front = FrontRing::<Rx>::new(front);
+    set(&peer, RSP_PROD, 1);
+    let attached = BackRing::<Rx>::attach(back);
+    assert_eq!(attached.err(), Some(overrun::<Rx>(0, u32::MAX)));
+}
+
+/// A check and a use of the producer must be of one value (XSA-155): the peer flips it between a
+/// good one and a bad one all the time, and what we see is one or the other, never a mixture.
+#[test]
+fn a_producer_that_flips_during_a_look_is_seen_once() {
+    let [front, back, peer] = page::mappings();
+    let _front = FrontRing::<Tx>::new(front);
+    let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                set(&peer, REQ_PROD, 3);
+                set(&peer, REQ_PROD, 1 << 31);
+            }
+        });
+        let mut window = [Tx::request(0); 300];
+        for _ in 0..100_000 {
+            match back.peek_requests(&mut window) {
+                Ok(seen) => assert!(seen == (3, 3) || seen == (0, 0)),
+                Err(fault) => assert_eq!(fault, overrun::<Tx>(1 << 31, 1 << 31)),
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}

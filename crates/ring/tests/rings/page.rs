@@ -1,0 +1,54 @@
+//! A ring page as two domains see it: one memory, two mappings.
+
+use std::sync::atomic::Ordering;
+
+use ringway_ring::{Layout, Rx, Tx};
+use ringway_sys::SharedPages;
+use ringway_wire::PAGE_SIZE;
+use ringway_wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+/// The same page, mapped `N` times.
+pub(crate) fn mappings<const N: usize>() -> [SharedPages; N] {
+    let memory = memfd_create("ring", MemfdFlags::CLOEXEC).expect("memfd_create works");
+    ftruncate(&memory, 4096).expect("a memfd can grow");
+    [(); N].map(|()| SharedPages::map(&memory, 0, PAGE_SIZE).expect("mmap works"))
+}
+
+/// Sets one of the four indices, as a peer that keeps to nothing would.
+pub(crate) fn set(page: &SharedPages, index: usize, value: u32) {
+    page.store(index, value, Ordering::SeqCst);
+}
+
+/// Entries that can be told apart by the index they were made for.
+pub(crate) trait Numbered:
+    Layout<Request: PartialEq + std::fmt::Debug, Response: PartialEq>
+{
+    fn request(number: u32) -> Self::Request;
+    fn response(number: u32) -> Self::Response;
+}
+
+fn low(number: u32) -> u16 {
+    u16::try_from(number & 0xffff).expect("16 bits are left")
+}
+
+impl Numbered for Tx {
+    fn request(number: u32) -> TxRequest {
+        let (id, size) = (low(number), low(number >> 7));
+        TxRequest { gref: !number, offset: low(number >> 3), flags: low(number >> 5), id, size }
+    }
+
+    fn response(number: u32) -> TxResponse {
+        TxResponse { id: low(!number), status: -1 }
+    }
+}
+
+impl Numbered for Rx {
+    fn request(number: u32) -> RxRequest {
+        RxRequest { id: low(number), pad: 0, gref: !number }
+    }
+
+    fn response(number: u32) -> RxResponse {
+        RxResponse { id: low(!number), offset: low(number >> 3), flags: 7, status: -2 }
+    }
+}

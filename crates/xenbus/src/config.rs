@@ -1,0 +1,391 @@
+//! What the two ends tell each other: the backend's offer, and the frontend's answer to it.
+
+use std::collections::BTreeMap;
+
+use ringway_wire::{EvtchnPort, GrantRef};
+
+use crate::features::Features;
+use crate::keys::{
+    Absent, BadKeys, EVENT_CHANNEL, EVENT_CHANNEL_RX, EVENT_CHANNEL_TX, FEATURE_RX_COPY,
+    FEATURE_RX_FLIP, FEATURE_RX_NOTIFY, FEATURE_SPLIT_EVENT_CHANNELS, KeyChange, Keys,
+    MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, QUEUE_KEYS, REQUEST_RX_COPY, RX_RING_REF,
+    TX_RING_REF, queue_dir,
+};
+
+/// What a backend offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// The most queues a frontend may ask for; at least 1. Absent means 1.
+    pub queues_max: u16,
+    /// Whether a queue may have one event channel per direction. Absent means no.
+    pub split_event_channels: bool,
+    /// What the backend can receive.
+    pub features: Features,
+}
+
+impl Offer {
+    /// Reads a backend's keys.
+    ///
+    /// # Errors
+    /// Why the backend cannot be used.
+    pub fn read(keys: &Keys) -> Result<Offer, BadKeys> {
+        if !keys.flag(FEATURE_RX_COPY, Absent::False)? {
+            return Err(BadKeys::NoCopy { path: keys.path(FEATURE_RX_COPY) });
+        }
+        let queues_max = keys.number(MULTI_QUEUE_MAX_QUEUES)?.unwrap_or(1);
+        Ok(Offer {
+            queues_max: u16::try_from(queues_max).unwrap_or(u16::MAX).max(1),
+            split_event_channels: keys.flag(FEATURE_SPLIT_EVENT_CHANNELS, Absent::False)?,
+            features: Features::read(keys)?,
+        })
+    }
+
+    pub(crate) fn changes(&self) -> Vec<KeyChange> {
+        let mut changes = vec![
+            KeyChange::flag(FEATURE_RX_COPY, true),
+            KeyChange::flag(FEATURE_RX_FLIP, false),
+            KeyChange::flag(FEATURE_SPLIT_EVENT_CHANNELS, self.split_event_channels),
+            KeyChange::number(MULTI_QUEUE_MAX_QUEUES, self.queues_max),
+        ];
+        changes.extend(self.features.changes());
+        changes
+    }
+}
+
+/// The event channels of one queue, by the frontend's ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventPorts {
+    /// One for each direction.
+    Split {
+        /// For the tx ring.
+        tx: EvtchnPort,
+        /// For the rx ring.
+        rx: EvtchnPort,
+    },
+    /// One for both.
+    Single(EvtchnPort),
+}
+
+/// What a backend needs to attach to one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// The page of the tx ring.
+    pub tx_ring_ref: GrantRef,
+    /// The page of the rx ring.
+    pub rx_ring_ref: GrantRef,
+    /// Its event channels.
+    pub events: EventPorts,
+}
+
+/// A frontend's answer to an [`Offer`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrontendConfig {
+    /// The queues, in order.
+    pub queues: Vec<QueueConfig>,
+    /// What the frontend can receive.
+    pub features: Features,
+    /// `feature-rx-notify`: whether the frontend notifies when it posts rx requests. Absent means
+    /// that it does not, so a backend without room has to look for itself.
+    pub rx_notify: bool,
+}
+
+impl FrontendConfig {
+    /// Reads a frontend's keys, as the answer to `offer`.
+    ///
+    /// # Errors
+    /// Why the frontend cannot be served.
+    pub fn read(keys: &Keys, offer: &Offer) -> Result<FrontendConfig, BadKeys> {
+        if !keys.flag(REQUEST_RX_COPY, Absent::False)? {
+            return Err(BadKeys::NoCopy { path: keys.path(REQUEST_RX_COPY) });
+        }
+        let requested = keys.number(MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);
+        let count = u16::try_from(requested).ok().filter(|n| (1..=offer.queues_max).contains(n));
+        let Some(count) = count.map(usize::from) else {
+            let path = keys.path(MULTI_QUEUE_NUM_QUEUES);
+            return Err(BadKeys::QueueCount { path, requested, max: offer.queues_max });
+        };
+        let flat_key = QUEUE_KEYS.into_iter().find(|key| keys.has(key));
+        if let Some(key) = flat_key.filter(|_| count > 1) {
+            return Err(BadKeys::FlatKey { path: keys.path(key), count: requested });
+        }
+        let mut reader = QueueReader { keys, offer, refs: BTreeMap::new(), ports: BTreeMap::new() };
+        let queues = (0..count).map(|index| reader.queue(&prefix(index, count)));
+        Ok(FrontendConfig {
+            queues: queues.collect::<Result<_, _>>()?,
+            features: Features::read(keys)?,
+            rx_notify: keys.flag(FEATURE_RX_NOTIFY, Absent::False)?,
+        })
+    }
+
+    /// The keys, and the removal of those of up to `stale_max` queues that an earlier answer may
+    /// have left: a backend refuses both kinds of queue keys side by side.
+    pub(crate) fn changes(&self, stale_max: usize) -> Vec<KeyChange> {
+        let count = self.queues.len();
+        let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));
+        let dirs = (0..stale_max.max(count)).map(queue_dir).map(KeyChange::Remove);
+        let mut changes: Vec<KeyChange> = flat.chain(dirs).collect();
+        changes.push(KeyChange::flag(REQUEST_RX_COPY, true));
+        changes.push(KeyChange::flag(FEATURE_RX_NOTIFY, self.rx_notify));
+        changes.push(KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count.to_string()));
+        changes.extend(self.features.changes());
+        for (index, queue) in self.queues.iter().enumerate() {
+            let prefix = prefix(index, count);
+            let mut set = |key: &str, value: u32| {
+                changes.push(KeyChange::number(&format!("{prefix}{key}"), value));
+            };
+            set(TX_RING_REF, queue.tx_ring_ref.0);
+            set(RX_RING_REF, queue.rx_ring_ref.0);
+            match queue.events {
+                EventPorts::Single(port) => set(EVENT_CHANNEL, port.0),
+                EventPorts::Split { tx, rx } => {
+                    set(EVENT_CHANNEL_TX, tx.0);
+                    set(EVENT_CHANNEL_RX, rx.0);
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// Where the keys of queue `index` of `count` are.
+fn prefix(index: usize, count: usize) -> String {
+    if count == 1 { String::new() } else { queue_dir(index) + "/" }
+}
+
+/// Reads queue after queue and remembers what is taken.
+struct QueueReader<'a> {
+    keys: &'a Keys,
+    offer: &'a Offer,
+    /// Values that were read so far, and the keys they are from.
+    refs: BTreeMap<u32, String>,
+    ports: BTreeMap<u32, String>,
+}
+
+impl QueueReader<'_> {
+    fn queue(&mut self, prefix: &str) -> Result<QueueConfig, BadKeys> {
+        let key = |name: &str| format!("{prefix}{name}");
+        let tx_ring_ref = take(self.keys, &mut self.refs, &key(TX_RING_REF))?;
+        let rx_ring_ref = take(self.keys, &mut self.refs, &key(RX_RING_REF))?;
+        let (tx_key, rx_key) = (key(EVENT_CHANNEL_TX), key(EVENT_CHANNEL_RX));
+        let has_split = self.keys.has(&tx_key) || self.keys.has(&rx_key);
+        let events = if self.offer.split_event_channels && has_split {
+            let tx = EvtchnPort(take(self.keys, &mut self.ports, &tx_key)?);
+            let rx = EvtchnPort(take(self.keys, &mut self.ports, &rx_key)?);
+            EventPorts::Split { tx, rx }
+        } else {
+            let port = take(self.keys, &mut self.ports, &key(EVENT_CHANNEL))?;
+            EventPorts::Single(EvtchnPort(port))
+        };
+        let (tx_ring_ref, rx_ring_ref) = (GrantRef(tx_ring_ref), GrantRef(rx_ring_ref));
+        Ok(QueueConfig { tx_ring_ref, rx_ring_ref, events })
+    }
+}
+
+/// A number that no other key of its kind may have.
+fn take(keys: &Keys, taken: &mut BTreeMap<u32, String>, key: &str) -> Result<u32, BadKeys> {
+    let value = keys.required(key)?;
+    let path = keys.path(key);
+    match taken.get(&value) {
+        Some(first) => Err(BadKeys::Duplicate { path, first: first.clone(), value }),
+        None => {
+            taken.insert(value, path);
+            Ok(value)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_datapath::OffloadCaps;
+
+    use super::*;
+
+    const OFFER: Offer = Offer {
+        queues_max: 4,
+        split_event_channels: true,
+        features: Features {
+            scatter_gather: true,
+            checksum_v4: true,
+            checksum_v6: true,
+            gso_v4: true,
+            gso_v6: true,
+        },
+    };
+
+    /// As a Linux guest with two queues wrote them.
+    const TWO_QUEUES: &[(&str, &str)] = &[
+        ("backend", "/local/domain/0/backend/vif/2/0"),
+        ("backend-id", "0"),
+        ("state", "4"),
+        ("handle", "0"),
+        ("mac", "00:16:3e:00:00:02"),
+        ("trusted", "1"),
+        ("mtu", "1500"),
+        ("xdp-headroom", "0"),
+        ("multi-queue-num-queues", "2"),
+        ("queue-0", ""),
+        ("queue-0/tx-ring-ref", "1032"),
+        ("queue-0/rx-ring-ref", "1033"),
+        ("queue-0/event-channel-tx", "15"),
+        ("queue-0/event-channel-rx", "16"),
+        ("queue-1", ""),
+        ("queue-1/tx-ring-ref", "1034"),
+        ("queue-1/rx-ring-ref", "1035"),
+        ("queue-1/event-channel-tx", "17"),
+        ("queue-1/event-channel-rx", "18"),
+        ("request-rx-copy", "1"),
+        ("feature-rx-notify", "1"),
+        ("feature-sg", "1"),
+        ("feature-gso-tcpv4", "1"),
+        ("feature-gso-tcpv6", "1"),
+        ("feature-ipv6-csum-offload", "1"),
+    ];
+
+    /// As a small frontend without multi-queue or split event channels writes them.
+    const MINIMAL: &[(&str, &str)] = &[
+        ("state", "4"),
+        ("tx-ring-ref", "520"),
+        ("rx-ring-ref", "521"),
+        ("event-channel", "9"),
+        ("request-rx-copy", "1"),
+    ];
+
+    fn keys(of: &[(&str, &str)], changed: &[(&str, Option<&str>)]) -> Keys {
+        let own = |text: &str| text.to_owned();
+        let mut values: BTreeMap<String, String> =
+            of.iter().map(|(key, value)| (own(key), own(value))).collect();
+        for (key, value) in changed {
+            match value {
+                Some(value) => drop(values.insert(own(key), own(value))),
+                None => drop(values.remove(*key)),
+            }
+        }
+        Keys::new("/f", values)
+    }
+
+    fn refusal(of: &[(&str, &str)], changed: &[(&str, Option<&str>)]) -> String {
+        let read = FrontendConfig::read(&keys(of, changed), &OFFER);
+        read.expect_err("the keys are wrong").to_string()
+    }
+
+    #[test]
+    fn the_keys_of_a_linux_guest_are_read() {
+        let keys = keys(TWO_QUEUES, &[]);
+        let config = FrontendConfig::read(&keys, &OFFER).expect("the keys are good");
+        assert_eq!(config.features.caps(), OffloadCaps::ALL);
+        assert!(config.rx_notify);
+        let split = |tx, rx| EventPorts::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) };
+        let queue = |tx, rx, events| QueueConfig {
+            tx_ring_ref: GrantRef(tx),
+            rx_ring_ref: GrantRef(rx),
+            events,
+        };
+        let queues = [queue(1032, 1033, split(15, 16)), queue(1034, 1035, split(17, 18))];
+        assert_eq!(config.queues, queues);
+        assert_eq!(keys.mtu(), Ok(1500));
+        assert!(keys.mac().is_ok_and(|mac| mac.is_some()));
+    }
+
+    #[test]
+    fn the_keys_of_a_small_frontend_are_read() {
+        let config = FrontendConfig::read(&keys(MINIMAL, &[]), &OFFER).expect("the keys are good");
+        let [queue] = config.queues.as_slice() else { panic!("one queue") };
+        assert_eq!(queue.events, EventPorts::Single(EvtchnPort(9)));
+        assert!(!config.rx_notify && !config.features.scatter_gather);
+        assert!(config.features.checksum_v4 && !config.features.checksum_v6);
+    }
+
+    #[test]
+    fn what_a_frontend_writes_is_what_a_backend_reads_whatever_was_there_before() {
+        let queue = |n: u32| QueueConfig {
+            tx_ring_ref: GrantRef(n),
+            rx_ring_ref: GrantRef(n + 1),
+            events: EventPorts::Split { tx: EvtchnPort(n), rx: EvtchnPort(n + 1) },
+        };
+        let mut store: BTreeMap<String, String> = BTreeMap::new();
+        for count in [1, 4, 2, 1, 3] {
+            let queues = (0..count).map(|n| queue(n * 2)).collect();
+            let features = Features::from(OffloadCaps::NONE);
+            let config = FrontendConfig { queues, features, rx_notify: true };
+            for change in config.changes(4) {
+                match change {
+                    KeyChange::Set(key, value) => drop(store.insert(key, value)),
+                    KeyChange::Remove(key) => {
+                        store.retain(|k, _| *k != key && !k.starts_with(&format!("{key}/")));
+                    }
+                }
+            }
+            let read = FrontendConfig::read(&Keys::new("/f", store.clone()), &OFFER);
+            assert_eq!(read, Ok(config));
+        }
+    }
+
+    #[test]
+    fn what_a_backend_offers_is_what_a_frontend_reads() {
+        let changes = OFFER.changes().into_iter().filter_map(|change| match change {
+            KeyChange::Set(key, value) => Some((key, value)),
+            KeyChange::Remove(_) => None,
+        });
+        assert_eq!(Offer::read(&Keys::new("/b", changes)), Ok(OFFER));
+        let bare = Offer::read(&keys(&[("feature-rx-copy", "1")], &[])).expect("it is enough");
+        assert_eq!((bare.queues_max, bare.split_event_channels), (1, false));
+        assert!(Offer::read(&keys(&[], &[])).is_err());
+    }
+
+    #[test]
+    fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
+        for (n, text) in [("0", "0"), ("5", "5"), ("4294967295", "4294967295")] {
+            let refusal = refusal(TWO_QUEUES, &[("multi-queue-num-queues", Some(n))]);
+            let expected =
+                format!("/f/multi-queue-num-queues asks for {text} queues, expected 1 to 4");
+            assert_eq!(refusal, expected);
+        }
+        let refusal = refusal(TWO_QUEUES, &[("multi-queue-num-queues", Some("-1"))]);
+        assert!(refusal.contains("is \"-1\", expected a number"), "{refusal}");
+    }
+
+    #[test]
+    fn flat_keys_beside_several_queues_are_refused() {
+        for key in QUEUE_KEYS {
+            let refusal = refusal(TWO_QUEUES, &[(key, Some("7"))]);
+            let expected =
+                format!("/f/{key} is there beside 2 queue directories, expected to be absent");
+            assert_eq!(refusal, expected);
+        }
+    }
+
+    #[test]
+    fn missing_unreadable_and_repeated_keys_are_refused_by_name() {
+        for (key, value, text) in [
+            ("queue-1/tx-ring-ref", None, "/f/queue-1/tx-ring-ref is missing"),
+            ("queue-1/event-channel-rx", None, "/f/queue-1/event-channel-rx is missing"),
+            ("queue-0/rx-ring-ref", Some(""), "/f/queue-0/rx-ring-ref is \"\", expected a number"),
+            ("queue-0/rx-ring-ref", Some("4294967296"), "is \"4294967296\", expected a number"),
+            (
+                "queue-1/tx-ring-ref",
+                Some("1033"),
+                "/f/queue-1/tx-ring-ref is 1033, as is /f/queue-0/rx-ring-ref",
+            ),
+            (
+                "queue-1/event-channel-tx",
+                Some("16"),
+                "/f/queue-1/event-channel-tx is 16, as is /f/queue-0/event-channel-rx",
+            ),
+            ("request-rx-copy", None, "/f/request-rx-copy is not 1"),
+            ("feature-sg", Some("on"), "/f/feature-sg is \"on\", expected a number"),
+        ] {
+            let refusal = refusal(TWO_QUEUES, &[(key, value)]);
+            assert!(refusal.contains(text), "{refusal}");
+        }
+        let long = "\u{7}".repeat(4000);
+        assert!(refusal(TWO_QUEUES, &[("queue-0/tx-ring-ref", Some(&long))]).len() < 150);
+    }
+
+    #[test]
+    fn split_event_channels_that_were_not_offered_are_refused() {
+        let offer = Offer { split_event_channels: false, ..OFFER };
+        let read = FrontendConfig::read(&keys(TWO_QUEUES, &[]), &offer);
+        let error = read.expect_err("they were not offered").to_string();
+        assert_eq!(error, "/f/queue-0/event-channel is missing");
+    }
+}

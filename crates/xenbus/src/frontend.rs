@@ -1,0 +1,355 @@
+//! The frontend's side of the handshake.
+//!
+//! A frontend may end its grants only after the backend has let go of them, so it never releases
+//! its queues before it has seen the backend at `Closing` or later.
+//!
+//! It believes an `InitWait` only if the backend has followed it to `Closed` since it last had
+//! keys there, also when those were an earlier run's: else the offer could be meant for its
+//! predecessor, and a farewell to that one could be taken for one to it.
+
+use crate::config::{FrontendConfig, Offer, QueueConfig};
+use crate::features::Features;
+use crate::keys::{BadKeys, KeyChange, Keys};
+use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
+
+/// What a frontend would like to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// How many queues.
+    pub queues: QueueCount,
+    /// What it can receive.
+    pub features: Features,
+}
+
+/// How many queues to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueCount {
+    /// This many, or as many as are offered if that is less; at least one.
+    AtMost(u16),
+    /// This many, whatever is offered: to test how a backend refuses.
+    Exactly(u16),
+}
+
+/// What happens to a frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The frontend begins; also after it was restarted, and has nothing of what it had before.
+    Start {
+        /// The frontend's state as found in XenStore.
+        own: XenbusState,
+        /// The backend's state as found in XenStore.
+        peer: XenbusState,
+    },
+    /// The backend's state may have changed.
+    BackendState(XenbusState),
+    /// The answer to [`Action::ReadBackend`].
+    BackendKeys(Keys),
+    /// The answer to [`Action::Allocate`]. After an error nothing is allocated.
+    Allocated(Result<Vec<QueueConfig>, String>),
+    /// Connect anew, with another wish.
+    Reconnect(Wish),
+    /// Leave for good.
+    Stop,
+    /// The frontend's own directory is gone.
+    Gone,
+}
+
+/// What the shell is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Change keys in the frontend's directory, in one transaction.
+    WriteKeys(Vec<KeyChange>),
+    /// Write the frontend's state.
+    SetState(XenbusState),
+    /// Read the backend's directory and answer with [`Input::BackendKeys`].
+    ReadBackend,
+    /// Make queues, grant their rings, and answer with [`Input::Allocated`].
+    Allocate(Allocation),
+    /// End all grants and event channels, if there are any.
+    Release,
+    /// The link is up or down.
+    Carrier(Carrier),
+    /// Write this to the error node.
+    ReportError(String),
+    /// There is nothing more to do; drop the handshake.
+    Finished,
+}
+
+/// The queues to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// How many.
+    pub queues: u16,
+    /// Whether each has one event channel per direction.
+    pub split_event_channels: bool,
+    /// What the backend can receive.
+    pub backend: Features,
+}
+
+/// The state of the link, as the guest's network stack is to see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// Both ends are connected.
+    Up,
+    /// They are not.
+    Down,
+}
+
+/// The state machine.
+#[derive(Debug, Clone)]
+pub struct Handshake {
+    wish: Wish,
+    phase: Phase,
+    own: XenbusState,
+    peer: XenbusState,
+    /// The most queues whose keys this frontend has written.
+    written_max: usize,
+    actions: Vec<Action>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Before the start.
+    Idle,
+    /// Ready; the backend has yet to offer.
+    AwaitingOffer,
+    /// The offer is being read.
+    Reading,
+    /// Queues are being made, in answer to this offer.
+    Allocating(Offer),
+    /// Queues are granted; the backend has yet to attach.
+    AwaitingBackend,
+    /// Both ends are connected.
+    Running,
+    /// Queues are still granted; the backend has yet to let go.
+    Leaving(Then),
+    /// Nothing is granted; the backend has yet to say that it is through with us.
+    AwaitingClosed,
+    /// Nothing is granted. The backend may offer again.
+    Closed,
+    /// As before, but what the backend offers is of no use to us.
+    GaveUp,
+    Finished,
+}
+
+/// What follows when the backend has let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Reconnect,
+    GiveUp,
+    Finish,
+}
+
+impl Handshake {
+    /// A frontend with this wish. Feed it [`Input::Start`].
+    pub fn new(wish: Wish) -> Handshake {
+        let (own, peer) = (XenbusState::Unknown, XenbusState::Unknown);
+        Handshake { wish, phase: Phase::Idle, own, peer, written_max: 0, actions: Vec::new() }
+    }
+
+    /// The state that this end has written.
+    pub fn state(&self) -> XenbusState {
+        self.own
+    }
+
+    /// Whether both ends are connected.
+    pub fn is_connected(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Takes an input and returns what is to be done, in order.
+    #[must_use]
+    pub fn handle(&mut self, input: Input) -> Vec<Action> {
+        match (input, self.phase) {
+            (_, Phase::Finished) => {}
+            (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
+            (Input::Stop | Input::Gone, Phase::Idle) => self.finish(),
+            (_, Phase::Idle) | (Input::Start { .. }, _) => {}
+            (Input::BackendState(state), _) => self.backend_state(state),
+            (Input::BackendKeys(keys), Phase::Reading) => self.offered(&keys),
+            (Input::Allocated(outcome), Phase::Allocating(offer)) => self.allocated(outcome, offer),
+            // Answers to questions that no longer matter.
+            (Input::BackendKeys(_) | Input::Allocated(_), _) => {}
+            (Input::Reconnect(wish), _) => self.reconnect(wish),
+            (Input::Stop, _) => self.stop(),
+            (Input::Gone, _) => {
+                // To write anything would make the directory again.
+                self.release();
+                self.finish();
+            }
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn start(&mut self, own: XenbusState, peer: XenbusState) {
+        self.peer = peer;
+        match own {
+            XenbusState::Unknown | Initialising => self.initialise(),
+            // An earlier run has left, and the backend has followed it, or is about to.
+            Closed if peer == InitWait || peer.is_gone() => self.initialise(),
+            Closed => self.phase = Phase::AwaitingClosed,
+            _ => self.leave(Then::Reconnect),
+        }
+    }
+
+    fn backend_state(&mut self, state: XenbusState) {
+        self.peer = state;
+        match (self.phase, state) {
+            (Phase::AwaitingOffer, InitWait) => self.read(),
+            (Phase::Closed, InitWait) => self.initialise(),
+            (Phase::AwaitingBackend, Connected) => {
+                self.phase = Phase::Running;
+                // Accepted once, it is a wish from now on: the host may come to offer less.
+                if let QueueCount::Exactly(count) = self.wish.queues {
+                    self.wish.queues = QueueCount::AtMost(count);
+                }
+                self.actions.push(Action::Carrier(Carrier::Up));
+            }
+            (Phase::AwaitingBackend | Phase::Running, state) if has_let_go(state) => {
+                self.release();
+                self.set_state(Closed);
+                self.phase = Phase::Closed;
+            }
+            // The backend started afresh and does not know of us.
+            (Phase::Running, InitWait) => {
+                self.release();
+                self.initialise();
+            }
+            (Phase::Leaving(then), state) if has_let_go(state) => {
+                self.release();
+                self.set_state(Closed);
+                match then {
+                    Then::Finish => self.finish(),
+                    Then::GiveUp => self.phase = Phase::GaveUp,
+                    Then::Reconnect => {
+                        self.phase = Phase::AwaitingClosed;
+                        self.backend_state(state);
+                    }
+                }
+            }
+            (Phase::AwaitingClosed, Closed | InitWait | XenbusState::Unknown) => {
+                self.initialise();
+            }
+            _ => {}
+        }
+    }
+
+    fn offered(&mut self, keys: &Keys) {
+        let state = keys.state();
+        if state != InitWait {
+            // The offer was withdrawn since we saw it.
+            self.phase = Phase::AwaitingOffer;
+            return;
+        }
+        match Offer::read(keys) {
+            Ok(offer) => {
+                let queues = match self.wish.queues {
+                    QueueCount::AtMost(count) => count.clamp(1, offer.queues_max),
+                    QueueCount::Exactly(count) => count,
+                };
+                self.phase = Phase::Allocating(offer);
+                self.actions.push(Action::Allocate(Allocation {
+                    queues,
+                    split_event_channels: offer.split_event_channels,
+                    backend: offer.features,
+                }));
+            }
+            Err(bad) => self.refuse(&bad),
+        }
+    }
+
+    fn allocated(&mut self, outcome: Result<Vec<QueueConfig>, String>, offer: Offer) {
+        match outcome {
+            Ok(queues) => {
+                let features = self.wish.features;
+                let config = FrontendConfig { queues, features, rx_notify: true };
+                self.written_max = self.written_max.max(offer.queues_max.into());
+                self.written_max = self.written_max.max(config.queues.len());
+                self.actions.push(Action::WriteKeys(config.changes(self.written_max)));
+                self.phase = Phase::AwaitingBackend;
+                // Straight to Connected, as Linux does: there is nothing left to wait for.
+                self.set_state(Connected);
+            }
+            Err(reason) => self.give_up(reason),
+        }
+    }
+
+    fn reconnect(&mut self, wish: Wish) {
+        self.wish = wish;
+        match self.phase {
+            Phase::AwaitingBackend | Phase::Running => self.leave(Then::Reconnect),
+            // A backend that refused us waits until we start over.
+            Phase::Closed | Phase::GaveUp => self.initialise(),
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self) {
+        match self.phase {
+            Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
+            Phase::Leaving(_) => self.phase = Phase::Leaving(Then::Finish),
+            Phase::Closed | Phase::GaveUp | Phase::AwaitingClosed => self.finish(),
+            _ if self.peer == InitWait => self.leave(Then::Finish),
+            _ => {
+                self.set_state(Closed);
+                self.finish();
+            }
+        }
+    }
+
+    /// Tells the backend to let go, and waits until it has.
+    fn leave(&mut self, then: Then) {
+        if matches!(self.phase, Phase::AwaitingBackend | Phase::Running) {
+            self.actions.push(Action::Carrier(Carrier::Down));
+        }
+        self.phase = Phase::Leaving(then);
+        self.set_state(Closing);
+        self.backend_state(self.peer);
+    }
+
+    fn initialise(&mut self) {
+        self.phase = Phase::AwaitingOffer;
+        self.set_state(Initialising);
+        self.backend_state(self.peer);
+    }
+
+    fn read(&mut self) {
+        self.phase = Phase::Reading;
+        self.actions.push(Action::ReadBackend);
+    }
+
+    fn refuse(&mut self, bad: &BadKeys) {
+        self.give_up(bad.to_string());
+    }
+
+    fn give_up(&mut self, reason: String) {
+        self.actions.push(Action::ReportError(reason));
+        self.leave(Then::GiveUp);
+    }
+
+    fn release(&mut self) {
+        match self.phase {
+            Phase::AwaitingBackend | Phase::Running => {
+                self.actions.push(Action::Carrier(Carrier::Down));
+                self.actions.push(Action::Release);
+            }
+            Phase::Leaving(_) => self.actions.push(Action::Release),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self) {
+        self.actions.push(Action::Finished);
+        self.phase = Phase::Finished;
+    }
+
+    fn set_state(&mut self, state: XenbusState) {
+        self.own = state;
+        self.actions.push(Action::SetState(state));
+    }
+}
+
+/// Whether a backend in this state has nothing of ours mapped.
+fn has_let_go(state: XenbusState) -> bool {
+    state == Closing || state.is_gone()
+}

@@ -1,0 +1,248 @@
+//! The names of keys, and what makes a value of one wrong.
+
+use std::collections::BTreeMap;
+
+use crate::state::XenbusState;
+use ringway_datapath::MacAddr;
+
+pub(crate) const STATE: &str = "state";
+pub(crate) const ONLINE: &str = "online";
+pub(crate) const FRONTEND: &str = "frontend";
+pub(crate) const FRONTEND_ID: &str = "frontend-id";
+pub(crate) const BACKEND: &str = "backend";
+pub(crate) const BACKEND_ID: &str = "backend-id";
+pub(crate) const HANDLE: &str = "handle";
+pub(crate) const MAC: &str = "mac";
+pub(crate) const MTU: &str = "mtu";
+pub(crate) const ERROR: &str = "error";
+pub(crate) const BRIDGE: &str = "bridge";
+pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
+
+pub(crate) const FEATURE_SG: &str = "feature-sg";
+pub(crate) const FEATURE_GSO_TCPV4: &str = "feature-gso-tcpv4";
+pub(crate) const FEATURE_GSO_TCPV6: &str = "feature-gso-tcpv6";
+pub(crate) const FEATURE_NO_CSUM_OFFLOAD: &str = "feature-no-csum-offload";
+pub(crate) const FEATURE_IPV6_CSUM_OFFLOAD: &str = "feature-ipv6-csum-offload";
+
+pub(crate) const FEATURE_RX_COPY: &str = "feature-rx-copy";
+pub(crate) const FEATURE_RX_FLIP: &str = "feature-rx-flip";
+pub(crate) const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-channels";
+pub(crate) const MULTI_QUEUE_MAX_QUEUES: &str = "multi-queue-max-queues";
+
+pub(crate) const REQUEST_RX_COPY: &str = "request-rx-copy";
+pub(crate) const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
+pub(crate) const MULTI_QUEUE_NUM_QUEUES: &str = "multi-queue-num-queues";
+pub(crate) const TX_RING_REF: &str = "tx-ring-ref";
+pub(crate) const RX_RING_REF: &str = "rx-ring-ref";
+pub(crate) const EVENT_CHANNEL: &str = "event-channel";
+pub(crate) const EVENT_CHANNEL_TX: &str = "event-channel-tx";
+pub(crate) const EVENT_CHANNEL_RX: &str = "event-channel-rx";
+
+/// The keys of one queue. With several queues each has its own directory; a single queue has them
+/// beside all the others ("flat"), as before there were several.
+pub(crate) const QUEUE_KEYS: [&str; 5] =
+    [TX_RING_REF, RX_RING_REF, EVENT_CHANNEL, EVENT_CHANNEL_TX, EVENT_CHANNEL_RX];
+
+/// The directory of queue `index` (from 0), when there are several.
+pub(crate) fn queue_dir(index: usize) -> String {
+    format!("queue-{index}")
+}
+
+/// Bytes of a peer's value that an error repeats.
+const FOUND_MAX: usize = 40;
+
+/// MTU of a vif for which nobody has set one, in bytes.
+const MTU_DEFAULT: u16 = 1500;
+
+/// What a shell has read of a device's directory: all nodes in it and in the directories below it,
+/// by their path relative to it (`state`, `queue-0/tx-ring-ref`).
+///
+/// To be read in one transaction, so that `state` belongs to the other keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys {
+    dir: String,
+    values: BTreeMap<String, String>,
+}
+
+/// One node to be written or removed, relative to the device's own directory. Changes that come
+/// together are to be made in one transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyChange {
+    /// Write the node.
+    Set(String, String),
+    /// Remove the node and all below it, if it is there.
+    Remove(String),
+}
+
+/// Keys that a peer has written and that cannot be used. The text goes to the `error` node, so it
+/// names the path, what was found there and what was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadKeys {
+    /// A key that must be there is not.
+    #[error("{path} is missing")]
+    Missing {
+        /// The key.
+        path: String,
+    },
+    /// A value that cannot be read.
+    #[error("{path} is \"{found}\", expected {expected}")]
+    Unreadable {
+        /// The key.
+        path: String,
+        /// Its value, cut and escaped.
+        found: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// More queues than are offered, or none.
+    #[error("{path} asks for {requested} queues, expected 1 to {max}")]
+    QueueCount {
+        /// The key.
+        path: String,
+        /// What the frontend wants.
+        requested: u32,
+        /// What the backend offers.
+        max: u16,
+    },
+    /// Keys of a single queue beside those of several.
+    #[error("{path} is there beside {count} queue directories, expected to be absent")]
+    FlatKey {
+        /// The key.
+        path: String,
+        /// How many queues the frontend wants.
+        count: u32,
+    },
+    /// Two rings in one page, or two queues on one event channel.
+    #[error("{path} is {value}, as is {first}; expected each to be different")]
+    Duplicate {
+        /// The second key with the value.
+        path: String,
+        /// The first.
+        first: String,
+        /// The value of both.
+        value: u32,
+    },
+    /// The peer cannot do what every vif today does.
+    #[error("{path} is not 1, expected a peer that receives by copy")]
+    NoCopy {
+        /// The key.
+        path: String,
+    },
+}
+
+impl Keys {
+    /// What was found in `dir`.
+    pub fn new(dir: &str, values: impl IntoIterator<Item = (String, String)>) -> Keys {
+        Keys { dir: dir.to_owned(), values: values.into_iter().collect() }
+    }
+
+    /// The state of the end whose directory this is.
+    pub fn state(&self) -> XenbusState {
+        XenbusState::parse(self.text(STATE))
+    }
+
+    /// Whether the toolstack wants the device to stay. Absent means that it does not.
+    pub fn is_online(&self) -> bool {
+        self.text(ONLINE) == Some("1")
+    }
+
+    /// The vif's Ethernet address, if the toolstack has set one.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when it is none.
+    pub fn mac(&self) -> Result<Option<MacAddr>, BadKeys> {
+        let parse = |text| {
+            MacAddr::parse(text).ok_or_else(|| self.unreadable(MAC, text, "an Ethernet address"))
+        };
+        self.text(MAC).map(parse).transpose()
+    }
+
+    /// The vif's MTU in bytes, 1500 if the toolstack has set none.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when it is none that Ethernet over IPv4 can have (68 to 65535).
+    pub fn mtu(&self) -> Result<u16, BadKeys> {
+        let Some(text) = self.text(MTU) else { return Ok(MTU_DEFAULT) };
+        let mtu = text.parse().ok().filter(|mtu| *mtu >= 68);
+        mtu.ok_or_else(|| self.unreadable(MTU, text, "an MTU from 68 to 65535"))
+    }
+
+    /// The Linux bridge that the vif is to be attached to, if the toolstack has named one.
+    pub fn bridge(&self) -> Option<&str> {
+        self.text(BRIDGE).filter(|bridge| !bridge.is_empty())
+    }
+
+    /// The most queues that the toolstack wants a backend to offer for this vif, if it has a wish
+    /// (`ringway-max-queues`, ours: a stock toolstack has no key for it).
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when it is no number of queues.
+    pub fn max_queues_wanted(&self) -> Result<Option<u16>, BadKeys> {
+        let expected = "a number of queues from 1 to 65535";
+        let parse = |text: &str| {
+            let number = text.parse().ok().filter(|queues| *queues > 0);
+            number.ok_or_else(|| self.unreadable(MAX_QUEUES_WANTED, text, expected))
+        };
+        self.text(MAX_QUEUES_WANTED).map(parse).transpose()
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
+    }
+
+    /// A number, or `None` if the key is absent.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<u32>, BadKeys> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| is_decimal);
+        match number {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.unreadable(key, text, "a number from 0 to 4294967295")),
+        }
+    }
+
+    /// A number that must be there.
+    pub(crate) fn required(&self, key: &str) -> Result<u32, BadKeys> {
+        self.number(key)?.ok_or_else(|| BadKeys::Missing { path: self.path(key) })
+    }
+
+    /// A flag: any number but 0 is true, as Linux reads them.
+    pub(crate) fn flag(&self, key: &str, if_absent: Absent) -> Result<bool, BadKeys> {
+        let number = self.number(key)?;
+        Ok(number.map_or(if_absent == Absent::True, |number| number != 0))
+    }
+
+    pub(crate) fn path(&self, key: &str) -> String {
+        format!("{}/{key}", self.dir)
+    }
+
+    fn unreadable(&self, key: &str, found: &str, expected: &'static str) -> BadKeys {
+        let found = found.escape_debug().take(FOUND_MAX).collect();
+        BadKeys::Unreadable { path: self.path(key), found, expected }
+    }
+}
+
+/// What the absence of a flag means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    True,
+    False,
+}
+
+impl KeyChange {
+    pub(crate) fn set(key: &str, value: impl Into<String>) -> KeyChange {
+        KeyChange::Set(key.to_owned(), value.into())
+    }
+
+    pub(crate) fn number(key: &str, value: impl Into<u64>) -> KeyChange {
+        KeyChange::set(key, value.into().to_string())
+    }
+
+    pub(crate) fn flag(key: &str, is_set: bool) -> KeyChange {
+        KeyChange::number(key, u8::from(is_set))
+    }
+}

@@ -1,0 +1,28 @@
+//! How the two ends of a vif find and leave each other: the xenbus handshake.
+//!
+//! Both ends are state machines without I/O or clock: [`backend::Handshake`] and
+//! [`frontend::Handshake`] take inputs and return actions, which a shell carries out on a real or
+//! an emulated XenStore. This crate is also the only place that spells XenStore keys and parses
+//! their values; start with [`keys`].
+//!
+//! # The shell's part
+//!
+//! * Watch the other end's `state` node, and feed its *current* value at every event. Events may
+//!   be merged or repeated. Where a state node is missing, feed [`XenbusState::Unknown`].
+//! * Carry out the actions of one input in order. Actions that ask for an answer (`Read…`,
+//!   `Attach`, `Allocate`) come last, and the answer is the next input.
+
+pub mod backend;
+mod config;
+mod features;
+pub mod frontend;
+pub mod keys;
+mod state;
+mod vif;
+
+pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig};
+pub use features::Features;
+pub use keys::{BadKeys, KeyChange, Keys};
+pub use ringway_datapath::MacAddr as MacAddress;
+pub use state::XenbusState;
+pub use vif::{Device, Vif};

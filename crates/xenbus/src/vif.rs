@@ -1,0 +1,160 @@
+//! Where a vif's two ends live in XenStore, and the keys with which a toolstack makes one.
+
+use ringway_wire::DomId;
+
+use crate::keys::{
+    BACKEND, BACKEND_ID, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, MAC, MTU, ONLINE, STATE,
+};
+use crate::state::XenbusState;
+use ringway_datapath::MacAddr;
+
+/// One virtual interface: `handle` counts from 0 in each guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vif {
+    /// The domain that serves it.
+    pub backend: DomId,
+    /// The guest.
+    pub frontend: DomId,
+    /// Which of the guest's interfaces.
+    pub handle: u32,
+}
+
+impl Vif {
+    /// The directory that holds all vifs a domain serves, one directory per guest. Watch it to
+    /// learn of new ones.
+    pub fn backend_root(backend: DomId) -> String {
+        format!("/local/domain/{backend}/backend/vif")
+    }
+
+    /// The directory that holds all vifs of a guest, in the guest's view.
+    pub fn frontend_root(frontend: DomId) -> String {
+        format!("/local/domain/{frontend}/device/vif")
+    }
+
+    /// The backend's directory.
+    pub fn backend_dir(self) -> String {
+        format!("{}/{}/{}", Vif::backend_root(self.backend), self.frontend, self.handle)
+    }
+
+    /// The frontend's directory.
+    pub fn frontend_dir(self) -> String {
+        format!("{}/{}", Vif::frontend_root(self.frontend), self.handle)
+    }
+
+    /// The node to watch for the backend's state.
+    pub fn backend_state(self) -> String {
+        format!("{}/{STATE}", self.backend_dir())
+    }
+
+    /// The node to watch for the frontend's state.
+    pub fn frontend_state(self) -> String {
+        format!("{}/{STATE}", self.frontend_dir())
+    }
+
+    /// The node to watch for the toolstack's wish to remove the vif.
+    pub fn online(self) -> String {
+        format!("{}/{ONLINE}", self.backend_dir())
+    }
+
+    /// The nodes a backend writes its errors to: where Xen's tools look, and beside its other
+    /// keys, where people do.
+    pub fn backend_errors(self) -> [String; 2] {
+        let Vif { backend, frontend, handle } = self;
+        [
+            format!("/local/domain/{backend}/error/backend/vif/{frontend}/{handle}/{ERROR}"),
+            format!("{}/{ERROR}", self.backend_dir()),
+        ]
+    }
+
+    /// The node a frontend writes its errors to.
+    pub fn frontend_error(self) -> String {
+        let Vif { frontend, handle, .. } = self;
+        format!("/local/domain/{frontend}/error/device/vif/{handle}/{ERROR}")
+    }
+
+    /// The vif whose backend's directory is `path`, or holds it.
+    pub fn from_backend_path(path: &str) -> Option<Vif> {
+        let rest = path.strip_prefix("/local/domain/")?;
+        let (backend, rest) = rest.split_once("/backend/vif/")?;
+        let mut parts = rest.split('/');
+        let frontend = parts.next()?.parse().ok()?;
+        let handle = parts.next()?.parse().ok()?;
+        let vif = Vif { backend: DomId(backend.parse().ok()?), frontend: DomId(frontend), handle };
+        // Numbers with signs or leading zeros would read as another node's name.
+        let dir = vif.backend_dir();
+        let tail = path.strip_prefix(&dir)?;
+        (tail.is_empty() || tail.starts_with('/')).then_some(vif)
+    }
+}
+
+/// What a toolstack knows of a vif it makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    /// Which one.
+    pub vif: Vif,
+    /// The guest's Ethernet address on it.
+    pub mac: MacAddr,
+    /// Its MTU in bytes.
+    pub mtu: u16,
+}
+
+impl Device {
+    /// The backend's first keys. Its directory belongs to its domain; the guest may read it.
+    pub fn backend_changes(&self) -> Vec<KeyChange> {
+        let mut changes = vec![
+            KeyChange::set(FRONTEND, self.vif.frontend_dir()),
+            KeyChange::number(FRONTEND_ID, self.vif.frontend.0),
+            KeyChange::flag(ONLINE, true),
+        ];
+        changes.extend(self.common());
+        changes
+    }
+
+    /// The frontend's first keys. Its directory belongs to the guest; the backend may read it.
+    pub fn frontend_changes(&self) -> Vec<KeyChange> {
+        let mut changes = vec![
+            KeyChange::set(BACKEND, self.vif.backend_dir()),
+            KeyChange::number(BACKEND_ID, self.vif.backend.0),
+            KeyChange::number(MTU, self.mtu),
+        ];
+        changes.extend(self.common());
+        changes
+    }
+
+    /// What asks a backend to let go of its vif for good; changes of the backend's directory.
+    pub fn removal_changes() -> Vec<KeyChange> {
+        vec![KeyChange::flag(ONLINE, false), KeyChange::set(STATE, XenbusState::Closing.value())]
+    }
+
+    fn common(&self) -> [KeyChange; 3] {
+        [
+            KeyChange::number(HANDLE, self.vif.handle),
+            KeyChange::set(MAC, self.mac.to_string()),
+            KeyChange::set(STATE, XenbusState::Initialising.value()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_a_stock_host() {
+        let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
+        assert_eq!(vif.backend_dir(), "/local/domain/0/backend/vif/2/1");
+        assert_eq!(vif.frontend_dir(), "/local/domain/2/device/vif/1");
+        assert_eq!(Vif::from_backend_path(&vif.backend_dir()), Some(vif));
+        assert_eq!(Vif::from_backend_path(&vif.backend_state()), Some(vif));
+        for other in [
+            "/local/domain/0/backend/vif",
+            "/local/domain/0/backend/vif/2",
+            "/local/domain/0/backend/vif/02/1",
+            "/local/domain/0/backend/vif/2/+1",
+            "/local/domain/0/backend/vbd/2/1",
+            "/local/domain/70000/backend/vif/2/1",
+        ] {
+            assert_eq!(Vif::from_backend_path(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Both ends together: whatever the order of their steps and whatever disturbs them, they meet.
+
+mod world;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ringway_datapath::OffloadCaps;
+use ringway_xenbus::frontend::{self, QueueCount};
+use ringway_xenbus::{Features, Keys, Offer, Vif, XenbusState, backend};
+use world::{Disturbance, End, VIF, World};
+
+const ENDS: [End; 2] = [End::Backend, End::Frontend];
+
+fn connected(queues_max: u16, wanted: u16) -> World {
+    let mut world = World::new(queues_max, QueueCount::AtMost(wanted));
+    world.settle();
+    world.check_connected().expect("they connect");
+    world
+}
+
+/// Visits every state that any order of steps can lead to, with the disturbances coming at any
+/// moment in their order, and checks all those in which neither end has anything left to do.
+///
+/// That the number of states is finite also shows that no order of steps goes on for ever.
+fn explore(start: World, disturbances: &[Disturbance]) -> usize {
+    const STATES_MAX: usize = 400_000;
+    let mut seen = HashSet::new();
+    let mut pending = vec![(start, disturbances)];
+    let mut settled = 0;
+    while let Some((world, coming)) = pending.pop() {
+        let mut hasher = DefaultHasher::new();
+        format!("{world:?} {}", coming.len()).hash(&mut hasher);
+        if !seen.insert(hasher.finish()) {
+            continue;
+        }
+        assert!(seen.len() < STATES_MAX, "it may go on for ever: {world:#?}");
+        let busy: Vec<End> = ENDS.into_iter().filter(|end| !world.is_idle(*end)).collect();
+        for end in &busy {
+            let mut next = world.clone();
+            next.step(*end);
+            pending.push((next, coming));
+        }
+        if let Some((first, rest)) = coming.split_first() {
+            let mut next = world.clone();
+            next.disturb(*first);
+            pending.push((next, rest));
+        } else if busy.is_empty() {
+            settled += 1;
+            if let Err(problem) = world.check_connected() {
+                panic!("{problem} after {disturbances:?}: {world:#?}");
+            }
+        }
+    }
+    assert!(settled > 0);
+    seen.len()
+}
+
+#[test]
+fn every_order_of_steps_leads_to_a_connection() {
+    for queues in [1, 2, 4, 8] {
+        explore(World::new(8, QueueCount::AtMost(queues)), &[]);
+        explore(World::new(queues, QueueCount::AtMost(8)), &[]);
+    }
+}
+
+#[test]
+fn one_disturbance_at_any_moment_is_survived() {
+    for disturbance in [
+        Disturbance::KillBackend,
+        Disturbance::KillFrontend,
+        Disturbance::OfferChanged(1),
+        Disturbance::OfferChanged(4),
+        Disturbance::Reconnect(1),
+        Disturbance::Reconnect(2),
+    ] {
+        explore(World::new(2, QueueCount::AtMost(4)), &[disturbance]);
+    }
+}
+
+#[test]
+fn three_disturbances_at_any_moments_are_survived() {
+    let all = [
+        Disturbance::KillBackend,
+        Disturbance::KillFrontend,
+        Disturbance::OfferChanged(1),
+        Disturbance::Reconnect(2),
+    ];
+    for first in all {
+        for second in all {
+            for third in all {
+                explore(World::new(2, QueueCount::AtMost(4)), &[first, second, third]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_random_history_always_ends_connected() {
+    for seed in 1..=1000u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut below = |limit: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 33) % limit
+        };
+        let count = |n: u64| [1, 2, 4, 8].into_iter().nth(usize::try_from(n).unwrap_or(0));
+        let mut world = World::new(8, QueueCount::AtMost(8));
+        for _ in 0..400 {
+            let end = if below(2) == 0 { End::Backend } else { End::Frontend };
+            let queues = count(below(4)).unwrap_or(1);
+            match below(60) {
+                0 => world.disturb(Disturbance::KillBackend),
+                1 => world.disturb(Disturbance::KillFrontend),
+                2 => world.disturb(Disturbance::OfferChanged(queues)),
+                3 => world.disturb(Disturbance::Reconnect(queues)),
+                _ if !world.is_idle(end) => world.step(end),
+                _ => {}
+            }
+        }
+        world.settle();
+        if let Err(problem) = world.check_connected() {
+            panic!("seed {seed}: {problem}: {world:#?}");
+        }
+    }
+}
+
+#[test]
+fn an_illegal_number_is_refused_with_a_reason_and_a_legal_one_is_taken_after_that() {
+    for (illegal, text) in [(9, "asks for 9 queues, expected 1 to 8"), (0, "asks for 0 queues")] {
+        let mut world = World::new(8, QueueCount::Exactly(illegal));
+        world.settle();
+        assert_eq!(world.state(End::Backend), XenbusState::Closed);
+        assert_eq!(world.state(End::Frontend), XenbusState::Closed);
+        assert!(!world.is_attached());
+        let error = world.error().expect("the reason is written").to_owned();
+        assert!(error.contains(text), "{error}");
+        assert!(error.starts_with(&VIF.frontend_dir()), "{error}");
+        let [stock, _] = VIF.backend_errors();
+        assert_eq!(world.get(&stock), Some(error.as_str()));
+
+        world.reconnect(QueueCount::AtMost(8));
+        world.settle();
+        world.check_connected().expect("they connect");
+        assert_eq!(world.queue_count(), 8);
+    }
+}
+
+#[test]
+fn a_restarted_backend_takes_up_the_rings_without_a_change_of_state() {
+    let mut world = connected(4, 4);
+    world.disturb(Disturbance::KillBackend);
+    for _ in 0..100 {
+        for end in ENDS {
+            if !world.is_idle(end) {
+                world.step(end);
+            }
+            assert_eq!(world.state(end), XenbusState::Connected);
+        }
+    }
+    world.check_connected().expect("they are still connected");
+    assert_eq!((world.reattached_count, world.detached_count), (1, 0));
+}
+
+#[test]
+fn a_restarted_backend_that_offers_less_makes_the_frontend_come_back_with_less() {
+    let mut world = connected(8, 8);
+    // The change is not heard before the end comes, and known at the next start.
+    world.disturb(Disturbance::OfferChanged(2));
+    world.disturb(Disturbance::KillBackend);
+    world.settle();
+    world.check_connected().expect("they connect anew");
+    assert_eq!(world.queue_count(), 2);
+}
+
+#[test]
+fn another_offer_reconnects_with_the_new_number() {
+    let mut world = connected(1, 8);
+    for queues in [4u16, 8, 2, 1] {
+        world.disturb(Disturbance::OfferChanged(queues));
+        world.settle();
+        world.check_connected().expect("they connect anew");
+        assert_eq!(world.queue_count(), usize::from(queues));
+    }
+    let dir = VIF.frontend_dir();
+    assert_eq!(world.get(&format!("{dir}/queue-1/tx-ring-ref")), None, "old keys are removed");
+    assert!(world.get(&format!("{dir}/tx-ring-ref")).is_some());
+}
+
+#[test]
+fn a_fault_closes_the_vif_with_its_reason_until_the_frontend_starts_over() {
+    let mut world = connected(2, 2);
+    world.tell_backend(backend::Input::PeerFault("tx ring: producer ran away".into()));
+    world.settle();
+    assert_eq!(world.state(End::Backend), XenbusState::Closed);
+    assert_eq!(world.error(), Some("tx ring: producer ran away"));
+    assert!(!world.is_attached());
+    world.reconnect(QueueCount::AtMost(2));
+    world.settle();
+    world.check_connected().expect("they connect, and the error is gone");
+}
+
+#[test]
+fn a_toolstack_removes_a_vif_even_if_the_frontend_does_nothing() {
+    let mut world = connected(2, 2);
+    world.tell_backend(backend::Input::Offline);
+    while !world.is_idle(End::Backend) {
+        world.step(End::Backend);
+    }
+    assert_eq!(world.state(End::Backend), XenbusState::Closed);
+    assert!(!world.is_attached() && world.is_finished(End::Backend));
+    world.settle();
+    assert_eq!((world.state(End::Frontend), world.queue_count()), (XenbusState::Closed, 0));
+}
+
+#[test]
+fn a_frontend_that_stops_waits_until_nothing_of_it_is_mapped() {
+    let mut world = connected(2, 2);
+    world.tell_frontend(frontend::Input::Stop);
+    world.settle();
+    assert!(world.is_finished(End::Frontend) && !world.is_attached());
+    assert_eq!(world.state(End::Frontend), XenbusState::Closed);
+    assert_eq!(world.state(End::Backend), XenbusState::Closed);
+    // Another one takes its place.
+    world.disturb(Disturbance::KillFrontend);
+    world.settle();
+    world.check_connected().expect("they connect");
+}
+
+#[test]
+fn a_frontend_that_vanishes_leaves_nothing_attached_and_may_come_back() {
+    let mut world = connected(2, 2);
+    world.remove(&VIF.frontend_dir());
+    while !world.is_idle(End::Backend) {
+        world.step(End::Backend);
+    }
+    assert!(!world.is_attached());
+    assert_eq!(world.state(End::Backend), XenbusState::Closed);
+    world.disturb(Disturbance::KillFrontend);
+    world.settle();
+    world.check_connected().expect("they connect");
+}
+
+#[test]
+fn a_backend_whose_directory_is_gone_writes_nothing_more() {
+    let mut world = connected(2, 2);
+    world.remove(&VIF.backend_dir());
+    world.tell_backend(backend::Input::Gone);
+    world.settle();
+    assert!(!world.is_attached() && world.is_finished(End::Backend));
+    assert_eq!(world.get(&VIF.backend_state()), None);
+    assert_eq!(Vif::from_backend_path(&VIF.backend_state()), Some(VIF));
+}
+
+/// The backend alone, with a frontend that takes the way through `Initialised`.
+#[test]
+fn a_frontend_may_be_initialised_before_it_is_connected() {
+    let features = Features::from(OffloadCaps::ALL);
+    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let mut machine = backend::Handshake::new(offer);
+    let start =
+        backend::Input::Start { own: XenbusState::Initialising, peer: XenbusState::Initialising };
+    let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
+        machine.handle(start)[..]
+    else {
+        panic!("it offers")
+    };
+    let state = backend::Input::FrontendState;
+    assert_eq!(machine.handle(state(XenbusState::Initialising)), []);
+    let actions = machine.handle(state(XenbusState::Initialised));
+    assert_eq!(actions, [backend::Action::ReadFrontend]);
+    let values = [
+        ("state", "3"),
+        ("tx-ring-ref", "520"),
+        ("rx-ring-ref", "521"),
+        ("event-channel", "9"),
+        ("request-rx-copy", "1"),
+    ];
+    let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let keys = Keys::new(&VIF.frontend_dir(), values);
+    let [backend::Action::Attach(_, backend::Attachment::Fresh)] =
+        machine.handle(backend::Input::FrontendKeys(keys))[..]
+    else {
+        panic!("it attaches")
+    };
+    let actions = machine.handle(backend::Input::Attached(Ok(())));
+    let connected = backend::Action::SetState(XenbusState::Connected);
+    assert_eq!(actions, [backend::Action::ClearError, connected]);
+    assert_eq!(machine.handle(state(XenbusState::Connected)), []);
+    assert!(machine.config().is_some());
+    // It closes without saying so first, and comes back.
+    let actions = machine.handle(state(XenbusState::Closed));
+    let closed = backend::Action::SetState(XenbusState::Closed);
+    assert_eq!(actions, [backend::Action::Detach, closed]);
+    let actions = machine.handle(state(XenbusState::Initialising));
+    assert_eq!(actions.last(), Some(&backend::Action::SetState(XenbusState::InitWait)));
+}
+
+#[test]
+fn a_backend_that_finds_its_vif_unwanted_just_closes_it() {
+    let features = Features::from(OffloadCaps::ALL);
+    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let mut machine = backend::Handshake::new(offer);
+    let actions = machine.handle(backend::Input::Offline);
+    let states = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
+    assert_eq!(actions, [states.as_slice(), &[backend::Action::Finished]].concat());
+}

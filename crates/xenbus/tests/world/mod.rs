@@ -1,0 +1,377 @@
+//! Both ends of a vif on a XenStore in memory, one step of either end at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ringway_datapath::MacAddr;
+use ringway_datapath::OffloadCaps;
+use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_xenbus::frontend::{Carrier, QueueCount, Wish};
+use ringway_xenbus::{
+    Device, EventPorts, Features, FrontendConfig, KeyChange, Keys, Offer, QueueConfig, Vif,
+    XenbusState, backend, frontend,
+};
+
+pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 0 };
+
+/// What disturbs the ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disturbance {
+    KillBackend,
+    KillFrontend,
+    OfferChanged(u16),
+    Reconnect(u16),
+}
+
+/// The two ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Backend,
+    Frontend,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct World {
+    store: BTreeMap<String, String>,
+    backend: Shell<backend::Handshake, backend::Input, backend::Action>,
+    frontend: Shell<frontend::Handshake, frontend::Input, frontend::Action>,
+    offer: Offer,
+    wish: Wish,
+    /// What the backend has mapped.
+    attached: Option<FrontendConfig>,
+    /// The frontend's queues, and the grants that would still work.
+    queues: Vec<QueueConfig>,
+    granted: BTreeSet<u32>,
+    next_ref: u32,
+    carrier: Carrier,
+    was_backend_killed: bool,
+    pub(crate) detached_count: usize,
+    pub(crate) reattached_count: usize,
+}
+
+/// A machine, what it was told to do, and what it has yet to hear.
+#[derive(Debug, Clone)]
+struct Shell<H, I, A> {
+    machine: H,
+    inputs: VecDeque<I>,
+    actions: VecDeque<A>,
+    /// The watch on the other end's state has fired.
+    is_notified: bool,
+    is_finished: bool,
+}
+
+impl<H, I, A> Shell<H, I, A> {
+    fn new(machine: H, start: I) -> Shell<H, I, A> {
+        let (inputs, actions) = (VecDeque::from([start]), VecDeque::new());
+        // A watch fires when it is set.
+        Shell { machine, inputs, actions, is_notified: true, is_finished: false }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_finished || (self.inputs.is_empty() && self.actions.is_empty() && !self.is_notified)
+    }
+}
+
+impl World {
+    pub(crate) fn new(queues_max: u16, wanted: QueueCount) -> World {
+        let features = Features::from(OffloadCaps::ALL);
+        let offer = Offer { queues_max, split_event_channels: true, features };
+        let wish = Wish { queues: wanted, features };
+        let unknown = XenbusState::Unknown;
+        let start = backend::Input::Start { own: unknown, peer: unknown };
+        let mut world = World {
+            store: BTreeMap::new(),
+            backend: Shell::new(backend::Handshake::new(offer), start),
+            frontend: Shell::new(
+                frontend::Handshake::new(wish),
+                frontend::Input::Start { own: unknown, peer: unknown },
+            ),
+            offer,
+            wish,
+            attached: None,
+            queues: Vec::new(),
+            granted: BTreeSet::new(),
+            next_ref: 8,
+            carrier: Carrier::Down,
+            was_backend_killed: false,
+            detached_count: 0,
+            reattached_count: 0,
+        };
+        let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
+        let device = Device { vif: VIF, mac, mtu: 1500 };
+        world.change(&VIF.backend_dir(), device.backend_changes());
+        world.change(&VIF.frontend_dir(), device.frontend_changes());
+        let (own, peer) = (world.state(End::Backend), world.state(End::Frontend));
+        world.backend.inputs = [backend::Input::Start { own, peer }].into();
+        world
+    }
+
+    /// Whether this end has nothing to do until the other does something.
+    pub(crate) fn is_idle(&self, end: End) -> bool {
+        match end {
+            End::Backend => self.backend.is_idle(),
+            End::Frontend => self.frontend.is_idle(),
+        }
+    }
+
+    /// Lets an end carry out one action, or take one input.
+    pub(crate) fn step(&mut self, end: End) {
+        match end {
+            End::Backend => self.step_backend(),
+            End::Frontend => self.step_frontend(),
+        }
+    }
+
+    /// Steps both in turn until neither has anything to do.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..1000 {
+            if self.is_idle(End::Backend) && self.is_idle(End::Frontend) {
+                return;
+            }
+            for end in [End::Backend, End::Frontend] {
+                if !self.is_idle(end) {
+                    self.step(end);
+                }
+            }
+        }
+        panic!("it does not settle: {self:#?}");
+    }
+
+    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::KillBackend => {
+                self.attached = None;
+                self.was_backend_killed = true;
+                let (own, peer) = (self.state(End::Backend), self.state(End::Frontend));
+                let machine = backend::Handshake::new(self.offer);
+                self.backend = Shell::new(machine, backend::Input::Start { own, peer });
+            }
+            Disturbance::KillFrontend => {
+                self.queues.clear();
+                self.granted.clear();
+                self.carrier = Carrier::Down;
+                let (own, peer) = (self.state(End::Frontend), self.state(End::Backend));
+                let machine = frontend::Handshake::new(self.wish);
+                self.frontend = Shell::new(machine, frontend::Input::Start { own, peer });
+            }
+            Disturbance::OfferChanged(queues_max) => {
+                self.offer.queues_max = queues_max;
+                self.tell_backend(backend::Input::OfferChanged { queues_max });
+            }
+            Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
+        }
+    }
+
+    pub(crate) fn reconnect(&mut self, queues: QueueCount) {
+        self.wish.queues = queues;
+        self.tell_frontend(frontend::Input::Reconnect(self.wish));
+    }
+
+    pub(crate) fn tell_backend(&mut self, input: backend::Input) {
+        self.backend.inputs.push_back(input);
+    }
+
+    pub(crate) fn tell_frontend(&mut self, input: frontend::Input) {
+        self.frontend.inputs.push_back(input);
+    }
+
+    /// Both connected, on the same rings, which are granted, in the number that both want.
+    pub(crate) fn check_connected(&self) -> Result<(), String> {
+        let QueueCount::AtMost(wanted) = self.wish.queues else {
+            return Err("the wish is not a legal one".into());
+        };
+        // A restarted backend takes up what it finds, even if it would offer more by now.
+        let count = usize::from(wanted.min(self.offer.queues_max));
+        let is_right_number = match self.was_backend_killed {
+            true => (1..=count).contains(&self.queues.len()),
+            false => self.queues.len() == count,
+        };
+        let Some(config) = &self.attached else { return Err("nothing is attached".into()) };
+        let is_true = [
+            ("backend connected", self.state(End::Backend) == XenbusState::Connected),
+            ("frontend connected", self.state(End::Frontend) == XenbusState::Connected),
+            ("carrier up", self.carrier == Carrier::Up),
+            ("frontend runs", self.frontend.machine.is_connected()),
+            ("same rings", config.queues == self.queues),
+            ("right number", is_right_number),
+            ("rings granted", refs(&self.queues).all(|gref| self.granted.contains(&gref))),
+            ("backend knows", self.backend.machine.config() == Some(config)),
+            ("no error", self.error().is_none()),
+        ];
+        match is_true.into_iter().find(|(_, is_true)| !is_true) {
+            Some((what, _)) => Err(format!("not so: {what}")),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn state(&self, end: End) -> XenbusState {
+        let path = match end {
+            End::Backend => VIF.backend_state(),
+            End::Frontend => VIF.frontend_state(),
+        };
+        XenbusState::parse(self.store.get(&path).map(String::as_str))
+    }
+
+    pub(crate) fn error(&self) -> Option<&str> {
+        let [_, path] = VIF.backend_errors();
+        self.store.get(&path).map(String::as_str)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<&str> {
+        self.store.get(path).map(String::as_str)
+    }
+
+    pub(crate) fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    pub(crate) fn is_finished(&self, end: End) -> bool {
+        match end {
+            End::Backend => self.backend.is_finished,
+            End::Frontend => self.frontend.is_finished,
+        }
+    }
+
+    /// Removes a directory, as a toolstack would.
+    pub(crate) fn remove(&mut self, dir: &str) {
+        self.change("", vec![KeyChange::Remove(dir.trim_start_matches('/').to_owned())]);
+        (self.backend.is_notified, self.frontend.is_notified) = (true, true);
+    }
+
+    fn step_backend(&mut self) {
+        if let Some(action) = self.backend.actions.pop_front() {
+            self.backend_action(action);
+        } else if let Some(input) = self.backend.inputs.pop_front() {
+            self.backend.actions.extend(self.backend.machine.handle(input));
+        } else {
+            self.backend.is_notified = false;
+            let input = backend::Input::FrontendState(self.state(End::Frontend));
+            self.backend.actions.extend(self.backend.machine.handle(input));
+        }
+    }
+
+    fn backend_action(&mut self, action: backend::Action) {
+        let dir = VIF.backend_dir();
+        match action {
+            backend::Action::WriteKeys(changes) => self.change(&dir, changes),
+            backend::Action::SetState(state) => {
+                self.store.insert(VIF.backend_state(), state.value().to_owned());
+                self.frontend.is_notified = true;
+            }
+            backend::Action::ReadFrontend => {
+                let keys = self.keys(&VIF.frontend_dir());
+                self.backend.inputs.push_front(backend::Input::FrontendKeys(keys));
+            }
+            backend::Action::Attach(config, attachment) => {
+                assert!(self.attached.is_none(), "attached twice");
+                let is_granted = refs(&config.queues).all(|gref| self.granted.contains(&gref));
+                if attachment == backend::Attachment::Reattach {
+                    self.reattached_count += 1;
+                }
+                let outcome = is_granted.then_some(()).ok_or("bad grant".to_owned());
+                self.attached = is_granted.then_some(config);
+                self.backend.inputs.push_front(backend::Input::Attached(outcome));
+            }
+            backend::Action::Detach => {
+                assert!(self.attached.take().is_some(), "detached twice");
+                self.detached_count += 1;
+            }
+            backend::Action::ReportError(reason) => {
+                for path in VIF.backend_errors() {
+                    self.store.insert(path, reason.clone());
+                }
+            }
+            backend::Action::ClearError => {
+                for path in VIF.backend_errors() {
+                    self.store.remove(&path);
+                }
+            }
+            backend::Action::Finished => self.backend.is_finished = true,
+        }
+    }
+
+    fn step_frontend(&mut self) {
+        if let Some(action) = self.frontend.actions.pop_front() {
+            self.frontend_action(action);
+        } else if let Some(input) = self.frontend.inputs.pop_front() {
+            self.frontend.actions.extend(self.frontend.machine.handle(input));
+        } else {
+            self.frontend.is_notified = false;
+            let input = frontend::Input::BackendState(self.state(End::Backend));
+            self.frontend.actions.extend(self.frontend.machine.handle(input));
+        }
+    }
+
+    fn frontend_action(&mut self, action: frontend::Action) {
+        match action {
+            frontend::Action::WriteKeys(changes) => self.change(&VIF.frontend_dir(), changes),
+            frontend::Action::SetState(state) => {
+                self.store.insert(VIF.frontend_state(), state.value().to_owned());
+                self.backend.is_notified = true;
+            }
+            frontend::Action::ReadBackend => {
+                let keys = self.keys(&VIF.backend_dir());
+                self.frontend.inputs.push_front(frontend::Input::BackendKeys(keys));
+            }
+            frontend::Action::Allocate(allocation) => {
+                assert!(self.queues.is_empty(), "allocated twice");
+                self.queues = (0..allocation.queues).map(|_| self.queue()).collect();
+                self.granted.extend(refs(&self.queues));
+                let queues = Ok(self.queues.clone());
+                self.frontend.inputs.push_front(frontend::Input::Allocated(queues));
+            }
+            frontend::Action::Release => {
+                let mapped = self.attached.iter().flat_map(|config| refs(&config.queues));
+                let in_use: Vec<u32> = mapped.filter(|gref| self.granted.contains(gref)).collect();
+                assert!(in_use.is_empty(), "released while the backend has {in_use:?} mapped");
+                self.queues.clear();
+                self.granted.clear();
+            }
+            frontend::Action::Carrier(carrier) => self.carrier = carrier,
+            frontend::Action::ReportError(reason) => {
+                self.store.insert(VIF.frontend_error(), reason);
+            }
+            frontend::Action::Finished => self.frontend.is_finished = true,
+        }
+    }
+
+    fn queue(&mut self) -> QueueConfig {
+        let mut next = || {
+            self.next_ref += 1;
+            self.next_ref
+        };
+        let (tx_ring_ref, rx_ring_ref) = (GrantRef(next()), GrantRef(next()));
+        let events = EventPorts::Split { tx: EvtchnPort(next()), rx: EvtchnPort(next()) };
+        QueueConfig { tx_ring_ref, rx_ring_ref, events }
+    }
+
+    fn change(&mut self, dir: &str, changes: Vec<KeyChange>) {
+        for change in changes {
+            match change {
+                KeyChange::Set(key, value) => {
+                    drop(self.store.insert(format!("{dir}/{key}"), value));
+                }
+                KeyChange::Remove(key) => {
+                    let node = format!("{dir}/{key}");
+                    let below = format!("{node}/");
+                    self.store.retain(|path, _| *path != node && !path.starts_with(&below));
+                }
+            }
+        }
+    }
+
+    fn keys(&self, dir: &str) -> Keys {
+        let prefix = format!("{dir}/");
+        let below = self.store.iter().filter_map(|(path, value)| {
+            path.strip_prefix(&prefix).map(|key| (key.to_owned(), value.clone()))
+        });
+        Keys::new(dir, below)
+    }
+}
+
+fn refs(queues: &[QueueConfig]) -> impl Iterator<Item = u32> {
+    queues.iter().flat_map(|queue| [queue.tx_ring_ref.0, queue.rx_ring_ref.0])
+}

@@ -1,0 +1,98 @@
+//! What this repository asks of itself, as one small program: `cargo xtask VERB`.
+//!
+//! - `check`: before each push, in about a minute.
+//! - `tidy`: style that a program can check: the direction of dependencies, where `unsafe` stands,
+//!   lengths and words.
+//! - `spec`: each rule of the wire has code that keeps it and a test.
+//! - `ci`: all of it and every test, as `make test` runs it.
+
+mod layers;
+mod run;
+mod spec;
+mod tidy;
+mod tree;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use tree::Tree;
+
+const HELP: &str = "\
+usage: cargo xtask VERB
+  check  format, lints, tidy, spec and the fast tests: before each push
+  tidy   dependencies, unsafety, lengths and words
+  spec   every rule in docs/spec/netif.toml has code and a test
+  ci     what `make test` runs: tidy, spec, build, every test
+";
+
+fn main() -> ExitCode {
+    let verb = std::env::args().nth(1);
+    match dispatch(verb.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(verb: Option<&str>) -> Result<()> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest.ancestors().nth(2).context("the workspace is two directories up")?;
+    match verb {
+        Some("check") => check(root),
+        Some("ci") => ci(root),
+        Some("tidy") => tidy(root),
+        Some("spec") => spec(root),
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Some(other) => bail!("no verb `{other}`\n{HELP}"),
+        None => bail!("no verb\n{HELP}"),
+    }
+}
+
+fn check(root: &Path) -> Result<()> {
+    run::formatting(root)?;
+    run::lints(root)?;
+    tidy(root)?;
+    spec(root)?;
+    run::fast_tests(root)?;
+    println!("check: passed");
+    Ok(())
+}
+
+fn ci(root: &Path) -> Result<()> {
+    tidy(root)?;
+    spec(root)?;
+    run::build(root)?;
+    run::all_tests(root)?;
+    println!("ci: all tests passed");
+    Ok(())
+}
+
+fn tidy(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let mut findings = tidy::look(&tree);
+    findings.extend(layers::look(&run::metadata(root)?));
+    report("tidy", &findings)
+}
+
+fn spec(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    report("spec", &spec::look(&tree)?)
+}
+
+fn report(what: &str, findings: &[String]) -> Result<()> {
+    for finding in findings {
+        println!("{what}: {finding}");
+    }
+    match findings.len() {
+        0 => println!("{what}: passed"),
+        count => bail!("{what}: {count} findings"),
+    }
+    Ok(())
+}

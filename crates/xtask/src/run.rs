@@ -1,0 +1,91 @@
+//! The tools that are run, with their output left as it is.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::layers::Metadata;
+
+/// The crate of the one program that people run.
+const PROGRAM: &str = "ringway";
+/// Crates whose tests start processes, enter namespaces or move traffic for seconds.
+const SLOW: [&str; 6] = ["ringway", "bench", "lab", "sim", "backend", "frontend"];
+
+/// What the workspace is made of.
+pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
+    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+    let output = cargo(root, &arguments).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "cargo metadata failed");
+    serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
+}
+
+pub(crate) fn formatting(root: &Path) -> Result<()> {
+    if is_missing(root, "fmt") {
+        return skip("formatting", "cargo fmt is not installed (rustup component add rustfmt)");
+    }
+    run(root, &["fmt", "--all", "--check"])
+}
+
+pub(crate) fn lints(root: &Path) -> Result<()> {
+    if is_missing(root, "clippy") {
+        return skip("lints", "cargo clippy is not installed (rustup component add clippy)");
+    }
+    run(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Tests of every crate but the slow ones.
+pub(crate) fn fast_tests(root: &Path) -> Result<()> {
+    let mut arguments = vec!["test", "--quiet"];
+    let metadata = metadata(root)?;
+    for package in &metadata.packages {
+        let short = package.name.strip_prefix("ringway-").unwrap_or(&package.name);
+        if !SLOW.contains(&short) {
+            arguments.extend(["--package", &package.name]);
+        }
+    }
+    run(root, &arguments)
+}
+
+/// The program as people run it.
+pub(crate) fn build(root: &Path) -> Result<()> {
+    if metadata(root)?.packages.iter().all(|package| package.name != PROGRAM) {
+        return skip("release build", "this workspace has no program yet");
+    }
+    run(root, &["build", "--release", "--package", PROGRAM])
+}
+
+/// Every test of the workspace, those that need namespaces among them: as root, or in a user
+/// namespace that they make themselves.
+pub(crate) fn all_tests(root: &Path) -> Result<()> {
+    run(root, &["test", "--workspace", "--no-fail-fast"])
+}
+
+fn run(root: &Path, arguments: &[&str]) -> Result<()> {
+    println!("cargo {}", arguments.join(" "));
+    let status = cargo(root, arguments).status()?;
+    if !status.success() {
+        bail!("cargo {} failed", arguments.join(" "));
+    }
+    Ok(())
+}
+
+fn is_missing(root: &Path, tool: &str) -> bool {
+    let mut command = cargo(root, &[tool, "--version"]);
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    !status.is_ok_and(|status| status.success())
+}
+
+fn skip(what: &str, why: &str) -> Result<()> {
+    println!("SKIPPED: {what}: {why}");
+    Ok(())
+}
+
+/// The cargo that runs us, or the one in the path.
+fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root).args(arguments);
+    command
+}

@@ -1,0 +1,108 @@
+//! Rules of the wire, and who keeps and tests them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use crate::tree::Tree;
+
+const RULES: &str = "docs/spec/netif.toml";
+/// How code and tests cite a rule.
+const CITATION: &str = "//= netif.h:";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    rule: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    id: String,
+    source: String,
+    text: String,
+}
+
+/// Where a rule is cited.
+#[derive(Default)]
+struct Citations {
+    code: usize,
+    tests: usize,
+}
+
+/// Every rule without code or test, and every citation of no rule, one line each.
+pub(crate) fn look(tree: &Tree) -> Result<Vec<String>> {
+    let rules = tree.file(RULES).with_context(|| format!("{RULES} is missing"))?;
+    let rules: Rules = toml::from_str(&rules.text).with_context(|| format!("reading {RULES}"))?;
+    let mut findings = Vec::new();
+    let mut known = BTreeMap::new();
+    for rule in &rules.rule {
+        if rule.text.trim().is_empty() || rule.source.trim().is_empty() {
+            findings.push(format!("{}: a rule has a source and a text", rule.id));
+        }
+        if known.insert(rule.id.as_str(), Citations::default()).is_some() {
+            findings.push(format!("{}: there are two rules of this id", rule.id));
+        }
+    }
+    for file in tree.rust() {
+        for line in file.lines() {
+            let Some(id) = line.text.trim().strip_prefix(CITATION) else { continue };
+            match known.get_mut(id.trim()) {
+                Some(citations) if line.is_test => citations.tests += 1,
+                Some(citations) => citations.code += 1,
+                None => {
+                    let (path, number) = (&file.path, line.number);
+                    findings.push(format!("{path}:{number}: no rule has the id `{}`", id.trim()));
+                }
+            }
+        }
+    }
+    for (id, citations) in known {
+        if citations.code == 0 {
+            findings.push(format!("{id}: no code says that it keeps this rule"));
+        }
+        if citations.tests == 0 {
+            findings.push(format!("{id}: no test says that it covers this rule"));
+        }
+    }
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::file;
+
+    fn findings(code: &str, test: &str) -> Vec<String> {
+        let rules = "[[rule]]\nid = \"a\"\nsource = \"netif.h\"\ntext = \"Always.\"\n";
+        let files = vec![
+            file(RULES, rules),
+            file("crates/x/src/lib.rs", code),
+            file("crates/x/tests/x.rs", test),
+        ];
+        look(&Tree { files }).expect("the rules are well formed")
+    }
+
+    #[test]
+    fn a_rule_needs_code_and_a_test() {
+        let cited = format!("{CITATION} a\n");
+        assert_eq!(findings(&cited, &cited), Vec::<String>::new());
+        assert_eq!(findings(&cited, "").len(), 1);
+        assert_eq!(findings("", &cited).len(), 1);
+        assert_eq!(findings("", "").len(), 2);
+    }
+
+    #[test]
+    fn tests_beside_the_code_count_as_tests() {
+        let both = format!("{CITATION} a\n#[cfg(test)]\nmod tests {{\n    {CITATION} a\n}}\n");
+        assert_eq!(findings(&both, ""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_citation_of_no_rule_is_found() {
+        let cited = format!("{CITATION} a\n");
+        assert_eq!(findings(&cited, &format!("{cited}{CITATION} b\n")).len(), 1);
+    }
+}
