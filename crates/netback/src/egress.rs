@@ -6,9 +6,10 @@
 
 use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, PortDown};
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
+use ringway_ring::{BackRing, Rx};
 use ringway_wire::netif::{
     NETIF_RSP_ERROR, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA,
-    RxResponse,
+    RxRequest, RxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
@@ -61,49 +62,33 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             }
             let (own, others) = posted.split_at(slots);
             let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
-            let extras = slots - pages;
-            let data = own.iter().enumerate().filter(|(slot, _)| extras == 0 || *slot != 1);
-            for (page, (_, request)) in data.enumerate() {
-                scratch.copies.push(GrantCopy {
-                    gref: GrantRef(request.gref),
-                    offset: 0,
-                    len: u16::try_from(chunk_len(frame, page)).expect("a page is 4096 bytes"),
-                    local,
-                    local_offset: u32::try_from(page * PAGE_SIZE).expect("a frame is 64 KiB"),
-                    status: GrantStatus::GeneralError,
-                });
+            match own {
+                [only] => scratch.copies.push(copy_of(frame, 0, only, local)),
+                several => plan_copies(frame, several, local, &mut scratch.copies),
             }
             scratch.leaving.extend(from.pop_front());
-            self.rx.consume(slots);
             posted = others;
         }
+        self.rx.consume(taken - posted.len());
     }
 
     /// One response per page, each in the slot of its request.
     fn answer_pages(&mut self) {
         let scratch = &*self.scratch;
-        let mut copies = scratch.copies.iter();
-        let mut requests = scratch.rx_requests.iter();
+        let (mut copies, mut requests) = (&scratch.copies[..], &scratch.rx_requests[..]);
         let (mut packets, mut bytes) = (0, 0);
         for frame in &scratch.leaving {
             let pages = frame.len().div_ceil(PAGE_SIZE);
-            let first_flags = flags_of(frame);
-            let mut is_good = true;
-            for page in 0..pages {
-                let (Some(copy), Some(request)) = (copies.next(), requests.next()) else { return };
-                let more = if page + 1 < pages { NETRXF_MORE_DATA } else { 0 };
-                let flags = more | if page == 0 { first_flags } else { 0 };
-                let is_copied = copy.status == GrantStatus::Okay;
-                is_good &= is_copied;
-                let len = i16::try_from(copy.len).expect("a page is 4096 bytes");
-                let status = if is_copied { len } else { NETIF_RSP_ERROR };
-                self.rx.push_response(RxResponse { id: request.id, offset: 0, flags, status });
-                if let (0, Some(gso)) = (page, frame.offload.gso) {
-                    self.rx.push_response(gso.to_extra());
-                    requests.next();
-                }
+            let slots = pages + usize::from(frame.offload.gso.is_some());
+            let (own_copies, other_copies) = copies.split_at(pages);
+            let (own_requests, other_requests) = requests.split_at(slots);
+            (copies, requests) = (other_copies, other_requests);
+            if let ([copy], [request]) = (own_copies, own_requests) {
+                self.rx.push_response(response_of(copy, request, flags_of(frame)));
+            } else {
+                answer_several(&mut self.rx, frame, own_copies, own_requests);
             }
-            if is_good {
+            if own_copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
                 packets += 1;
                 bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX);
             } else {
@@ -111,6 +96,62 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             }
         }
         self.counters.add_rx(packets, bytes);
+    }
+}
+
+/// Answers a frame of several slots: its first page, the extra if it has one, its other pages.
+#[inline(never)]
+fn answer_several(
+    rx: &mut BackRing<Rx>,
+    frame: &Frame,
+    copies: &[GrantCopy],
+    requests: &[RxRequest],
+) {
+    let mut requests = requests.iter();
+    for (page, copy) in copies.iter().enumerate() {
+        let Some(request) = requests.next() else { return };
+        let more = if page + 1 < copies.len() { NETRXF_MORE_DATA } else { 0 };
+        let flags = more | if page == 0 { flags_of(frame) } else { 0 };
+        rx.push_response(response_of(copy, request, flags));
+        if let (0, Some(gso)) = (page, frame.offload.gso) {
+            rx.push_response(gso.to_extra());
+            requests.next();
+        }
+    }
+}
+
+#[inline]
+fn response_of(copy: &GrantCopy, request: &RxRequest, flags: u16) -> RxResponse {
+    let len = i16::try_from(copy.len).expect("a page is 4096 bytes");
+    let status = if copy.status == GrantStatus::Okay { len } else { NETIF_RSP_ERROR };
+    RxResponse { id: request.id, offset: 0, flags, status }
+}
+
+/// One copy per page; the slot after the first is left to an extra if there are more slots than
+/// pages.
+#[inline(never)]
+fn plan_copies(
+    frame: &Frame,
+    slots: &[RxRequest],
+    local: u16,
+    copies: &mut impl Extend<GrantCopy>,
+) {
+    let has_extra = frame.offload.gso.is_some();
+    let data = slots.iter().enumerate().filter(|(slot, _)| !has_extra || *slot != 1);
+    copies
+        .extend(data.enumerate().map(|(page, (_, request))| copy_of(frame, page, request, local)));
+}
+
+/// The copy of a frame's `page`-th page.
+#[inline]
+fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> GrantCopy {
+    GrantCopy {
+        gref: GrantRef(request.gref),
+        offset: 0,
+        len: u16::try_from(chunk_len(frame, page)).expect("a page is 4096 bytes"),
+        local,
+        local_offset: u32::try_from(page * PAGE_SIZE).expect("a frame is 64 KiB"),
+        status: GrantStatus::GeneralError,
     }
 }
 

@@ -99,11 +99,15 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                 let Some(mut frame) = pool.take(usize::from(total)) else { break };
                 frame.offload = parsed.offload;
                 let local = into.len() - first_frame;
-                let before = scratch.copies.len();
-                let data =
-                    packet_slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
-                plan_copies(data.map(|(_, slot)| slot), total, local, &mut scratch.copies);
-                packet.copies = scratch.copies.len() - before;
+                let local = u16::try_from(local).expect("a batch is small");
+                packet.copies = match packet_slots {
+                    // Never empty: parse refused what is shorter than a header.
+                    [only] => {
+                        scratch.copies.push(copy_of(only, total, local, 0));
+                        1
+                    }
+                    several => plan_copies(several, &parsed, total, local, &mut scratch.copies),
+                };
                 into.push(frame);
             }
             scratch.packets.push(packet);
@@ -115,6 +119,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 
     /// Looks at the status of every copy, none of which may hide another's (XSA-361).
     fn judge_copies(&mut self) {
+        if self.scratch.copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
+            return;
+        }
         let mut copies = &self.scratch.copies[..];
         for packet in &mut self.scratch.packets {
             let (own, others) = copies.split_at(packet.copies);
@@ -131,6 +138,11 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         for packet in &self.scratch.packets {
             let (own, others) = slots.split_at(packet.slots);
             let status = if packet.verdict.is_ok() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
+            slots = others;
+            if let [only] = own {
+                self.tx.push_response(TxResponse { id: only.id, status });
+                continue;
+            }
             for (index, slot) in own.iter().enumerate() {
                 let is_extra = (1..=packet.extras).contains(&index);
                 //= netif.h: extra-null
@@ -138,7 +150,6 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                 //= netif.h: id-echo
                 self.tx.push_response(TxResponse { id: slot.id, status });
             }
-            slots = others;
         }
     }
 
@@ -186,12 +197,33 @@ impl Parsed {
 /// Reads one packet from the front of `slots`.
 ///
 /// `None` if its end lies behind what was peeked at; a fault if it lies behind what was produced.
-/// The order of slots is: first, extras, further data (netif a3).
+#[inline]
 fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, PeerFault> {
+    let Some(first) = slots.first() else { return Ok(None) };
+    if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0 {
+        return parse_long(first, slots, is_all, consumer);
+    }
+    // Most packets are one slot, and this is all there is to say about them.
+    let total = if first.size < FRAME_LEN_MIN {
+        Err(DropReason::Malformed)
+    } else {
+        check_range(first.offset, u32::from(first.size))?;
+        Ok(first.size)
+    };
+    let offload = Offload { checksum: checksum_of(first.flags), gso: None };
+    Ok(Some(Parsed { slots: 1, extras: 0, total, offload }))
+}
+
+/// Reads a packet of several slots. Their order is: first, extras, further data (netif a3).
+#[inline(never)]
+fn parse_long(
+    first: &TxRequest,
+    slots: &[TxRequest],
+    is_all: bool,
+    consumer: u32,
+) -> Result<Option<Parsed>, PeerFault> {
     //= netif.h: packet-published-whole
     let missing = |have: usize| if is_all { Err(cut_off(consumer, have)) } else { Ok(None) };
-    let Some(first) = slots.first() else { return Ok(None) };
-
     //= netif.h: slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
     let mut extras = 0;
@@ -283,31 +315,35 @@ fn checksum_of(flags: u16) -> Checksum {
 }
 
 /// One copy per data slot that has bytes; an empty slot is served by doing nothing (XSA-448).
-fn plan_copies<'a>(
-    data: impl Iterator<Item = &'a TxRequest> + Clone,
+/// Tells how many.
+#[inline(never)]
+fn plan_copies(
+    slots: &[TxRequest],
+    parsed: &Parsed,
     total: u16,
-    local: usize,
+    local: u16,
     copies: &mut impl Extend<GrantCopy>,
-) {
-    let local = u16::try_from(local).expect("a batch is small");
-    let further: u32 = data.clone().skip(1).map(|slot| u32::from(slot.size)).sum();
+) -> usize {
+    let data = || slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
+    let further: u32 = data().skip(1).map(|(_, slot)| u32::from(slot.size)).sum();
     //= netif.h: first-size-is-total
     let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
-    let mut local_offset = 0;
-    copies.extend(data.enumerate().filter_map(|(index, slot)| {
+    let (mut count, mut local_offset) = (0, 0);
+    copies.extend(data().filter_map(|(index, slot)| {
         let len = if index == 0 { first_len } else { slot.size };
         let at = local_offset;
         local_offset += u32::from(len);
         //= netif.h: empty-slot
-        (len > 0).then_some(GrantCopy {
-            gref: GrantRef(slot.gref),
-            offset: slot.offset,
-            len,
-            local,
-            local_offset: at,
-            status: GrantStatus::GeneralError,
-        })
+        count += usize::from(len > 0);
+        (len > 0).then(|| copy_of(slot, len, local, at))
     }));
+    count
+}
+
+#[inline]
+fn copy_of(slot: &TxRequest, len: u16, local: u16, local_offset: u32) -> GrantCopy {
+    let status = GrantStatus::GeneralError;
+    GrantCopy { gref: GrantRef(slot.gref), offset: slot.offset, len, local, local_offset, status }
 }
 
 fn widen(count: usize) -> u64 {

@@ -1,0 +1,186 @@
+//! The machine: what it is, and whether others used it meanwhile.
+
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// What a number is worth nothing without.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct HostRecord {
+    cpu: String,
+    cpus: usize,
+    memory_kib: u64,
+    kernel: String,
+    distribution: String,
+    commit: String,
+    command: String,
+    /// Versions of the peers that are installed.
+    peers: Vec<String>,
+}
+
+impl HostRecord {
+    /// Asks the machine. What cannot be found out is said so.
+    pub(crate) fn take() -> HostRecord {
+        let unknown = || "unknown".to_owned();
+        let field = |file: &str, key: &str, separator: char| {
+            let text = fs::read_to_string(file).ok()?;
+            let line = text.lines().find(|line| line.starts_with(key))?.to_owned();
+            Some(line.split_once(separator)?.1.trim().trim_matches('"').to_owned())
+        };
+        let memory = field("/proc/meminfo", "MemTotal", ':');
+        let memory = memory.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
+        let peers = [
+            ("dpdk-testpmd", &["--version"][..]),
+            ("iperf3", &["--version"]),
+            ("sockperf", &["--version"]),
+            ("valgrind", &["--version"]),
+        ];
+        HostRecord {
+            cpu: field("/proc/cpuinfo", "model name", ':').unwrap_or_else(unknown),
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_kib: memory.unwrap_or(0),
+            kernel: kernel.map_or_else(|_| unknown(), |text| text.trim().to_owned()),
+            distribution: field("/etc/os-release", "PRETTY_NAME", '=').unwrap_or_else(unknown),
+            commit: commit().unwrap_or_else(unknown),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            peers: peers.iter().filter_map(|(name, words)| version(name, words)).collect(),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn print(&self) {
+        println!("CPU       {} x {}", self.cpus, self.cpu);
+        println!("memory    {} MiB", self.memory_kib / 1024);
+        println!("kernel    {} on {}", self.kernel, self.distribution);
+        println!("commit    {}", self.commit);
+        println!("command   {}", self.command);
+        for peer in &self.peers {
+            println!("peer      {peer}");
+        }
+    }
+}
+
+fn commit() -> Option<String> {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit} with changes") })
+}
+
+fn version(name: &str, words: &[&str]) -> Option<String> {
+    if name == "dpdk-testpmd" {
+        // It has no option that only tells its version.
+        let output = Command::new("dpkg-query").args(["-W", "dpdk-dev"]).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        return output.status.success().then(|| format!("{name} {}", text.trim()));
+    }
+    let output = Command::new(name).args(words).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.lines().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+}
+
+/// The share of the machine that others had during a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Noise {
+    /// Taken by the hypervisor under us, in percent of all CPUs.
+    pub(crate) steal_percent: f64,
+    /// Used by processes that are not ours, in percent of all CPUs.
+    pub(crate) foreign_percent: f64,
+}
+
+impl Noise {
+    /// From here on a run is worth a notice.
+    pub(crate) fn is_high(self) -> bool {
+        self.steal_percent > 2.0 || self.foreign_percent > 10.0
+    }
+}
+
+/// The counters at the beginning of a run.
+pub(crate) struct Watch {
+    start: Instant,
+    machine: Machine,
+    ours: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    busy: u64,
+    steal: u64,
+}
+
+impl Watch {
+    pub(crate) fn start() -> Result<Watch> {
+        Ok(Watch { start: Instant::now(), machine: machine()?, ours: ours()? })
+    }
+
+    /// To be called when all children of the run have been waited for, as their time is known
+    /// only then.
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few ticks")]
+    pub(crate) fn stop(&self) -> Result<Noise> {
+        let (machine, ours) = (machine()?, ours()?);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let all = self.start.elapsed().as_secs_f64() * ticks * cpus as f64;
+        let percent = |ticks: u64| ticks as f64 * 100.0 / all.max(1.0);
+        let used = machine.busy.saturating_sub(self.machine.busy);
+        Ok(Noise {
+            steal_percent: percent(machine.steal.saturating_sub(self.machine.steal)),
+            foreign_percent: percent(used.saturating_sub(ours.saturating_sub(self.ours))),
+        })
+    }
+}
+
+fn machine() -> Result<Machine> {
+    let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    parse_machine(&text).context("/proc/stat is not as in proc_stat(5)")
+}
+
+fn parse_machine(text: &str) -> Option<Machine> {
+    let words = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = ticks[..] else {
+        return None;
+    };
+    Some(Machine { busy: user + nice + system + irq + softirq, steal })
+}
+
+/// Ticks used by us and by children that were waited for.
+fn ours() -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/stat").context("/proc/self/stat")?;
+    parse_ours(&text).context("/proc/self/stat is not as in proc_pid_stat(5)")
+}
+
+fn parse_ours(text: &str) -> Option<u64> {
+    // Fields 14 to 17: user and system time, ours and that of our children.
+    let (_, rest) = text.rsplit_once(')')?;
+    let times: Vec<u64> =
+        rest.split_whitespace().skip(11).take(4).map_while(|word| word.parse().ok()).collect();
+    (times.len() == 4).then(|| times.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_waiting_are_not_busy() {
+        let machine = parse_machine("cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 9 9 9").expect("good");
+        assert_eq!((machine.busy, machine.steal), (31, 32));
+        assert!(parse_machine("cpu 1 2 3").is_none());
+    }
+
+    #[test]
+    fn the_time_of_children_is_ours() {
+        let text = "1 (a) b) R 1 1 1 0 -1 0 9 0 0 0 1 2 4 8 20 0 1 0 100 0 0";
+        assert_eq!(parse_ours(text), Some(15));
+        assert_eq!(parse_ours("1 (a) R 1"), None);
+    }
+}

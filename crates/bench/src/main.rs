@@ -1,0 +1,83 @@
+//! Measures ringway beside its peers on one machine, in turns.
+//!
+//! Each section is a file: `ring` (frames a second through a ring), `tcp` and `latency` (between
+//! two namespaces), `icount` (instructions a frame), `idle` (what a thousand quiet vifs cost). The
+//! subjects of a case run one after the other within a round, so that what changes on the machine
+//! meanwhile hits all of them.
+
+mod child;
+mod host;
+mod icount;
+mod options;
+mod report;
+mod ring;
+mod scratch;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use options::Options;
+use report::Report;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match run(&words) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ringway-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[OsString]) -> Result<ExitCode> {
+    let verb = words.first().and_then(|word| word.to_str()).unwrap_or_default();
+    match verb {
+        child::EXEC_VERB | ring::pair::END_VERB => become_child(verb, &words[1..]),
+        icount::COUNTED_VERB => {
+            let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).skip(2).collect();
+            icount::run(&words).map(|()| ExitCode::SUCCESS)
+        }
+        _ => bench(&Options::parse(words)?),
+    }
+}
+
+/// What this program does when it is its own child.
+fn become_child(verb: &str, words: &[OsString]) -> Result<ExitCode> {
+    let (parent, words) = words.split_first().context("a child is told its parent")?;
+    let parent = parent.to_str().and_then(|word| word.parse().ok()).context("not a process id")?;
+    ringway_sys::process::die_with_parent(parent)?;
+    let word = |index: usize| words.get(index).and_then(|word| word.to_str()).unwrap_or_default();
+    match verb {
+        child::EXEC_VERB => child::become_program(words)?,
+        ring::pair::END_VERB => ring::pair::end(word(0))?,
+        _ => bail!("there is no verb {verb}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bench(options: &Options) -> Result<ExitCode> {
+    if options.help {
+        print!("{}", options::HELP);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _root = scratch::prepare()?;
+    let mut report = Report::new(host::HostRecord::take(), options.rounds);
+    for round in 0..options.rounds {
+        report.begin_round(round);
+        if options.has_section("ring") {
+            ring::round(options, &mut report)?;
+        }
+        // Instructions hardly vary: two rounds show that.
+        if options.has_section("icount") && round < 2 {
+            icount::round(options, &mut report);
+        }
+    }
+    report.print();
+    if let Some(file) = &options.json {
+        report.write_json(file)?;
+    }
+    Ok(if report.has_failures() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,132 @@
+//! What to measure, and for how long.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+pub(crate) const HELP: &str = "\
+ringway-bench: measures ringway beside its peers, in turns, on this machine.
+
+    ringway-bench [OPTION]... [SECTION]...
+
+Sections (default: all): ring tcp latency icount idle
+    --quick          2 rounds and short runs
+    --rounds N       rounds (default 5)
+    --only TEXT      only cases whose name contains TEXT
+    --json FILE      also write every run to FILE
+    --ringway FILE   the `ringway` program (default: beside this one)
+    --vifs N         vifs of the idle section (default 1000)
+";
+
+/// Sections by name, in the order in which they run.
+pub(crate) const SECTIONS: [&str; 5] = ["ring", "tcp", "latency", "icount", "idle"];
+
+/// Lengths of one run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spans {
+    /// Not counted.
+    pub(crate) warm_up: Duration,
+    /// Counted.
+    pub(crate) window: Duration,
+}
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) sections: Vec<String>,
+    pub(crate) rounds: usize,
+    pub(crate) spans: Spans,
+    pub(crate) only: Option<String>,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) ringway: Option<PathBuf>,
+    pub(crate) vifs: usize,
+    pub(crate) help: bool,
+}
+
+impl Options {
+    /// Reads a command line without the program's name.
+    pub(crate) fn parse(words: &[std::ffi::OsString]) -> Result<Options> {
+        use lexopt::prelude::{Long, Short, Value, ValueExt};
+        let second = Duration::from_secs(1);
+        let mut options = Options {
+            sections: Vec::new(),
+            rounds: 5,
+            spans: Spans { warm_up: second, window: 3 * second },
+            only: None,
+            json: None,
+            ringway: None,
+            vifs: 1000,
+            help: false,
+        };
+        let mut rounds = None;
+        let mut parser = lexopt::Parser::from_args(words);
+        while let Some(word) = parser.next()? {
+            match word {
+                Long("quick") => {
+                    options.rounds = 2;
+                    options.spans = Spans { warm_up: second / 2, window: second };
+                }
+                Long("rounds") => rounds = Some(parser.value()?.parse()?),
+                Long("only") => options.only = Some(parser.value()?.string()?),
+                Long("json") => options.json = Some(parser.value()?.into()),
+                Long("ringway") => options.ringway = Some(parser.value()?.into()),
+                Long("vifs") => options.vifs = parser.value()?.parse()?,
+                Short('h') | Long("help") => options.help = true,
+                Value(section) => options.sections.push(section.string()?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        for section in &options.sections {
+            if !SECTIONS.contains(&section.as_str()) {
+                bail!("there is no section {section}; the sections are {}", SECTIONS.join(" "));
+            }
+        }
+        // An explicit number wins, wherever it stands beside --quick.
+        options.rounds = rounds.unwrap_or(options.rounds);
+        if options.rounds == 0 {
+            bail!("--rounds must be at least 1");
+        }
+        Ok(options)
+    }
+
+    /// Whether a section was asked for.
+    pub(crate) fn has_section(&self, section: &str) -> bool {
+        self.sections.is_empty() || self.sections.iter().any(|wanted| wanted == section)
+    }
+
+    /// Whether a case was asked for.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|text| case.contains(text.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Options> {
+        Options::parse(&words.iter().map(Into::into).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn an_explicit_number_of_rounds_wins_over_quick() {
+        assert_eq!(parse(&["--rounds", "3", "--quick"]).expect("good").rounds, 3);
+        assert_eq!(parse(&["--quick"]).expect("good").rounds, 2);
+        assert_eq!(parse(&[]).expect("good").rounds, 5);
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        for words in [&["rings"][..], &["--fast"], &["--rounds", "0"], &["--rounds"]] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn no_section_means_all_of_them() {
+        assert!(parse(&[]).expect("good").has_section("tcp"));
+        let some = parse(&["ring", "icount"]).expect("good");
+        assert!(some.has_section("icount") && !some.has_section("tcp"));
+    }
+}

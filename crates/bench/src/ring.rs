@@ -1,0 +1,81 @@
+//! Frames a second through one ring pair, a core a side, beside DPDK's virtio rings.
+//!
+//! The two do the same work: one process is the guest, the other the host, each pinned to a core
+//! and polling; the sender writes the headers of each frame, the host copies each frame once.
+
+mod guest;
+pub(crate) mod pair;
+mod testpmd;
+pub(crate) mod work;
+
+use anyhow::Result;
+
+use crate::child::is_installed;
+use crate::options::Options;
+use crate::report::{Better, Case, Report};
+use pair::GuestKind;
+
+/// Which way frames go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    GuestToHost,
+    HostToGuest,
+    /// Both at once: each side sends back what it gets.
+    Loop,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingCase {
+    pub(crate) direction: Direction,
+    pub(crate) frame_len: usize,
+    pub(crate) queues: usize,
+}
+
+impl RingCase {
+    fn all() -> impl Iterator<Item = RingCase> {
+        let directions = [Direction::GuestToHost, Direction::HostToGuest, Direction::Loop];
+        [1, 2].into_iter().flat_map(move |queues| {
+            directions.into_iter().flat_map(move |direction| {
+                [64, 1500].map(|frame_len| RingCase { direction, frame_len, queues })
+            })
+        })
+    }
+
+    fn case(self) -> Case {
+        let direction = match self.direction {
+            Direction::GuestToHost => "guest->host",
+            Direction::HostToGuest => "host->guest",
+            Direction::Loop => "loop, each way",
+        };
+        let name = format!("{direction}, {} B, {} queue(s)", self.frame_len, self.queues);
+        Case { section: "ring", name, unit: "Mpps", better: Better::More }
+    }
+}
+
+/// One round: every case, every subject.
+pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
+    let cpus = ringway_sys::process::allowed_cpus()?;
+    let [host_cpu, guest_cpu, ..] = cpus[..] else {
+        report.skip("ring", "all", "two CPUs are needed, one a side");
+        return Ok(());
+    };
+    let cpus = [host_cpu, guest_cpu];
+    let has_testpmd = is_installed(testpmd::PROGRAM);
+    if !has_testpmd {
+        report.skip("ring", "testpmd", &format!("apt-get install {}", testpmd::PACKAGES));
+    }
+    for ring_case in RingCase::all().filter(|ring_case| options.wants(&ring_case.case().name)) {
+        let case = ring_case.case();
+        report.measure(&case, "ringway", || {
+            pair::run(ring_case, GuestKind::Bare, cpus, options.spans)
+        });
+        if has_testpmd {
+            report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options.spans));
+        }
+        report.measure(&case, "ringway+netfront", || {
+            pair::run(ring_case, GuestKind::Netfront, cpus, options.spans)
+        });
+    }
+    Ok(())
+}

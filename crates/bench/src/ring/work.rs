@@ -1,0 +1,152 @@
+//! What the two ends of a ring do, in testpmd's words: `txonly`, `rxonly` and `io`.
+
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{FrameBatch, FramePool, FrameQueue, PoolBudget, Port, PortDown};
+use serde::{Deserialize, Serialize};
+
+/// Frames that a guest handles at once; testpmd's default.
+pub(crate) const BURST: usize = 32;
+/// Frames on their way in a loop, each queue: testpmd's `start tx_first 8`.
+pub(crate) const LOOP_FRAMES: usize = 8 * BURST;
+/// Rounds between two looks at the clock.
+const ROUNDS_PER_LOOK: usize = 256;
+
+/// What one end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Work {
+    /// Sends as fast as it can.
+    Send,
+    /// Takes and forgets.
+    Receive,
+    /// Sends back what it takes.
+    Bounce,
+}
+
+/// What a receiver counted.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    /// Frames received.
+    pub(crate) frames: u64,
+    /// In how many seconds.
+    pub(crate) seconds: f64,
+}
+
+impl Tally {
+    /// Million frames a second.
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate needs no more")]
+    pub(crate) fn mpps(self) -> f64 {
+        self.frames as f64 / self.seconds / 1e6
+    }
+}
+
+/// Calls `round`, which tells how many frames it received, until `warm_up` has passed and then
+/// `window`, which alone counts.
+///
+/// # Errors
+/// What `round` reports.
+pub(crate) fn measure(
+    warm_up: Duration,
+    window: Duration,
+    mut round: impl FnMut() -> Result<usize, PortDown>,
+) -> Result<Tally, PortDown> {
+    let mut run_for = |span: Duration| {
+        let start = Instant::now();
+        let mut frames = 0_u64;
+        loop {
+            for _ in 0..ROUNDS_PER_LOOK {
+                frames += u64::try_from(round()?).unwrap_or(u64::MAX);
+            }
+            let seconds = start.elapsed();
+            if seconds >= span {
+                return Ok(Tally { frames, seconds: seconds.as_secs_f64() });
+            }
+        }
+    };
+    run_for(warm_up)?;
+    run_for(window)
+}
+
+/// One end that is made of ports.
+pub(crate) struct PortEnd<P> {
+    ports: Vec<P>,
+    pool: FramePool,
+    batch: FrameBatch,
+    queues: Vec<FrameQueue>,
+    header: Header,
+}
+
+impl<P: Port> PortEnd<P> {
+    /// An end with nothing on its way.
+    pub(crate) fn new(ports: Vec<P>) -> PortEnd<P> {
+        let queues = ports.iter().map(|_| FrameQueue::with_capacity(1024)).collect();
+        let pool = FramePool::new(PoolBudget::new(64 << 20));
+        PortEnd { ports, pool, batch: FrameBatch::new(), queues, header: Header::new() }
+    }
+
+    /// Puts the frames of a loop on their way.
+    pub(crate) fn prime(&mut self, len: usize) {
+        for queue in &mut self.queues {
+            fill(queue, LOOP_FRAMES, len, &mut self.pool, &self.header);
+        }
+    }
+
+    /// One turn of every port. Tells how many frames were received.
+    pub(crate) fn round(&mut self, work: Work, len: usize) -> Result<usize, PortDown> {
+        let mut received = 0;
+        for (port, queue) in self.ports.iter_mut().zip(&mut self.queues) {
+            if work == Work::Send {
+                fill(queue, BURST, len, &mut self.pool, &self.header);
+            } else {
+                port.ingress(&mut self.pool, &mut self.batch)?;
+                received += self.batch.len();
+            }
+            match work {
+                Work::Receive => {
+                    for frame in self.batch.drain(..) {
+                        self.pool.recycle(frame);
+                    }
+                }
+                Work::Bounce => queue.extend(self.batch.drain(..)),
+                Work::Send => {}
+            }
+            if work != Work::Receive {
+                port.egress(queue, &mut self.pool)?;
+            }
+        }
+        Ok(received)
+    }
+}
+
+/// Makes frames until `count` wait.
+fn fill(queue: &mut FrameQueue, count: usize, len: usize, pool: &mut FramePool, header: &Header) {
+    while queue.len() < count {
+        let Some(mut frame) = pool.take(len) else { return };
+        let header = header.bytes(len);
+        frame.bytes_mut()[..header.len()].copy_from_slice(header);
+        queue.push_back(frame);
+    }
+}
+
+/// Ethernet, IPv4 and UDP headers, as testpmd's `txonly` writes them into each frame.
+pub(crate) struct Header([u8; 42]);
+
+impl Header {
+    /// Between two addresses of the benchmarking range (RFC 2544).
+    pub(crate) fn new() -> Header {
+        let mut bytes = [0; 42];
+        bytes[..6].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
+        bytes[6..12].copy_from_slice(&[0x02, 0, 0, 0, 0, 1]);
+        bytes[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0x00]);
+        bytes[22..24].copy_from_slice(&[64, 17]);
+        bytes[26..34].copy_from_slice(&[198, 18, 0, 1, 198, 18, 0, 2]);
+        bytes[34..38].copy_from_slice(&[0, 9, 0, 9]);
+        Header(bytes)
+    }
+
+    /// As much of it as fits into a frame.
+    pub(crate) fn bytes(&self, frame_len: usize) -> &[u8] {
+        &self.0[..self.0.len().min(frame_len)]
+    }
+}

@@ -1,0 +1,31 @@
+//! Temporary directories, all below one that is removed even after Ctrl-C.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+/// A global, because whoever handles Ctrl-C has nothing else to find it by.
+static ROOT: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes the root and has it removed when we are interrupted. Children need no care: the kernel
+/// kills them with us, and their namespaces go with them.
+pub(crate) fn prepare() -> Result<TempDir> {
+    let root = tempfile::Builder::new().prefix("ringway-bench-").tempdir()?;
+    ROOT.set(root.path().to_owned()).ok().context("the root is made once")?;
+    ctrlc::set_handler(|| {
+        if let Some(root) = ROOT.get() {
+            // There is nobody left to tell.
+            let _ = std::fs::remove_dir_all(root);
+        }
+        std::process::exit(130);
+    })?;
+    Ok(root)
+}
+
+/// A new directory in it.
+pub(crate) fn dir() -> Result<TempDir> {
+    let root = ROOT.get().cloned().unwrap_or_else(std::env::temp_dir);
+    Ok(TempDir::new_in(root)?)
+}
