@@ -263,6 +263,21 @@ impl<P: Port + Send + 'static> Workers<P> {
             .map(|placed| Placement { worker: step.to, ..placed })
     }
 
+    /// Hands one queue of a port to a worker, whatever the policy says. False if there is no such
+    /// queue or worker. The order of all flows stays; under [`Policy::Balanced`] a later
+    /// [`rebalance`](Workers::rebalance) may move the queue again.
+    pub fn place(&mut self, port: PortId, queue: u16, worker: usize) -> bool {
+        let is_it = |placed: &Placed| placed.port == port && placed.queue == queue;
+        let Some(placed) = self.placed.iter().find(|placed| is_it(placed)) else { return false };
+        if worker >= self.threads.len() {
+            return false;
+        }
+        if placed.address.worker != worker {
+            self.move_queue(port, queue, worker);
+        }
+        true
+    }
+
     /// Hands one queue to another worker, keeping the order of all flows:
     /// the new owner gathers frames for it first; when no worker can send to the old owner any
     /// more, that one gives the queue up with all it had gathered; then the new owner goes on.

@@ -1,0 +1,334 @@
+//! A port whose far side is the test: it sends numbered frames of numbered flows and takes frames
+//! as it grants room. It wakes its worker as a ring does: only if it was armed.
+//!
+//! It may lock, as it is no data path; it allocates nothing per frame after its warm-up.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ringway_datapath::{
+    BATCH, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerFault, Pending, Port,
+    PortDown, Probe, QueueCounters,
+};
+use ringway_switch::{FloodBudget, FloodLimit, Ticks};
+use ringway_worker::{Attachment, Policy, Polling, WorkersConfig};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The bound after which a test has failed. Nothing waits for it to pass.
+pub(crate) const FAILURE: Duration = Duration::from_secs(30);
+/// Flows of a test have numbers below this.
+pub(crate) const FLOWS_MAX: usize = 256;
+
+/// A frame to come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scripted {
+    /// Number of the station that it goes to; [`EVERYONE`] for broadcast.
+    pub(crate) to: u8,
+    /// Number of the station that sends it.
+    pub(crate) from: u8,
+    /// Which flow it belongs to.
+    pub(crate) flow: u16,
+    /// Its place in the flow, from 0.
+    pub(crate) sequence: u32,
+    /// Bytes.
+    pub(crate) len: usize,
+}
+
+/// The station number of broadcasts.
+pub(crate) const EVERYONE: u8 = 255;
+/// The shortest frame that carries its numbers.
+pub(crate) const LEN_MIN: usize = 60;
+const NUMBERS_AT: usize = 42;
+
+/// What the far side has, and has seen.
+#[derive(Debug)]
+pub(crate) struct Far {
+    /// Frames to come in, the first one first.
+    pub(crate) script: VecDeque<Scripted>,
+    /// Frames that may still leave.
+    pub(crate) room: usize,
+    /// Room that comes back by itself with every look at the port.
+    pub(crate) room_per_look: usize,
+    /// Frames that one call takes in at most.
+    pub(crate) batch: usize,
+    /// Frames that left.
+    pub(crate) received: u64,
+    /// By flow: the sequence number that is next if nothing was lost.
+    pub(crate) expected: Vec<u32>,
+    /// Frames that came with a number below one that came before.
+    pub(crate) reordered: u64,
+    /// By flow: numbers that were left out.
+    pub(crate) missing: Vec<u64>,
+    /// Whether the next look finds the peer at fault.
+    pub(crate) fails: bool,
+    /// Calls of the port by its worker.
+    pub(crate) looks: u64,
+    is_ingress_armed: bool,
+    is_egress_armed: bool,
+    is_egress_wanted: bool,
+}
+
+/// The test's end.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    far: Mutex<Far>,
+    changed: Condvar,
+    wake: OwnedFd,
+    probe: Probe,
+}
+
+/// The worker's end.
+#[derive(Debug)]
+pub(crate) struct TestPort {
+    shared: Arc<Shared>,
+}
+
+/// A port and its far side, which has endless room.
+pub(crate) fn port() -> (TestPort, Peer) {
+    port_with(Probe::Memory)
+}
+
+/// A port that has to be probed like this.
+pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
+    let far = Far {
+        script: VecDeque::new(),
+        room: usize::MAX,
+        room_per_look: 0,
+        batch: BATCH,
+        received: 0,
+        expected: vec![0; FLOWS_MAX],
+        reordered: 0,
+        missing: vec![0; FLOWS_MAX],
+        fails: false,
+        looks: 0,
+        is_ingress_armed: false,
+        is_egress_armed: false,
+        is_egress_wanted: false,
+    };
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("descriptors");
+    let shared = Arc::new(Shared { far: Mutex::new(far), changed: Condvar::new(), wake, probe });
+    (TestPort { shared: Arc::clone(&shared) }, Peer(shared))
+}
+
+/// Ready to attach, without a flood limit.
+pub(crate) fn attachment(port: TestPort) -> Attachment<TestPort> {
+    attachment_counting(port, &Arc::default())
+}
+
+/// The same, with counters that the test keeps.
+pub(crate) fn attachment_counting(
+    port: TestPort,
+    counters: &Arc<QueueCounters>,
+) -> Attachment<TestPort> {
+    let flood = FloodBudget::new(FloodLimit::NONE, Ticks(0));
+    Attachment { port, counters: Arc::clone(counters), flood }
+}
+
+/// Workers with the defaults of these tests.
+pub(crate) fn config(workers: usize, policy: Policy) -> WorkersConfig {
+    WorkersConfig {
+        workers,
+        policy,
+        cpus: Vec::new(),
+        polling: Polling::default(),
+        frame_memory: 64 << 20,
+        name: "test".to_owned(),
+    }
+}
+
+impl Peer {
+    /// A look at the far side.
+    pub(crate) fn far(&self) -> MutexGuard<'_, Far> {
+        self.0.far.lock().expect("no test panics with the lock")
+    }
+
+    /// Sends frames, and an event if the port asked for one.
+    pub(crate) fn send(&self, frames: impl IntoIterator<Item = Scripted>) {
+        let mut far = self.far();
+        far.script.extend(frames);
+        let is_armed = std::mem::take(&mut far.is_ingress_armed);
+        // A descriptor that has to be asked tells of every frame.
+        if !far.script.is_empty() && (is_armed || self.0.probe == Probe::SystemCall) {
+            self.0.ring();
+        }
+    }
+
+    /// Sends the next `count` frames of a flow, the first of them with number `first`.
+    pub(crate) fn send_flow(&self, from: u8, to: u8, flow: u16, first: u32, count: u32) {
+        let frame = |sequence| Scripted { to, from, flow, sequence, len: LEN_MIN };
+        self.send((first..first + count).map(frame));
+    }
+
+    /// Lets so many more frames leave, and sends an event if the port asked for one.
+    pub(crate) fn grant(&self, frames: usize) {
+        let mut far = self.far();
+        far.room = far.room.saturating_add(frames);
+        if far.room > 0 && std::mem::take(&mut far.is_egress_armed) {
+            self.0.ring();
+        }
+    }
+
+    /// Lets nothing leave any more.
+    pub(crate) fn stand_still(&self) {
+        self.far().room = 0;
+    }
+
+    /// Breaks the protocol, which the port finds at its next look.
+    pub(crate) fn fail(&self) {
+        self.far().fails = true;
+        self.0.ring();
+    }
+
+    /// Waits until the far side is as wanted, and fails the test if that never happens.
+    pub(crate) fn wait_until(&self, what: &str, wanted: impl Fn(&Far) -> bool) {
+        let (far, timeout) = self
+            .0
+            .changed
+            .wait_timeout_while(self.far(), FAILURE, |far| !wanted(far))
+            .expect("no test panics with the lock");
+        let (received, script, room) = (far.received, far.script.len(), far.room);
+        drop(far);
+        assert!(
+            !timeout.timed_out(),
+            "waited for: {what}; {received} received, {script} to come, room for {room}"
+        );
+    }
+}
+
+impl Shared {
+    fn ring(&self) {
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).expect("the counter is emptied");
+    }
+
+    fn look(&self) -> Result<MutexGuard<'_, Far>, PortDown> {
+        let mut far = self.far.lock().expect("no test panics with the lock");
+        far.looks += 1;
+        match far.fails {
+            true => Err(PeerFault::UnknownResponse { ring: "tx", id: 0 }.into()),
+            false => Ok(far),
+        }
+    }
+}
+
+impl Port for TestPort {
+    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+        let mut far = self.shared.look()?;
+        let count = far.batch.min(into.remaining_capacity()).min(far.script.len());
+        for _ in 0..count {
+            let Some(scripted) = far.script.front().copied() else { break };
+            let Some(mut frame) = pool.take(scripted.len) else { break };
+            far.script.pop_front();
+            write_frame(frame.bytes_mut(), scripted);
+            into.push(frame);
+        }
+        if far.script.is_empty() {
+            self.shared.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+        let mut far = self.shared.look()?;
+        if far.room_per_look > 0 {
+            far.room = far.room_per_look;
+        }
+        let mut count = 0;
+        while far.room > 0 {
+            let Some(frame) = from.pop_front() else { break };
+            far.take(&frame);
+            pool.recycle(frame);
+            count += 1;
+        }
+        far.is_egress_wanted = !from.is_empty();
+        if count > 0 {
+            self.shared.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<Pending, PortDown> {
+        let mut far = self.shared.look()?;
+        far.is_ingress_armed = true;
+        far.is_egress_armed = far.is_egress_wanted;
+        let has_room = far.room > 0 || far.room_per_look > 0;
+        Ok(match !far.script.is_empty() || far.is_egress_wanted && has_room {
+            true => Pending::Work,
+            false => Pending::Nothing,
+        })
+    }
+
+    fn offload_caps(&self) -> OffloadCaps {
+        OffloadCaps::ALL
+    }
+
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        visit(self.shared.wake.as_fd());
+    }
+
+    fn probe(&self) -> Probe {
+        self.shared.probe
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        // It may be empty already: the port was polled meanwhile.
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        Ok(())
+    }
+}
+
+impl Far {
+    fn take(&mut self, frame: &Frame) {
+        if self.room != usize::MAX {
+            self.room -= 1;
+        }
+        self.received += 1;
+        let (flow, sequence) = numbers(frame.bytes());
+        let flow = usize::from(flow);
+        let expected = &mut self.expected[flow];
+        if sequence < *expected {
+            self.reordered += 1;
+        } else {
+            self.missing[flow] += u64::from(sequence - *expected);
+            *expected = sequence + 1;
+        }
+    }
+}
+
+/// The address of a station.
+pub(crate) fn mac(station: u8) -> [u8; 6] {
+    match station {
+        255 => [0xff; 6],
+        _ => [0x02, 0, 0, 0, 0, station],
+    }
+}
+
+/// A UDP packet whose ports are those of its flow.
+fn write_frame(bytes: &mut [u8], frame: Scripted) {
+    bytes.fill(0);
+    bytes[0..6].copy_from_slice(&mac(frame.to));
+    bytes[6..12].copy_from_slice(&mac(frame.from));
+    bytes[12..14].copy_from_slice(&[0x08, 0x00]);
+    let packet_len = u16::try_from(bytes.len() - 14).expect("frames of tests are short");
+    bytes[14] = 0x45;
+    bytes[16..18].copy_from_slice(&packet_len.to_be_bytes());
+    bytes[22..24].copy_from_slice(&[64, 17]);
+    bytes[26..30].copy_from_slice(&[10, 0, 0, frame.from]);
+    bytes[30..34].copy_from_slice(&[10, 0, 0, frame.to]);
+    bytes[34..36].copy_from_slice(&(1000 + frame.flow).to_be_bytes());
+    bytes[36..38].copy_from_slice(&5000_u16.to_be_bytes());
+    bytes[38..40].copy_from_slice(&(packet_len - 20).to_be_bytes());
+    bytes[NUMBERS_AT..NUMBERS_AT + 2].copy_from_slice(&frame.flow.to_be_bytes());
+    bytes[NUMBERS_AT + 2..NUMBERS_AT + 6].copy_from_slice(&frame.sequence.to_be_bytes());
+}
+
+/// Flow and sequence number of a frame.
+pub(crate) fn numbers(bytes: &[u8]) -> (u16, u32) {
+    let flow = u16::from_be_bytes([bytes[NUMBERS_AT], bytes[NUMBERS_AT + 1]]);
+    let sequence = bytes[NUMBERS_AT + 2..].first_chunk().expect("frames of tests have numbers");
+    (flow, u32::from_be_bytes(*sequence))
+}

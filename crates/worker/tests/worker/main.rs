@@ -1,0 +1,4 @@
+//! Workers with real threads, between ports whose far side is the test.
+
+mod double;
+mod order;
