@@ -121,7 +121,7 @@ fn switched_flows_stay_in_order_while_queues_move() {
         for number in 1..=5 {
             // Known beforehand, so that nothing is flooded, which would be counted twice.
             switch.fdb().learn(
-                ringway_datapath::headers::MacAddr(mac(number)),
+                ringway_datapath::MacAddr(mac(number)),
                 PortId(number.into()),
                 Ticks(0),
             );
