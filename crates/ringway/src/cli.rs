@@ -1,11 +1,9 @@
 //! The command line.
 
-use std::path::PathBuf;
-
 use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
-use crate::verb::{backend, broker, guest, run};
+use crate::verb::{backend, broker, capture, completions, demo, guest, run, top, vif, xenstore};
 
 /// Multi-queue paravirtual networking in user space
 #[derive(Debug, Parser)]
@@ -35,18 +33,24 @@ pub(crate) struct Common {
     pub(crate) parent: Option<u32>,
 }
 
-/// Which host is meant.
-#[derive(Debug, Args)]
-pub(crate) struct Which {
-    /// Run directory of the host; the default is /run/ringway/default for root
-    #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
-    pub(crate) dir: Option<PathBuf>,
+impl Common {
+    /// For processes whose ordinary course is of no interest.
+    pub(crate) fn quiet(&self) -> LevelFilter {
+        if self.log_level == LevelFilter::INFO { LevelFilter::WARN } else { self.log_level }
+    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(run::Run),
     Guest(guest::Guest),
+    Vif(vif::Vif),
+    Top(top::Top),
+    Capture(capture::Capture),
+    Xenstore(xenstore::Xenstore),
+    Demo(demo::Demo),
+    Completions(completions::Completions),
+    Man(completions::Man),
     #[command(hide = true)]
     Broker(broker::Broker),
     #[command(hide = true)]

@@ -7,7 +7,10 @@ mod cli;
 mod description;
 mod host;
 mod logging;
+mod rates;
 mod stop;
+mod table;
+mod target;
 mod verb;
 
 use std::process::ExitCode;
@@ -16,7 +19,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::cli::{Cli, Verb};
-use crate::verb::{backend, broker, guest, run};
+use crate::verb::{backend, broker, capture, completions, demo, guest, run, top, vif, xenstore};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -38,6 +41,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match verb {
         Verb::Run(args) => run::run(args, &common)?,
         Verb::Guest(args) => guest::run(&args)?,
+        Verb::Vif(args) => vif::run(&args)?,
+        Verb::Top(args) => top::run(&args)?,
+        Verb::Capture(args) => capture::run(&args)?,
+        Verb::Xenstore(args) => xenstore::run(&args)?,
+        Verb::Demo(args) => return demo::run(&args, &common),
+        Verb::Completions(args) => completions::run(&args),
+        Verb::Man(args) => completions::run_man(&args)?,
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
     }

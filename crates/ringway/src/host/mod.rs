@@ -13,7 +13,7 @@ mod progress;
 mod supervisor;
 
 pub(crate) use claim::{default_dir, read_description, read_state};
-pub(crate) use process::ProcessRecord;
+pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;
 pub(crate) use supervisor::Supervisor;
 

@@ -1,10 +1,13 @@
 //! `ringway guest`: the process of a guest, and what one can do with guests that run.
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
-use clap::{Args, Subcommand};
-use ringway_control::RunDir;
+use clap::{Args, Subcommand, ValueEnum};
+use ringway_control::{GuestRequest, GuestStatus, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_frontend::{FrontendConfig, Interface};
 use ringway_net::{LinkSetting, Netlink};
@@ -14,6 +17,8 @@ use ringway_xenstore::{Client, DomId};
 use crate::description::Guest as Description;
 use crate::host::read_description;
 use crate::stop::Stop;
+use crate::table;
+use crate::target::{Target, print_json};
 
 /// Guests: list them, run commands in them, change their queues.
 #[derive(Debug, Args)]
@@ -24,8 +29,55 @@ pub(crate) struct Guest {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Show the guests, their processes and vifs
+    List(List),
+    /// Run a command in a guest's network namespace
+    Exec(Exec),
+    /// Change a vif of a guest, as `ethtool -L` does
+    Set(Set),
     #[command(hide = true)]
     Run(RunOne),
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    target: Target,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Exec {
+    #[command(flatten)]
+    target: Target,
+    /// The guest's name
+    name: String,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    #[command(flatten)]
+    target: Target,
+    /// The guest's name
+    name: String,
+    /// Which of its vifs: eth0 is 0
+    #[arg(long, value_name = "H", default_value_t = 0)]
+    vif: u32,
+    /// What to change
+    setting: Setting,
+    /// To what; a number that the backend does not offer is refused by it
+    value: u16,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Setting {
+    /// Queues to ask for
+    Queues,
 }
 
 /// The process of one guest. `ringway run` starts it.
@@ -46,14 +98,76 @@ impl Guest {
     pub(crate) fn process_name(&self) -> String {
         match &self.verb {
             Verb::Run(args) => format!("guest {}", args.name),
+            Verb::List(_) | Verb::Exec(_) | Verb::Set(_) => String::new(),
         }
     }
 }
 
 pub(crate) fn run(args: &Guest) -> Result<()> {
     match &args.verb {
+        Verb::List(args) => list(args),
+        Verb::Exec(args) => exec(args),
+        Verb::Set(args) => set(args),
         Verb::Run(args) => run_one(args),
     }
+}
+
+fn list(args: &List) -> Result<()> {
+    let names = args.target.guest_names()?;
+    // One that does not run is told apart by having no process.
+    let statuses: Vec<GuestStatus> = names
+        .into_iter()
+        .map(|name| {
+            let absent = GuestStatus { name: name.clone(), ..GuestStatus::default() };
+            args.target.guest(&name).unwrap_or(absent)
+        })
+        .collect();
+    if args.json {
+        return print_json(&statuses);
+    }
+    let head = ["GUEST", ">DOMAIN", ">PID", "INTERFACE", "STATE", ">QUEUES", ">OF", "ERROR"];
+    let mut rows = Vec::new();
+    for guest in statuses {
+        let (domid, pid) = match guest.pid {
+            0 => ("-".to_owned(), "-".to_owned()),
+            pid => (guest.domid.to_string(), pid.to_string()),
+        };
+        let mut first = vec![guest.name.clone(), domid, pid];
+        if guest.vifs.is_empty() {
+            let state = if guest.pid == 0 { "not running" } else { "no vif" };
+            first.extend(["-", state, "-", "-", "-"].map(str::to_owned));
+            rows.push(first.clone());
+        }
+        for vif in guest.vifs {
+            let mut row = first.clone();
+            row.extend([
+                vif.interface,
+                vif.state,
+                vif.queues.len().to_string(),
+                vif.max_queues.to_string(),
+                vif.error.unwrap_or_else(|| "-".to_owned()),
+            ]);
+            rows.push(row);
+        }
+    }
+    print!("{}", table::render(&head, rows));
+    Ok(())
+}
+
+fn exec(args: &Exec) -> Result<()> {
+    let guest = args.target.guest(&args.name)?;
+    namespace::enter(guest.pid).with_context(|| format!("guest {}", args.name))?;
+    // A convenience: in a container it may be forbidden, and few commands read /sys.
+    let _ = namespace::remount_sysfs();
+    let (program, arguments) = args.command.split_first().context("CMD is missing")?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("run {}", program.to_string_lossy()))
+}
+
+fn set(args: &Set) -> Result<()> {
+    let Setting::Queues = args.setting;
+    let request = GuestRequest::SetQueues { handle: args.vif, queues: args.value };
+    args.target.ask_guest(&args.name, &request)
 }
 
 fn run_one(args: &RunOne) -> Result<()> {

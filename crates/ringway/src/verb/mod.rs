@@ -2,5 +2,11 @@
 
 pub(crate) mod backend;
 pub(crate) mod broker;
+pub(crate) mod capture;
+pub(crate) mod completions;
+pub(crate) mod demo;
 pub(crate) mod guest;
 pub(crate) mod run;
+pub(crate) mod top;
+pub(crate) mod vif;
+pub(crate) mod xenstore;

@@ -1,0 +1,99 @@
+//! What changed between two looks at the backend.
+
+use std::time::Instant;
+
+use ringway_control::{BackendStatus, QueueStatus};
+use serde::Serialize;
+
+/// The backend at one moment.
+pub(crate) struct Look {
+    pub(crate) at: Instant,
+    pub(crate) status: BackendStatus,
+}
+
+/// What one queue does, in a second. Directions are the guest's.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct QueueRate {
+    /// Its vif.
+    pub(crate) vif: String,
+    /// The vif's guest.
+    pub(crate) guest: String,
+    /// Its number.
+    pub(crate) queue: u16,
+    /// The worker that owns it.
+    pub(crate) worker: usize,
+    /// Frames sent.
+    pub(crate) tx_packets_per_second: f64,
+    /// Bits of them.
+    pub(crate) tx_bits_per_second: f64,
+    /// Frames received.
+    pub(crate) rx_packets_per_second: f64,
+    /// Bits of them.
+    pub(crate) rx_bits_per_second: f64,
+    /// Frames dropped.
+    pub(crate) drops_per_second: f64,
+}
+
+/// The rates of all queues that are in both looks.
+pub(crate) fn between(before: &Look, after: &Look) -> Vec<QueueRate> {
+    let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
+    let per_second = |now: u64, then: u64| {
+        // Counters begin anew when a vif reconnects. Below 2^53 the conversion is exact, and what
+        // is above is shown with three digits.
+        let change = now.saturating_sub(then);
+        let (high, low) = (change >> 32, change & 0xffff_ffff);
+        let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));
+        let low = f64::from(u32::try_from(low).unwrap_or(u32::MAX));
+        (high * 4_294_967_296.0 + low) / seconds
+    };
+    let mut rates = Vec::new();
+    let vifs = after.status.vifs.iter().chain(&after.status.uplink);
+    for vif in vifs {
+        let old = before.status.vifs.iter().chain(&before.status.uplink);
+        let old = old.into_iter().find(|old| old.name == vif.name);
+        let Some(old) = old else { continue };
+        for queue in &vif.queues {
+            let zero = QueueStatus::default();
+            let then = old.queues.iter().find(|then| then.index == queue.index).unwrap_or(&zero);
+            let drops = |queue: &QueueStatus| queue.dropped.values().sum::<u64>();
+            rates.push(QueueRate {
+                vif: vif.name.clone(),
+                guest: vif.guest.clone().unwrap_or_else(|| "-".to_owned()),
+                queue: queue.index,
+                worker: queue.worker,
+                tx_packets_per_second: per_second(queue.tx_packets, then.tx_packets),
+                tx_bits_per_second: 8.0 * per_second(queue.tx_bytes, then.tx_bytes),
+                rx_packets_per_second: per_second(queue.rx_packets, then.rx_packets),
+                rx_bits_per_second: 8.0 * per_second(queue.rx_bytes, then.rx_bytes),
+                drops_per_second: per_second(drops(queue), drops(then)),
+            });
+        }
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ringway_control::VifStatus;
+
+    use super::*;
+
+    fn look(at: Instant, tx_bytes: u64) -> Look {
+        let queue = QueueStatus { tx_bytes, ..QueueStatus::default() };
+        let vif = VifStatus { name: "vif1.0".into(), queues: vec![queue], ..VifStatus::default() };
+        Look { at, status: BackendStatus { vifs: vec![vif], ..BackendStatus::default() } }
+    }
+
+    #[test]
+    fn a_rate_is_the_change_by_the_time_and_never_negative() {
+        let start = Instant::now();
+        let end = start + Duration::from_secs(2);
+        let rate =
+            |before, after| between(&look(start, before), &look(end, after))[0].tx_bits_per_second;
+        assert!((rate(1000, 3000) - 8000.0).abs() < 1e-6);
+        assert!(rate(3000, 1000).abs() < 1e-6);
+        assert!((rate(0, 1 << 40) - f64::from(1_u32 << 31) * 2048.0).abs() < 1.0);
+    }
+}

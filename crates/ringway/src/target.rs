@@ -1,0 +1,93 @@
+//! The host that a command is about, and its processes.
+
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::host::{default_dir, read_description};
+
+/// Which host is meant.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Target {
+    /// Run directory of the host; the default is /run/ringway/default for root
+    #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Target {
+    /// Its directory.
+    pub(crate) fn dir(&self) -> RunDir {
+        RunDir::new(self.dir.clone().unwrap_or_else(default_dir))
+    }
+
+    /// Asks the backend.
+    pub(crate) fn ask_backend<T: DeserializeOwned>(&self, request: &BackendRequest) -> Result<T> {
+        let dir = self.dir();
+        ask(&dir.backend(), request).map_err(|error| self.explain(error))
+    }
+
+    /// The backend's state.
+    pub(crate) fn backend(&self) -> Result<BackendStatus> {
+        self.ask_backend(&BackendRequest::Status)
+    }
+
+    /// Asks a guest.
+    pub(crate) fn ask_guest<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        request: &GuestRequest,
+    ) -> Result<T> {
+        let dir = self.dir();
+        ask(&dir.guest(name), request).map_err(|error| {
+            if !is_absence(&error) {
+                return anyhow!("guest {name}: {error}");
+            }
+            match self.guest_names() {
+                Ok(names) if !names.iter().any(|known| known == name) => {
+                    anyhow!("there is no guest {name:?}; there is {}", names.join(", "))
+                }
+                Ok(_) => anyhow!("guest {name} does not run"),
+                Err(error) => error,
+            }
+        })
+    }
+
+    /// A guest's state.
+    pub(crate) fn guest(&self, name: &str) -> Result<GuestStatus> {
+        self.ask_guest(name, &GuestRequest::Status)
+    }
+
+    /// The names of all guests, those that do not run included.
+    pub(crate) fn guest_names(&self) -> Result<Vec<String>> {
+        let dir = self.dir();
+        let host = read_description(&dir).with_context(|| self.no_host())?;
+        Ok(host.guests.into_iter().map(|guest| guest.name.0).collect())
+    }
+
+    /// An error of a process of the host, or the reason why there is none.
+    pub(crate) fn explain(&self, error: io::Error) -> anyhow::Error {
+        if is_absence(&error) { anyhow!(self.no_host()) } else { anyhow!(error) }
+    }
+
+    fn no_host(&self) -> String {
+        format!(
+            "no host runs in {}: start one with `ringway run`, or name another with --dir",
+            self.dir().path().display()
+        )
+    }
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Prints for scripts.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! iperf3: how it is called so that its streams use all queues, and what it found.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, bail};
+use ringway_datapath::headers::Transport;
+use ringway_steering::placement::{split_of, spread};
+use ringway_steering::{FlowTuple, QueueIndex, queue_of};
+
+use super::PORT;
+
+/// Guest a.
+pub(super) const CLIENT: &str = "10.77.0.1";
+/// Guest b.
+pub(super) const SERVER: &str = "10.77.0.2";
+
+/// Source ports that are tried, for each way its own, because a port rests after use.
+const FIRST_PORTS: [u16; 2] = [20_000, 42_000];
+const PORTS_TRIED: u16 = 20_000;
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Guest a.
+    Forward,
+    /// Guest b.
+    Reverse,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Forward => "a to b",
+            Way::Reverse => "b to a",
+        })
+    }
+}
+
+/// One sentence if iperf3 is missing.
+pub(super) fn require() -> Result<()> {
+    for (program, package) in [("iperf3", "iperf3"), ("ping", "iputils-ping")] {
+        if !super::is_installed(program) {
+            bail!("{program} is not installed: install the package {package}");
+        }
+    }
+    Ok(())
+}
+
+/// The first source port for streams that use one port after another, and the queues they fall
+/// on. iperf3 gives its streams consecutive ports, so a run of them is searched that spreads the
+/// streams evenly; the most even one if there is none.
+pub(super) fn first_port(streams: u16, queues: u16, way: Way) -> (u16, Vec<QueueIndex>) {
+    let wanted = split_of(&spread(streams.into(), queues));
+    let queue = |port: u16| queue_of(Some(flow(port).hash()), queues);
+    let first = FIRST_PORTS[usize::from(way == Way::Reverse)];
+    let candidates = (first..first + PORTS_TRIED).map(|port| {
+        (port, (port..port.saturating_add(streams)).map(queue).collect::<Vec<QueueIndex>>())
+    });
+    let mut best: Option<(u16, Vec<QueueIndex>)> = None;
+    let unevenness = |queues: &[QueueIndex]| -> usize {
+        // The sum of squares is least where all are equal.
+        split_of(queues).iter().map(|count| count * count).sum()
+    };
+    for (port, queues) in candidates {
+        if split_of(&queues) == wanted {
+            return (port, queues);
+        }
+        if best.as_ref().is_none_or(|(_, known)| unevenness(&queues) < unevenness(known)) {
+            best = Some((port, queues));
+        }
+    }
+    best.unwrap_or((first, Vec::new()))
+}
+
+fn flow(port: u16) -> FlowTuple {
+    let ip = |text: &str| text.parse::<IpAddr>().expect("the demo's addresses are addresses");
+    FlowTuple {
+        src: SocketAddr::new(ip(CLIENT), port),
+        dst: SocketAddr::new(ip(SERVER), PORT),
+        transport: Transport::Tcp,
+    }
+}
+
+/// The client's command line.
+pub(super) fn client(streams: u16, seconds: u32, port: u16, way: Way) -> Vec<String> {
+    let mut command: Vec<String> = ["iperf3", "-4", "-J", "-c", SERVER].map(str::to_owned).into();
+    for (option, value) in [
+        ("-p", PORT.to_string()),
+        ("-P", streams.to_string()),
+        ("-t", seconds.to_string()),
+        ("--cport", port.to_string()),
+    ] {
+        command.extend([option.to_owned(), value]);
+    }
+    if way == Way::Reverse {
+        command.push("-R".to_owned());
+    }
+    command
+}
+
+/// What the receiver got.
+pub(super) fn bits_per_second(output: &str) -> Result<f64> {
+    let report: serde_json::Value = serde_json::from_str(output).context("iperf3's report")?;
+    if let Some(error) = report.get("error").and_then(serde_json::Value::as_str) {
+        bail!("iperf3: {error}");
+    }
+    report
+        .pointer("/end/sum_received/bits_per_second")
+        .and_then(serde_json::Value::as_f64)
+        .context("iperf3's report has no end.sum_received.bits_per_second")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_streams_as_queues_use_each_queue_once() {
+        for queues in [1, 2, 4, 8] {
+            for way in [Way::Forward, Way::Reverse] {
+                let (_, placement) = first_port(queues, queues, way);
+                assert_eq!(split_of(&placement), vec![1; usize::from(queues)], "{queues} {way}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_no_ports_are_perfect_the_best_are_taken() {
+        let (port, placement) = first_port(64, 64, Way::Forward);
+        assert!(port >= FIRST_PORTS[0]);
+        assert_eq!(placement.len(), 64);
+    }
+
+    #[test]
+    fn an_error_of_iperf3_is_passed_on() {
+        let error = bits_per_second(r#"{"error":"unable to connect"}"#).expect_err("an error");
+        assert!(error.to_string().contains("unable to connect"));
+        let good = r#"{"end":{"sum_received":{"bits_per_second":1e9}}}"#;
+        assert!((bits_per_second(good).expect("a number") - 1e9).abs() < 1.0);
+    }
+}

@@ -1,0 +1,299 @@
+//! `ringway demo`: two guests, real iperf3 traffic, what each queue did, and nothing left behind.
+
+mod iperf;
+mod leftovers;
+mod report;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
+use ringway_steering::placement::{split_of, spread};
+
+use crate::cli::Common;
+use crate::host::{Process, ProcessRecord, read_state};
+use crate::stop::{Stop, wait_readable};
+use leftovers::Before;
+use report::{CpuReport, Report};
+
+/// How long the host may take until its guests are connected.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a command in a guest may take on top of what it was told to.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the host may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Where iperf3 listens.
+const PORT: u16 = 5201;
+/// Bytes that a command may print.
+const OUTPUT_LEN_MAX: u64 = 64 << 20;
+
+/// Show it: two guests, iperf3 between them, packets per queue
+///
+/// Everything happens in network namespaces of its own, which go with it. iperf3 must be
+/// installed. The exit status is not 0 if anything is left afterwards.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Queues of each guest
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// TCP streams; as many as queues without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    streams: Option<u16>,
+    /// Seconds of traffic, each way
+    #[arg(long, value_name = "S", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+    /// Write what was measured to this file, as JSON; - for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
+    iperf::require()?;
+    // Found out before anything is made: an unwritable file would be a pity at the end.
+    if let Some(file) = args.json.as_deref().filter(|file| *file != Path::new("-")) {
+        fs::write(file, "").with_context(|| format!("--json {}", file.display()))?;
+    }
+    let stop = Stop::on_signals()?;
+    let before = Before::look()?;
+    let place = std::env::temp_dir().join(format!("ringway-demo-{}", std::process::id()));
+    let demo = Running::start(args, common, &place, &stop);
+    let outcome = demo.and_then(|demo| demo.measure(args));
+    // Whatever happened, the host has ended by now.
+    let _ = fs::remove_dir_all(&place);
+    let (mut report, processes) = match outcome {
+        Ok(measured) => measured,
+        Err(_) if stop.wait(Duration::ZERO)? => bail!("ended before it was done"),
+        Err(error) => return Err(error),
+    };
+    report.leftovers = before.leftovers(&place, &processes)?;
+    let is_clean = report.leftovers.is_empty();
+    report.print(args.json.as_deref())?;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A host that runs for the demonstration.
+struct Running<'a> {
+    host: Process,
+    dir: RunDir,
+    common: &'a Common,
+    stop: &'a Stop,
+}
+
+impl<'a> Running<'a> {
+    fn start(args: &Demo, common: &'a Common, place: &Path, stop: &'a Stop) -> Result<Running<'a>> {
+        say(format_args!("starting a host with two guests of {} queues each", args.queues));
+        fs::create_dir(place).with_context(|| format!("make {}", place.display()))?;
+        let config = place.join("host.toml");
+        fs::write(&config, description(args.queues))
+            .with_context(|| format!("write {}", config.display()))?;
+        let dir = place.join("run");
+        let arguments: [&OsStr; 6] = [
+            "run".as_ref(),
+            "--config".as_ref(),
+            config.as_ref(),
+            "--dir".as_ref(),
+            dir.as_ref(),
+            "--json".as_ref(),
+        ];
+        let mut host = Process::start("host", common.quiet(), arguments, Stdio::piped())?;
+        let stdout = host.stdout().context("the host has no standard output")?;
+        let running = Running { host, dir: RunDir::new(dir), common, stop };
+        running.await_line(stdout, "\"ready\"", READY_TIMEOUT, "the host's guests to connect")?;
+        Ok(running)
+    }
+
+    /// Moves traffic, and ends the host.
+    fn measure(mut self, args: &Demo) -> Result<(Report, Vec<leftovers::Watched>)> {
+        let streams = args.streams.unwrap_or(args.queues);
+        let watched = self.watch_processes()?;
+        say(format_args!("one ping from a to b, with the ARP before it"));
+        let idle = self.backend()?;
+        self.in_guest("a", &["ping", "-n", "-c", "1", "-w", "5", iperf::SERVER], 5)
+            .context("ping")?;
+        let pinged = self.backend()?;
+        let server = self.start_server()?;
+        let cpu_before = self.cpu_times()?;
+        let mut results = Vec::new();
+        for way in [iperf::Way::Forward, iperf::Way::Reverse] {
+            let (port, queues) = iperf::first_port(streams, args.queues, way);
+            if split_of(&queues) != split_of(&spread(usize::from(streams), args.queues)) {
+                say(format_args!("no ports spread {streams} streams evenly; this is close"));
+            }
+            say(format_args!("iperf3 {way}, {streams} TCP streams, {} s", args.seconds));
+            let command = iperf::client(streams, args.seconds, port, way);
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            let output = self.in_guest("a", &command, args.seconds)?;
+            results.push(iperf::bits_per_second(&output)?);
+        }
+        drop(server);
+        let cpu = cpu_between(&cpu_before, &self.cpu_times()?);
+        let backend = self.backend()?;
+        let guests = [self.guest("a")?, self.guest("b")?];
+        let report = Report::new(args, streams, &results, (&idle, &pinged), &backend, &guests, cpu);
+        say(format_args!("ending the host"));
+        self.host.ask_to_end();
+        self.host.end_by(Instant::now() + END_TIMEOUT);
+        Ok((report, watched))
+    }
+
+    fn backend(&self) -> Result<BackendStatus> {
+        Ok(ask(&self.dir.backend(), &BackendRequest::Status)?)
+    }
+
+    fn guest(&self, name: &str) -> Result<GuestStatus> {
+        Ok(ask(&self.dir.guest(name), &GuestRequest::Status)?)
+    }
+
+    fn processes(&self) -> Vec<ProcessRecord> {
+        read_state(&self.dir).processes
+    }
+
+    fn watch_processes(&self) -> Result<Vec<leftovers::Watched>> {
+        self.processes().into_iter().map(leftovers::Watched::new).collect()
+    }
+
+    fn cpu_times(&self) -> Result<Vec<CpuReport>> {
+        self.processes()
+            .into_iter()
+            .map(|process| {
+                let time = ringway_sys::process::cpu_time(process.pid)?;
+                Ok(CpuReport {
+                    process: process.name,
+                    user_seconds: time.user.as_secs_f64(),
+                    system_seconds: time.system.as_secs_f64(),
+                })
+            })
+            .collect()
+    }
+
+    fn start_in_guest(&self, guest: &str, command: &[&str]) -> Result<(Process, ChildStdout)> {
+        let dir = self.dir.path().as_os_str();
+        let arguments: [&OsStr; 6] = [
+            "guest".as_ref(),
+            "exec".as_ref(),
+            "--dir".as_ref(),
+            dir,
+            guest.as_ref(),
+            "--".as_ref(),
+        ];
+        let command = command.iter().map(AsRef::<OsStr>::as_ref);
+        let arguments = arguments.into_iter().chain(command);
+        let mut process =
+            Process::start("command", self.common.quiet(), arguments, Stdio::piped())?;
+        let stdout = process.stdout().context("a command without standard output")?;
+        Ok((process, stdout))
+    }
+
+    /// Runs a command in a guest to its end, and returns what it prints.
+    fn in_guest(&self, guest: &str, command: &[&str], seconds: u32) -> Result<String> {
+        let deadline = Instant::now() + Duration::from_secs(seconds.into()) + COMMAND_TIMEOUT;
+        let (mut process, stdout) = self.start_in_guest(guest, command)?;
+        // Read on a thread of its own, because it prints while we wait for it, or for Ctrl-C.
+        let reader = std::thread::spawn(move || {
+            let mut output = String::new();
+            stdout.take(OUTPUT_LEN_MAX).read_to_string(&mut output).map(|_| output)
+        });
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = wait_readable(&[process.as_fd(), self.stop.as_fd()], Some(left))?;
+        let status = process.ended()?;
+        drop(process);
+        let output = reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))??;
+        match status {
+            Some(status) if status.success() => Ok(output),
+            Some(status) => bail!("{} in guest {guest}: {status}\n{output}", command.join(" ")),
+            None if ready.last() == Some(&true) => bail!("stopped"),
+            None => bail!("{} in guest {guest} did not end in time", command.join(" ")),
+        }
+    }
+
+    fn start_server(&self) -> Result<Process> {
+        let port = PORT.to_string();
+        let command = ["iperf3", "-s", "-4", "-p", &port, "--forceflush"];
+        let (server, stdout) = self.start_in_guest("b", &command)?;
+        self.await_line(stdout, "listening", COMMAND_TIMEOUT, "iperf3 to listen")?;
+        Ok(server)
+    }
+
+    /// Waits until a process prints a line with some text; what follows is read and forgotten.
+    fn await_line(
+        &self,
+        stdout: ChildStdout,
+        text: &'static str,
+        timeout: Duration,
+        what: &str,
+    ) -> Result<()> {
+        let (done, is_done) = std::os::unix::net::UnixStream::pair()?;
+        std::thread::spawn(move || {
+            let mut done = Some(done);
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if line.contains(text) {
+                    if let Some(done) = done.take() {
+                        // The other end is gone only if nobody waits any more.
+                        let _ = std::io::Write::write_all(&mut &done, b"!");
+                    }
+                }
+            }
+        });
+        let ready = wait_readable(&[is_done.as_fd(), self.stop.as_fd()], Some(timeout))?;
+        match ready.as_slice() {
+            [_, true] => bail!("stopped"),
+            [true, _] if matches!((&is_done).read(&mut [0]), Ok(1)) => Ok(()),
+            [true, _] => bail!("waited for {what}, but the process ended; its reason is above"),
+            _ => bail!("waited {} s for {what}", timeout.as_secs()),
+        }
+    }
+}
+
+fn say(what: std::fmt::Arguments<'_>) {
+    eprintln!("demo: {what}");
+}
+
+fn description(queues: u16) -> String {
+    let guest = |name: &str, address: &str| {
+        format!(
+            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\naddresses = [\"{address}/24\"]\n\
+             queues = {queues}\n"
+        )
+    };
+    format!(
+        "[host]\nnetwork = \"private\"\nmax-queues = {queues}\n{}{}",
+        guest("a", iperf::CLIENT),
+        guest("b", iperf::SERVER)
+    )
+}
+
+fn cpu_between(before: &[CpuReport], after: &[CpuReport]) -> Vec<CpuReport> {
+    after
+        .iter()
+        .map(|after| {
+            let zero = CpuReport::default();
+            let before =
+                before.iter().find(|before| before.process == after.process).unwrap_or(&zero);
+            CpuReport {
+                process: after.process.clone(),
+                user_seconds: after.user_seconds - before.user_seconds,
+                system_seconds: after.system_seconds - before.system_seconds,
+            }
+        })
+        .collect()
+}
+
+/// Whether a program can be started at all.
+fn is_installed(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok()
+}

@@ -1,0 +1,180 @@
+//! What a demonstration found. The JSON names are fixed: scripts depend on them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use ringway_control::{BackendStatus, GuestStatus, QueueStatus};
+use serde::Serialize;
+
+use super::Demo;
+use crate::table;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    queues: u16,
+    streams: u16,
+    seconds: u32,
+    /// From guest a to guest b.
+    tx_bits_per_second: f64,
+    /// From guest b to guest a.
+    rx_bits_per_second: f64,
+    vifs: Vec<VifReport>,
+    /// Frames, by reason, of backend and guests together.
+    dropped: BTreeMap<String, u64>,
+    ping: PingReport,
+    cpu: Vec<CpuReport>,
+    pub(super) leftovers: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct VifReport {
+    name: String,
+    guest: String,
+    state: String,
+    max_queues: u16,
+    offloads: Vec<String>,
+    /// As the backend counts.
+    queues: Vec<QueueStatus>,
+    /// As the guest counts.
+    guest_queues: Vec<QueueStatus>,
+}
+
+/// Packets of one ping and its ARP, by queue of guest a.
+#[derive(Debug, Serialize)]
+struct PingReport {
+    tx_packets: Vec<u64>,
+    rx_packets: Vec<u64>,
+}
+
+/// CPU time of a process while iperf3 ran.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct CpuReport {
+    pub(super) process: String,
+    pub(super) user_seconds: f64,
+    pub(super) system_seconds: f64,
+}
+
+impl Report {
+    pub(super) fn new(
+        args: &Demo,
+        streams: u16,
+        results: &[f64],
+        (idle, pinged): (&BackendStatus, &BackendStatus),
+        backend: &BackendStatus,
+        guests: &[GuestStatus],
+        cpu: Vec<CpuReport>,
+    ) -> Report {
+        let mut dropped = BTreeMap::new();
+        let mut vifs = Vec::new();
+        for vif in &backend.vifs {
+            let guest = guests.iter().find(|guest| guest.domid == vif.domid);
+            let guest_vif =
+                guest.and_then(|guest| guest.vifs.iter().find(|own| own.handle == vif.handle));
+            let guest_queues = guest_vif.map(|own| own.queues.clone()).unwrap_or_default();
+            for queue in vif.queues.iter().chain(&guest_queues) {
+                for (reason, count) in &queue.dropped {
+                    *dropped.entry(reason.clone()).or_default() += count;
+                }
+            }
+            vifs.push(VifReport {
+                name: vif.name.clone(),
+                guest: guest.map(|guest| guest.name.clone()).unwrap_or_default(),
+                state: vif.state.clone(),
+                max_queues: vif.max_queues,
+                offloads: vif.offloads.clone(),
+                queues: vif.queues.clone(),
+                guest_queues,
+            });
+        }
+        Report {
+            queues: args.queues,
+            streams,
+            seconds: args.seconds,
+            tx_bits_per_second: results.first().copied().unwrap_or_default(),
+            rx_bits_per_second: results.get(1).copied().unwrap_or_default(),
+            vifs,
+            dropped,
+            ping: PingReport {
+                tx_packets: change(idle, pinged, |queue| queue.tx_packets),
+                rx_packets: change(idle, pinged, |queue| queue.rx_packets),
+            },
+            cpu,
+            leftovers: Vec::new(),
+        }
+    }
+
+    pub(super) fn print(&self, json: Option<&Path>) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        match json {
+            Some(file) if file == Path::new("-") => println!("{text}"),
+            Some(file) => {
+                fs::write(file, text + "\n")
+                    .with_context(|| format!("--json {}", file.display()))?;
+                print!("{}", self.for_people());
+            }
+            None => print!("{}", self.for_people()),
+        }
+        for leftover in &self.leftovers {
+            eprintln!("ringway: left behind: {leftover}");
+        }
+        Ok(())
+    }
+
+    fn for_people(&self) -> String {
+        let mut text = format!(
+            "\niperf3, {} TCP streams, {} s each way\n  a to b  {}bit/s\n  b to a  {}bit/s\n\n",
+            self.streams,
+            self.seconds,
+            table::scaled(self.tx_bits_per_second),
+            table::scaled(self.rx_bits_per_second),
+        );
+        let head = [
+            "VIF",
+            "SEEN BY",
+            ">QUEUE",
+            ">TX PACKETS",
+            ">TX BYTES",
+            ">RX PACKETS",
+            ">RX BYTES",
+            "DROPPED",
+        ];
+        let mut rows = Vec::new();
+        for vif in &self.vifs {
+            for (by, queues) in [("backend", &vif.queues), (vif.guest.as_str(), &vif.guest_queues)]
+            {
+                for queue in queues {
+                    let mut row = vec![vif.name.clone(), by.to_owned(), queue.index.to_string()];
+                    let numbers =
+                        [queue.tx_packets, queue.tx_bytes, queue.rx_packets, queue.rx_bytes];
+                    row.extend(numbers.map(|number| number.to_string()));
+                    row.push(table::drops(&queue.dropped));
+                    rows.push(row);
+                }
+            }
+        }
+        text += &table::render(&head, rows);
+        text += &format!(
+            "\none ping with its ARP, packets by queue of a: tx {:?}, rx {:?}\n\n",
+            self.ping.tx_packets, self.ping.rx_packets
+        );
+        let rows = self.cpu.iter().map(|cpu| {
+            let (user, system) = (cpu.user_seconds, cpu.system_seconds);
+            vec![cpu.process.clone(), format!("{user:.2}"), format!("{system:.2}")]
+        });
+        text += &table::render(&["CPU SECONDS OF", ">USER", ">SYSTEM"], rows);
+        text += &format!("\ndropped: {}\n", table::drops(&self.dropped));
+        let left = if self.leftovers.is_empty() { "nothing" } else { "see below" };
+        text + &format!("left behind: {left}\n")
+    }
+}
+
+/// What the queues of the first vif counted in between.
+fn change(before: &BackendStatus, after: &BackendStatus, of: fn(&QueueStatus) -> u64) -> Vec<u64> {
+    let queues = |status: &BackendStatus| -> Vec<u64> {
+        status.vifs.first().map(|vif| vif.queues.iter().map(of).collect()).unwrap_or_default()
+    };
+    let pairs = queues(after).into_iter().zip(queues(before));
+    pairs.map(|(after, before)| after.saturating_sub(before)).collect()
+}

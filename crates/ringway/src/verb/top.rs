@@ -1,0 +1,242 @@
+//! `ringway top`: what every queue does, live.
+
+use std::cmp::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Row, Table};
+use ratatui::{DefaultTerminal, Frame};
+
+use crate::rates::{self, Look, QueueRate};
+use crate::stop::Stop;
+use crate::target::Target;
+use crate::verb::vif::{RATE_HEAD, rate_row, rate_table};
+
+/// How long a key may wait to be looked at.
+const KEY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Show what every queue does, as a table that is renewed each second
+///
+/// Keys: v sorts by vif, p by packets, b by bits, d by drops, w by worker; r turns the order
+/// around; q ends.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    #[command(flatten)]
+    target: Target,
+    /// Seconds between two looks
+    #[arg(long, value_name = "S", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=60))]
+    interval: u8,
+    /// What to sort by
+    #[arg(long, value_enum, default_value_t = Sort::Vif)]
+    sort: Sort,
+    /// Print one table after one interval, and end
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Vif,
+    Packets,
+    Bits,
+    Drops,
+    Worker,
+}
+
+/// What is on the screen.
+struct View {
+    rates: Vec<QueueRate>,
+    sort: Sort,
+    is_reversed: bool,
+    /// Why there is nothing new, if so.
+    trouble: Option<String>,
+    summary: String,
+}
+
+pub(crate) fn run(args: &Top) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let interval = Duration::from_secs(u64::from(args.interval));
+    let before = look(&args.target)?;
+    let mut view = View {
+        rates: Vec::new(),
+        sort: args.sort,
+        is_reversed: false,
+        trouble: None,
+        summary: String::new(),
+    };
+    if args.once {
+        if !stop.wait(interval)? {
+            view.renew(&before, &look(&args.target)?);
+            print!("{}\n{}", view.summary, rate_table(&view.rates));
+        }
+        return Ok(());
+    }
+    let terminal = ratatui::try_init().context("use this terminal (try --once)")?;
+    let outcome = show(terminal, args, before, &mut view, &stop, interval);
+    ratatui::restore();
+    outcome
+}
+
+fn look(target: &Target) -> Result<Look> {
+    Ok(Look { at: Instant::now(), status: target.backend()? })
+}
+
+fn show(
+    mut terminal: DefaultTerminal,
+    args: &Top,
+    mut before: Look,
+    view: &mut View,
+    stop: &Stop,
+    interval: Duration,
+) -> Result<()> {
+    let mut due = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| view.draw(frame))?;
+        if stop.wait(Duration::ZERO)? {
+            return Ok(());
+        }
+        if event::poll(due.saturating_duration_since(Instant::now()).min(KEY_PAUSE))? {
+            if let Event::Key(key) = event::read()? {
+                let is_ctrl_c =
+                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                if key.kind == KeyEventKind::Press
+                    && (is_ctrl_c || view.obey(key.code) == Next::End)
+                {
+                    return Ok(());
+                }
+            }
+        }
+        if due <= Instant::now() {
+            // A backend that starts again is away for a moment.
+            match look(&args.target) {
+                Ok(after) => {
+                    view.renew(&before, &after);
+                    before = after;
+                }
+                Err(error) => view.trouble = Some(format!("{error:#}")),
+            }
+            due = Instant::now() + interval;
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Next {
+    Stay,
+    End,
+}
+
+impl View {
+    fn renew(&mut self, before: &Look, after: &Look) {
+        self.rates = rates::between(before, after);
+        self.trouble = None;
+        let status = &after.status;
+        let connected = status.vifs.iter().filter(|vif| vif.state == "Connected").count();
+        self.summary = format!(
+            "backend {}, policy {}, {} workers, {connected} of {} vifs connected, {} addresses",
+            status.pid,
+            status.policy,
+            status.workers.len(),
+            status.vifs.len(),
+            status.fdb.len(),
+        );
+        self.arrange();
+    }
+
+    fn obey(&mut self, key: KeyCode) -> Next {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Next::End,
+            KeyCode::Char('v') => self.sort = Sort::Vif,
+            KeyCode::Char('p') => self.sort = Sort::Packets,
+            KeyCode::Char('b') => self.sort = Sort::Bits,
+            KeyCode::Char('d') => self.sort = Sort::Drops,
+            KeyCode::Char('w') => self.sort = Sort::Worker,
+            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
+            _ => {}
+        }
+        self.arrange();
+        Next::Stay
+    }
+
+    fn arrange(&mut self) {
+        // The largest first, where it is a rate.
+        let by =
+            |of: fn(&QueueRate) -> f64| move |a: &QueueRate, b: &QueueRate| of(b).total_cmp(&of(a));
+        let packets = by(|rate| rate.tx_packets_per_second + rate.rx_packets_per_second);
+        let bits = by(|rate| rate.tx_bits_per_second + rate.rx_bits_per_second);
+        let drops = by(|rate| rate.drops_per_second);
+        let (sort, is_reversed) = (self.sort, self.is_reversed);
+        self.rates.sort_by(|a, b| {
+            let order = match sort {
+                Sort::Vif => Ordering::Equal,
+                Sort::Packets => packets(a, b),
+                Sort::Bits => bits(a, b),
+                Sort::Drops => drops(a, b),
+                Sort::Worker => a.worker.cmp(&b.worker),
+            };
+            let order = order.then_with(|| (&a.vif, a.queue).cmp(&(&b.vif, b.queue)));
+            if is_reversed { order.reverse() } else { order }
+        });
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let areas =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)]);
+        let [head, body, foot] = areas.areas(frame.area());
+        let title = self.trouble.clone().unwrap_or_else(|| self.summary.clone());
+        frame.render_widget(Line::raw(title), head);
+        let names = RATE_HEAD.map(|name| name.trim_start_matches('>'));
+        let widths = [12, 12, 6, 7, 9, 9, 9, 9, 8].map(Constraint::Length);
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let table = Table::new(self.rates.iter().map(|rate| Row::new(rate_row(rate))), widths)
+            .header(Row::new(names).style(bold));
+        frame.render_widget(table, body);
+        let keys = "sort: v vif, p packets, b bits, d drops, w worker; r reverse; q quit";
+        frame.render_widget(Line::raw(keys), foot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(vif: &str, packets: f64, worker: usize) -> QueueRate {
+        QueueRate {
+            vif: vif.to_owned(),
+            guest: "-".to_owned(),
+            queue: 0,
+            worker,
+            tx_packets_per_second: packets,
+            tx_bits_per_second: 0.0,
+            rx_packets_per_second: 0.0,
+            rx_bits_per_second: 0.0,
+            drops_per_second: 0.0,
+        }
+    }
+
+    #[test]
+    fn keys_change_the_order_and_q_ends() {
+        let mut view = View {
+            rates: vec![rate("vif2.0", 5.0, 0), rate("vif1.0", 1.0, 1), rate("vif3.0", 9.0, 1)],
+            sort: Sort::Vif,
+            is_reversed: false,
+            trouble: None,
+            summary: String::new(),
+        };
+        let mut press = |key| {
+            assert!(view.obey(KeyCode::Char(key)) == Next::Stay);
+            view.rates.iter().map(|rate| rate.vif.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(press('v'), ["vif1.0", "vif2.0", "vif3.0"]);
+        assert_eq!(press('p'), ["vif3.0", "vif2.0", "vif1.0"]);
+        assert_eq!(press('r'), ["vif1.0", "vif2.0", "vif3.0"]);
+        assert_eq!(press('w'), ["vif3.0", "vif1.0", "vif2.0"]);
+        assert!(view.obey(KeyCode::Char('q')) == Next::End);
+    }
+}

@@ -1,0 +1,261 @@
+//! `ringway vif`: the state of vifs, per queue, and what can be changed while they run.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use ringway_control::{BackendRequest, VifStatus};
+
+use crate::rates::{self, Look};
+use crate::stop::Stop;
+use crate::table;
+use crate::target::{Target, print_json};
+
+/// Vifs: their state and counters per queue; change what a guest may ask for.
+#[derive(Debug, Args)]
+pub(crate) struct Vif {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show all vifs and the uplink
+    List(List),
+    /// Show one vif and its queues
+    Show(ShowOne),
+    /// Change a vif; its guest reconnects, and connections over it survive
+    Set(Set),
+    /// Show what each queue has counted, or does in a second
+    Stats(Stats),
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    target: Target,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ShowOne {
+    #[command(flatten)]
+    target: Target,
+    /// The vif, such as vif1.0
+    vif: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    #[command(flatten)]
+    target: Target,
+    /// The vif, such as vif1.0
+    vif: String,
+    /// What to change
+    setting: Setting,
+    /// To what
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    value: u16,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Setting {
+    /// Queues that the guest may ask for
+    MaxQueues,
+}
+
+#[derive(Debug, Args)]
+struct Stats {
+    #[command(flatten)]
+    target: Target,
+    /// The vif, such as vif1.0; all without it
+    vif: Option<String>,
+    /// Print rates every second, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print JSON; with --watch a line for each second
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Vif) -> Result<()> {
+    match &args.verb {
+        Verb::List(args) => list(args),
+        Verb::Show(args) => show(args),
+        Verb::Set(args) => {
+            let Setting::MaxQueues = args.setting;
+            args.target.ask_backend(&BackendRequest::SetMaxQueues {
+                vif: args.vif.clone(),
+                max_queues: args.value,
+            })
+        }
+        Verb::Stats(args) if args.watch => watch(args),
+        Verb::Stats(args) => stats(args),
+    }
+}
+
+/// All vifs, and the uplink as the last; only the named one if there is a name.
+fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
+    let status = target.backend()?;
+    let mut vifs: Vec<VifStatus> = status.vifs.into_iter().chain(status.uplink).collect();
+    if let Some(name) = name {
+        let known: Vec<String> = vifs.iter().map(|vif| vif.name.clone()).collect();
+        vifs.retain(|vif| vif.name == name);
+        if vifs.is_empty() {
+            bail!("there is no vif {name:?}; there is {}", known.join(", "));
+        }
+    }
+    Ok(vifs)
+}
+
+fn list(args: &List) -> Result<()> {
+    let vifs = vifs(&args.target, None)?;
+    if args.json {
+        return print_json(&vifs);
+    }
+    let head = ["VIF", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
+    let dash = || "-".to_owned();
+    let rows = vifs.into_iter().map(|vif| {
+        vec![
+            vif.name,
+            vif.guest.unwrap_or_else(dash),
+            vif.state,
+            vif.mac.unwrap_or_else(dash),
+            vif.attached_to,
+            vif.queues.len().to_string(),
+            if vif.max_queues == 0 { dash() } else { vif.max_queues.to_string() },
+            vif.error.unwrap_or_else(dash),
+        ]
+    });
+    print!("{}", table::render(&head, rows));
+    Ok(())
+}
+
+fn show(args: &ShowOne) -> Result<()> {
+    let mut vifs = vifs(&args.target, Some(&args.vif))?;
+    let vif = vifs.pop().context("it was there a line ago")?;
+    if args.json {
+        return print_json(&vif);
+    }
+    let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
+    for (key, value) in [
+        ("name", vif.name.as_str()),
+        ("guest", vif.guest.as_deref().unwrap_or("-")),
+        ("domain", &vif.domid.to_string()),
+        ("handle", &vif.handle.to_string()),
+        ("state", &vif.state),
+        ("mac", vif.mac.as_deref().unwrap_or("-")),
+        ("attached to", &vif.attached_to),
+        ("max-queues", &vif.max_queues.to_string()),
+        ("offloads", &offloads),
+        ("error", vif.error.as_deref().unwrap_or("-")),
+    ] {
+        println!("{key:12} {value}");
+    }
+    println!();
+    print!("{}", counters(&[vif]));
+    Ok(())
+}
+
+fn stats(args: &Stats) -> Result<()> {
+    let vifs = vifs(&args.target, args.vif.as_deref())?;
+    if args.json {
+        return print_json(&vifs);
+    }
+    print!("{}", counters(&vifs));
+    Ok(())
+}
+
+/// A table of what each queue has counted.
+pub(crate) fn counters(vifs: &[VifStatus]) -> String {
+    let head = [
+        "VIF",
+        ">QUEUE",
+        ">WORKER",
+        ">TX PACKETS",
+        ">TX BYTES",
+        ">RX PACKETS",
+        ">RX BYTES",
+        ">EVENTS OUT",
+        ">EVENTS IN",
+        "DROPPED",
+    ];
+    let rows = vifs.iter().flat_map(|vif| {
+        vif.queues.iter().map(|queue| {
+            let numbers = [
+                u64::from(queue.index),
+                u64::try_from(queue.worker).unwrap_or(u64::MAX),
+                queue.tx_packets,
+                queue.tx_bytes,
+                queue.rx_packets,
+                queue.rx_bytes,
+                queue.events_sent,
+                queue.events_received,
+            ];
+            let mut row = vec![vif.name.clone()];
+            row.extend(numbers.map(|number| number.to_string()));
+            row.push(table::drops(&queue.dropped));
+            row
+        })
+    });
+    table::render(&head, rows)
+}
+
+fn watch(args: &Stats) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let look =
+        || -> Result<Look> { Ok(Look { at: Instant::now(), status: args.target.backend()? }) };
+    vifs(&args.target, args.vif.as_deref())?;
+    let mut before = look()?;
+    while !stop.wait(Duration::from_secs(1))? {
+        let after = look()?;
+        let mut rates = rates::between(&before, &after);
+        rates.retain(|rate| args.vif.as_ref().is_none_or(|vif| *vif == rate.vif));
+        if args.json {
+            println!("{}", serde_json::to_string(&rates)?);
+        } else {
+            println!("{}", rate_table(&rates));
+        }
+        before = after;
+    }
+    Ok(())
+}
+
+/// A table of what each queue does in a second.
+pub(crate) fn rate_table(rates: &[rates::QueueRate]) -> String {
+    let rows = rates.iter().map(rate_row);
+    table::render(&RATE_HEAD, rows)
+}
+
+/// The columns of [`rate_row`].
+pub(crate) const RATE_HEAD: [&str; 9] = [
+    "VIF",
+    "GUEST",
+    ">QUEUE",
+    ">WORKER",
+    ">TX PPS",
+    ">TX BIT/S",
+    ">RX PPS",
+    ">RX BIT/S",
+    ">DROPS/S",
+];
+
+/// A queue's rates for people.
+pub(crate) fn rate_row(rate: &rates::QueueRate) -> Vec<String> {
+    vec![
+        rate.vif.clone(),
+        rate.guest.clone(),
+        rate.queue.to_string(),
+        rate.worker.to_string(),
+        table::scaled(rate.tx_packets_per_second),
+        table::scaled(rate.tx_bits_per_second),
+        table::scaled(rate.rx_packets_per_second),
+        table::scaled(rate.rx_bits_per_second),
+        table::scaled(rate.drops_per_second),
+    ]
+}

@@ -1,0 +1,307 @@
+//! `ringway xenstore`: like the stock tools, for the store of a host or any other socket.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use ringway_xenstore::{Client, DomId, Quota, Server};
+use serde::Serialize;
+
+use crate::stop::{Stop, wait_readable};
+use crate::target::{Target, print_json};
+
+/// Nodes that `ls` shows, and levels that it descends.
+const NODES_MAX: usize = 1 << 20;
+const DEPTH_MAX: usize = 128;
+
+/// XenStore: read and change a host's, or serve an empty one
+#[derive(Debug, Args)]
+pub(crate) struct Xenstore {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve an empty store, as domain 0 sees it, until Ctrl-C
+    Serve(Serve),
+    /// Show a node and all below it
+    Ls(Ls),
+    /// Print the values of nodes
+    Read(Paths),
+    /// Set nodes: PATH VALUE, as often as wanted
+    Write(Write),
+    /// Remove nodes and all below them
+    Rm(Paths),
+    /// Print the path of whatever changes, until Ctrl-C
+    Watch(Watch),
+}
+
+/// Which store.
+#[derive(Debug, Args)]
+struct Store {
+    /// Socket of the store, instead of a host's
+    #[arg(long, value_name = "PATH", env = "XENSTORED_PATH")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Store {
+    fn connect(&self) -> Result<Client> {
+        match &self.socket {
+            Some(socket) => Ok(Client::connect(socket)?),
+            None => Client::connect(&self.target.dir().xenstore())
+                .map_err(|error| self.target.explain(error)),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The socket to make
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Ls {
+    #[command(flatten)]
+    store: Store,
+    /// Where to begin
+    #[arg(default_value = "/")]
+    path: String,
+    /// Print full paths
+    #[arg(short)]
+    full: bool,
+    /// Print permissions, too
+    #[arg(short)]
+    permissions: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Paths {
+    #[command(flatten)]
+    store: Store,
+    /// The nodes
+    #[arg(required = true)]
+    path: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Write {
+    #[command(flatten)]
+    store: Store,
+    /// PATH VALUE [PATH VALUE]...
+    #[arg(required = true, num_args = 2.., value_names = ["PATH", "VALUE"])]
+    pairs: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Watch {
+    #[command(flatten)]
+    store: Store,
+    /// The nodes
+    #[arg(required = true)]
+    path: Vec<String>,
+    /// End after so many events; the first for each path comes at once
+    #[arg(short, value_name = "COUNT")]
+    number: Option<u64>,
+    /// Print a line of JSON for each
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Xenstore) -> Result<()> {
+    match &args.verb {
+        Verb::Serve(args) => serve(args),
+        Verb::Ls(args) => ls(args),
+        Verb::Read(args) => read(args),
+        Verb::Write(args) => write(args),
+        Verb::Rm(args) => {
+            let mut client = args.store.connect()?;
+            args.path.iter().try_for_each(|path| Ok(client.remove(path)?))
+        }
+        Verb::Watch(args) => watch(args),
+    }
+}
+
+fn serve(args: &Serve) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let shown = args.socket.display();
+    remove_dead(&args.socket)?;
+    let listener = UnixListener::bind(&args.socket).with_context(|| format!("--socket {shown}"))?;
+    fs::set_permissions(&args.socket, fs::Permissions::from_mode(0o600))?;
+    let server = Server::new(Quota::default())?;
+    let handle = server.handle();
+    handle.listen(listener, DomId(0))?;
+    let thread = thread::spawn(move || server.run());
+    tracing::info!("serving XenStore at {shown}");
+    wait_readable(&[stop.as_fd()], None)?;
+    handle.stop();
+    fs::remove_file(&args.socket)?;
+    thread.join().map_err(|_| anyhow!("XenStore's thread has panicked"))??;
+    Ok(())
+}
+
+/// Removes a socket that nobody listens to any more.
+fn remove_dead(path: &Path) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let shown = path.display();
+    if !found.file_type().is_socket() {
+        bail!("--socket {shown}: there is a file, expected nothing or a socket");
+    }
+    if UnixStream::connect(path).is_ok() {
+        bail!("--socket {shown}: somebody listens there already");
+    }
+    fs::remove_file(path).with_context(|| format!("--socket {shown}"))
+}
+
+/// A node for scripts.
+#[derive(Serialize)]
+struct Node {
+    path: String,
+    value: String,
+    permissions: String,
+}
+
+fn ls(args: &Ls) -> Result<()> {
+    let mut client = args.store.connect()?;
+    let root = if args.path == "/" { "" } else { args.path.trim_end_matches('/') };
+    let mut nodes = Vec::new();
+    // Depth first, the children of a node in order: the next to visit is the last of the stack.
+    let mut stack = children(&mut client, if root.is_empty() { "/" } else { root }, root, 0)?;
+    while let Some((path, depth)) = stack.pop() {
+        if nodes.len() >= NODES_MAX {
+            bail!("there are more than {NODES_MAX} nodes");
+        }
+        // A node may go between the listing of its parent and now.
+        let Some(value) = client.read_bytes(&path)? else { continue };
+        let permissions = match client.permissions(&path) {
+            Ok(permissions) => permissions.to_string(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if args.json {
+            let value = String::from_utf8_lossy(&value).into_owned();
+            nodes.push(Node { path: path.clone(), value, permissions });
+        } else {
+            let name = if args.full { path.as_str() } else { last(&path) };
+            let indent = if args.full { "" } else { &" ".repeat(depth) };
+            let tail = if args.permissions { format!("   ({permissions})") } else { String::new() };
+            println!("{indent}{name} = \"{}\"{tail}", escaped(&value));
+        }
+        stack.extend(children(&mut client, &path, &path, depth + 1)?);
+    }
+    if args.json { print_json(&nodes) } else { Ok(()) }
+}
+
+/// The children of a node, last first.
+fn children(
+    client: &mut Client,
+    path: &str,
+    prefix: &str,
+    depth: usize,
+) -> Result<Vec<(String, usize)>> {
+    if depth > DEPTH_MAX {
+        return Ok(Vec::new());
+    }
+    let mut names = client.directory(path)?;
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(names.into_iter().map(|name| (format!("{prefix}/{name}"), depth)).collect())
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn read(args: &Paths) -> Result<()> {
+    let mut client = args.store.connect()?;
+    let mut values = BTreeMap::new();
+    for path in &args.path {
+        let value = client.read_bytes(path)?;
+        let value = value.with_context(|| format!("there is no node {path}"))?;
+        if args.json {
+            values.insert(path, String::from_utf8_lossy(&value).into_owned());
+        } else {
+            println!("{}", escaped(&value));
+        }
+    }
+    if args.json { print_json(&values) } else { Ok(()) }
+}
+
+fn write(args: &Write) -> Result<()> {
+    if args.pairs.len() % 2 != 0 {
+        bail!("the last PATH has no VALUE: expected PATH VALUE [PATH VALUE]...");
+    }
+    let mut client = args.store.connect()?;
+    Ok(client.transaction(|tx| {
+        args.pairs.chunks_exact(2).try_for_each(|pair| match pair {
+            [path, value] => tx.write(path, value),
+            _ => Ok(()),
+        })
+    })?)
+}
+
+fn watch(args: &Watch) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let mut client = args.store.connect()?;
+    for path in &args.path {
+        client.watch(path, path)?;
+    }
+    let mut left = args.number.unwrap_or(u64::MAX);
+    loop {
+        while let Some(event) = client.next_watch()? {
+            if args.json {
+                println!("{}", serde_json::json!({ "path": event.path, "token": event.token }));
+            } else {
+                println!("{}", event.path);
+            }
+            left -= 1;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        if wait_readable(&[stop.as_fd(), client.as_fd()], None)?.first() == Some(&true) {
+            return Ok(());
+        }
+    }
+}
+
+/// A value on one line: what is not printable is escaped, so that no guest controls a terminal.
+fn escaped(value: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in value {
+        match byte {
+            b'\\' => text += "\\\\",
+            b'\n' => text += "\\n",
+            b'\t' => text += "\\t",
+            b'\r' => text += "\\r",
+            b' '..=b'~' => text.push(char::from(*byte)),
+            byte => text += &format!("\\x{byte:02x}"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_cannot_control_the_terminal() {
+        assert_eq!(escaped(b"a \"b\"\n\x1b[31m\\\xff"), "a \"b\"\\n\\x1b[31m\\\\\\xff");
+    }
+}
