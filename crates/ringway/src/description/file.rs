@@ -211,7 +211,7 @@ impl Source<'_> {
                 poll_us: host.poll_us.and_then(Within::get).unwrap_or(50),
                 frame_memory_mib: host.frame_memory_mib.and_then(Within::get).unwrap_or(128),
             },
-            max_queues: host.max_queues.and_then(Within::get).unwrap_or(8),
+            max_queues: host.max_queues.and_then(Within::get).unwrap_or_else(online_cpus),
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),
             uplink: uplink.map(|section| Uplink {
@@ -336,6 +336,12 @@ fn is_on_link(network: Cidr, other: IpAddr) -> bool {
     let ((one, one_is_v4), (two, two_is_v4)) = (bits(network.address), bits(other));
     let shift = 128_u32.saturating_sub(u32::from(network.prefix_len));
     one_is_v4 == two_is_v4 && (one ^ two).checked_shr(shift).unwrap_or(0) == 0
+}
+
+/// What a backend offers unless told otherwise (L9).
+fn online_cpus() -> u16 {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    u16::try_from(cpus).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]
