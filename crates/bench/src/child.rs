@@ -66,6 +66,11 @@ impl Child {
         Ok(Child { name: name.to_owned(), process, lines, last: Vec::new() })
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Writes a line to its standard input.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         let stdin = self.process.stdin.as_mut().context("standard input is piped")?;

@@ -8,10 +8,14 @@
 mod child;
 mod host;
 mod icount;
+mod idle;
+mod latency;
 mod options;
+mod path;
 mod report;
 mod ring;
 mod scratch;
+mod tcp;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -35,7 +39,9 @@ fn main() -> ExitCode {
 fn run(words: &[OsString]) -> Result<ExitCode> {
     let verb = words.first().and_then(|word| word.to_str()).unwrap_or_default();
     match verb {
-        child::EXEC_VERB | ring::pair::END_VERB => become_child(verb, &words[1..]),
+        child::EXEC_VERB | ring::pair::END_VERB | path::HOLD_VERB | path::RELAY_VERB => {
+            become_child(verb, &words[1..])
+        }
         icount::COUNTED_VERB => {
             let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).skip(2).collect();
             icount::run(&words).map(|()| ExitCode::SUCCESS)
@@ -53,6 +59,8 @@ fn become_child(verb: &str, words: &[OsString]) -> Result<ExitCode> {
     match verb {
         child::EXEC_VERB => child::become_program(words)?,
         ring::pair::END_VERB => ring::pair::end(word(0))?,
+        path::HOLD_VERB => path::hold()?,
+        path::RELAY_VERB => path::relay(&[word(0), word(1)])?,
         _ => bail!("there is no verb {verb}"),
     }
     Ok(ExitCode::SUCCESS)
@@ -70,9 +78,18 @@ fn bench(options: &Options) -> Result<ExitCode> {
         if options.has_section("ring") {
             ring::round(options, &mut report)?;
         }
+        if options.has_section("tcp") {
+            tcp::round(options, &mut report);
+        }
+        if options.has_section("latency") {
+            latency::round(options, &mut report);
+        }
         // Instructions hardly vary: two rounds show that.
         if options.has_section("icount") && round < 2 {
             icount::round(options, &mut report);
+        }
+        if options.has_section("idle") {
+            idle::round(options, &mut report);
         }
     }
     report.print();

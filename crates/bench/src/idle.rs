@@ -1,0 +1,104 @@
+//! What vifs cost that are connected and quiet: time of the backend's CPU, and its memory.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::options::Options;
+use crate::path::Ringway;
+use crate::report::{Better, Case, Report};
+
+/// Watched for so long: a tick of the clock is 10 ms, so this resolves 0.1 % of a CPU.
+const WATCHED: Duration = Duration::from_secs(10);
+/// Vifs of one guest.
+const VIFS_A_GUEST: usize = 25;
+/// Memory of one guest: each vif has a queue with 514 pages.
+const GUEST_MEMORY_MIB: usize = 64;
+
+/// One round.
+pub(crate) fn round(options: &Options, report: &mut Report) {
+    let vifs = options.vifs;
+    let cases = [("CPU", "% of a CPU"), ("memory a vif", "KiB")].map(|(what, unit)| {
+        let name = format!("{what}, {vifs} idle vifs");
+        Case { section: "idle", name, unit, better: Better::Less }
+    });
+    if !cases.iter().any(|case| options.wants(&case.name)) {
+        return;
+    }
+    match Ringway::find(options.ringway.as_deref()) {
+        Err(missing) => report.skip("idle", "ringway", &missing),
+        Ok(ringway) => report.measure_all(&cases, "ringway", || {
+            let without = ringway.run(&description(0))?;
+            let empty = memory_kib(without.backend_pid()?)?;
+            drop(without);
+            let host = ringway.run(&description(vifs))?;
+            let pid = host.backend_pid()?;
+            let cpu_percent = cpu_percent(pid, WATCHED)?;
+            let vifs = f64::from(u32::try_from(vifs)?);
+            Ok(vec![cpu_percent, (memory_kib(pid)? - empty) / vifs])
+        }),
+    }
+}
+
+/// A host with so many vifs, spread over guests.
+fn description(vifs: usize) -> String {
+    let mut text = "[host]\nnetwork = \"private\"\n".to_owned();
+    for (guest, first) in (0..vifs).step_by(VIFS_A_GUEST).enumerate() {
+        text += &format!("[[guest]]\nname = \"guest{guest}\"\nmemory-mib = {GUEST_MEMORY_MIB}\n");
+        text += &"[[guest.vif]]\nqueues = 1\n".repeat(VIFS_A_GUEST.min(vifs - first));
+    }
+    text
+}
+
+/// Time of the CPU that a process uses, all its threads together.
+fn cpu_percent(pid: u32, span: Duration) -> Result<f64> {
+    let used = || -> Result<Duration> {
+        let time = ringway_sys::process::cpu_time(pid)?;
+        Ok(time.user + time.system)
+    };
+    let (start, before) = (Instant::now(), used()?);
+    thread::sleep(span);
+    let during = used()?.saturating_sub(before);
+    Ok(during.as_secs_f64() * 100.0 / start.elapsed().as_secs_f64())
+}
+
+/// Memory of a process, with its share of what it shares with others.
+fn memory_kib(pid: u32) -> Result<f64> {
+    let file = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&file).with_context(|| file.clone())?;
+    pss_kib(&text).with_context(|| format!("no Pss in {file}"))
+}
+
+fn pss_kib(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_share_is_read_and_not_a_part_of_it() {
+        let text = "Rss:  900 kB\nPss_Anon:  5 kB\nPss:       123 kB\nPss_File:  7 kB\n";
+        assert_eq!(pss_kib(text), Some(123.0));
+        assert_eq!(pss_kib("Rss: 1 kB"), None);
+    }
+
+    #[test]
+    fn every_vif_is_described_once() {
+        let text = description(60);
+        assert_eq!(text.matches("[[guest.vif]]").count(), 60);
+        assert_eq!(text.matches("[[guest]]").count(), 3);
+        assert_eq!(description(0).matches("guest").count(), 0);
+    }
+
+    #[test]
+    fn our_own_costs_can_be_read() {
+        let pid = std::process::id();
+        assert!(memory_kib(pid).expect("smaps_rollup") > 0.0);
+        assert!(cpu_percent(pid, Duration::ZERO).expect("stat") >= 0.0);
+    }
+}
