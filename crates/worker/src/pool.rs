@@ -26,6 +26,8 @@ use crate::round::{Public, Worker, WorkerParts};
 pub(crate) enum Command<P> {
     /// A queue is about to come.
     Expect { id: SlotId },
+    /// It is not: it failed on its way.
+    Forget { id: SlotId },
     /// Here it is.
     Attach { attached: Box<Attached<P>> },
     /// Give one up; the answer is `None` if it is gone already.
@@ -161,7 +163,8 @@ impl<P: Port + Send + 'static> Workers<P> {
     /// Attaches all queues of a port at once. Their frames go where `forwarding` says.
     ///
     /// # Errors
-    /// Of kind `AlreadyExists` if the port has queues; what thread creation reports.
+    /// Of kind `AlreadyExists` if the port has queues, `InvalidInput` if there are more than 65535;
+    /// what thread creation reports.
     pub fn attach(
         &mut self,
         port: PortId,
@@ -171,11 +174,19 @@ impl<P: Port + Send + 'static> Workers<P> {
         if self.placed.iter().any(|placed| placed.port == port) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        if u16::try_from(queues.len()).is_err() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let mut attached = Vec::new();
         let count = queues.len();
-        for (index, queue) in queues.into_iter().enumerate() {
-            let index = u16::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
-            let worker = self.choose_worker(port, index, count)?;
+        for (index, queue) in (0..).zip(queues) {
+            let worker = match self.choose_worker(port, index, count) {
+                Ok(worker) => worker,
+                Err(error) => {
+                    self.withdraw(port);
+                    return Err(error);
+                }
+            };
             let id = self.take_slot(worker);
             let gauge = Arc::new(Gauge::default());
             let address = QueueAddress { worker, slot: id, gauge: Arc::clone(&gauge) };
@@ -204,13 +215,20 @@ impl<P: Port + Send + 'static> Workers<P> {
         Ok(())
     }
 
+    /// Undoes the placing of queues that no worker has got yet.
+    fn withdraw(&mut self, port: PortId) {
+        while let Some(position) = self.placed.iter().position(|placed| placed.port == port) {
+            let address = self.placed.remove(position).address;
+            self.give_slot(address.worker, address.slot);
+        }
+    }
+
     /// Takes all queues of a port back, in order of their numbers. A queue that had failed is not
     /// among them. Frames that waited to leave are lost.
     pub fn detach(&mut self, port: PortId) -> Vec<P> {
-        let (gone, kept) =
+        let (gone, kept): (Vec<Placed>, Vec<Placed>) =
             std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
         self.placed = kept;
-        let gone: Vec<Placed> = gone;
         self.publish();
         self.wait_until_seen();
         let mut pool = FramePool::new(Arc::clone(&self.budget));
@@ -221,6 +239,8 @@ impl<P: Port + Send + 'static> Workers<P> {
             self.give_slot(worker, placed.address.slot);
             ports.extend(attached.map(|attached| attached.into_port(&mut pool)));
         }
+        // Sources that these queues held may go on, and their workers may sleep.
+        self.threads.iter().for_each(|thread| thread.inbox.nudge());
         ports
     }
 
@@ -296,6 +316,9 @@ impl<P: Port + Send + 'static> Workers<P> {
         if let Some(attached) = attached {
             let attached = attached.moved_to(id, Instant::now());
             self.command(to, Command::Attach { attached });
+        } else {
+            // Otherwise its frames would gather for ever, or until another queue gets the slot.
+            self.command(to, Command::Forget { id });
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub(crate) struct Worker<P> {
     inbox: Arc<Inbox>,
     commands: Receiver<Command<P>>,
     reports: Reporter<P>,
-    directory: arc_swap::Cache<Arc<ArcSwap<Directory>>, Arc<Directory>>,
+    directory: Arc<ArcSwap<Directory>>,
     public: Arc<Public>,
     pool: FramePool,
     slots: Vec<Slot<P>>,
@@ -47,6 +47,8 @@ pub(crate) struct Worker<P> {
     backlogged: Vec<usize>,
     /// Workers that we have put parcels for since we last nudged them.
     mailed: Vec<bool>,
+    /// A queue of ours ended a hold since we last woke those who may sleep because of it.
+    has_relieved: bool,
     epoll: std::os::fd::OwnedFd,
     idle: Idle,
     started: Instant,
@@ -114,13 +116,14 @@ impl<P: Port> Worker<P> {
             inbox: parts.inbox,
             commands: parts.commands,
             reports: parts.reports,
-            directory: arc_swap::Cache::new(parts.directory),
+            directory: parts.directory,
             public: parts.public,
             pool: parts.pool,
             slots: Vec::new(),
             active: Vec::new(),
             backlogged: Vec::new(),
             mailed: Vec::new(),
+            has_relieved: false,
             epoll,
             idle: Idle::new(parts.polling),
             started: parts.started,
@@ -134,6 +137,9 @@ impl<P: Port> Worker<P> {
     pub(crate) fn run(mut self) {
         let mut rounds = 0_u32;
         let mut worked = false;
+        // Looks for a new one with a plain load; a count of references that all workers write in
+        // each round would be the one thing that they contend for.
+        let mut directories = arc_swap::Cache::new(Arc::clone(&self.directory));
         loop {
             let before = std::mem::replace(&mut self.now, Instant::now());
             if worked {
@@ -143,7 +149,7 @@ impl<P: Port> Worker<P> {
                 return;
             }
             rounds = rounds.wrapping_add(1);
-            worked = self.round();
+            worked = self.round(directories.load());
             if worked {
                 self.idle.worked();
                 if rounds % ROUNDS_PER_LOOK == 0 {
@@ -166,13 +172,12 @@ impl<P: Port> Worker<P> {
     }
 
     /// One pass over everything that has, or may have, work. True if there was any.
-    fn round(&mut self) -> bool {
-        let directory = Arc::clone(self.directory.load());
+    fn round(&mut self, directory: &Directory) -> bool {
         self.public.seen.store(directory.version, Ordering::Release);
         let mut worked = self.open_parcels();
         let mut position = 0;
         while let Some(&slot) = self.active.get(position) {
-            match self.take_in(slot, &directory) {
+            match self.take_in(slot, directory) {
                 Taken::Frames => {
                     worked = true;
                     position += 1;
@@ -183,8 +188,9 @@ impl<P: Port> Worker<P> {
                 }
             }
         }
-        worked |= self.send_out(&directory);
-        self.nudge_mailed(&directory);
+        worked |= self.send_out();
+        self.nudge_mailed(directory);
+        self.nudge_held();
         worked
     }
 
@@ -333,8 +339,8 @@ impl<P: Port> Worker<P> {
     }
 
     /// Sends what has gathered, queue by queue. True if anything moved.
-    fn send_out(&mut self, directory: &Directory) -> bool {
-        let (mut worked, mut relieved) = (false, false);
+    fn send_out(&mut self) -> bool {
+        let mut worked = false;
         let mut position = 0;
         while let Some(&slot) = self.backlogged.get(position) {
             let Some(attached) = self.slots[slot].attached() else {
@@ -344,7 +350,7 @@ impl<P: Port> Worker<P> {
             match attached.egress(&mut self.pool, self.now) {
                 Ok(egress) => {
                     worked |= egress.moved > 0;
-                    relieved |= egress.relieved;
+                    self.has_relieved |= egress.relieved;
                     if egress.left > 0 {
                         position += 1;
                     } else {
@@ -358,10 +364,18 @@ impl<P: Port> Worker<P> {
                 }
             }
         }
-        if relieved {
-            directory.inboxes.iter().for_each(|inbox| inbox.nudge());
-        }
         worked
+    }
+
+    /// Wakes workers that may sleep because a queue of ours held their sources.
+    fn nudge_held(&mut self) {
+        if !std::mem::take(&mut self.has_relieved) {
+            return;
+        }
+        // Orders the lowering of the pressure before the look at who is there: a worker that is
+        // newer than this round's directory, and saw the pressure, is in the one loaded here.
+        fence(Ordering::SeqCst);
+        self.directory.load().inboxes.iter().for_each(|inbox| inbox.nudge());
     }
 
     fn nudge_mailed(&mut self, directory: &Directory) {
@@ -428,6 +442,8 @@ impl<P: Port> Worker<P> {
                 Err(down) => {
                     self.active.swap_remove(position);
                     self.port_down(slot, down);
+                    // The next round tells those whom it held.
+                    pending = Pending::Work;
                 }
             }
         }
@@ -487,6 +503,7 @@ impl<P: Port> Worker<P> {
         let Some(attached) = self.take_out(slot) else { return };
         let (port_id, queue_index) = (attached.port_id, attached.queue_index);
         let port = attached.into_port(&mut self.pool);
+        self.has_relieved = true;
         self.reports.send(PortEvent { port_id, queue_index, port, down });
     }
 
@@ -507,6 +524,7 @@ impl<P: Port> Worker<P> {
                 Command::Expect { id } => {
                     *self.slot(id) = Slot::Expected { id, frames: FrameQueue::new() };
                 }
+                Command::Forget { id } => self.forget(id),
                 Command::Attach { attached } => self.attach(attached),
                 Command::Detach { id, reply } => {
                     // Frames that were put in for this queue before go with it.
@@ -534,13 +552,27 @@ impl<P: Port> Worker<P> {
         &mut self.slots[id.index]
     }
 
+    /// A queue that was expected does not come.
+    fn forget(&mut self, id: SlotId) {
+        let slot = self.slot(id);
+        if !matches!(slot, Slot::Expected { id: expected, .. } if *expected == id) {
+            return;
+        }
+        if let Slot::Expected { frames, .. } = std::mem::replace(slot, Slot::Empty) {
+            frames.into_iter().for_each(|frame| self.pool.recycle(frame));
+        }
+    }
+
     fn attach(&mut self, mut attached: Box<Attached<P>>) {
         // Frames in the inbox came after those that wait in the queue's own backlog.
         self.drain_inbox();
         let id = attached.id;
         let mut gathered = FrameQueue::new();
-        if let Slot::Expected { frames, .. } = self.slot(id) {
-            gathered = std::mem::take(frames);
+        match self.slot(id) {
+            Slot::Expected { id: expected, frames } if *expected == id => {
+                gathered = std::mem::take(frames);
+            }
+            _ => {}
         }
         if attached.waiting().frames > 0 {
             attached.begin_backlog(self.now);

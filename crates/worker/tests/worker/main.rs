@@ -1,4 +1,5 @@
 //! Workers with real threads, between ports whose far side is the test.
 
 mod double;
+mod failures;
 mod order;

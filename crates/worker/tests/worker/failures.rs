@@ -1,0 +1,150 @@
+//! Ports that fail or go: reported once, and nobody else suffers.
+
+use std::sync::Arc;
+
+use ringway_datapath::{PortDown, Probe};
+use ringway_switch::PortId;
+use ringway_worker::{Capture, Forwarding, Passage, Policy, PortEvent, Workers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::double::{FAILURE, TestPort, attachment, config, port, port_with};
+
+fn patch(to: u16) -> Forwarding {
+    Forwarding::Patch(PortId(to))
+}
+
+fn wait_for_event(workers: &mut Workers<TestPort>) -> PortEvent<TestPort> {
+    let timeout = Timespec { tv_sec: FAILURE.as_secs().try_into().unwrap(), tv_nsec: 0 };
+    let mut polled = [PollFd::new(&*workers, PollFlags::IN)];
+    assert_eq!(poll(&mut polled, Some(&timeout)), Ok(1), "no queue was reported");
+    workers.next_event().expect("an event was announced")
+}
+
+#[test]
+fn a_queue_that_fails_is_reported_once_and_the_others_go_on() {
+    let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+    let (ports, peers): (Vec<_>, Vec<_>) = (0..3).map(|_| port()).unzip();
+    let (sink, far) = port();
+    let queues = ports.into_iter().map(attachment).collect();
+    workers.attach(PortId(1), &patch(2), queues).expect("attached");
+    workers.attach(PortId(2), &patch(1), vec![attachment(sink)]).expect("attached");
+
+    peers[1].fail();
+    let event = wait_for_event(&mut workers);
+    assert_eq!((event.port_id, event.queue_index), (PortId(1), 1));
+    assert!(matches!(event.down, PortDown::Peer(_)));
+    // The port is back with its last clone of the far side.
+    drop(event.port);
+
+    peers[0].send_flow(1, 2, 0, 0, 100);
+    peers[2].send_flow(1, 2, 1, 0, 100);
+    far.wait_until("both other queues go on", |far| far.received == 200);
+    assert!(workers.next_event().is_none());
+    assert_eq!(workers.detach(PortId(1)).len(), 2);
+    assert!(workers.next_event().is_none());
+    assert!(workers.detach(PortId(1)).is_empty());
+}
+
+/// What ends a hold other than room.
+enum End {
+    Failure,
+    Detach,
+}
+
+/// A source on one worker is held by a sink on another one, which then goes. The source's worker
+/// sleeps at that moment, or is about to: the rounds differ in how long they wait before the end.
+fn hold_and_end(end: &End) {
+    for round in 0..200 {
+        let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+        let (sink, far) = port();
+        let (source, near) = port();
+        far.stand_still();
+        workers.attach(PortId(2), &patch(1), vec![attachment(sink)]).expect("attached");
+        workers.attach(PortId(1), &patch(2), vec![attachment(source)]).expect("attached");
+        near.send_flow(1, 2, 0, 0, 3000);
+        near.wait_until("some are under way", |near| near.script.len() < 3000);
+        for _ in 0..round {
+            std::thread::yield_now();
+        }
+        match end {
+            End::Failure => far.fail(),
+            End::Detach => assert_eq!(workers.detach(PortId(2)).len(), 1),
+        }
+        near.wait_until("all frames are taken in", |near| near.script.is_empty());
+    }
+}
+
+#[test]
+fn a_source_goes_on_when_the_queue_that_held_it_fails() {
+    hold_and_end(&End::Failure);
+}
+
+#[test]
+fn a_source_goes_on_when_the_port_that_held_it_is_detached() {
+    hold_and_end(&End::Detach);
+}
+
+#[test]
+fn frames_for_a_queue_that_failed_reach_nobody_else() {
+    let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+    let (source, near) = port();
+    let (sink, far) = port();
+    workers.attach(PortId(1), &patch(2), vec![attachment(source)]).expect("attached");
+    workers.attach(PortId(2), &patch(1), vec![attachment(sink)]).expect("attached");
+    far.fail();
+    let failed = wait_for_event(&mut workers);
+    assert_eq!(failed.port_id, PortId(2));
+    // To the worker that port 3 will be on.
+    assert!(workers.place(PortId(2), 0, 1));
+    near.send_flow(1, 2, 0, 0, 50);
+    near.wait_until("all frames are taken in", |near| near.script.is_empty());
+    assert!(workers.detach(PortId(2)).is_empty());
+
+    let (other, other_far) = port();
+    let (writer, writer_near) = port();
+    workers.attach(PortId(3), &patch(4), vec![attachment(other)]).expect("attached");
+    workers.attach(PortId(4), &patch(3), vec![attachment(writer)]).expect("attached");
+    writer_near.send_flow(4, 3, 9, 0, 1);
+    other_far.wait_until("its own frame came", |far| far.expected[9] == 1);
+    assert_eq!(other_far.far().received, 1);
+}
+
+#[test]
+fn a_capture_sees_both_directions_and_ends_with_its_port() {
+    let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+    let (left, left_far) = port();
+    let (right, right_far) = port();
+    workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
+    workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
+    let capture = Arc::new(Capture::new(64));
+    assert!(workers.capture(PortId(1), &capture));
+    assert!(!workers.capture(PortId(3), &capture));
+    // Moving a queue waits for its workers, which then have obeyed what was asked before; and a
+    // capture goes with its queue.
+    assert!(workers.place(PortId(1), 0, 0));
+    left_far.send_flow(1, 2, 0, 0, 5);
+    right_far.wait_until("frames from the left", |far| far.received == 5);
+    right_far.send_flow(2, 1, 1, 0, 7);
+    left_far.wait_until("frames from the right", |far| far.received == 7);
+    let copies: Vec<_> = std::iter::from_fn(|| capture.next()).collect();
+    let count = |passage| copies.iter().filter(|copy| copy.passage == passage).count();
+    assert_eq!((count(Passage::Ingress), count(Passage::Egress)), (5, 7));
+    assert!(copies.iter().all(|copy| copy.len == 60 && copy.bytes.len() == 60));
+    assert!(capture.is_open());
+    workers.detach(PortId(1));
+    assert!(!capture.is_open());
+    assert_eq!(capture.lost(), 0);
+}
+
+#[test]
+fn a_port_with_a_descriptor_that_tells_all_is_served_too() {
+    let mut workers = Workers::start(config(1, Policy::Balanced)).expect("threads can be made");
+    let (left, near) = port_with(Probe::SystemCall);
+    let (right, far) = port();
+    workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
+    workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
+    for burst in 0..10 {
+        near.send_flow(1, 2, 0, burst * 100, 100);
+        far.wait_until("a burst", |far| far.received == u64::from(burst + 1) * 100);
+    }
+}
