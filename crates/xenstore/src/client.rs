@@ -4,7 +4,7 @@
 //! [`Client::next_watch`] takes them. A control loop polls the client's descriptor and then takes
 //! events until there are none.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,8 +18,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::permissions::Permissions;
 
-/// Watch events that are kept for a caller that does not take them.
-const EVENTS_MAX: usize = 4096;
+/// Watch events that are kept for a caller that does not take them: a backend that finds a thousand
+/// vifs makes a dozen for each before it looks at one.
+const EVENTS_MAX: usize = 1 << 16;
 /// How often a transaction is run again after a conflict before the caller is told.
 const TRANSACTION_ATTEMPTS_MAX: usize = 64;
 /// Parts that a directory may be read in. The stock daemon's limits allow for fewer.
@@ -35,11 +36,13 @@ pub struct Client {
     stream: File,
     input: Vec<u8>,
     events: VecDeque<WatchEvent>,
+    /// What is in `events`.
+    kept: HashSet<WatchEvent>,
     last_request: u32,
 }
 
 /// Something watched has changed, or a watch was just set.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WatchEvent {
     /// The node that changed; relative if the watch is.
     pub path: String,
@@ -79,7 +82,13 @@ impl Client {
     /// Uses any blocking descriptor that carries the protocol, such as `/dev/xen/xenbus`.
     pub fn from_fd(fd: OwnedFd) -> Client {
         let stream = File::from(fd);
-        Client { stream, input: Vec::new(), events: VecDeque::new(), last_request: 0 }
+        Client {
+            stream,
+            input: Vec::new(),
+            events: VecDeque::new(),
+            kept: HashSet::new(),
+            last_request: 0,
+        }
     }
 
     /// The value of a node as text, or `None` if there is no such node.
@@ -215,14 +224,20 @@ impl Client {
     /// # Errors
     /// Of kind `UnexpectedEof` when the store is gone.
     pub fn next_watch(&mut self) -> io::Result<Option<WatchEvent>> {
-        // At most one message's worth of reads per event: more is for the next call.
-        while self.events.is_empty() && self.is_readable()? {
-            self.receive()?;
+        loop {
+            // First what came together with an earlier reply: the socket does not tell of it again.
             if let Some((header, _)) = self.next_reply()? {
                 return Err(broken(&format!("a reply to request {}, not asked", header.req_id)));
             }
+            if let Some(event) = self.events.pop_front() {
+                self.kept.remove(&event);
+                return Ok(Some(event));
+            }
+            if !self.is_readable()? {
+                return Ok(None);
+            }
+            self.receive()?;
         }
-        Ok(self.events.pop_front())
     }
 
     /// Requests that belong to no transaction.
@@ -285,12 +300,13 @@ impl Client {
             return Err(broken("a watch event without path and token"));
         };
         let event = WatchEvent { path: path.to_owned(), token: token.to_owned() };
-        if self.events.contains(&event) {
+        if self.kept.contains(&event) {
             return Ok(());
         }
         if self.events.len() >= EVENTS_MAX {
             return Err(broken(&format!("more than {EVENTS_MAX} watch events nobody takes")));
         }
+        self.kept.insert(event.clone());
         self.events.push_back(event);
         Ok(())
     }
@@ -499,4 +515,36 @@ fn gone_or(error: io::Error) -> io::Error {
 
 fn broken(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("XenStore sent {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn message(op: Op, req_id: u32, payload: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(payload.len()).expect("a test's payload is short");
+        let header = SockMsg { kind: op.number(), req_id, tx_id: 0, len };
+        [header.as_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn an_event_that_came_with_a_reply_is_found_without_another_byte() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        let store = std::thread::spawn(move || {
+            let mut request = [0; SOCKMSG_LEN + 3];
+            theirs.read_exact(&mut request).expect("the request for /a");
+            let reply = message(Op::Read, 1, b"value");
+            let event = message(Op::WatchEvent, 0, b"/b\0token\0");
+            theirs.write_all(&[reply, event].concat()).expect("both at once");
+            theirs
+        });
+        let mut client = Client::from_stream(ours);
+        assert_eq!(client.read("/a").expect("a reply").as_deref(), Some("value"));
+        let event = client.next_watch().expect("no error").expect("the event is in the client");
+        assert_eq!((event.path.as_str(), event.token.as_str()), ("/b", "token"));
+        assert_eq!(client.next_watch().expect("no error"), None);
+        drop(store.join().expect("the store ends"));
+    }
 }
