@@ -19,7 +19,7 @@ demo: install ## guests, switch and real traffic between them on this machine
 test: install ## build everything and run every test, as root or in a user namespace
 	$(CARGO) xtask ci
 
-bench: install ## the data path beside its peers: rates, latency, instructions, idle cost
+bench: ## the data path beside its peers: rates, latency, instructions, idle cost
 	scripts/install-packages bench
 	$(CARGO) build --release --package ringway --package ringway-bench
 	target/release/ringway-bench $(BENCH_ARGS)
