@@ -1,5 +1,7 @@
 //! What a worker does, round after round.
 
+mod delivery;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -9,19 +11,15 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use ringway_datapath::{
-    BATCH, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe,
-};
-use ringway_steering::queue_of;
-use ringway_switch::{PortId, Ticks, Verdict};
+use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe};
+use ringway_switch::{Ticks, Verdict};
 use rustix::event::epoll;
 
 use crate::attached::Attached;
-use crate::capture::Passage;
-use crate::directory::{Directory, Forwarding, SlotId};
-use crate::gauge::STALL;
+use crate::directory::{Directory, SlotId};
+use crate::gauge::{Gauge, STALL};
 use crate::idle::{Idle, Polling};
-use crate::inbox::{Inbox, Parcel};
+use crate::inbox::Inbox;
 use crate::pool::{Command, PortEvent, Reporter};
 
 /// Busy rounds between looks at the descriptors of queues that sleep.
@@ -46,8 +44,8 @@ pub(crate) struct Worker<P> {
     slots: Vec<Slot<P>>,
     active: Vec<usize>,
     backlogged: Vec<usize>,
-    /// Workers that we have put parcels for since we last nudged them.
-    mailed: Vec<bool>,
+    /// By worker: parcels that we have put in since we last nudged it.
+    mailed: Vec<usize>,
     /// A queue of ours ended a hold since we last woke those who may sleep because of it.
     has_relieved: bool,
     epoll: std::os::fd::OwnedFd,
@@ -79,6 +77,7 @@ enum Slot<P> {
     Expected {
         id: SlotId,
         frames: FrameQueue,
+        gauge: Arc<Gauge>,
     },
     Taken(Box<Attached<P>>),
 }
@@ -168,6 +167,10 @@ impl<P: Port> Worker<P> {
                 }
             }
         }
+        // Where room is short, the first to be served gets it: each in its turn.
+        if self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
         worked |= self.send_out();
         self.nudge_mailed(directory);
         self.nudge_held();
@@ -180,14 +183,21 @@ impl<P: Port> Worker<P> {
         if attached.is_held() {
             return Taken::Nothing;
         }
-        let taken = attached.port.ingress(&mut self.pool, &mut self.batch);
-        let count = self.batch.len();
-        if count > 0 {
-            attached.gauge.add_load(u64::try_from(count).unwrap_or(u64::MAX));
-            attached.show(Passage::Ingress, &self.batch);
-            let mut batch = std::mem::take(&mut self.batch);
-            self.forward(slot, &mut batch, directory);
-            self.batch = batch;
+        let mut frames = std::mem::take(&mut attached.kept);
+        let mut taken = Ok(());
+        if frames.is_empty() {
+            taken = attached.port.ingress(&mut self.pool, &mut self.batch);
+            if !self.batch.is_empty() {
+                let ticks = ticks(self.now.duration_since(self.started));
+                attached.classify(&self.batch, &mut self.verdicts, ticks);
+                frames.extend(self.batch.drain(..).zip(self.verdicts.drain(..)));
+            }
+        }
+        let count = frames.len();
+        self.forward(slot, &mut frames, directory);
+        if let Some(attached) = self.slots[slot].attached() {
+            // Its memory is kept as well.
+            attached.kept = frames;
         }
         if let Err(down) = taken {
             self.port_down(slot, down);
@@ -206,99 +216,6 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    fn forward(&mut self, slot: usize, batch: &mut FrameBatch, directory: &Directory) {
-        let Some(source) = self.slots[slot].attached() else { return };
-        match &source.forwarding {
-            Forwarding::Patch(to) => {
-                let to = *to;
-                for frame in batch.drain(..) {
-                    self.deliver(frame, to, slot, directory);
-                }
-            }
-            Forwarding::Switch(switch) => {
-                let ticks = ticks(self.now.duration_since(self.started));
-                let (from, switch) = (source.port_id, Arc::clone(switch));
-                let mut verdicts = std::mem::take(&mut self.verdicts);
-                switch.classify(from, batch, ticks, &mut source.flood, &mut verdicts);
-                for (frame, verdict) in batch.drain(..).zip(verdicts.drain(..)) {
-                    match verdict {
-                        Verdict::Unicast(to) => self.deliver(frame, to, slot, directory),
-                        Verdict::Flood => self.flood(frame, from, slot, directory),
-                        Verdict::Drop(reason) => self.discard(frame, reason, slot),
-                    }
-                }
-                self.verdicts = verdicts;
-            }
-        }
-    }
-
-    /// Copies a frame to every port but the one it came from.
-    fn flood(&mut self, frame: Frame, from: PortId, source: usize, directory: &Directory) {
-        let ports = (0..).map(PortId).zip(&directory.ports);
-        for (to, _) in ports.filter(|(port, queues)| *port != from && !queues.is_empty()) {
-            match self.pool.take(frame.len()) {
-                Some(mut copy) => {
-                    copy.bytes_mut().copy_from_slice(frame.bytes());
-                    copy.offload = frame.offload;
-                    copy.flow = frame.flow;
-                    self.deliver(copy, to, source, directory);
-                }
-                None => self.count_drop(DropReason::NoBuffer, source),
-            }
-        }
-        self.pool.recycle(frame);
-    }
-
-    /// Gives a frame to the queue of `to` that its flow belongs to.
-    fn deliver(&mut self, mut frame: Frame, to: PortId, source: usize, directory: &Directory) {
-        let queues = directory.queues(to);
-        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        let queue = match count {
-            0 => return self.discard(frame, DropReason::NoRoute, source),
-            1 => 0,
-            _ => {
-                frame.flow = ringway_steering::flow_hash(frame.bytes());
-                usize::from(queue_of(frame.flow, count).0)
-            }
-        };
-        let address = &queues[queue];
-        if address.gauge.has_pressure() {
-            if let Some(source) = self.slots[source].attached() {
-                source.held_by = Some(Arc::clone(&address.gauge));
-            }
-        }
-        if address.worker == self.number {
-            self.enqueue(frame, address.slot);
-        } else {
-            let parcel = Parcel { to: address.slot, frame };
-            match directory.inboxes[address.worker].push(parcel) {
-                Ok(()) => {
-                    if self.mailed.len() <= address.worker {
-                        self.mailed.resize(address.worker + 1, false);
-                    }
-                    self.mailed[address.worker] = true;
-                }
-                Err(frame) => self.discard(frame, DropReason::MailboxFull, source),
-            }
-        }
-    }
-
-    /// Puts a frame into the backlog of a queue of ours.
-    fn enqueue(&mut self, frame: Frame, to: SlotId) {
-        match self.slots.get_mut(to.index) {
-            Some(Slot::Expected { id, frames }) if *id == to => frames.push_back(frame),
-            Some(Slot::Taken(attached)) if attached.id == to => {
-                attached.enqueue(frame, &mut self.pool);
-                if !attached.has_backlog {
-                    attached.begin_backlog(self.now);
-                    self.backlogged.push(to.index);
-                }
-            }
-            // Detached since the sender looked; as if it had been a moment later.
-            _ => self.pool.recycle(frame),
-        }
-    }
-
     fn open_parcels(&mut self) -> bool {
         let mut opened = false;
         for _ in 0..PARCELS_PER_ROUND {
@@ -306,6 +223,7 @@ impl<P: Port> Worker<P> {
             opened = true;
             self.enqueue(parcel.frame, parcel.to);
         }
+        self.has_relieved |= self.inbox.relieve();
         opened
     }
 
@@ -360,20 +278,10 @@ impl<P: Port> Worker<P> {
 
     fn nudge_mailed(&mut self, directory: &Directory) {
         for (inbox, mailed) in directory.inboxes.iter().zip(&mut self.mailed) {
-            if std::mem::take(mailed) {
+            if std::mem::take(mailed) > 0 {
+                inbox.measure();
                 inbox.nudge();
             }
-        }
-    }
-
-    fn discard(&mut self, frame: Frame, reason: DropReason, source: usize) {
-        self.count_drop(reason, source);
-        self.pool.recycle(frame);
-    }
-
-    fn count_drop(&mut self, reason: DropReason, source: usize) {
-        if let Some(attached) = self.slots[source].attached() {
-            attached.counters.dropped.count(reason, 1);
         }
     }
 
@@ -406,7 +314,13 @@ impl<P: Port> Worker<P> {
                 self.active.swap_remove(position);
                 continue;
             };
-            if attached.is_held() {
+            if let Some(gauge) = attached.holder() {
+                gauge.await_relief();
+                position += 1;
+                continue;
+            }
+            if !attached.kept.is_empty() {
+                pending = Pending::Work;
                 position += 1;
                 continue;
             }
@@ -501,8 +415,8 @@ impl<P: Port> Worker<P> {
     fn obey(&mut self) -> Next {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Expect { id } => {
-                    *self.slot(id) = Slot::Expected { id, frames: FrameQueue::new() };
+                Command::Expect { id, gauge } => {
+                    *self.slot(id) = Slot::Expected { id, frames: FrameQueue::new(), gauge };
                 }
                 Command::Forget { id } => self.forget(id),
                 Command::Attach { attached } => self.attach(attached),
@@ -518,6 +432,9 @@ impl<P: Port> Worker<P> {
                     if let Some(here) = self.slot(id).attached().filter(|here| here.id == id) {
                         here.capture = Some(capture);
                     }
+                }
+                Command::Answer { reply } => {
+                    let _ = reply.send(());
                 }
                 Command::Stop => return Next::Stop,
             }
@@ -538,7 +455,8 @@ impl<P: Port> Worker<P> {
         if !matches!(slot, Slot::Expected { id: expected, .. } if *expected == id) {
             return;
         }
-        if let Slot::Expected { frames, .. } = std::mem::replace(slot, Slot::Empty) {
+        if let Slot::Expected { frames, gauge, .. } = std::mem::replace(slot, Slot::Empty) {
+            self.has_relieved |= gauge.lower_ahead();
             frames.into_iter().for_each(|frame| self.pool.recycle(frame));
         }
     }
@@ -549,7 +467,7 @@ impl<P: Port> Worker<P> {
         let id = attached.id;
         let mut gathered = FrameQueue::new();
         match self.slot(id) {
-            Slot::Expected { id: expected, frames } if *expected == id => {
+            Slot::Expected { id: expected, frames, .. } if *expected == id => {
                 gathered = std::mem::take(frames);
             }
             _ => {}
@@ -572,6 +490,9 @@ impl<P: Port> Worker<P> {
         *self.slot(id) = Slot::Taken(attached);
         for frame in gathered {
             self.enqueue(frame, id);
+        }
+        if let Some(attached) = self.slots[id.index].attached() {
+            self.has_relieved |= attached.gauge.lower_ahead();
         }
         match watched {
             Ok(()) => self.activate(id.index),

@@ -3,3 +3,4 @@
 mod double;
 mod failures;
 mod order;
+mod placing;

@@ -2,8 +2,11 @@
 //! ports that come and go.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::double::{LEN_MIN, Peer, Scripted, TestPort, attachment, config, mac, port};
+use crate::double::{
+    FAILURE, Far, LEN_MIN, Peer, Scripted, TestPort, attachment, config, mac, port,
+};
 use fastrand::Rng;
 use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
@@ -68,8 +71,12 @@ impl Station {
         self.sent.iter().any(|&sent| sent < FRAMES)
     }
 
+    /// Frames of others than visitors.
     fn received(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.far().received).sum()
+        let of_flows = |far: &Far| -> u64 {
+            far.expected[..usize::from(VISITING)].iter().copied().map(u64::from).sum()
+        };
+        self.queues.iter().map(|queue| of_flows(&queue.far())).sum()
     }
 }
 
@@ -98,9 +105,14 @@ fn check(stations: &[Station]) {
     for station in stations {
         for queue in &station.queues {
             assert_eq!(queue.far().reordered, 0, "frames of a flow came out of order");
+            let lost: u64 = queue.far().missing[..usize::from(VISITING)].iter().sum();
+            assert_eq!(lost, 0, "frames were lost, though all queues drained");
         }
     }
-    assert!(stations.iter().map(Station::received).sum::<u64>() > 0);
+    for (sent, station) in stations.iter().flat_map(|station| station.sent.iter().zip([station; 3]))
+    {
+        assert_eq!(*sent, FRAMES, "station {} sends all", station.number);
+    }
 }
 
 fn wait_for_all(stations: &[Station]) {
@@ -108,6 +120,13 @@ fn wait_for_all(stations: &[Station]) {
         for queue in &station.queues {
             queue.wait_until("all frames are taken in", |far| far.script.is_empty());
         }
+    }
+    let sent = |station: &Station| u64::from(station.sent.iter().sum::<u32>());
+    let sent: u64 = stations.iter().map(sent).sum();
+    let deadline = Instant::now() + FAILURE;
+    while stations.iter().map(Station::received).sum::<u64>() < sent {
+        assert!(Instant::now() < deadline, "frames were lost, though all queues drained");
+        std::thread::yield_now();
     }
 }
 
