@@ -4,3 +4,4 @@ mod double;
 mod failures;
 mod order;
 mod placing;
+mod pressure;

@@ -8,6 +8,7 @@ use crate::double::{
     FAILURE, Far, LEN_MIN, Peer, Scripted, TestPort, attachment, config, mac, port,
 };
 use fastrand::Rng;
+use ringway_datapath::headers::MacAddr;
 use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
 
@@ -80,7 +81,7 @@ impl Station {
     }
 }
 
-fn switch(seed: u64) -> Arc<Switch> {
+pub(crate) fn switch(seed: u64) -> Arc<Switch> {
     Arc::new(Switch::new(SwitchConfig {
         fdb_entries_max: 1024,
         ports_max: 64,
@@ -89,6 +90,11 @@ fn switch(seed: u64) -> Arc<Switch> {
         flood: FloodLimit::NONE,
         hash_seed: seed,
     }))
+}
+
+/// Has the switch know where a station is.
+pub(crate) fn learn(switch: &Switch, number: u8) {
+    switch.fdb().learn(MacAddr(mac(number)), PortId(number.into()), Ticks(0));
 }
 
 /// Moves a random queue of the first `ports` ports to a random worker.
@@ -139,11 +145,7 @@ fn switched_flows_stay_in_order_while_queues_move() {
         let switch = switch(seed.0);
         for number in 1..=5 {
             // Known beforehand, so that nothing is flooded, which would be counted twice.
-            switch.fdb().learn(
-                ringway_datapath::headers::MacAddr(mac(number)),
-                PortId(number.into()),
-                Ticks(0),
-            );
+            learn(&switch, number);
         }
         let forwarding = Forwarding::Switch(switch);
         let mut stations: Vec<Station> =
