@@ -115,6 +115,7 @@ impl AsMut<[u8]> for Frame {
 /// How much memory the pools of one process may take, and the spare buffers they exchange.
 #[derive(Debug)]
 pub struct PoolBudget {
+    bytes: usize,
     bytes_left: AtomicUsize,
     small: ArrayQueue<SmallBuffer>,
     large: ArrayQueue<LargeBuffer>,
@@ -127,6 +128,7 @@ impl PoolBudget {
     /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Arc<PoolBudget> {
         Arc::new(PoolBudget {
+            bytes,
             bytes_left: AtomicUsize::new(bytes),
             small: ArrayQueue::new(Self::DEPOT_LEN),
             large: ArrayQueue::new(Self::DEPOT_LEN),
@@ -159,20 +161,28 @@ pub struct FramePool {
     budget: Arc<PoolBudget>,
     small: Vec<SmallBuffer>,
     large: Vec<LargeBuffer>,
+    /// Free buffers of each size to keep.
+    keep_small: usize,
+    keep_large: usize,
     was_short: bool,
 }
 
 impl FramePool {
-    /// Free small buffers that a worker keeps to itself: 1 MiB.
-    const KEEP: usize = 512;
-    /// The same for large ones: 2 MiB. What a worker keeps while it sleeps, nobody else has.
+    /// Free small buffers that a worker keeps to itself at most: 1 MiB.
+    const KEEP_SMALL: usize = 512;
+    /// The same for large ones: 2 MiB.
     const KEEP_LARGE: usize = 32;
+    /// The part of the budget, by size of buffer, that a worker keeps at most: what it keeps while
+    /// it sleeps, nobody else has.
+    const KEEP_PART: usize = 32;
 
     /// An empty pool on a shared budget.
     pub fn new(budget: Arc<PoolBudget>) -> FramePool {
-        let small = Vec::with_capacity(Self::KEEP);
-        let large = Vec::with_capacity(Self::KEEP_LARGE);
-        FramePool { budget, small, large, was_short: false }
+        let part = budget.bytes / Self::KEEP_PART;
+        let keep_small = (part / SMALL_LEN).min(Self::KEEP_SMALL);
+        let keep_large = (part / LARGE_LEN).min(Self::KEEP_LARGE);
+        let (small, large) = (Vec::with_capacity(keep_small), Vec::with_capacity(keep_large));
+        FramePool { budget, small, large, keep_small, keep_large, was_short: false }
     }
 
     /// Whether a buffer was refused for want of memory since the last call: a port that took
@@ -202,8 +212,8 @@ impl FramePool {
     /// Takes a frame's buffer back.
     pub fn recycle(&mut self, frame: Frame) {
         match frame.buffer {
-            Buffer::Small(buffer) if self.small.len() < Self::KEEP => self.small.push(buffer),
-            Buffer::Large(buffer) if self.large.len() < Self::KEEP_LARGE => self.large.push(buffer),
+            Buffer::Small(buffer) if self.small.len() < self.keep_small => self.small.push(buffer),
+            Buffer::Large(buffer) if self.large.len() < self.keep_large => self.large.push(buffer),
             Buffer::Small(buffer) => {
                 if self.budget.small.push(buffer).is_err() {
                     self.budget.give(SMALL_LEN);
