@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{
-    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Port, PortDown,
+    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Port, PortDown, Probe,
     QueueCounters, segment,
 };
 use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
@@ -177,6 +177,12 @@ impl<P: Port> Attached<P> {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
+    }
+
+    /// Whether its backlog has to be looked at again without an event: until it counts as stalled,
+    /// and always for a port that has no event for room.
+    pub(crate) fn has_clock(&self) -> bool {
+        !self.is_stalled || self.port.probe() == Probe::SystemCall
     }
 
     /// How much waits to leave here.

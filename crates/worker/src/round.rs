@@ -28,6 +28,8 @@ const ROUNDS_PER_LOOK: u32 = 16;
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
 /// Descriptors handled per look.
 const EVENTS_MAX: usize = 64;
+/// How long to wait for buffers that other workers have.
+const SHORTAGE: Duration = Duration::from_millis(1);
 /// Epoll's number for the inbox; slots count from 0.
 const INBOX: u64 = u64::MAX;
 
@@ -48,6 +50,8 @@ pub(crate) struct Worker<P> {
     mailed: Vec<usize>,
     /// A queue of ours ended a hold since we last woke those who may sleep because of it.
     has_relieved: bool,
+    /// The pool had no buffer in this round: what was not taken in is still there.
+    is_short: bool,
     epoll: std::os::fd::OwnedFd,
     idle: Idle,
     started: Instant,
@@ -115,6 +119,7 @@ impl<P: Port> Worker<P> {
             backlogged: Vec::new(),
             mailed: Vec::new(),
             has_relieved: false,
+            is_short: false,
             epoll,
             idle: Idle::new(parts.polling),
             started: parts.started,
@@ -141,6 +146,8 @@ impl<P: Port> Worker<P> {
                 if rounds % ROUNDS_PER_LOOK == 0 {
                     self.look(Duration::ZERO);
                 }
+            } else if self.is_short {
+                self.wait_for_memory();
             } else if self.idle.keeps_polling(self.now) {
                 self.look(Duration::ZERO);
                 std::hint::spin_loop();
@@ -153,6 +160,7 @@ impl<P: Port> Worker<P> {
     /// One pass over everything that has, or may have, work. True if there was any.
     fn round(&mut self, directory: &Directory) -> bool {
         self.seen.store(directory.version, Ordering::Release);
+        self.is_short = false;
         let mut worked = self.open_parcels();
         let mut position = 0;
         while let Some(&slot) = self.active.get(position) {
@@ -187,6 +195,7 @@ impl<P: Port> Worker<P> {
         let mut taken = Ok(());
         if frames.is_empty() {
             taken = attached.port.ingress(&mut self.pool, &mut self.batch);
+            self.is_short |= self.pool.take_shortage();
             if !self.batch.is_empty() {
                 let ticks = ticks(self.now.duration_since(self.started));
                 attached.classify(&self.batch, &mut self.verdicts, ticks);
@@ -207,10 +216,20 @@ impl<P: Port> Worker<P> {
             return Taken::Frames;
         }
         match self.slots[slot].attached() {
-            Some(attached) if attached.port.probe() == Probe::SystemCall => {
-                // Its descriptor is edge-triggered and was just found empty, so it will wake us.
-                attached.is_active = false;
-                Taken::Gone
+            Some(attached) if attached.port.probe() == Probe::SystemCall && !self.is_short => {
+                match attached.port.arm() {
+                    // Its descriptor is edge-triggered and was just found empty: it will wake us.
+                    Ok(Pending::Nothing) => {
+                        attached.is_active = false;
+                        Taken::Gone
+                    }
+                    // Nothing of what came was good, and there is more.
+                    Ok(Pending::Work) => Taken::Frames,
+                    Err(down) => {
+                        self.port_down(slot, down);
+                        Taken::Gone
+                    }
+                }
             }
             _ => Taken::Nothing,
         }
@@ -285,6 +304,15 @@ impl<P: Port> Worker<P> {
         }
     }
 
+    /// Waits a little where there is work but no buffer: they come back with our own events, or
+    /// from another worker, which does not know that we wait.
+    fn wait_for_memory(&mut self) {
+        if self.inbox.prepare_sleep() {
+            self.wait(Some(SHORTAGE));
+            self.inbox.awake();
+        }
+    }
+
     /// Arms every queue, makes sure that nothing came meanwhile, and waits.
     fn sleep(&mut self) {
         if self.arm_all() == Pending::Work || !self.inbox.prepare_sleep() {
@@ -298,7 +326,11 @@ impl<P: Port> Worker<P> {
             self.inbox.awake();
             return;
         }
-        let timeout = if self.backlogged.is_empty() { None } else { Some(STALL) };
+        // One that has stalled wakes us when it has room; only the others have a clock to watch.
+        let slots = &mut self.slots;
+        let is_timed =
+            |slot: &usize| slots[*slot].attached().is_some_and(|attached| attached.has_clock());
+        let timeout = self.backlogged.iter().any(is_timed).then_some(STALL);
         let before = Instant::now();
         self.wait(timeout);
         self.inbox.awake();
@@ -344,7 +376,18 @@ impl<P: Port> Worker<P> {
         for position in 0..self.backlogged.len() {
             let slot = self.backlogged[position];
             let Some(attached) = self.slots[slot].attached() else { continue };
-            if matches!(attached.port.arm(), Ok(Pending::Work)) {
+            if !matches!(attached.port.arm(), Ok(Pending::Work)) {
+                continue;
+            }
+            // While it is held, frames that could enter are no reason to stay awake; room is.
+            let is_room = match attached.is_held() {
+                true => attached.egress(&mut self.pool, self.now).map_or(true, |sent| {
+                    self.has_relieved |= sent.relieved;
+                    sent.moved > 0 || sent.relieved
+                }),
+                false => true,
+            };
+            if is_room {
                 pending = Pending::Work;
                 self.activate(slot);
             }

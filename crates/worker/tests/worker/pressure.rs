@@ -138,7 +138,8 @@ fn a_broadcast_reaches_every_other_port_once() {
         peer.wait_until("all broadcasts", |far| far.received >= 1000);
     }
     for peer in &peers[1..] {
-        assert_eq!((peer.far().received, peer.far().reordered), (1000, 0));
+        let far = peer.far();
+        assert_eq!((far.received, far.reordered), (1000, 0));
     }
     assert_eq!(peers[0].far().received, 0);
 }
