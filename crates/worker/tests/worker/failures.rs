@@ -152,7 +152,7 @@ fn a_port_with_a_descriptor_that_tells_all_is_served_too() {
 #[test]
 fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
     // Less than a few queues that stand still could keep: a leak would end all traffic.
-    let little = WorkersConfig { frame_memory: 1 << 20, ..config(2, Policy::Static) };
+    let little = WorkersConfig { frame_memory: 128 << 10, ..config(2, Policy::Static) };
     let mut workers = Workers::start(little).expect("threads can be made");
     for probe in [Probe::Memory, Probe::SystemCall].repeat(20) {
         let (source, near) = port_with(probe);
