@@ -16,8 +16,9 @@ pub const LOW: Backlog = Backlog { frames: 32, bytes: 256 << 10 };
 /// Backlog at which frames are dropped: above [`HIGH`] by what may have been in the owner's inbox
 /// when the mark was reached (256 frames of 64 KiB), and what other workers add before they see it.
 pub const LIMIT: Backlog = Backlog { frames: 1024, bytes: 24 << 20 };
-/// How long a queue may stand still before it counts as stalled.
-pub const STALL: Duration = Duration::from_millis(10);
+/// How long a queue may stand still before it counts as stalled: longer than a busy host keeps a
+/// guest from running.
+pub const STALL: Duration = Duration::from_millis(50);
 
 /// An amount of waiting frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
