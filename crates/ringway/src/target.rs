@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::host::{default_dir, read_description};
@@ -84,10 +83,4 @@ impl Target {
 
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
-/// Prints for scripts.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
 }

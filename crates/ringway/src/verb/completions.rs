@@ -1,7 +1,6 @@
 //! `ringway completions` and `ringway man`: what a shell and man(1) want to know of us.
 
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -9,6 +8,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
+use crate::output::print;
 
 /// Print completions for a shell
 #[derive(Debug, Args)]
@@ -24,8 +24,11 @@ pub(crate) struct Man {
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: &Completions) {
-    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut io::stdout());
+pub(crate) fn run(args: &Completions) -> Result<()> {
+    // Not straight to standard output, because a write that fails would be a panic there.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut script);
+    print(&String::from_utf8_lossy(&script))
 }
 
 pub(crate) fn run_man(args: &Man) -> Result<()> {

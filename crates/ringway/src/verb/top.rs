@@ -12,6 +12,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
+use crate::output::print;
 use crate::rates::{self, Look, QueueRate};
 use crate::stop::Stop;
 use crate::target::Target;
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Top) -> Result<()> {
     if args.once {
         if !stop.wait(interval)? {
             view.renew(&before, &look(&args.target)?);
-            print!("{}\n{}", view.summary, rate_table(&view.rates));
+            print(&format!("{}\n{}", view.summary, rate_table(&view.rates)))?;
         }
         return Ok(());
     }

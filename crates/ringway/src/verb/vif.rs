@@ -6,10 +6,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{BackendRequest, VifStatus};
 
+use crate::output::{print, print_json};
 use crate::rates::{self, Look};
 use crate::stop::Stop;
 use crate::table;
-use crate::target::{Target, print_json};
+use crate::target::Target;
 
 /// Vifs: their state and counters per queue; change what a guest may ask for.
 #[derive(Debug, Args)]
@@ -132,8 +133,7 @@ fn list(args: &List) -> Result<()> {
             vif.error.unwrap_or_else(dash),
         ]
     });
-    print!("{}", table::render(&head, rows));
-    Ok(())
+    print(&table::render(&head, rows))
 }
 
 fn show(args: &ShowOne) -> Result<()> {
@@ -142,6 +142,7 @@ fn show(args: &ShowOne) -> Result<()> {
     if args.json {
         return print_json(&vif);
     }
+    let mut text = String::new();
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
@@ -155,11 +156,9 @@ fn show(args: &ShowOne) -> Result<()> {
         ("offloads", &offloads),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
-        println!("{key:12} {value}");
+        text += &format!("{key:12} {value}\n");
     }
-    println!();
-    print!("{}", counters(&[vif]));
-    Ok(())
+    print(&(text + "\n" + &counters(&[vif])))
 }
 
 fn stats(args: &Stats) -> Result<()> {
@@ -167,8 +166,7 @@ fn stats(args: &Stats) -> Result<()> {
     if args.json {
         return print_json(&vifs);
     }
-    print!("{}", counters(&vifs));
-    Ok(())
+    print(&counters(&vifs))
 }
 
 /// A table of what each queue has counted.
@@ -217,9 +215,9 @@ fn watch(args: &Stats) -> Result<()> {
         let mut rates = rates::between(&before, &after);
         rates.retain(|rate| args.vif.as_ref().is_none_or(|vif| *vif == rate.vif));
         if args.json {
-            println!("{}", serde_json::to_string(&rates)?);
+            print(&(serde_json::to_string(&rates)? + "\n"))?;
         } else {
-            println!("{}", rate_table(&rates));
+            print(&(rate_table(&rates) + "\n"))?;
         }
         before = after;
     }
@@ -252,10 +250,10 @@ pub(crate) fn rate_row(rate: &rates::QueueRate) -> Vec<String> {
         rate.guest.clone(),
         rate.queue.to_string(),
         rate.worker.to_string(),
-        table::scaled(rate.tx_packets_per_second),
-        table::scaled(rate.tx_bits_per_second),
-        table::scaled(rate.rx_packets_per_second),
-        table::scaled(rate.rx_bits_per_second),
-        table::scaled(rate.drops_per_second),
+        table::scaled(rate.tx_packets_per_second, ""),
+        table::scaled(rate.tx_bits_per_second, ""),
+        table::scaled(rate.rx_packets_per_second, ""),
+        table::scaled(rate.rx_bits_per_second, ""),
+        table::scaled(rate.drops_per_second, ""),
     ]
 }

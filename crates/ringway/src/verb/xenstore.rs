@@ -13,8 +13,9 @@ use clap::{Args, Subcommand};
 use ringway_xenstore::{Client, DomId, Quota, Server};
 use serde::Serialize;
 
+use crate::output::{print, print_json};
 use crate::stop::{Stop, wait_readable};
-use crate::target::{Target, print_json};
+use crate::target::Target;
 
 /// Nodes that `ls` shows, and levels that it descends.
 const NODES_MAX: usize = 1 << 20;
@@ -201,7 +202,7 @@ fn ls(args: &Ls) -> Result<()> {
             let name = if args.full { path.as_str() } else { last(&path) };
             let indent = if args.full { "" } else { &" ".repeat(depth) };
             let tail = if args.permissions { format!("   ({permissions})") } else { String::new() };
-            println!("{indent}{name} = \"{}\"{tail}", escaped(&value));
+            print(&format!("{indent}{name} = \"{}\"{tail}\n", escaped(&value)))?;
         }
         stack.extend(children(&mut client, &path, &path, depth + 1)?);
     }
@@ -236,7 +237,7 @@ fn read(args: &Paths) -> Result<()> {
         if args.json {
             values.insert(path, String::from_utf8_lossy(&value).into_owned());
         } else {
-            println!("{}", escaped(&value));
+            print(&(escaped(&value) + "\n"))?;
         }
     }
     if args.json { print_json(&values) } else { Ok(()) }
@@ -265,9 +266,10 @@ fn watch(args: &Watch) -> Result<()> {
     loop {
         while let Some(event) = client.next_watch()? {
             if args.json {
-                println!("{}", serde_json::json!({ "path": event.path, "token": event.token }));
+                let line = serde_json::json!({ "path": event.path, "token": event.token });
+                print(&format!("{line}\n"))?;
             } else {
-                println!("{}", event.path);
+                print(&format!("{}\n", event.path))?;
             }
             left -= 1;
             if left == 0 {
