@@ -166,6 +166,7 @@ impl FramePool {
 
     /// A frame of `len` bytes with undefined content, or `None` if the budget is spent or no
     /// buffer is that large.
+    #[inline]
     pub fn take(&mut self, len: usize) -> Option<Frame> {
         let buffer = if len <= SMALL_LEN {
             Buffer::Small(self.take_small()?)
@@ -183,6 +184,7 @@ impl FramePool {
     }
 
     /// Takes a frame's buffer back.
+    #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         match frame.buffer {
             Buffer::Small(buffer) if self.small.len() < Self::KEEP => self.small.push(buffer),

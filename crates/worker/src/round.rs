@@ -157,7 +157,8 @@ impl<P: Port> Worker<P> {
                 }
             } else if self.idle.keeps_polling(self.now) {
                 self.look(Duration::ZERO);
-                std::hint::spin_loop();
+                // Whoever else wants this core gets it: polling is for cores that nobody needs.
+                std::thread::yield_now();
             } else {
                 self.sleep();
             }
