@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, open};
 
+use crate::cli::number;
 use crate::stop::{Stop, wait_readable};
 use crate::target::Target;
 
@@ -28,6 +29,8 @@ const BLOCK_HEAD_LEN: usize = 8;
 /// Both directions are captured where the backend sees them; the comment of a packet says which
 /// queue it used. The file is for its owner only.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ringway capture vif1.0 -w vif1.pcapng\n  \
+                        ringway capture vif1.0 -w - | tshark -r -")]
 pub(crate) struct Capture {
     #[command(flatten)]
     target: Target,
@@ -38,7 +41,7 @@ pub(crate) struct Capture {
     write: PathBuf,
     /// Bytes kept of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 65535,
-          value_parser = clap::value_parser!(u32).range(14..=65535))]
+          value_parser = number(14..=65535))]
     snaplen: u32,
 }
 

@@ -12,6 +12,7 @@ use crate::output::print;
 
 /// Print completions for a shell
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  source <(ringway completions bash)")]
 pub(crate) struct Completions {
     /// The shell
     shell: Shell,
@@ -19,6 +20,7 @@ pub(crate) struct Completions {
 
 /// Write a manual page for each verb into a directory
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  ringway man ~/.local/share/man/man1")]
 pub(crate) struct Man {
     /// The directory, which must be there
     dir: PathBuf,

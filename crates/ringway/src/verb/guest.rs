@@ -17,6 +17,7 @@ use ringway_sys::namespace;
 use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use crate::cli::number;
 use crate::description::Guest as Description;
 use crate::host::{ProcessRecord, read_description};
 use crate::output::{print, print_json};
@@ -49,7 +50,8 @@ enum Verb {
     #[command(hide = true)]
     Become(Become),
     /// Change a vif of a guest, as `ethtool -L` does
-    #[command(after_help = "Example:\n  ringway guest set a queues 2")]
+    #[command(after_help = "The guest reconnects; `ringway guest list` shows the outcome.\n\n\
+                            Example:\n  ringway guest set a queues 2")]
     Set(Set),
     #[command(hide = true)]
     Run(RunOne),
@@ -82,11 +84,12 @@ struct Set {
     /// The guest's name
     name: String,
     /// Which of its vifs: eth0 is 0
-    #[arg(long, value_name = "H", default_value_t = 0)]
+    #[arg(long, value_name = "H", default_value_t = 0, value_parser = number(0..=u32::MAX))]
     vif: u32,
     /// What to change
     setting: Setting,
-    /// To what; a number that the backend does not offer is refused by it
+    /// To what; the backend refuses a number that it does not offer, and says so in `guest list`
+    #[arg(value_parser = number(0..=u16::MAX))]
     value: u16,
 }
 

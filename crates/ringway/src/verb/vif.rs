@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{BackendRequest, VifStatus};
 
+use crate::cli::number;
 use crate::output::{print, print_json};
 use crate::rates::{self, Look};
 use crate::stop::Stop;
@@ -24,10 +25,16 @@ enum Verb {
     /// Show all vifs and the uplink
     List(List),
     /// Show one vif and its queues
+    #[command(after_help = "Example:\n  ringway vif show vif1.0")]
     Show(ShowOne),
     /// Change a vif; its guest reconnects, and connections over it survive
+    #[command(after_help = "Example:\n  ringway vif set vif1.0 max-queues 4")]
     Set(Set),
     /// Show what each queue has counted, or does in a second
+    ///
+    /// Directions are the guest's: TX is what it sends. TX BIT/S and RX BIT/S count whole Ethernet
+    /// frames without their checksum; k, M and G are powers of 1000.
+    #[command(after_help = "Examples:\n  ringway vif stats vif1.0\n  ringway vif stats --watch")]
     Stats(Stats),
 }
 
@@ -59,8 +66,8 @@ struct Set {
     vif: String,
     /// What to change
     setting: Setting,
-    /// To what
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// To what: 1 to 64
+    #[arg(value_parser = number(1..=64))]
     value: u16,
 }
 
