@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The verb by which this program becomes another one; see [`become_program`].
 pub(crate) const EXEC_VERB: &str = "exec";
@@ -120,6 +121,20 @@ impl Child {
             bail!("{} failed ({status}): {}", self.name, output.trim());
         }
         Ok(output)
+    }
+
+    /// Asks it to end, and waits until it has: then its own children have ended, too, and the time
+    /// they used is known. Whoever does not want to is killed.
+    pub(crate) fn finish(&mut self, patience: Duration) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline && matches!(self.process.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn trouble(&self) -> String {

@@ -121,8 +121,7 @@ impl Watch {
         Ok(Watch { start: Instant::now(), machine: machine()?, ours: ours()? })
     }
 
-    /// To be called when all children of the run have been waited for, as their time is known
-    /// only then.
+    /// To be called when the children of the run have been waited for or still live.
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "few ticks")]
     pub(crate) fn stop(&self) -> Result<Noise> {
         let (machine, ours) = (machine()?, ours()?);
@@ -152,18 +151,43 @@ fn parse_machine(text: &str) -> Option<Machine> {
     Some(Machine { busy: user + nice + system + irq + softirq, steal })
 }
 
-/// Ticks used by us and by children that were waited for.
+/// Ticks used by us and by our descendants, those that live and those that were waited for.
 fn ours() -> Result<u64> {
-    let text = fs::read_to_string("/proc/self/stat").context("/proc/self/stat")?;
-    parse_ours(&text).context("/proc/self/stat is not as in proc_pid_stat(5)")
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc").context("/proc")? {
+        // Whoever ended meanwhile has no file any more.
+        let stat = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
+        processes.extend(parse_process(&stat));
+    }
+    Ok(ticks_below(std::process::id(), &processes))
 }
 
-fn parse_ours(text: &str) -> Option<u64> {
-    // Fields 14 to 17: user and system time, ours and that of our children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    ticks: u64,
+}
+
+fn parse_process(text: &str) -> Option<Process> {
+    let (pid, _) = text.split_once(' ')?;
     let (_, rest) = text.rsplit_once(')')?;
-    let times: Vec<u64> =
-        rest.split_whitespace().skip(11).take(4).map_while(|word| word.parse().ok()).collect();
-    (times.len() == 4).then(|| times.iter().sum())
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    // Fields 14 to 17: user and system time, its own and that of children it has waited for.
+    let times = words.get(11..15)?.iter().map(|word| word.parse::<u64>().ok());
+    let ticks = times.sum::<Option<u64>>()?;
+    Some(Process { pid: pid.parse().ok()?, parent: words.get(1)?.parse().ok()?, ticks })
+}
+
+fn ticks_below(root: u32, processes: &[Process]) -> u64 {
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        let children = processes.iter().filter(|process| process.parent == parent);
+        family.extend(children.map(|process| process.pid).filter(|pid| *pid != parent));
+        next += 1;
+    }
+    processes.iter().filter(|process| family.contains(&process.pid)).map(|one| one.ticks).sum()
 }
 
 #[cfg(test)]
@@ -178,9 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_children_is_ours() {
-        let text = "1 (a) b) R 1 1 1 0 -1 0 9 0 0 0 1 2 4 8 20 0 1 0 100 0 0";
-        assert_eq!(parse_ours(text), Some(15));
-        assert_eq!(parse_ours("1 (a) R 1"), None);
+    fn the_time_of_children_is_ours_and_that_of_others_is_not() {
+        let text = "7 (a) b) R 1 1 1 0 -1 0 9 0 0 0 1 2 4 8 20 0 1 0 100 0 0";
+        assert_eq!(parse_process(text), Some(Process { pid: 7, parent: 1, ticks: 15 }));
+        assert_eq!(parse_process("1 (a) R 1"), None);
+        let process = |pid, parent, ticks| Process { pid, parent, ticks };
+        let all = [process(1, 0, 1), process(9, 5, 2), process(5, 7, 4), process(7, 1, 8)];
+        assert_eq!(ticks_below(7, &all), 14);
     }
 }

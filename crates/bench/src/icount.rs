@@ -1,7 +1,7 @@
 //! Instructions that the backend spends on a frame, which no other load on the machine changes.
 //!
 //! Callgrind counts only what happens below one function, the backend's turn. Two runs, one twice
-//! as long as the other: their difference leaves out the first turns, which make buffers and tables.
+//! as long as the other: their difference leaves out the first turns, which make buffers.
 
 use std::time::Duration;
 

@@ -30,14 +30,15 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     match Ringway::find(options.ringway.as_deref()) {
         Err(missing) => report.skip("idle", "ringway", &missing),
         Ok(ringway) => report.measure_all(&cases, "ringway", || {
-            let without = ringway.run(&description(0))?;
-            let empty = memory_kib(without.backend_pid()?)?;
-            drop(without);
+            // What a backend needs with hardly any vif is not the price of a vif.
+            let small = ringway.run(&description(1))?;
+            let base_kib = memory_kib(small.backend_pid()?)?;
+            drop(small);
             let host = ringway.run(&description(vifs))?;
             let pid = host.backend_pid()?;
             let cpu_percent = cpu_percent(pid, WATCHED)?;
-            let vifs = f64::from(u32::try_from(vifs)?);
-            Ok(vec![cpu_percent, (memory_kib(pid)? - empty) / vifs])
+            let further_vifs = f64::from(u32::try_from(vifs.saturating_sub(1).max(1))?);
+            Ok(vec![cpu_percent, (memory_kib(pid)? - base_kib) / further_vifs])
         }),
     }
 }

@@ -206,8 +206,8 @@ impl Report {
         if noisy > 0 {
             let most = |of: fn(Noise) -> f64| runs().map(|run| of(run.noise)).fold(0.0, f64::max);
             println!(
-                "\nNOTICE: {noisy} of {} runs shared the machine (steal up to {:.0} %, foreign load \
-                 up to {:.0} %): ratios are less certain than they look.",
+                "\nNOTICE: {noisy} of {} runs shared the machine (steal up to {:.0} %, foreign \
+                 load up to {:.0} %): ratios are less certain than they look.",
                 runs().count(),
                 most(|noise| noise.steal_percent),
                 most(|noise| noise.foreign_percent),

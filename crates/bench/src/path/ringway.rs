@@ -15,6 +15,9 @@ use crate::child::{Child, program};
 /// From the start until all guests are connected.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// From the request to end until all its processes have.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The program.
 pub(crate) struct Ringway {
     program: PathBuf,
@@ -82,6 +85,12 @@ impl RunningHost {
             }
         }
         bail!("`ringway run` has no child whose verb is `backend`")
+    }
+}
+
+impl Drop for RunningHost {
+    fn drop(&mut self) {
+        self.host.finish(END_PATIENCE);
     }
 }
 
