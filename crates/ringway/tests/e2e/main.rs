@@ -6,7 +6,11 @@
 
 mod backend;
 mod demo;
+mod guests;
 mod host;
+mod lifetime;
+mod paths;
+mod store;
 mod traffic;
 
 use std::io::Write;
