@@ -24,7 +24,7 @@ struct Hostile<'a> {
     host: &'a Host,
     vif: Vif,
     store: Client,
-    grants: EmuGrants,
+    _grants: EmuGrants,
     event: EmuEvent,
     pages: OwnPages,
     tx: FrontRing<Tx>,
@@ -66,7 +66,7 @@ impl<'a> Hostile<'a> {
         let _rx = FrontRing::<Rx>::new(page(1));
         let event = hypervisor.alloc_unbound(HOST).expect("there are ports");
         let _hypervisor = hypervisor;
-        Hostile { host, vif, store, grants, event, pages, tx, rings, data, _hypervisor }
+        Hostile { host, vif, store, _grants: grants, event, pages, tx, rings, data, _hypervisor }
     }
 
     /// Says that it is connected, after changing some of the keys that say how.
