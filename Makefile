@@ -19,8 +19,10 @@ demo: install ## guests, switch and real traffic between them on this machine
 test: install ## build everything and run every test, as root or in a user namespace
 	$(CARGO) xtask ci
 
-bench: install ## counted instructions and measured rates of the data path
-	$(CARGO) bench --workspace
+bench: ## the data path beside its peers: rates, latency, instructions, idle cost
+	scripts/install-packages bench
+	$(CARGO) build --release --package ringway --package ringway-bench
+	target/release/ringway-bench $(BENCH_ARGS)
 
 check: ## what to run before each push: format, lints, tidy, spec, fast tests
 	scripts/install-packages build

@@ -22,7 +22,7 @@ pub struct EmuMemory {
     epoch: u64,
 }
 
-/// A grant in use for copying. Consecutive operations on one grant share it.
+/// A grant in use for copying.
 struct Held<'peer> {
     peer: &'peer Peer,
     gref: GrantRef,
@@ -69,21 +69,19 @@ impl EmuMemory {
             ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
             return Ok(());
         };
-        let mut held: Option<Held<'_>> = None;
         let mut copy = |op: &GrantCopy| {
             if usize::from(op.offset) + usize::from(op.len) > PAGE_SIZE {
                 return Err(GrantStatus::BadCopyArg);
             }
-            drop(held.take_if(|held| held.gref != op.gref));
-            let held = match &mut held {
-                Some(held) => held,
-                none => none.insert(Held::begin(peer, op.gref, ours, access)?),
-            };
+            let held = Held::begin(peer, op.gref, ours, access)?;
             let start = held.start + usize::from(op.offset);
             copy_one(op, &peer.memory, start).ok_or(GrantStatus::BadCopyArg)
         };
         for op in ops {
-            op.status = copy(op).err().unwrap_or(GrantStatus::Okay);
+            op.status = match copy(op) {
+                Ok(()) => GrantStatus::Okay,
+                Err(status) => status,
+            };
         }
         Ok(())
     }

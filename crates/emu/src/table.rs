@@ -97,6 +97,28 @@ impl Table {
             Access::ReadOnly => GTF_READING,
             Access::ReadWrite => GTF_READING | GTF_WRITING,
         };
+        let found = self.entries.load(at, Ordering::Acquire);
+        // Most entries are as they were granted, and nobody else uses them.
+        if found & !u32::from(GTF_READONLY) == word(GTF_PERMIT_ACCESS, user)
+            && (found & u32::from(GTF_READONLY) == 0 || access == Access::ReadOnly)
+            && self.entries.compare_exchange(at, found, found | u32::from(wanted)).is_ok()
+        {
+            // The exchange acquired what `permit` released, so this is its frame.
+            let frame = self.entries.load(at + FRAME_OFFSET, Ordering::Relaxed);
+            return Ok(Use { frame, marked: wanted });
+        }
+        self.begin_use_slowly(at, user, access, wanted)
+    }
+
+    /// [`begin_use`](Table::begin_use) of an entry in whatever state.
+    #[cold]
+    fn begin_use_slowly(
+        &self,
+        at: usize,
+        user: DomId,
+        access: Access,
+        wanted: u16,
+    ) -> Result<Use, GrantStatus> {
         let mut found = self.entries.load(at, Ordering::Acquire);
         for _ in 0..TRIES_MAX {
             let (flags, domid) = (flags(found), domid(found));

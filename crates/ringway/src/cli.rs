@@ -1,5 +1,9 @@
 //! The command line.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
 use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
@@ -40,6 +44,19 @@ impl Common {
     }
 }
 
+/// Reads a number of some range for a flag; the refusal says which range.
+pub(crate) fn number<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(run::Run),
@@ -66,5 +83,27 @@ impl Verb {
             Verb::Guest(guest) => guest.process_name(),
             _ => String::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_refused_number_names_flag_and_range() {
+        for (value, flag) in [("0", "--workers"), ("1025", "--workers"), ("two", "--workers")] {
+            let arguments = ["ringway", "run", flag, value];
+            let error = Cli::try_parse_from(arguments).expect_err("refused").to_string();
+            assert!(error.contains(flag) && error.contains("from 1 to 1024"), "{error}");
+        }
+        assert!(Cli::try_parse_from(["ringway", "run", "--workers", "2"]).is_ok());
     }
 }

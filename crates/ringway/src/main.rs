@@ -7,6 +7,7 @@ mod cli;
 mod description;
 mod host;
 mod logging;
+mod output;
 mod rates;
 mod stop;
 mod table;
@@ -19,12 +20,14 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::cli::{Cli, Verb};
+use crate::output::ReaderLeft;
 use crate::verb::{backend, broker, capture, completions, demo, guest, run, top, vif, xenstore};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match dispatch(cli) {
         Ok(code) => code,
+        Err(error) if error.is::<ReaderLeft>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ringway: {error:#}");
             ExitCode::FAILURE
@@ -40,13 +43,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     logging::start(common.log_level, &verb.process_name());
     match verb {
         Verb::Run(args) => run::run(args, &common)?,
-        Verb::Guest(args) => guest::run(&args)?,
+        Verb::Guest(args) => return guest::run(&args),
         Verb::Vif(args) => vif::run(&args)?,
         Verb::Top(args) => top::run(&args)?,
         Verb::Capture(args) => capture::run(&args)?,
         Verb::Xenstore(args) => xenstore::run(&args)?,
         Verb::Demo(args) => return demo::run(&args, &common),
-        Verb::Completions(args) => completions::run(&args),
+        Verb::Completions(args) => completions::run(&args)?,
         Verb::Man(args) => completions::run_man(&args)?,
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,

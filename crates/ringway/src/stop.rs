@@ -1,12 +1,13 @@
 //! Ctrl-C and SIGTERM as something that can be polled.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 /// Readable once the process was asked to end. Such signals do nothing else from then on.
 pub(crate) struct Stop(UnixStream);
@@ -14,11 +15,32 @@ pub(crate) struct Stop(UnixStream);
 impl Stop {
     /// Takes the signals over.
     pub(crate) fn on_signals() -> io::Result<Stop> {
+        Stop::on(&[SIGINT, SIGTERM, SIGHUP])
+    }
+
+    /// As [`on_signals`](Stop::on_signals), but what a terminal sends to all processes in its
+    /// foreground does nothing: whoever waits for another one there leaves it to that one.
+    pub(crate) fn on_signals_to_us_alone() -> io::Result<Stop> {
+        for signal in [SIGINT, SIGQUIT] {
+            // A handler and not "ignored", which programs that we start would inherit.
+            signal_hook::flag::register(signal, Arc::default())?;
+        }
+        Stop::on(&[SIGTERM, SIGHUP])
+    }
+
+    fn on(signals: &[i32]) -> io::Result<Stop> {
         let (ours, theirs) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
+        for signal in signals {
+            signal_hook::low_level::pipe::register(*signal, theirs.try_clone()?)?;
         }
         Ok(Stop(ours))
+    }
+
+    /// Whether it was asked since this was last asked.
+    pub(crate) fn take(&self) -> io::Result<bool> {
+        let is_asked = self.wait(Duration::ZERO)?;
+        // What is there is less than the buffer: a signal is one byte.
+        if is_asked { Ok((&self.0).read(&mut [0; 64])? > 0) } else { Ok(false) }
     }
 
     /// Whether it was asked within this time.

@@ -19,14 +19,15 @@ pub(crate) fn render(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>)
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// A number with a unit prefix, four characters or so wide.
-pub(crate) fn scaled(value: f64) -> String {
-    for (limit, unit) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        if value >= limit {
-            return format!("{:.2}{unit}", value / limit);
-        }
-    }
-    format!("{value:.0}")
+/// A number with three digits or so, a unit prefix and the unit: `9.17 Gbit/s`. Without a unit
+/// only the prefix is left, for a column whose head names the unit.
+pub(crate) fn scaled(value: f64, unit: &str) -> String {
+    let prefixes = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let text = match prefixes.into_iter().find(|(limit, _)| value >= *limit) {
+        Some((limit, prefix)) => format!("{:.2} {prefix}{unit}", value / limit),
+        None => format!("{value:.0} {unit}"),
+    };
+    text.trim_end().to_owned()
 }
 
 /// Drops by reason, in one cell.
@@ -34,4 +35,17 @@ pub(crate) fn drops<'a>(dropped: impl IntoIterator<Item = (&'a String, &'a u64)>
     let parts: Vec<String> =
         dropped.into_iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_shown_with_prefix_and_unit() {
+        assert_eq!(scaled(9.17e9, "bit/s"), "9.17 Gbit/s");
+        assert_eq!(scaled(512.0, "bit/s"), "512 bit/s");
+        assert_eq!(scaled(1500.0, ""), "1.50 k");
+        assert_eq!(scaled(0.0, ""), "0");
+    }
 }

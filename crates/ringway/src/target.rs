@@ -3,10 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::host::{default_dir, read_description};
@@ -65,7 +64,11 @@ impl Target {
     /// The names of all guests, those that do not run included.
     pub(crate) fn guest_names(&self) -> Result<Vec<String>> {
         let dir = self.dir();
-        let host = read_description(&dir).with_context(|| self.no_host())?;
+        // The description goes last, so who finds none finds no host.
+        let host = match read_description(&dir) {
+            Err(_) if !dir.state().exists() => bail!(self.no_host()),
+            read => read?,
+        };
         Ok(host.guests.into_iter().map(|guest| guest.name.0).collect())
     }
 
@@ -84,10 +87,4 @@ impl Target {
 
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
-/// Prints for scripts.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
 }

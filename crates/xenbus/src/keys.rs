@@ -15,6 +15,7 @@ pub(crate) const HANDLE: &str = "handle";
 pub(crate) const MAC: &str = "mac";
 pub(crate) const MTU: &str = "mtu";
 pub(crate) const ERROR: &str = "error";
+pub(crate) const TYPE: &str = "type";
 pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 

@@ -23,6 +23,5 @@ mod vif;
 pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig};
 pub use features::Features;
 pub use keys::{BadKeys, KeyChange, Keys};
-pub use ringway_datapath::MacAddr as MacAddress;
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

@@ -3,7 +3,8 @@
 use ringway_wire::DomId;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, MAC, MTU, ONLINE, STATE,
+    BACKEND, BACKEND_ID, BRIDGE, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, MAC,
+    MAX_QUEUES_WANTED, MTU, ONLINE, STATE, TYPE,
 };
 use crate::state::XenbusState;
 use ringway_datapath::MacAddr;
@@ -88,7 +89,7 @@ impl Vif {
 }
 
 /// What a toolstack knows of a vif it makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// Which one.
     pub vif: Vif,
@@ -96,6 +97,11 @@ pub struct Device {
     pub mac: MacAddr,
     /// Its MTU in bytes.
     pub mtu: u16,
+    /// The Linux bridge that the backend is to attach it to, if any.
+    pub bridge: Option<String>,
+    /// The most queues that the backend is to offer, if the toolstack has a wish. The key is ours
+    /// (`ringway-max-queues`): a stock toolstack has none.
+    pub max_queues: Option<u16>,
 }
 
 impl Device {
@@ -105,7 +111,11 @@ impl Device {
             KeyChange::set(FRONTEND, self.vif.frontend_dir()),
             KeyChange::number(FRONTEND_ID, self.vif.frontend.0),
             KeyChange::flag(ONLINE, true),
+            // As Xen's tools call a vif that has no emulated card beside it.
+            KeyChange::set(TYPE, "vif"),
         ];
+        changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
+        changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
         changes.extend(self.common());
         changes
     }
@@ -138,6 +148,27 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Keys;
+
+    #[test]
+    fn a_backend_reads_what_a_toolstack_wished() {
+        let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
+        let plain = Device { vif, mac: MacAddr([2; 6]), mtu: 1500, bridge: None, max_queues: None };
+        let wishful =
+            Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };
+        let read = |device: &Device| {
+            let values = device.backend_changes().into_iter().map(|change| match change {
+                KeyChange::Set(key, value) => (key, value),
+                KeyChange::Remove(key) => panic!("{key} was never there"),
+            });
+            Keys::new(&vif.backend_dir(), values)
+        };
+        assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
+        assert_eq!(read(&wishful).max_queues_wanted(), Ok(Some(3)));
+        assert_eq!(read(&plain).bridge(), None);
+        assert_eq!(read(&plain).max_queues_wanted(), Ok(None));
+        assert_eq!(read(&plain).text(TYPE), Some("vif"));
+    }
 
     #[test]
     fn paths_are_those_of_a_stock_host() {

@@ -6,8 +6,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ringway_datapath::MacAddr;
 use ringway_worker::Policy;
-use ringway_xenbus::MacAddress;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -306,7 +306,7 @@ impl Source<'_> {
         }
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen's guests; the rest tells guests and vifs apart.
-        let mac = Mac(MacAddress([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
+        let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
         Ok(GuestVif {
             mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
             addresses,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ringway_xenbus::MacAddress;
+use ringway_datapath::MacAddr;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
@@ -48,13 +48,13 @@ impl fmt::Display for Cidr {
 
 /// An Ethernet address that an interface may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Mac(pub MacAddress);
+pub(crate) struct Mac(pub MacAddr);
 
 impl FromStr for Mac {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mac, String> {
-        let mac = MacAddress::parse(text).ok_or_else(|| {
+        let mac = MacAddr::parse(text).ok_or_else(|| {
             format!("`{text}` is no Ethernet address: expected one such as `00:16:3e:00:00:02`")
         })?;
         if mac.0[0] & 1 != 0 || mac.0 == [0; 6] {

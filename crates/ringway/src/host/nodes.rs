@@ -44,22 +44,20 @@ pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> io:
 }
 
 fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> io::Result<()> {
-    let device = Device { vif, mac: described.mac.0, mtu: described.mtu };
-    let mut backend = vec![KeyChange::Set("type".to_owned(), "vif".to_owned())];
-    if let Some(bridge) = &described.bridge {
-        backend.push(KeyChange::Set("bridge".to_owned(), bridge.to_string()));
-    }
-    if let Some(max_queues) = described.max_queues {
-        backend.push(KeyChange::Set("ringway-max-queues".to_owned(), max_queues.to_string()));
-    }
-    backend.extend(device.backend_changes());
+    let device = Device {
+        vif,
+        mac: described.mac.0,
+        mtu: described.mtu,
+        bridge: described.bridge.as_ref().map(ToString::to_string),
+        max_queues: described.max_queues,
+    };
     let (guest, host) = (vif.frontend, vif.backend);
     let permissions = Permissions::new(guest, Rights::None).with(host, Rights::Read);
     make_dir(tx, &vif.frontend_dir(), &permissions)?;
     write_all(tx, &vif.frontend_dir(), &device.frontend_changes())?;
     let permissions = Permissions::new(host, Rights::None).with(guest, Rights::Read);
     make_dir(tx, &vif.backend_dir(), &permissions)?;
-    write_all(tx, &vif.backend_dir(), &backend)
+    write_all(tx, &vif.backend_dir(), &device.backend_changes())
 }
 
 /// Asks the backend to let go of all vifs of a guest.

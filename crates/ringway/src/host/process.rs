@@ -40,16 +40,19 @@ impl ProcessRecord {
         start_time(self.pid).is_ok_and(|start| start == self.start_time)
     }
 
+    /// A descriptor that is readable once it has ended; `NotFound` if it has.
+    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+        let pid = as_pid(self.pid).ok_or(io::ErrorKind::NotFound)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        // Once the descriptor is open the number cannot come to mean another process.
+        if self.is_alive() { Ok(pidfd) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
     /// Kills it, and waits until it is gone. Fine if it is gone already.
     pub(crate) fn kill(&self) -> io::Result<()> {
-        let Some(pid) = as_pid(self.pid) else { return Ok(()) };
-        // Once the descriptor is open the number cannot come to mean another process.
-        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
-        if self.is_alive() {
-            pidfd_send_signal(&pidfd, Signal::KILL)?;
-            wait_readable(&[pidfd.as_fd()], Some(KILL_TIMEOUT))?;
-        }
-        Ok(())
+        let Ok(pidfd) = self.open() else { return Ok(()) };
+        pidfd_send_signal(&pidfd, Signal::KILL)?;
+        wait_readable(&[pidfd.as_fd()], Some(KILL_TIMEOUT)).map(|_| ())
     }
 }
 

@@ -35,6 +35,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(4);
 const LIFE_MIN: Duration = Duration::from_secs(1);
 /// Until the next attempt when a process did not work at all.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// How often the backend may be killed before the host is ready, until that is no accident.
+const EARLY_DEATHS_MAX: u64 = 3;
 
 /// A running host. Dropping it ends everything at once; [`run`](Supervisor::run) does it in order.
 ///
@@ -197,6 +199,11 @@ impl Supervisor {
             let is_young = process.started.elapsed() < LIFE_MIN;
             if !self.is_ready {
                 fail_if_failed("backend", status)?;
+                // The first process counts, too.
+                let deaths = self.backend.restarts + 1;
+                if deaths >= EARLY_DEATHS_MAX {
+                    bail!("the backend ended {deaths} times ({status}) before the host was ready");
+                }
             }
             tracing::warn!("the backend ended ({status}) and is started again");
             let pause = if is_young { RESTART_PAUSE } else { Duration::ZERO };
@@ -224,7 +231,11 @@ impl Supervisor {
                 let Some(status) = process.ended()? else { return Ok(()) };
                 let domid = *domid;
                 if !self.is_ready {
-                    fail_if_failed(&format!("guest {}", slot.guest.name), status)?;
+                    let name = format!("guest {}", slot.guest.name);
+                    fail_if_failed(&name, status)?;
+                    // Without it the host would never be ready, and one that is made again may
+                    // be killed again, so its first end is the start's.
+                    bail!("{name} ended ({status}) before the host was ready");
                 }
                 tracing::warn!("guest {} (domain {domid}) ended ({status})", slot.guest.name);
                 slot.life = Life::Leaving(domid, now + LET_GO_TIMEOUT);

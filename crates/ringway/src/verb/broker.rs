@@ -1,7 +1,7 @@
 //! `ringway broker`: the process that owns the domains of a host and its XenStore.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use ringway_emu::{Broker as Domains, DomainEvent};
 use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
 
 use crate::host::BROKER_READY;
+use crate::output::print;
 use crate::stop::Stop;
 
 /// The emulated hypervisor and XenStore of one host. `ringway run` starts it.
@@ -41,8 +42,7 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
     let (stop_domains, stop_store) = (domains.handle(), store.handle());
     let store = thread::Builder::new().name("xenstore".into()).spawn(move || store.run())?;
     let domains = thread::Builder::new().name("domains".into()).spawn(move || domains.run())?;
-    println!("{BROKER_READY}");
-    io::stdout().flush()?;
+    print(&format!("{BROKER_READY}\n"))?;
     while !stop.wait(std::time::Duration::from_secs(1))? {
         // Neither ends by itself but by a failure, which ends the host.
         if store.is_finished() || domains.is_finished() {

@@ -1,15 +1,17 @@
 //! `ringway capture`: the frames of a vif as pcapng, for Wireshark.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, open};
 
+use crate::cli::number;
 use crate::stop::{Stop, wait_readable};
 use crate::target::Target;
 
@@ -17,6 +19,8 @@ use crate::target::Target;
 const ENHANCED_PACKET_BLOCK: u32 = 6;
 /// Bytes of a block: the longest frame, and options.
 const BLOCK_LEN_MAX: u32 = 1 << 20;
+/// Bytes of a block without content: its type, and its length at both ends.
+const BLOCK_LEN_MIN: u32 = 12;
 /// Bytes of a block's type and length.
 const BLOCK_HEAD_LEN: usize = 8;
 
@@ -25,6 +29,8 @@ const BLOCK_HEAD_LEN: usize = 8;
 /// Both directions are captured where the backend sees them; the comment of a packet says which
 /// queue it used. The file is for its owner only.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ringway capture vif1.0 -w vif1.pcapng\n  \
+                        ringway capture vif1.0 -w - | tshark -r -")]
 pub(crate) struct Capture {
     #[command(flatten)]
     target: Target,
@@ -35,7 +41,7 @@ pub(crate) struct Capture {
     write: PathBuf,
     /// Bytes kept of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 65535,
-          value_parser = clap::value_parser!(u32).range(14..=65535))]
+          value_parser = number(14..=65535))]
     snaplen: u32,
 }
 
@@ -47,6 +53,7 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
     // Made only now, so that a refusal leaves no file.
     let mut out = output(&args.write)?;
     let mut packets = 0_u64;
+    let mut blocks = Blocks::default();
     loop {
         if stream.buffer().is_empty() {
             let ready = wait_readable(&[stop.as_fd(), stream.get_ref().as_fd()], None)?;
@@ -54,21 +61,24 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
                 break;
             }
         }
-        match copy_block(&mut stream, &mut out) {
-            Ok(Block::Packet) => packets += 1,
-            Ok(Block::Other) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
-            Err(error) => {
-                return Err(error).with_context(|| format!("write {}", args.write.display()));
-            }
+        // No more than is there: who waited for the rest of a block would not notice Ctrl-C.
+        let received = stream.fill_buf().context("read from the backend")?;
+        let len = received.len();
+        if len == 0 {
+            break;
         }
+        let whole = blocks.add(received)?;
+        stream.consume(len);
+        match out.write_all(&whole.bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            written => written.with_context(|| format!("write {}", args.write.display()))?,
+        }
+        packets += whole.packets;
         // A burst that does not end must not keep Ctrl-C waiting.
-        if stop.wait(std::time::Duration::ZERO)? {
+        if stop.wait(Duration::ZERO)? {
             break;
         }
     }
-    out.flush().with_context(|| format!("write {}", args.write.display()))?;
     eprintln!("{packets} packets captured");
     Ok(())
 }
@@ -90,26 +100,80 @@ fn output(path: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
-enum Block {
-    Packet,
-    Other,
+/// Puts blocks together, so that the file can be read whenever we stop.
+#[derive(Default)]
+struct Blocks {
+    /// The beginning of the next one.
+    rest: Vec<u8>,
 }
 
-/// Copies one block, whole or not at all, so that the file can be read whenever we stop.
-fn copy_block(stream: &mut impl Read, out: &mut dyn Write) -> io::Result<Block> {
-    let mut head = [0; BLOCK_HEAD_LEN];
-    stream.read_exact(&mut head)?;
+/// Blocks without the beginning of another one.
+struct Whole {
+    bytes: Vec<u8>,
+    packets: u64,
+}
+
+impl Blocks {
+    /// Takes what was received next, and returns all blocks that are now complete.
+    fn add(&mut self, received: &[u8]) -> Result<Whole> {
+        self.rest.extend_from_slice(received);
+        let (mut len, mut packets) = (0, 0);
+        while let Some((head, _)) = self.rest.get(len..).and_then(|rest| rest.split_first_chunk()) {
+            let (kind, block_len) = read_head(*head)?;
+            if self.rest.len() - len < block_len {
+                break;
+            }
+            len += block_len;
+            packets += u64::from(kind == ENHANCED_PACKET_BLOCK);
+        }
+        let rest = self.rest.split_off(len);
+        Ok(Whole { bytes: std::mem::replace(&mut self.rest, rest), packets })
+    }
+}
+
+/// Type and bytes of a block, which both of its ends repeat.
+fn read_head(head: [u8; BLOCK_HEAD_LEN]) -> Result<(u32, usize)> {
     let [a, b, c, d, e, f, g, h] = head;
     // The backend runs on this machine, so this is its byte order.
     let (kind, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
-    let body = usize::try_from(len).ok().and_then(|len| len.checked_sub(BLOCK_HEAD_LEN));
-    let Some(body) = body.filter(|_| len % 4 == 0 && len <= BLOCK_LEN_MAX) else {
-        let message = format!("the backend sent a block of {len} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-    };
-    let mut block = head.to_vec();
-    block.resize(BLOCK_HEAD_LEN + body, 0);
-    stream.read_exact(block.get_mut(BLOCK_HEAD_LEN..).unwrap_or_default())?;
-    out.write_all(&block)?;
-    Ok(if kind == ENHANCED_PACKET_BLOCK { Block::Packet } else { Block::Other })
+    let is_sound = len % 4 == 0 && (BLOCK_LEN_MIN..=BLOCK_LEN_MAX).contains(&len);
+    match usize::try_from(len) {
+        Ok(len) if is_sound => Ok((kind, len)),
+        _ => bail!("the backend sent a block of {len} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(kind: u32, len: u32) -> Vec<u8> {
+        let mut block = vec![0xee; usize::try_from(len).expect("small")];
+        block[..4].copy_from_slice(&kind.to_ne_bytes());
+        block[4..8].copy_from_slice(&len.to_ne_bytes());
+        block
+    }
+
+    #[test]
+    fn only_whole_blocks_are_written_however_they_arrive() {
+        let sent = [block(1, 28), block(ENHANCED_PACKET_BLOCK, 64), block(5, 24)].concat();
+        for step in 1..=sent.len() {
+            let (mut blocks, mut written, mut packets) = (Blocks::default(), Vec::new(), 0);
+            for part in sent.chunks(step) {
+                let whole = blocks.add(part).expect("sound");
+                packets += whole.packets;
+                written.extend(whole.bytes);
+                assert!([0, 28, 92, 116].contains(&written.len()), "{}", written.len());
+            }
+            assert_eq!((written, packets), (sent.clone(), 1));
+        }
+    }
+
+    #[test]
+    fn a_block_of_impossible_length_ends_the_capture() {
+        for len in [0, 8, 30, BLOCK_LEN_MAX + 4] {
+            let head = [1_u32.to_ne_bytes(), len.to_ne_bytes()].concat();
+            assert!(Blocks::default().add(&head).is_err(), "{len}");
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! `ringway completions` and `ringway man`: what a shell and man(1) want to know of us.
 
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -9,9 +8,11 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
+use crate::output::print;
 
 /// Print completions for a shell
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  source <(ringway completions bash)")]
 pub(crate) struct Completions {
     /// The shell
     shell: Shell,
@@ -19,13 +20,17 @@ pub(crate) struct Completions {
 
 /// Write a manual page for each verb into a directory
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  ringway man ~/.local/share/man/man1")]
 pub(crate) struct Man {
     /// The directory, which must be there
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: &Completions) {
-    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut io::stdout());
+pub(crate) fn run(args: &Completions) -> Result<()> {
+    // Not straight to standard output, because a write that fails would be a panic there.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut script);
+    print(&String::from_utf8_lossy(&script))
 }
 
 pub(crate) fn run_man(args: &Man) -> Result<()> {

@@ -1,11 +1,13 @@
 //! `ringway guest`: the process of a guest, and what one can do with guests that run.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitCode, ExitStatus};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{GuestRequest, GuestStatus, RunDir};
 use ringway_emu::EmuHypervisor;
@@ -13,12 +15,20 @@ use ringway_frontend::{FrontendConfig, Interface};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
 use ringway_xenstore::{Client, DomId};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use crate::cli::number;
 use crate::description::Guest as Description;
-use crate::host::read_description;
-use crate::stop::Stop;
+use crate::host::{ProcessRecord, read_description};
+use crate::output::{print, print_json};
+use crate::stop::{Stop, wait_readable};
 use crate::table;
-use crate::target::{Target, print_json};
+use crate::target::Target;
+
+const EXEC_EXAMPLES: &str = "Examples:
+  ringway guest exec a -- ping -c 3 10.77.0.2
+  ringway guest exec b -- iperf3 -s
+  ringway guest exec a -- bash";
 
 /// Guests: list them, run commands in them, change their queues.
 #[derive(Debug, Args)]
@@ -32,8 +42,16 @@ enum Verb {
     /// Show the guests, their processes and vifs
     List(List),
     /// Run a command in a guest's network namespace
+    ///
+    /// The exit status is the command's. The command ends with the guest; what it has started
+    /// itself it must end itself.
+    #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),
+    #[command(hide = true)]
+    Become(Become),
     /// Change a vif of a guest, as `ethtool -L` does
+    #[command(after_help = "The guest reconnects; `ringway guest list` shows the outcome.\n\n\
+                            Example:\n  ringway guest set a queues 2")]
     Set(Set),
     #[command(hide = true)]
     Run(RunOne),
@@ -66,11 +84,12 @@ struct Set {
     /// The guest's name
     name: String,
     /// Which of its vifs: eth0 is 0
-    #[arg(long, value_name = "H", default_value_t = 0)]
+    #[arg(long, value_name = "H", default_value_t = 0, value_parser = number(0..=u32::MAX))]
     vif: u32,
     /// What to change
     setting: Setting,
-    /// To what; a number that the backend does not offer is refused by it
+    /// To what; the backend refuses a number that it does not offer, and says so in `guest list`
+    #[arg(value_parser = number(0..=u16::MAX))]
     value: u16,
 }
 
@@ -78,6 +97,14 @@ struct Set {
 enum Setting {
     /// Queues to ask for
     Queues,
+}
+
+/// What becomes the command of `guest exec`, so that it dies with it.
+#[derive(Debug, Args)]
+struct Become {
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
 /// The process of one guest. `ringway run` starts it.
@@ -98,18 +125,20 @@ impl Guest {
     pub(crate) fn process_name(&self) -> String {
         match &self.verb {
             Verb::Run(args) => format!("guest {}", args.name),
-            Verb::List(_) | Verb::Exec(_) | Verb::Set(_) => String::new(),
+            Verb::List(_) | Verb::Exec(_) | Verb::Become(_) | Verb::Set(_) => String::new(),
         }
     }
 }
 
-pub(crate) fn run(args: &Guest) -> Result<()> {
+pub(crate) fn run(args: &Guest) -> Result<ExitCode> {
     match &args.verb {
-        Verb::List(args) => list(args),
-        Verb::Exec(args) => exec(args),
-        Verb::Set(args) => set(args),
-        Verb::Run(args) => run_one(args),
+        Verb::List(args) => list(args)?,
+        Verb::Exec(args) => return exec(args),
+        Verb::Become(args) => return become_command(args),
+        Verb::Set(args) => set(args)?,
+        Verb::Run(args) => run_one(args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(args: &List) -> Result<()> {
@@ -150,18 +179,62 @@ fn list(args: &List) -> Result<()> {
             rows.push(row);
         }
     }
-    print!("{}", table::render(&head, rows));
-    Ok(())
+    print(&table::render(&head, rows))
 }
 
-fn exec(args: &Exec) -> Result<()> {
-    let guest = args.target.guest(&args.name)?;
-    namespace::enter(guest.pid).with_context(|| format!("guest {}", args.name))?;
+/// Runs a command, and ends with it or with the guest.
+fn exec(args: &Exec) -> Result<ExitCode> {
+    let name = &args.name;
+    let guest = args.target.guest(name)?;
+    let process = ProcessRecord::of(name, guest.pid).and_then(|record| record.open());
+    let process = process.with_context(|| format!("guest {name} does not run"))?;
+    namespace::enter(guest.pid).with_context(|| format!("guest {name}"))?;
     // A convenience: in a container it may be forbidden, and few commands read /sys.
     let _ = namespace::remount_sysfs();
+    let stop = Stop::on_signals_to_us_alone()?;
+    // Not the command itself, which nobody would have told to die with us. That must be asked for
+    // in the namespaces that it is to stay in, since entering them takes it back.
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("ringway")
+        .arg("--parent")
+        .arg(std::process::id().to_string())
+        .args(["guest", "become", "--"])
+        .args(&args.command)
+        .spawn()
+        .context("start a process")?;
+    let pid = Pid::from_child(&child);
+    let child_fd = pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let fds = [child_fd.as_fd(), process.as_fd(), stop.as_fd()];
+        let ready = wait_readable(&fds, None)?;
+        if let Some(status) = child.try_wait()? {
+            return Ok(exit_code(status));
+        }
+        if ready.get(1) == Some(&true) {
+            child.kill()?;
+            child.wait()?;
+            bail!("guest {name} has ended, and the command with it");
+        }
+        if stop.take()? {
+            // It was not waited for, so the number is still its own.
+            kill_process(pid, Signal::TERM)?;
+        }
+    }
+}
+
+/// Becomes a command, in the namespaces where this process is.
+fn become_command(args: &Become) -> Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("CMD is missing")?;
     let error = Command::new(program).args(arguments).exec();
-    Err(error).with_context(|| format!("run {}", program.to_string_lossy()))
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    eprintln!("ringway: run {}: {error}", program.to_string_lossy());
+    Ok(ExitCode::from(code))
+}
+
+/// As a shell tells it: a signal's number after 128.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
 fn set(args: &Set) -> Result<()> {
@@ -207,4 +280,18 @@ fn interfaces(guest: &Description) -> Vec<Interface> {
         offloads: vif.offloads.caps(),
     };
     (0..).zip(&guest.vifs).map(interface).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_status_is_passed_on_as_a_shell_does() {
+        let shown = |raw| format!("{:?}", exit_code(ExitStatus::from_raw(raw)));
+        let code = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(shown(0), code(0));
+        assert_eq!(shown(3 << 8), code(3));
+        assert_eq!(shown(9), code(137));
+    }
 }

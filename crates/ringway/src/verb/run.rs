@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use ringway_worker::Policy;
 
-use crate::cli::Common;
+use crate::cli::{Common, number};
 use crate::description::{self, Host};
 use crate::host::{Show, Supervisor, default_dir};
 use crate::stop::Stop;
@@ -18,7 +18,11 @@ use crate::stop::Stop;
 /// and `b` (10.77.0.2), and an interface `ringway0` (10.77.0.254) on the host.
 ///
 /// Who is not root gets a user namespace, and a network namespace that stands for the host.
+///
+/// Flags take precedence over what the description says.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ringway run\n  \
+                        ringway run --config host.toml --workers 4 --policy static")]
 pub(crate) struct Run {
     /// Description of the host, in TOML
     #[arg(long, value_name = "FILE")]
@@ -27,13 +31,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
     dir: Option<PathBuf>,
     /// Threads of the backend [default: one a CPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = number(1..=1024))]
     workers: Option<u16>,
-    /// How queues are placed on workers: balanced, static or per-queue
+    /// How queues are placed on workers: balanced, static or per-queue [default: balanced]
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
-    /// Queues that a guest may ask for
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Queues that a guest may ask for [default: one a CPU]
+    #[arg(long, value_name = "N", value_parser = number(1..=64))]
     max_queues: Option<u16>,
     /// Print events as lines of JSON
     #[arg(long)]

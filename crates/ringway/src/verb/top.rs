@@ -8,10 +8,12 @@ use clap::{Args, ValueEnum};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
+use crate::cli::number;
+use crate::output::print;
 use crate::rates::{self, Look, QueueRate};
 use crate::stop::Stop;
 use crate::target::Target;
@@ -23,14 +25,14 @@ const KEY_PAUSE: Duration = Duration::from_millis(50);
 /// Show what every queue does, as a table that is renewed each second
 ///
 /// Keys: v sorts by vif, p by packets, b by bits, d by drops, w by worker; r turns the order
-/// around; q ends.
+/// around; the arrows scroll; q ends. k, M and G are powers of 1000.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     #[command(flatten)]
     target: Target,
     /// Seconds between two looks
     #[arg(long, value_name = "S", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..=60))]
+          value_parser = number(1..=60))]
     interval: u8,
     /// What to sort by
     #[arg(long, value_enum, default_value_t = Sort::Vif)]
@@ -57,6 +59,8 @@ struct View {
     /// Why there is nothing new, if so.
     trouble: Option<String>,
     summary: String,
+    /// How many rows are scrolled out at the top.
+    first_row: usize,
 }
 
 pub(crate) fn run(args: &Top) -> Result<()> {
@@ -68,12 +72,13 @@ pub(crate) fn run(args: &Top) -> Result<()> {
         sort: args.sort,
         is_reversed: false,
         trouble: None,
-        summary: String::new(),
+        summary: format!("measuring, {} s", args.interval),
+        first_row: 0,
     };
     if args.once {
         if !stop.wait(interval)? {
             view.renew(&before, &look(&args.target)?);
-            print!("{}\n{}", view.summary, rate_table(&view.rates));
+            print(&format!("{}\n{}", view.summary, rate_table(&view.rates)))?;
         }
         return Ok(());
     }
@@ -157,9 +162,12 @@ impl View {
             KeyCode::Char('b') => self.sort = Sort::Bits,
             KeyCode::Char('d') => self.sort = Sort::Drops,
             KeyCode::Char('w') => self.sort = Sort::Worker,
+            KeyCode::Down => self.first_row += 1,
+            KeyCode::Up => self.first_row = self.first_row.saturating_sub(1),
             KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
             _ => {}
         }
+        self.first_row = self.first_row.min(self.rates.len().saturating_sub(1));
         self.arrange();
         Next::Stay
     }
@@ -191,13 +199,22 @@ impl View {
         let [head, body, foot] = areas.areas(frame.area());
         let title = self.trouble.clone().unwrap_or_else(|| self.summary.clone());
         frame.render_widget(Line::raw(title), head);
-        let names = RATE_HEAD.map(|name| name.trim_start_matches('>'));
+        let row = |cells: Vec<String>| {
+            Row::new(cells.into_iter().zip(RATE_HEAD).map(|(cell, name)| {
+                let is_number = name.starts_with('>');
+                let cell = Text::raw(cell);
+                if is_number { cell.right_aligned() } else { cell }
+            }))
+        };
+        let names = RATE_HEAD.map(|name| name.trim_start_matches('>').to_owned());
         let widths = [12, 12, 6, 7, 9, 9, 9, 9, 8].map(Constraint::Length);
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        let table = Table::new(self.rates.iter().map(|rate| Row::new(rate_row(rate))), widths)
-            .header(Row::new(names).style(bold));
+        let rates = self.rates.iter().skip(self.first_row);
+        let table = Table::new(rates.map(|rate| row(rate_row(rate))), widths)
+            .header(row(names.to_vec()).style(bold));
         frame.render_widget(table, body);
-        let keys = "sort: v vif, p packets, b bits, d drops, w worker; r reverse; q quit";
+        let keys =
+            "sort: v vif, p packets, b bits, d drops, w worker; r reverse; arrows scroll; q quit";
         frame.render_widget(Line::raw(keys), foot);
     }
 }
@@ -228,6 +245,7 @@ mod tests {
             is_reversed: false,
             trouble: None,
             summary: String::new(),
+            first_row: 0,
         };
         let mut press = |key| {
             assert!(view.obey(KeyCode::Char(key)) == Next::Stay);

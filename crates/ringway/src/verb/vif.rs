@@ -6,10 +6,12 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{BackendRequest, VifStatus};
 
+use crate::cli::number;
+use crate::output::{print, print_json};
 use crate::rates::{self, Look};
 use crate::stop::Stop;
 use crate::table;
-use crate::target::{Target, print_json};
+use crate::target::Target;
 
 /// Vifs: their state and counters per queue; change what a guest may ask for.
 #[derive(Debug, Args)]
@@ -23,10 +25,16 @@ enum Verb {
     /// Show all vifs and the uplink
     List(List),
     /// Show one vif and its queues
+    #[command(after_help = "Example:\n  ringway vif show vif1.0")]
     Show(ShowOne),
     /// Change a vif; its guest reconnects, and connections over it survive
+    #[command(after_help = "Example:\n  ringway vif set vif1.0 max-queues 4")]
     Set(Set),
     /// Show what each queue has counted, or does in a second
+    ///
+    /// Directions are the guest's: TX is what it sends. TX BIT/S and RX BIT/S count whole Ethernet
+    /// frames without their checksum; k, M and G are powers of 1000.
+    #[command(after_help = "Examples:\n  ringway vif stats vif1.0\n  ringway vif stats --watch")]
     Stats(Stats),
 }
 
@@ -58,8 +66,8 @@ struct Set {
     vif: String,
     /// What to change
     setting: Setting,
-    /// To what
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// To what: 1 to 64
+    #[arg(value_parser = number(1..=64))]
     value: u16,
 }
 
@@ -132,8 +140,7 @@ fn list(args: &List) -> Result<()> {
             vif.error.unwrap_or_else(dash),
         ]
     });
-    print!("{}", table::render(&head, rows));
-    Ok(())
+    print(&table::render(&head, rows))
 }
 
 fn show(args: &ShowOne) -> Result<()> {
@@ -142,6 +149,7 @@ fn show(args: &ShowOne) -> Result<()> {
     if args.json {
         return print_json(&vif);
     }
+    let mut text = String::new();
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
@@ -155,11 +163,9 @@ fn show(args: &ShowOne) -> Result<()> {
         ("offloads", &offloads),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
-        println!("{key:12} {value}");
+        text += &format!("{key:12} {value}\n");
     }
-    println!();
-    print!("{}", counters(&[vif]));
-    Ok(())
+    print(&(text + "\n" + &counters(&[vif])))
 }
 
 fn stats(args: &Stats) -> Result<()> {
@@ -167,8 +173,7 @@ fn stats(args: &Stats) -> Result<()> {
     if args.json {
         return print_json(&vifs);
     }
-    print!("{}", counters(&vifs));
-    Ok(())
+    print(&counters(&vifs))
 }
 
 /// A table of what each queue has counted.
@@ -217,9 +222,9 @@ fn watch(args: &Stats) -> Result<()> {
         let mut rates = rates::between(&before, &after);
         rates.retain(|rate| args.vif.as_ref().is_none_or(|vif| *vif == rate.vif));
         if args.json {
-            println!("{}", serde_json::to_string(&rates)?);
+            print(&(serde_json::to_string(&rates)? + "\n"))?;
         } else {
-            println!("{}", rate_table(&rates));
+            print(&(rate_table(&rates) + "\n"))?;
         }
         before = after;
     }
@@ -252,10 +257,10 @@ pub(crate) fn rate_row(rate: &rates::QueueRate) -> Vec<String> {
         rate.guest.clone(),
         rate.queue.to_string(),
         rate.worker.to_string(),
-        table::scaled(rate.tx_packets_per_second),
-        table::scaled(rate.tx_bits_per_second),
-        table::scaled(rate.rx_packets_per_second),
-        table::scaled(rate.rx_bits_per_second),
-        table::scaled(rate.drops_per_second),
+        table::scaled(rate.tx_packets_per_second, ""),
+        table::scaled(rate.tx_bits_per_second, ""),
+        table::scaled(rate.rx_packets_per_second, ""),
+        table::scaled(rate.rx_bits_per_second, ""),
+        table::scaled(rate.drops_per_second, ""),
     ]
 }

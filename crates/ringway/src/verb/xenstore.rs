@@ -13,8 +13,9 @@ use clap::{Args, Subcommand};
 use ringway_xenstore::{Client, DomId, Quota, Server};
 use serde::Serialize;
 
+use crate::output::{print, print_json};
 use crate::stop::{Stop, wait_readable};
-use crate::target::{Target, print_json};
+use crate::target::Target;
 
 /// Nodes that `ls` shows, and levels that it descends.
 const NODES_MAX: usize = 1 << 20;
@@ -30,16 +31,24 @@ pub(crate) struct Xenstore {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Serve an empty store, as domain 0 sees it, until Ctrl-C
+    #[command(after_help = "Example:\n  ringway xenstore serve --socket /tmp/xs.sock\n  \
+                            XENSTORED_PATH=/tmp/xs.sock xenstore-write /a 1")]
     Serve(Serve),
-    /// Show a node and all below it
+    /// Show all below a node, as `xenstore-ls` does
+    #[command(after_help = "Examples:\n  ringway xenstore ls\n  \
+                            ringway xenstore ls -f /local/domain/1/device/vif")]
     Ls(Ls),
     /// Print the values of nodes
+    #[command(after_help = "Example:\n  ringway xenstore read /local/domain/1/name")]
     Read(Paths),
-    /// Set nodes: PATH VALUE, as often as wanted
+    /// Set nodes, all at once
+    #[command(after_help = "Example:\n  ringway xenstore write /tool/a 1 /tool/b 2")]
     Write(Write),
     /// Remove nodes and all below them
+    #[command(after_help = "Example:\n  ringway xenstore rm /tool/a")]
     Rm(Paths),
     /// Print the path of whatever changes, until Ctrl-C
+    #[command(after_help = "Example:\n  ringway xenstore watch /local/domain/0/backend/vif")]
     Watch(Watch),
 }
 
@@ -132,7 +141,10 @@ pub(crate) fn run(args: &Xenstore) -> Result<()> {
         Verb::Write(args) => write(args),
         Verb::Rm(args) => {
             let mut client = args.store.connect()?;
-            args.path.iter().try_for_each(|path| Ok(client.remove(path)?))
+            args.path.iter().try_for_each(|path| {
+                require(&mut client, path)?;
+                client.remove(path).with_context(|| path_hint(path))
+            })
         }
         Verb::Watch(args) => watch(args),
     }
@@ -180,6 +192,9 @@ struct Node {
 fn ls(args: &Ls) -> Result<()> {
     let mut client = args.store.connect()?;
     let root = if args.path == "/" { "" } else { args.path.trim_end_matches('/') };
+    if !root.is_empty() {
+        require(&mut client, root)?;
+    }
     let mut nodes = Vec::new();
     // Depth first, the children of a node in order: the next to visit is the last of the stack.
     let mut stack = children(&mut client, if root.is_empty() { "/" } else { root }, root, 0)?;
@@ -201,7 +216,7 @@ fn ls(args: &Ls) -> Result<()> {
             let name = if args.full { path.as_str() } else { last(&path) };
             let indent = if args.full { "" } else { &" ".repeat(depth) };
             let tail = if args.permissions { format!("   ({permissions})") } else { String::new() };
-            println!("{indent}{name} = \"{}\"{tail}", escaped(&value));
+            print(&format!("{indent}{name} = \"{}\"{tail}\n", escaped(&value)))?;
         }
         stack.extend(children(&mut client, &path, &path, depth + 1)?);
     }
@@ -231,15 +246,30 @@ fn read(args: &Paths) -> Result<()> {
     let mut client = args.store.connect()?;
     let mut values = BTreeMap::new();
     for path in &args.path {
-        let value = client.read_bytes(path)?;
-        let value = value.with_context(|| format!("there is no node {path}"))?;
+        let value = require(&mut client, path)?;
         if args.json {
             values.insert(path, String::from_utf8_lossy(&value).into_owned());
         } else {
-            println!("{}", escaped(&value));
+            print(&(escaped(&value) + "\n"))?;
         }
     }
     if args.json { print_json(&values) } else { Ok(()) }
+}
+
+/// A node's value, or a refusal if there is no such node.
+fn require(client: &mut Client, path: &str) -> Result<Vec<u8>> {
+    let value = client.read_bytes(path).with_context(|| path_hint(path))?;
+    value.with_context(|| format!("there is no node {path}"))
+}
+
+/// What to say first when the store refuses to do something with a path.
+fn path_hint(path: &str) -> String {
+    let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-/_@".contains(&byte);
+    if path.starts_with('/') && !path.ends_with('/') && path.bytes().all(is_sound) {
+        path.to_owned()
+    } else {
+        format!("PATH {path:?}: expected /, then names of letters, digits, - _ @ between slashes")
+    }
 }
 
 fn write(args: &Write) -> Result<()> {
@@ -249,7 +279,9 @@ fn write(args: &Write) -> Result<()> {
     let mut client = args.store.connect()?;
     Ok(client.transaction(|tx| {
         args.pairs.chunks_exact(2).try_for_each(|pair| match pair {
-            [path, value] => tx.write(path, value),
+            [path, value] => tx.write(path, value).map_err(|error| {
+                std::io::Error::new(error.kind(), format!("{}: {error}", path_hint(path)))
+            }),
             _ => Ok(()),
         })
     })?)
@@ -265,9 +297,10 @@ fn watch(args: &Watch) -> Result<()> {
     loop {
         while let Some(event) = client.next_watch()? {
             if args.json {
-                println!("{}", serde_json::json!({ "path": event.path, "token": event.token }));
+                let line = serde_json::json!({ "path": event.path, "token": event.token });
+                print(&format!("{line}\n"))?;
             } else {
-                println!("{}", event.path);
+                print(&format!("{}\n", event.path))?;
             }
             left -= 1;
             if left == 0 {

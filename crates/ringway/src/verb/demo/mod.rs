@@ -17,7 +17,7 @@ use clap::Args;
 use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
 use ringway_steering::placement::{split_of, spread};
 
-use crate::cli::Common;
+use crate::cli::{Common, number};
 use crate::host::{Process, ProcessRecord, read_state};
 use crate::stop::{Stop, wait_readable};
 use leftovers::Before;
@@ -39,17 +39,20 @@ const OUTPUT_LEN_MAX: u64 = 64 << 20;
 /// Everything happens in network namespaces of its own, which go with it. iperf3 must be
 /// installed. The exit status is not 0 if anything is left afterwards.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  ringway demo\n  ringway demo --queues 2 --seconds 10 --json -"
+)]
 pub(crate) struct Demo {
     /// Queues of each guest
     #[arg(long, value_name = "N", default_value_t = 4,
-          value_parser = clap::value_parser!(u16).range(1..=64))]
+          value_parser = number(1..=64))]
     queues: u16,
     /// TCP streams; as many as queues without it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, value_name = "N", value_parser = number(1..=128))]
     streams: Option<u16>,
     /// Seconds of traffic, each way
     #[arg(long, value_name = "S", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(1..=3600))]
+          value_parser = number(1..=3600))]
     seconds: u32,
     /// Write what was measured to this file, as JSON; - for standard output
     #[arg(long, value_name = "FILE")]

@@ -9,6 +9,7 @@ use ringway_control::{BackendStatus, GuestStatus, QueueStatus};
 use serde::Serialize;
 
 use super::Demo;
+use crate::output::print;
 use crate::table;
 
 #[derive(Debug, Serialize)]
@@ -108,13 +109,13 @@ impl Report {
     pub(super) fn print(&self, json: Option<&Path>) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         match json {
-            Some(file) if file == Path::new("-") => println!("{text}"),
+            Some(file) if file == Path::new("-") => print(&(text + "\n"))?,
             Some(file) => {
                 fs::write(file, text + "\n")
                     .with_context(|| format!("--json {}", file.display()))?;
-                print!("{}", self.for_people());
+                print(&self.for_people())?;
             }
-            None => print!("{}", self.for_people()),
+            None => print(&self.for_people())?,
         }
         for leftover in &self.leftovers {
             eprintln!("ringway: left behind: {leftover}");
@@ -124,11 +125,11 @@ impl Report {
 
     fn for_people(&self) -> String {
         let mut text = format!(
-            "\niperf3, {} TCP streams, {} s each way\n  a to b  {}bit/s\n  b to a  {}bit/s\n\n",
+            "\niperf3, {} TCP streams, {} s each way\n  a to b  {}\n  b to a  {}\n\n",
             self.streams,
             self.seconds,
-            table::scaled(self.tx_bits_per_second),
-            table::scaled(self.rx_bits_per_second),
+            table::scaled(self.tx_bits_per_second, "bit/s"),
+            table::scaled(self.rx_bits_per_second, "bit/s"),
         );
         let head = [
             "VIF",

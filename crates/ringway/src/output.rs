@@ -1,0 +1,57 @@
+//! Standard output of the verbs, whose reader may leave before they are done.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Nobody reads our standard output any more, as after `ringway xenstore ls | head -1`. This ends
+/// a verb, but is no failure. It is told apart from a pipe or socket to one of our own processes
+/// by its type.
+#[derive(Debug)]
+pub(crate) struct ReaderLeft;
+
+impl std::error::Error for ReaderLeft {}
+
+impl fmt::Display for ReaderLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
+
+/// Prints text as it is, at once.
+pub(crate) fn print(text: &str) -> Result<()> {
+    write_to(&mut io::stdout().lock(), text)
+}
+
+/// Prints for scripts.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+fn write_to(out: &mut dyn Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderLeft.into()),
+        Err(error) => Err(anyhow::Error::new(error).context("write to standard output")),
+        Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_left_is_told_apart_from_a_failure() {
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        write_to(&mut ours, "one").expect("it has room");
+        drop(theirs);
+        assert!(write_to(&mut ours, "two").expect_err("nobody reads").is::<ReaderLeft>());
+        // A slice is a writer that has no room left.
+        let error = write_to(&mut [0_u8; 1].as_mut_slice(), "three").expect_err("too long");
+        assert!(!error.is::<ReaderLeft>(), "{error:#}");
+    }
+}
