@@ -160,7 +160,7 @@ impl Host {
     pub(crate) fn event(&self, kind: &str) -> Option<Value> {
         let events = fs::read_to_string(self.file("events")).unwrap_or_default();
         let values = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        values.filter(|value| value["event"] == kind).last()
+        values.filter(|value| value["event"] == kind).next_back()
     }
 
     /// The processes of the host now, the supervisor first.
