@@ -104,7 +104,6 @@ impl<H: Hypervisor> Backend<H> {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
-            self.take_watches()?;
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
@@ -116,6 +115,9 @@ impl<H: Hypervisor> Backend<H> {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
             }
+            // Last, because all the above asks XenStore, and an event that comes together with a
+            // reply does not make the descriptor readable.
+            self.take_watches()?;
             let mut fds = [
                 PollFd::new(&self.store, PollFlags::IN),
                 PollFd::new(&self.workers, PollFlags::IN),

@@ -115,6 +115,7 @@ impl AsMut<[u8]> for Frame {
 /// How much memory the pools of one process may take, and the spare buffers they exchange.
 #[derive(Debug)]
 pub struct PoolBudget {
+    bytes: usize,
     bytes_left: AtomicUsize,
     small: ArrayQueue<SmallBuffer>,
     large: ArrayQueue<LargeBuffer>,
@@ -127,10 +128,18 @@ impl PoolBudget {
     /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Arc<PoolBudget> {
         Arc::new(PoolBudget {
+            bytes,
             bytes_left: AtomicUsize::new(bytes),
             small: ArrayQueue::new(Self::DEPOT_LEN),
             large: ArrayQueue::new(Self::DEPOT_LEN),
         })
+    }
+
+    /// Bytes that neither frames nor pools have: the whole budget once all frames are recycled and
+    /// all pools are gone.
+    pub fn bytes_left(&self) -> usize {
+        let spare = self.small.len() * SMALL_LEN + self.large.len() * LARGE_LEN;
+        self.bytes_left.load(Ordering::Relaxed) + spare
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -152,16 +161,34 @@ pub struct FramePool {
     budget: Arc<PoolBudget>,
     small: Vec<SmallBuffer>,
     large: Vec<LargeBuffer>,
+    /// Free buffers of each size to keep.
+    keep_small: usize,
+    keep_large: usize,
+    was_short: bool,
 }
 
 impl FramePool {
-    /// Free buffers of each size that a worker keeps to itself.
-    const KEEP: usize = 512;
+    /// Free small buffers that a worker keeps to itself at most: 1 MiB.
+    const KEEP_SMALL: usize = 512;
+    /// The same for large ones: 2 MiB.
+    const KEEP_LARGE: usize = 32;
+    /// The part of the budget, by size of buffer, that a worker keeps at most: what it keeps while
+    /// it sleeps, nobody else has.
+    const KEEP_PART: usize = 32;
 
     /// An empty pool on a shared budget.
     pub fn new(budget: Arc<PoolBudget>) -> FramePool {
-        let (small, large) = (Vec::with_capacity(Self::KEEP), Vec::with_capacity(Self::KEEP));
-        FramePool { budget, small, large }
+        let part = budget.bytes / Self::KEEP_PART;
+        let keep_small = (part / SMALL_LEN).min(Self::KEEP_SMALL);
+        let keep_large = (part / LARGE_LEN).min(Self::KEEP_LARGE);
+        let (small, large) = (Vec::with_capacity(keep_small), Vec::with_capacity(keep_large));
+        FramePool { budget, small, large, keep_small, keep_large, was_short: false }
+    }
+
+    /// Whether a buffer was refused for want of memory since the last call: a port that took
+    /// nothing in may have left frames behind.
+    pub fn take_shortage(&mut self) -> bool {
+        std::mem::take(&mut self.was_short)
     }
 
     /// A frame of `len` bytes with undefined content, or `None` if the budget is spent or no
@@ -187,8 +214,8 @@ impl FramePool {
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         match frame.buffer {
-            Buffer::Small(buffer) if self.small.len() < Self::KEEP => self.small.push(buffer),
-            Buffer::Large(buffer) if self.large.len() < Self::KEEP => self.large.push(buffer),
+            Buffer::Small(buffer) if self.small.len() < self.keep_small => self.small.push(buffer),
+            Buffer::Large(buffer) if self.large.len() < self.keep_large => self.large.push(buffer),
             Buffer::Small(buffer) => {
                 if self.budget.small.push(buffer).is_err() {
                     self.budget.give(SMALL_LEN);
@@ -206,19 +233,52 @@ impl FramePool {
         if let Some(buffer) = self.small.pop().or_else(|| self.budget.small.pop()) {
             return Some(buffer);
         }
-        self.budget.take(SMALL_LEN).then(|| Box::new([0; SMALL_LEN]))
+        if !self.budget.take(SMALL_LEN) && !self.trade_large() {
+            self.was_short = true;
+            return None;
+        }
+        Some(Box::new([0; SMALL_LEN]))
     }
 
     fn take_large(&mut self) -> Option<LargeBuffer> {
         if let Some(buffer) = self.large.pop().or_else(|| self.budget.large.pop()) {
             return Some(buffer);
         }
-        if !self.budget.take(LARGE_LEN) {
+        if !self.budget.take(LARGE_LEN) && !self.trade_small() {
+            self.was_short = true;
             return None;
         }
         // Through a vector, so that 64 KiB never stand on the stack.
         let zeroed: Box<[u8]> = vec![0; LARGE_LEN].into_boxed_slice();
         Some(zeroed.try_into().expect("the vector has exactly this length"))
+    }
+
+    /// Gives a spare large buffer up for a small one. Without this, memory that large frames have
+    /// taken would be lost for small ones for ever.
+    #[cold]
+    fn trade_large(&mut self) -> bool {
+        let Some(spare) = self.large.pop().or_else(|| self.budget.large.pop()) else {
+            return false;
+        };
+        drop(spare);
+        self.budget.give(LARGE_LEN - SMALL_LEN);
+        true
+    }
+
+    /// Gives spare small buffers up for a large one.
+    #[cold]
+    fn trade_small(&mut self) -> bool {
+        for _ in 0..LARGE_LEN.div_ceil(SMALL_LEN) {
+            let Some(spare) = self.small.pop().or_else(|| self.budget.small.pop()) else {
+                return false;
+            };
+            drop(spare);
+            self.budget.give(SMALL_LEN);
+            if self.budget.take(LARGE_LEN) {
+                return true;
+            }
+        }
+        false
     }
 }
 

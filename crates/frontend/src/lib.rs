@@ -103,11 +103,13 @@ impl<H: Hypervisor> Frontend<H> {
         stop: &impl AsFd,
     ) -> io::Result<()> {
         loop {
-            self.take_watches()?;
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
             }
+            // Last, because all the above asks XenStore, and an event that comes together with a
+            // reply does not make the descriptor readable.
+            self.take_watches()?;
             let mut fds = [
                 PollFd::new(&self.store, PollFlags::IN),
                 PollFd::new(&self.workers, PollFlags::IN),
@@ -196,6 +198,8 @@ impl<H: Hypervisor> Frontend<H> {
         for handle in handles {
             self.feed(handle, Input::Stop)?;
         }
+        // An event that came together with a reply does not make the descriptor readable.
+        self.take_watches()?;
         let deadline = std::time::Instant::now() + nic::LEAVE_TIMEOUT;
         while self.nics.values().any(|nic| nic.handshake.state() != XenbusState::Closed) {
             let left = deadline.saturating_duration_since(std::time::Instant::now());

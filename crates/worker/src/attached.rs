@@ -1,12 +1,14 @@
 //! One queue in a worker's care.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{
-    DropReason, Frame, FramePool, FrameQueue, OffloadCaps, Port, PortDown, QueueCounters, segment,
+    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Port, PortDown, Probe,
+    QueueCounters, segment,
 };
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
 
 use crate::capture::{Capture, Passage};
 use crate::directory::{Forwarding, SlotId};
@@ -22,8 +24,10 @@ pub(crate) struct Attached<P> {
     pub(crate) flood: FloodBudget,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) gauge: Arc<Gauge>,
-    /// A queue under pressure that our frames go to: no ingress until it is relieved.
+    /// What our next frame goes to, while it is under pressure: no ingress until it is relieved.
     pub(crate) held_by: Option<Arc<Gauge>>,
+    /// Frames that were taken in and could not go on, the next one first: a batch at most.
+    pub(crate) kept: VecDeque<(Frame, Verdict)>,
     /// Someone who watches.
     pub(crate) capture: Option<Arc<Capture>>,
     /// In the list of queues that are polled.
@@ -63,6 +67,7 @@ impl<P: Port> Attached<P> {
             counters,
             gauge,
             held_by: None,
+            kept: VecDeque::new(),
             capture: None,
             is_active: false,
             has_backlog: false,
@@ -74,12 +79,32 @@ impl<P: Port> Attached<P> {
         }
     }
 
-    /// Whether ingress has to wait for a queue that our frames go to.
-    pub(crate) fn is_held(&mut self) -> bool {
+    /// What ingress has to wait for.
+    pub(crate) fn holder(&mut self) -> Option<&Gauge> {
         if self.held_by.as_ref().is_some_and(|gauge| !gauge.has_pressure()) {
             self.held_by = None;
         }
-        self.held_by.is_some()
+        self.held_by.as_deref()
+    }
+
+    /// Whether ingress has to wait.
+    pub(crate) fn is_held(&mut self) -> bool {
+        self.holder().is_some()
+    }
+
+    /// Finds where frames that came in go: `verdicts` becomes one for each.
+    pub(crate) fn classify(&mut self, batch: &FrameBatch, verdicts: &mut Verdicts, now: Ticks) {
+        self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
+        self.show(Passage::Ingress, batch);
+        match &self.forwarding {
+            Forwarding::Patch(to) => {
+                verdicts.clear();
+                verdicts.extend(batch.iter().map(|_| Verdict::Unicast(*to)));
+            }
+            Forwarding::Switch(switch) => {
+                switch.classify(self.port_id, batch, now, &mut self.flood, verdicts);
+            }
+        }
     }
 
     /// Copies frames for whoever watches.
@@ -110,6 +135,9 @@ impl<P: Port> Attached<P> {
             Ok(()) => self.backlog_bytes += len,
             Err(reason) => self.counters.dropped.count(reason, 1),
         }
+        if !self.is_stalled && self.waiting().reaches(HIGH) && !self.gauge.is_raised() {
+            self.gauge.raise();
+        }
     }
 
     /// Sends what fits, and tells sources to hold back or go on. True if frames are left.
@@ -131,12 +159,12 @@ impl<P: Port> Attached<P> {
         if self.is_stalled {
             self.shed(pool);
         }
-        let had_pressure = self.gauge.has_pressure();
-        let relieved = had_pressure && (self.is_stalled || !self.waiting().reaches(LOW));
-        if relieved {
-            self.gauge.set_pressure(false);
+        let had_pressure = self.gauge.is_raised();
+        let mut relieved = false;
+        if had_pressure && (self.is_stalled || !self.waiting().reaches(LOW)) {
+            relieved = self.gauge.lower();
         } else if !had_pressure && !self.is_stalled && self.waiting().reaches(HIGH) {
-            self.gauge.set_pressure(true);
+            self.gauge.raise();
         }
         Ok(Egress { moved, left, relieved })
     }
@@ -149,6 +177,12 @@ impl<P: Port> Attached<P> {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
+    }
+
+    /// Whether its backlog has to be looked at again without an event: until it counts as stalled,
+    /// and always for a port that has no event for room.
+    pub(crate) fn has_clock(&self) -> bool {
+        !self.is_stalled || self.port.probe() == Probe::SystemCall
     }
 
     /// How much waits to leave here.
@@ -174,11 +208,13 @@ impl<P: Port> Attached<P> {
 
     /// Takes the port out. Frames that still waited are recycled.
     pub(crate) fn into_port(mut self, pool: &mut FramePool) -> P {
-        self.gauge.set_pressure(false);
+        // The caller nudges everyone, whoever waits.
+        self.gauge.lower();
         if let Some(capture) = &self.capture {
             capture.close();
         }
-        for frame in self.backlog.drain(..) {
+        let kept = self.kept.drain(..).map(|(frame, _)| frame);
+        for frame in self.backlog.drain(..).chain(kept) {
             pool.recycle(frame);
         }
         self.port
@@ -189,6 +225,6 @@ impl<P: Port> Attached<P> {
 pub(crate) struct Egress {
     pub(crate) moved: usize,
     pub(crate) left: usize,
-    /// Pressure was lowered: sources may sleep because of it.
+    /// Pressure was lowered, and workers sleep because of it.
     pub(crate) relieved: bool,
 }

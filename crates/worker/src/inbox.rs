@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
@@ -9,6 +10,7 @@ use ringway_datapath::Frame;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::directory::SlotId;
+use crate::gauge::Gauge;
 
 /// A frame on its way to a queue of another worker.
 #[derive(Debug)]
@@ -24,11 +26,18 @@ pub struct Inbox {
     sleeps: AtomicBool,
     has_commands: AtomicBool,
     wake: OwnedFd,
+    /// Holds back those who put frames in.
+    gauge: Arc<Gauge>,
 }
 
 impl Inbox {
     /// Frames that may wait in an inbox.
     pub(crate) const PARCELS: usize = 4096;
+    /// Frames at which senders are held back: far below [`Self::PARCELS`], because senders look
+    /// only now and then, and because all of it may be for one queue.
+    const HIGH: usize = 256;
+    /// Frames at which they may go on.
+    const LOW: usize = 64;
 
     pub(crate) fn new() -> io::Result<Inbox> {
         Ok(Inbox {
@@ -36,6 +45,7 @@ impl Inbox {
             sleeps: AtomicBool::new(false),
             has_commands: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            gauge: Arc::default(),
         })
     }
 
@@ -46,6 +56,23 @@ impl Inbox {
 
     pub(crate) fn pop(&self) -> Option<Parcel> {
         self.parcels.pop()
+    }
+
+    /// What holds senders back.
+    pub(crate) fn gauge(&self) -> &Arc<Gauge> {
+        &self.gauge
+    }
+
+    /// Called by senders after some frames: raises the pressure if it is time.
+    pub(crate) fn measure(&self) {
+        if self.parcels.len() >= Self::HIGH && !self.gauge.has_pressure() {
+            self.gauge.raise();
+        }
+    }
+
+    /// Called by the owner after it took frames out. True if workers are to be nudged.
+    pub(crate) fn relieve(&self) -> bool {
+        self.gauge.has_pressure() && self.parcels.len() < Self::LOW && self.gauge.lower()
     }
 
     /// Wakes the worker if it sleeps.
@@ -74,7 +101,10 @@ impl Inbox {
         self.sleeps.store(true, Ordering::Relaxed);
         // Orders our saying that we sleep before the look at what is in; see `nudge`.
         fence(Ordering::SeqCst);
-        let may_sleep = self.parcels.is_empty() && !self.has_commands.load(Ordering::Relaxed);
+        // Pressure that a sender raised late, when all was taken out, is ours to lower.
+        let may_sleep = self.parcels.is_empty()
+            && !self.has_commands.load(Ordering::Relaxed)
+            && !self.gauge.has_pressure();
         if !may_sleep {
             self.awake();
         }

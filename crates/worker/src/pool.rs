@@ -1,5 +1,6 @@
 //! The control thread's view: start workers, attach and detach ports, move queues.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::round::{Public, Worker, WorkerParts};
 /// What the control thread asks of a worker.
 pub(crate) enum Command<P> {
     /// A queue is about to come.
-    Expect { id: SlotId },
+    Expect { id: SlotId, gauge: Arc<Gauge> },
     /// It is not: it failed on its way.
     Forget { id: SlotId },
     /// Here it is.
@@ -34,6 +35,8 @@ pub(crate) enum Command<P> {
     Detach { id: SlotId, reply: Sender<Option<Box<Attached<P>>>> },
     /// Copy frames of a queue for someone who watches, in place of who did before.
     Capture { id: SlotId, capture: Arc<Capture> },
+    /// Answer, when all before is done.
+    Answer { reply: Sender<()> },
     /// End.
     Stop,
 }
@@ -208,9 +211,11 @@ impl<P: Port + Send + 'static> Workers<P> {
                 )),
             ));
         }
+        let workers: BTreeSet<usize> = attached.iter().map(|(worker, _)| *worker).collect();
         for (worker, attached) in attached {
             self.command(worker, Command::Attach { attached });
         }
+        self.wait_until_obeyed(workers);
         self.publish();
         Ok(())
     }
@@ -306,7 +311,9 @@ impl<P: Port + Send + 'static> Workers<P> {
         let Some(position) = self.placed.iter().position(is_it) else { return };
         let from = self.placed[position].address.clone();
         let id = self.take_slot(to);
-        self.command(to, Command::Expect { id });
+        let gauge = Arc::clone(&from.gauge);
+        self.command(to, Command::Expect { id, gauge });
+        self.wait_until_obeyed([to]);
         let address = QueueAddress { worker: to, slot: id, gauge: Arc::clone(&from.gauge) };
         self.placed[position].address = address;
         self.publish();
@@ -449,6 +456,18 @@ impl<P: Port + Send + 'static> Workers<P> {
         let inboxes = self.threads.iter().map(|thread| Arc::clone(&thread.inbox)).collect();
         let version = self.directory.load().version + 1;
         self.directory.store(Arc::new(Directory { version, ports, inboxes }));
+    }
+
+    /// Waits until workers have done what they were told. Before a directory names a slot, its
+    /// worker must know the slot: the first frames may be there before the command is read.
+    fn wait_until_obeyed(&self, workers: impl IntoIterator<Item = usize>) {
+        let (reply, answers) = mpsc::channel();
+        for worker in workers {
+            self.command(worker, Command::Answer { reply: reply.clone() });
+        }
+        drop(reply);
+        // Ends when the last one has answered and dropped its sender.
+        while answers.recv_timeout(ANSWER_TIMEOUT).is_ok() {}
     }
 
     /// Waits until no worker uses an older directory.

@@ -1,5 +1,7 @@
 //! What a worker does, round after round.
 
+mod delivery;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -9,19 +11,15 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use ringway_datapath::{
-    BATCH, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe,
-};
-use ringway_steering::queue_of;
-use ringway_switch::{PortId, Ticks, Verdict};
+use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe};
+use ringway_switch::{Ticks, Verdict};
 use rustix::event::epoll;
 
 use crate::attached::Attached;
-use crate::capture::Passage;
-use crate::directory::{Directory, Forwarding, SlotId};
-use crate::gauge::STALL;
+use crate::directory::{Directory, SlotId};
+use crate::gauge::{Gauge, STALL};
 use crate::idle::{Idle, Polling};
-use crate::inbox::{Inbox, Parcel};
+use crate::inbox::Inbox;
 use crate::pool::{Command, PortEvent, Reporter};
 
 /// Busy rounds between looks at the descriptors of queues that sleep.
@@ -30,6 +28,8 @@ const ROUNDS_PER_LOOK: u32 = 16;
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
 /// Descriptors handled per look.
 const EVENTS_MAX: usize = 64;
+/// How long to wait for buffers that other workers have.
+const SHORTAGE: Duration = Duration::from_millis(1);
 /// Epoll's number for the inbox; slots count from 0.
 const INBOX: u64 = u64::MAX;
 
@@ -45,10 +45,12 @@ pub(crate) struct Worker<P> {
     slots: Vec<Slot<P>>,
     active: Vec<usize>,
     backlogged: Vec<usize>,
-    /// Workers that we have put parcels for since we last nudged them.
-    mailed: Vec<bool>,
+    /// By worker: parcels that we have put in since we last nudged it.
+    mailed: Vec<usize>,
     /// A queue of ours ended a hold since we last woke those who may sleep because of it.
     has_relieved: bool,
+    /// The pool had no buffer in this round: what was not taken in is still there.
+    is_short: bool,
     epoll: std::os::fd::OwnedFd,
     idle: Idle,
     started: Instant,
@@ -87,6 +89,7 @@ enum Slot<P> {
     Expected {
         id: SlotId,
         frames: FrameQueue,
+        gauge: Arc<Gauge>,
     },
     Taken(Box<Attached<P>>),
 }
@@ -124,6 +127,7 @@ impl<P: Port> Worker<P> {
             backlogged: Vec::new(),
             mailed: Vec::new(),
             has_relieved: false,
+            is_short: false,
             epoll,
             idle: Idle::new(parts.polling),
             started: parts.started,
@@ -155,6 +159,8 @@ impl<P: Port> Worker<P> {
                 if rounds % ROUNDS_PER_LOOK == 0 {
                     self.look(Duration::ZERO);
                 }
+            } else if self.is_short {
+                self.wait_for_memory();
             } else if self.idle.keeps_polling(self.now) {
                 self.look(Duration::ZERO);
                 // Whoever else wants this core gets it: polling is for cores that nobody needs.
@@ -175,6 +181,7 @@ impl<P: Port> Worker<P> {
     /// One pass over everything that has, or may have, work. True if there was any.
     fn round(&mut self, directory: &Directory) -> bool {
         self.public.seen.store(directory.version, Ordering::Release);
+        self.is_short = false;
         let mut worked = self.open_parcels();
         let mut position = 0;
         while let Some(&slot) = self.active.get(position) {
@@ -189,6 +196,10 @@ impl<P: Port> Worker<P> {
                 }
             }
         }
+        // Where room is short, the first to be served gets it: each in its turn.
+        if self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
         worked |= self.send_out();
         self.nudge_mailed(directory);
         self.nudge_held();
@@ -201,14 +212,22 @@ impl<P: Port> Worker<P> {
         if attached.is_held() {
             return Taken::Nothing;
         }
-        let taken = attached.port.ingress(&mut self.pool, &mut self.batch);
-        let count = self.batch.len();
-        if count > 0 {
-            attached.gauge.add_load(u64::try_from(count).unwrap_or(u64::MAX));
-            attached.show(Passage::Ingress, &self.batch);
-            let mut batch = std::mem::take(&mut self.batch);
-            self.forward(slot, &mut batch, directory);
-            self.batch = batch;
+        let mut frames = std::mem::take(&mut attached.kept);
+        let mut taken = Ok(());
+        if frames.is_empty() {
+            taken = attached.port.ingress(&mut self.pool, &mut self.batch);
+            self.is_short |= self.pool.take_shortage();
+            if !self.batch.is_empty() {
+                let ticks = ticks(self.now.duration_since(self.started));
+                attached.classify(&self.batch, &mut self.verdicts, ticks);
+                frames.extend(self.batch.drain(..).zip(self.verdicts.drain(..)));
+            }
+        }
+        let count = frames.len();
+        self.forward(slot, &mut frames, directory);
+        if let Some(attached) = self.slots[slot].attached() {
+            // Its memory is kept as well.
+            attached.kept = frames;
         }
         if let Err(down) = taken {
             self.port_down(slot, down);
@@ -218,105 +237,22 @@ impl<P: Port> Worker<P> {
             return Taken::Frames;
         }
         match self.slots[slot].attached() {
-            Some(attached) if attached.port.probe() == Probe::SystemCall => {
-                // Its descriptor is edge-triggered and was just found empty, so it will wake us.
-                attached.is_active = false;
-                Taken::Gone
+            Some(attached) if attached.port.probe() == Probe::SystemCall && !self.is_short => {
+                match attached.port.arm() {
+                    // Its descriptor is edge-triggered and was just found empty: it will wake us.
+                    Ok(Pending::Nothing) => {
+                        attached.is_active = false;
+                        Taken::Gone
+                    }
+                    // Nothing of what came was good, and there is more.
+                    Ok(Pending::Work) => Taken::Frames,
+                    Err(down) => {
+                        self.port_down(slot, down);
+                        Taken::Gone
+                    }
+                }
             }
             _ => Taken::Nothing,
-        }
-    }
-
-    fn forward(&mut self, slot: usize, batch: &mut FrameBatch, directory: &Directory) {
-        let Some(source) = self.slots[slot].attached() else { return };
-        match &source.forwarding {
-            Forwarding::Patch(to) => {
-                let to = *to;
-                for frame in batch.drain(..) {
-                    self.deliver(frame, to, slot, directory);
-                }
-            }
-            Forwarding::Switch(switch) => {
-                let ticks = ticks(self.now.duration_since(self.started));
-                let (from, switch) = (source.port_id, Arc::clone(switch));
-                let mut verdicts = std::mem::take(&mut self.verdicts);
-                switch.classify(from, batch, ticks, &mut source.flood, &mut verdicts);
-                for (frame, verdict) in batch.drain(..).zip(verdicts.drain(..)) {
-                    match verdict {
-                        Verdict::Unicast(to) => self.deliver(frame, to, slot, directory),
-                        Verdict::Flood => self.flood(frame, from, slot, directory),
-                        Verdict::Drop(reason) => self.discard(frame, reason, slot),
-                    }
-                }
-                self.verdicts = verdicts;
-            }
-        }
-    }
-
-    /// Copies a frame to every port but the one it came from.
-    fn flood(&mut self, frame: Frame, from: PortId, source: usize, directory: &Directory) {
-        let ports = (0..).map(PortId).zip(&directory.ports);
-        for (to, _) in ports.filter(|(port, queues)| *port != from && !queues.is_empty()) {
-            match self.pool.take(frame.len()) {
-                Some(mut copy) => {
-                    copy.bytes_mut().copy_from_slice(frame.bytes());
-                    copy.offload = frame.offload;
-                    copy.flow = frame.flow;
-                    self.deliver(copy, to, source, directory);
-                }
-                None => self.count_drop(DropReason::NoBuffer, source),
-            }
-        }
-        self.pool.recycle(frame);
-    }
-
-    /// Gives a frame to the queue of `to` that its flow belongs to.
-    fn deliver(&mut self, mut frame: Frame, to: PortId, source: usize, directory: &Directory) {
-        let queues = directory.queues(to);
-        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        let queue = match count {
-            0 => return self.discard(frame, DropReason::NoRoute, source),
-            1 => 0,
-            _ => {
-                frame.flow = ringway_steering::flow_hash(frame.bytes());
-                usize::from(queue_of(frame.flow, count).0)
-            }
-        };
-        let address = &queues[queue];
-        if address.gauge.has_pressure() {
-            if let Some(source) = self.slots[source].attached() {
-                source.held_by = Some(Arc::clone(&address.gauge));
-            }
-        }
-        if address.worker == self.number {
-            self.enqueue(frame, address.slot);
-        } else {
-            let parcel = Parcel { to: address.slot, frame };
-            match directory.inboxes[address.worker].push(parcel) {
-                Ok(()) => {
-                    if self.mailed.len() <= address.worker {
-                        self.mailed.resize(address.worker + 1, false);
-                    }
-                    self.mailed[address.worker] = true;
-                }
-                Err(frame) => self.discard(frame, DropReason::MailboxFull, source),
-            }
-        }
-    }
-
-    /// Puts a frame into the backlog of a queue of ours.
-    fn enqueue(&mut self, frame: Frame, to: SlotId) {
-        match self.slots.get_mut(to.index) {
-            Some(Slot::Expected { id, frames }) if *id == to => frames.push_back(frame),
-            Some(Slot::Taken(attached)) if attached.id == to => {
-                attached.enqueue(frame, &mut self.pool);
-                if !attached.has_backlog {
-                    attached.begin_backlog(self.now);
-                    self.backlogged.push(to.index);
-                }
-            }
-            // Detached since the sender looked; as if it had been a moment later.
-            _ => self.pool.recycle(frame),
         }
     }
 
@@ -327,6 +263,7 @@ impl<P: Port> Worker<P> {
             opened = true;
             self.enqueue(parcel.frame, parcel.to);
         }
+        self.has_relieved |= self.inbox.relieve();
         opened
     }
 
@@ -381,20 +318,19 @@ impl<P: Port> Worker<P> {
 
     fn nudge_mailed(&mut self, directory: &Directory) {
         for (inbox, mailed) in directory.inboxes.iter().zip(&mut self.mailed) {
-            if std::mem::take(mailed) {
+            if std::mem::take(mailed) > 0 {
+                inbox.measure();
                 inbox.nudge();
             }
         }
     }
 
-    fn discard(&mut self, frame: Frame, reason: DropReason, source: usize) {
-        self.count_drop(reason, source);
-        self.pool.recycle(frame);
-    }
-
-    fn count_drop(&mut self, reason: DropReason, source: usize) {
-        if let Some(attached) = self.slots[source].attached() {
-            attached.counters.dropped.count(reason, 1);
+    /// Waits a little where there is work but no buffer: they come back with our own events, or
+    /// from another worker, which does not know that we wait.
+    fn wait_for_memory(&mut self) {
+        if self.inbox.prepare_sleep() {
+            self.wait(Some(SHORTAGE));
+            self.inbox.awake();
         }
     }
 
@@ -411,7 +347,11 @@ impl<P: Port> Worker<P> {
             self.inbox.awake();
             return;
         }
-        let timeout = if self.backlogged.is_empty() { None } else { Some(STALL) };
+        // One that has stalled wakes us when it has room; only the others have a clock to watch.
+        let slots = &mut self.slots;
+        let is_timed =
+            |slot: &usize| slots[*slot].attached().is_some_and(|attached| attached.has_clock());
+        let timeout = self.backlogged.iter().any(is_timed).then_some(STALL);
         let before = Instant::now();
         self.wait(timeout);
         self.inbox.awake();
@@ -427,7 +367,13 @@ impl<P: Port> Worker<P> {
                 self.active.swap_remove(position);
                 continue;
             };
-            if attached.is_held() {
+            if let Some(gauge) = attached.holder() {
+                gauge.await_relief();
+                position += 1;
+                continue;
+            }
+            if !attached.kept.is_empty() {
+                pending = Pending::Work;
                 position += 1;
                 continue;
             }
@@ -451,7 +397,18 @@ impl<P: Port> Worker<P> {
         for position in 0..self.backlogged.len() {
             let slot = self.backlogged[position];
             let Some(attached) = self.slots[slot].attached() else { continue };
-            if matches!(attached.port.arm(), Ok(Pending::Work)) {
+            if !matches!(attached.port.arm(), Ok(Pending::Work)) {
+                continue;
+            }
+            // While it is held, frames that could enter are no reason to stay awake; room is.
+            let is_room = match attached.is_held() {
+                true => attached.egress(&mut self.pool, self.now).map_or(true, |sent| {
+                    self.has_relieved |= sent.relieved;
+                    sent.moved > 0 || sent.relieved
+                }),
+                false => true,
+            };
+            if is_room {
                 pending = Pending::Work;
                 self.activate(slot);
             }
@@ -522,8 +479,8 @@ impl<P: Port> Worker<P> {
     fn obey(&mut self) -> Next {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Expect { id } => {
-                    *self.slot(id) = Slot::Expected { id, frames: FrameQueue::new() };
+                Command::Expect { id, gauge } => {
+                    *self.slot(id) = Slot::Expected { id, frames: FrameQueue::new(), gauge };
                 }
                 Command::Forget { id } => self.forget(id),
                 Command::Attach { attached } => self.attach(attached),
@@ -539,6 +496,9 @@ impl<P: Port> Worker<P> {
                     if let Some(here) = self.slot(id).attached().filter(|here| here.id == id) {
                         here.capture = Some(capture);
                     }
+                }
+                Command::Answer { reply } => {
+                    let _ = reply.send(());
                 }
                 Command::Stop => return Next::Stop,
             }
@@ -559,7 +519,8 @@ impl<P: Port> Worker<P> {
         if !matches!(slot, Slot::Expected { id: expected, .. } if *expected == id) {
             return;
         }
-        if let Slot::Expected { frames, .. } = std::mem::replace(slot, Slot::Empty) {
+        if let Slot::Expected { frames, gauge, .. } = std::mem::replace(slot, Slot::Empty) {
+            self.has_relieved |= gauge.lower_ahead();
             frames.into_iter().for_each(|frame| self.pool.recycle(frame));
         }
     }
@@ -570,7 +531,7 @@ impl<P: Port> Worker<P> {
         let id = attached.id;
         let mut gathered = FrameQueue::new();
         match self.slot(id) {
-            Slot::Expected { id: expected, frames } if *expected == id => {
+            Slot::Expected { id: expected, frames, .. } if *expected == id => {
                 gathered = std::mem::take(frames);
             }
             _ => {}
@@ -593,6 +554,9 @@ impl<P: Port> Worker<P> {
         *self.slot(id) = Slot::Taken(attached);
         for frame in gathered {
             self.enqueue(frame, id);
+        }
+        if let Some(attached) = self.slots[id.index].attached() {
+            self.has_relieved |= attached.gauge.lower_ahead();
         }
         match watched {
             Ok(()) => self.activate(id.index),

@@ -144,12 +144,16 @@ impl Supervisor {
     fn look_after(&mut self, stop: &Stop) -> Result<()> {
         self.record_processes()?;
         loop {
-            while self.store.next_watch().context("XenStore is lost")?.is_some() {}
             self.note_connections()?;
             self.check_broker()?;
             self.check_backend()?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
+            }
+            // An event that came together with one of the replies above does not make the
+            // descriptor readable, and may tell of what has changed since it was read.
+            if self.take_watches()? {
+                continue;
             }
             let mut fds = vec![stop.as_fd(), self.store.as_fd(), self.broker.as_fd()];
             fds.extend(self.backend.process.as_ref().map(AsFd::as_fd));
@@ -169,6 +173,15 @@ impl Supervisor {
         // Its connections close a moment before it has ended.
         let _ = wait_readable(&[self.broker.as_fd()], Some(BROKER_END_TIMEOUT));
         self.check_broker().err().unwrap_or(error)
+    }
+
+    /// Takes all watch events; true if there were any.
+    fn take_watches(&mut self) -> Result<bool> {
+        let mut is_any = false;
+        while self.store.next_watch().context("XenStore is lost")?.is_some() {
+            is_any = true;
+        }
+        Ok(is_any)
     }
 
     /// The time until something is due.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{PortDown, Probe};
 use ringway_switch::PortId;
-use ringway_worker::{Capture, Forwarding, Passage, Policy, PortEvent, Workers};
+use ringway_worker::{Capture, Forwarding, Passage, Policy, PortEvent, Workers, WorkersConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::double::{FAILURE, TestPort, attachment, config, port, port_with};
@@ -146,5 +146,28 @@ fn a_port_with_a_descriptor_that_tells_all_is_served_too() {
     for burst in 0..10 {
         near.send_flow(1, 2, 0, burst * 100, 100);
         far.wait_until("a burst", |far| far.received == u64::from(burst + 1) * 100);
+    }
+}
+
+#[test]
+fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
+    // Less than a few queues that stand still could keep: a leak would end all traffic.
+    let little = WorkersConfig { frame_memory: 128 << 10, ..config(2, Policy::Static) };
+    let mut workers = Workers::start(little).expect("threads can be made");
+    for probe in [Probe::Memory, Probe::SystemCall].repeat(20) {
+        let (source, near) = port_with(probe);
+        let (other, other_near) = port_with(probe);
+        let (sink, far) = port();
+        far.stand_still();
+        for (id, to, queue) in [(1, 3, source), (2, 3, other), (3, 1, sink)] {
+            workers.attach(PortId(id), &patch(to), vec![attachment(queue)]).expect("attached");
+        }
+        near.send_flow(1, 3, 0, 0, 1000);
+        other_near.send_flow(2, 3, 1, 0, 1000);
+        near.wait_until("all frames of one", |near| near.script.is_empty());
+        other_near.wait_until("all frames of the other", |near| near.script.is_empty());
+        for id in 1..=3 {
+            assert_eq!(workers.detach(PortId(id)).len(), 1);
+        }
     }
 }

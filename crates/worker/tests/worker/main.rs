@@ -3,3 +3,5 @@
 mod double;
 mod failures;
 mod order;
+mod placing;
+mod pressure;

@@ -2,9 +2,13 @@
 //! ports that come and go.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::double::{LEN_MIN, Peer, Scripted, TestPort, attachment, config, mac, port};
+use crate::double::{
+    FAILURE, Far, LEN_MIN, Peer, Scripted, TestPort, attachment, config, mac, port,
+};
 use fastrand::Rng;
+use ringway_datapath::MacAddr;
 use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
 
@@ -68,12 +72,16 @@ impl Station {
         self.sent.iter().any(|&sent| sent < FRAMES)
     }
 
+    /// Frames of others than visitors.
     fn received(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.far().received).sum()
+        let of_flows = |far: &Far| -> u64 {
+            far.expected[..usize::from(VISITING)].iter().copied().map(u64::from).sum()
+        };
+        self.queues.iter().map(|queue| of_flows(&queue.far())).sum()
     }
 }
 
-fn switch(seed: u64) -> Arc<Switch> {
+pub(crate) fn switch(seed: u64) -> Arc<Switch> {
     Arc::new(Switch::new(SwitchConfig {
         fdb_entries_max: 1024,
         ports_max: 64,
@@ -82,6 +90,11 @@ fn switch(seed: u64) -> Arc<Switch> {
         flood: FloodLimit::NONE,
         hash_seed: seed,
     }))
+}
+
+/// Has the switch know where a station is.
+pub(crate) fn learn(switch: &Switch, number: u8) {
+    switch.fdb().learn(MacAddr(mac(number)), PortId(number.into()), Ticks(0));
 }
 
 /// Moves a random queue of the first `ports` ports to a random worker.
@@ -98,9 +111,14 @@ fn check(stations: &[Station]) {
     for station in stations {
         for queue in &station.queues {
             assert_eq!(queue.far().reordered, 0, "frames of a flow came out of order");
+            let lost: u64 = queue.far().missing[..usize::from(VISITING)].iter().sum();
+            assert_eq!(lost, 0, "frames were lost, though all queues drained");
         }
     }
-    assert!(stations.iter().map(Station::received).sum::<u64>() > 0);
+    for (sent, station) in stations.iter().flat_map(|station| station.sent.iter().zip([station; 3]))
+    {
+        assert_eq!(*sent, FRAMES, "station {} sends all", station.number);
+    }
 }
 
 fn wait_for_all(stations: &[Station]) {
@@ -108,6 +126,13 @@ fn wait_for_all(stations: &[Station]) {
         for queue in &station.queues {
             queue.wait_until("all frames are taken in", |far| far.script.is_empty());
         }
+    }
+    let sent = |station: &Station| u64::from(station.sent.iter().sum::<u32>());
+    let sent: u64 = stations.iter().map(sent).sum();
+    let deadline = Instant::now() + FAILURE;
+    while stations.iter().map(Station::received).sum::<u64>() < sent {
+        assert!(Instant::now() < deadline, "frames were lost, though all queues drained");
+        std::thread::yield_now();
     }
 }
 
@@ -120,11 +145,7 @@ fn switched_flows_stay_in_order_while_queues_move() {
         let switch = switch(seed.0);
         for number in 1..=5 {
             // Known beforehand, so that nothing is flooded, which would be counted twice.
-            switch.fdb().learn(
-                ringway_datapath::MacAddr(mac(number)),
-                PortId(number.into()),
-                Ticks(0),
-            );
+            learn(&switch, number);
         }
         let forwarding = Forwarding::Switch(switch);
         let mut stations: Vec<Station> =

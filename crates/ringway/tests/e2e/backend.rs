@@ -1,0 +1,126 @@
+//! The backend is killed, or its vifs are changed, while traffic flows.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::host::{Host, SOON, pair, send};
+use crate::traffic::Iperf;
+use crate::turn;
+
+/// All nodes in which a state is kept.
+const STATES: [&str; 4] = [
+    "/local/domain/0/backend/vif/1/0/state",
+    "/local/domain/0/backend/vif/2/0/state",
+    "/local/domain/1/device/vif/0/state",
+    "/local/domain/2/device/vif/0/state",
+];
+
+fn wait_for_traffic(host: &Host) {
+    let before = host.rx_bytes("vif1.0");
+    host.wait("traffic", SOON, |host| {
+        // Counters begin anew when a vif reconnects.
+        let now = host.rx_bytes("vif1.0");
+        (now > before + (1 << 20) || (now < before && now > 1 << 20)).then_some(())
+    });
+}
+
+#[test]
+fn a_connection_survives_the_killing_of_the_backend_and_pauses_less_than_a_second() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let host = Host::start(&pair());
+    let mut store = host.store();
+    for path in STATES {
+        store.watch(path, path).expect("watched");
+    }
+    // Each watch fires once when it is set.
+    for _ in STATES {
+        host.wait("the first event", SOON, |_| store.next_watch().expect("the store lives"));
+    }
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 4);
+    wait_for_traffic(&host);
+    // A backend that ends in its first second is taken for one that does not work.
+    let age = Duration::from_millis(1200);
+    host.wait("the backend to be settled", SOON, |host| {
+        let started = std::fs::metadata(host.dir().join("backend.sock")).ok()?.modified().ok()?;
+        started.elapsed().ok().filter(|elapsed| *elapsed > age)
+    });
+    let before = host.pid_of("backend");
+    send(before, Signal::KILL);
+    let restarted = host.wait("the backend's restart", SOON, |host| host.event("backend-restarted"));
+    assert_ne!(restarted["pid"].as_u64(), Some(before.into()));
+    wait_for_traffic(&host);
+    let transfer = transfer.finish();
+    println!("gap {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
+    assert!(transfer.longest_gap() < 1.0, "{} s", transfer.longest_gap());
+    // Nobody's state changed on the way: the guests have not noticed.
+    while let Some(event) = store.next_watch().expect("the store lives") {
+        let state = store.read(&event.path).expect("readable");
+        assert_eq!(state.as_deref(), Some("4"), "{}", event.path);
+    }
+    for path in STATES {
+        assert_eq!(host.node(path).as_deref(), Some("4"), "{path}");
+    }
+    assert_eq!(host.vif("vif1.0").expect("it is there").queues.len(), 4);
+}
+
+#[test]
+fn queues_are_changed_from_both_ends_while_a_connection_lives() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let host = Host::start(&pair());
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 6);
+    wait_for_traffic(&host);
+    let expect_queues = |count: usize, max: u16| {
+        host.wait(&format!("{count} queues of {max}"), SOON, |host| {
+            let vif = host.vif("vif1.0")?;
+            let guest = host.guest("a")?.vifs.pop()?;
+            let is_so = vif.state == "Connected"
+                && guest.state == "Connected"
+                && (vif.queues.len(), vif.max_queues) == (count, max)
+                && guest.queues.len() == count;
+            is_so.then_some(())
+        });
+        wait_for_traffic(&host);
+    };
+    for count in [1_u16, 2, 4] {
+        host.text(&["vif", "set", "vif1.0", "max-queues", &count.to_string()]);
+        expect_queues(usize::from(count), count);
+    }
+    for count in [2_u16, 1, 4, 3] {
+        host.text(&["guest", "set", "a", "queues", &count.to_string()]);
+        expect_queues(usize::from(count), 4);
+    }
+    let transfer = transfer.finish();
+    println!("gap {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
+}
+
+#[test]
+fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
+    let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    for wanted in [0, 5] {
+        host.text(&["guest", "set", "a", "queues", &wanted.to_string()]);
+        let reason = format!("asks for {wanted} queues, expected 1 to 4");
+        for node in [
+            "/local/domain/0/backend/vif/1/0/error",
+            "/local/domain/0/error/backend/vif/1/0/error",
+        ] {
+            host.wait(&reason, SOON, |host| host.node(node).filter(|text| text.contains(&reason)));
+        }
+        host.wait("the vif to close", SOON, |host| {
+            let state = host.node(STATES[0])?;
+            matches!(state.as_str(), "5" | "6").then_some(())
+        });
+        assert_eq!(host.vif("vif1.0").expect("still listed").queues.len(), 0);
+        assert_eq!(host.log_count(&reason), 1, "{}", host.log());
+        host.text(&["guest", "set", "a", "queues", "2"]);
+        host.wait("two queues", SOON, |host| {
+            host.vif("vif1.0").filter(|vif| vif.state == "Connected" && vif.queues.len() == 2)
+        });
+        assert_eq!(host.vif("vif1.0").expect("listed").error, None);
+        host.wait("the guest to be connected", SOON, |host| {
+            host.guest("a")?.vifs.pop().filter(|vif| vif.state == "Connected")
+        });
+        host.ping("a", "10.77.0.2");
+    }
+}

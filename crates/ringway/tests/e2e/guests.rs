@@ -1,0 +1,56 @@
+//! Guests that end while others go on.
+
+use rustix::process::Signal;
+
+use crate::host::{Host, SOON, describe, send};
+use crate::traffic::Iperf;
+use crate::turn;
+
+/// Segments sent again in a few seconds that still count as none: the machine's own doing.
+const RETRANSMITS_MAX: u64 = 50;
+
+fn three(on_exit: &str) -> String {
+    let vif = "queues = 2";
+    describe("max-queues = 2", &[("a", "", vif), ("b", "", vif), ("c", on_exit, vif)])
+}
+
+#[test]
+fn a_guest_that_is_killed_vanishes_and_others_do_not_notice() {
+    let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
+    let host = Host::start(&three(""));
+    let backend = host.pid_of("backend");
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 3);
+    host.wait("traffic", SOON, |host| (host.rx_bytes("vif1.0") > 1 << 20).then_some(()));
+    host.ping("a", "10.77.0.3");
+    send(host.pid_of("guest c"), Signal::KILL);
+    host.wait("its vif to vanish", SOON, |host| host.vif("vif3.0").is_none().then_some(()));
+    for path in ["/local/domain/3", "/local/domain/0/backend/vif/3"] {
+        host.wait(path, SOON, |host| host.node(path).is_none().then_some(()));
+    }
+    let transfer = transfer.finish();
+    println!("retransmits {}, gap {:.1} s", transfer.retransmits(), transfer.longest_gap());
+    assert!(transfer.retransmits() <= RETRANSMITS_MAX, "{}", transfer.retransmits());
+    assert!(transfer.longest_gap() < 1.0, "{}", transfer.longest_gap());
+    assert_eq!(host.pid_of("backend"), backend);
+    assert_eq!(host.guest("c").map(|guest| guest.pid), None);
+}
+
+#[test]
+fn a_guest_that_is_to_be_restarted_comes_back_with_its_addresses() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&three("on-exit = \"restart\""));
+    host.ping("a", "10.77.0.3");
+    let before = host.pid_of("guest c");
+    send(before, Signal::KILL);
+    let event = host.wait("its restart", SOON, |host| host.event("guest-started"));
+    assert_eq!((event["name"].as_str(), event["domid"] == 3), (Some("c"), false), "{event}");
+    let domid = event["domid"].as_u64().expect("a number");
+    host.wait("its vif", SOON, |host| {
+        host.vif(&format!("vif{domid}.0")).filter(|vif| vif.state == "Connected")
+    });
+    host.wait("its frontend", SOON, |host| {
+        host.guest("c")?.vifs.pop().filter(|vif| vif.state == "Connected")
+    });
+    assert_ne!(host.pid_of("guest c"), before);
+    host.ping("a", "10.77.0.3");
+}

@@ -1,0 +1,362 @@
+//! A host that runs for one test, and what can be asked of it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ringway_control::{BackendStatus, GuestStatus, VifStatus};
+use ringway_xenstore::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that takes a fraction of a second on an idle machine.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+/// Between two looks at something that is waited for.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+/// Looks again and again until there is something, at most until the time is over.
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
+    wait_or(limit, look, || format!("waited {limit:?} for {what}"))
+}
+
+fn wait_or<T>(
+    limit: Duration,
+    mut look: impl FnMut() -> Option<T>,
+    complaint: impl FnOnce() -> String,
+) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{}", complaint());
+        std::thread::park_timeout(LOOK_PAUSE);
+    }
+}
+
+/// A command that runs the program under test.
+pub(crate) fn ringway() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+    command.env_remove("RINGWAY_DIR").env_remove("RINGWAY_LOG").stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process has a number");
+    kill_process(pid, signal).expect("the process runs");
+}
+
+/// When a process started, by which a later one of its number is told apart; none if it has ended.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    fields.next().filter(|state| !matches!(*state, "Z" | "X"))?;
+    fields.nth(22 - 4)?.parse().ok()
+}
+
+/// A process that is killed when dropped.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
+        Running(command.spawn().expect("the program can be started"))
+    }
+
+    pub(crate) fn wait(&mut self, what: &str, limit: Duration) -> ExitStatus {
+        wait_for(what, limit, || self.0.try_wait().expect("our child"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One process of a host.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    pub(crate) start_time: u64,
+}
+
+impl Member {
+    pub(crate) fn is_alive(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+}
+
+/// `ringway run` in a directory of its own. Dropping it ends it, by force if need be.
+pub(crate) struct Host {
+    supervisor: Running,
+    members: Vec<Member>,
+    place: TempDir,
+}
+
+impl Host {
+    /// Starts a host and waits until its guests are connected.
+    pub(crate) fn start(description: &str) -> Host {
+        let place = tempfile::tempdir().expect("a directory can be made");
+        Host::start_in(place, description)
+    }
+
+    /// Starts a host where another may have been.
+    pub(crate) fn start_in(place: TempDir, description: &str) -> Host {
+        let config = place.path().join("host.toml");
+        fs::write(&config, description).expect("written");
+        let file = |name: &str| File::create(place.path().join(name)).expect("created");
+        let (events, log) = (file("events"), file("log"));
+        let dir = place.path().join("run");
+        let mut command = ringway();
+        command.args(["run", "--json", "--config"]).arg(&config).arg("--dir").arg(&dir);
+        let supervisor = Running::start(command.stdout(events).stderr(log));
+        let mut host = Host { supervisor, members: Vec::new(), place };
+        host.wait("the guests to connect", 3 * SOON, |host| host.event("ready"));
+        host.members = host.members();
+        host
+    }
+
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.place.path().join("run")
+    }
+
+    /// A file for the test's own use.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    /// Waits for something of this host; its log is part of the complaint.
+    pub(crate) fn wait<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut look: impl FnMut(&Host) -> Option<T>,
+    ) -> T {
+        wait_or(
+            limit,
+            || look(self),
+            || {
+                let log = self.log();
+                let states = self.vifs();
+                format!("waited {limit:?} for {what}\nvifs: {states:#?}\nlog:\n{log}")
+            },
+        )
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+
+    /// How many lines of the log have this text.
+    pub(crate) fn log_count(&self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
+    }
+
+    /// The last event of a kind.
+    pub(crate) fn event(&self, kind: &str) -> Option<Value> {
+        let events = fs::read_to_string(self.file("events")).unwrap_or_default();
+        let values = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        values.filter(|value| value["event"] == kind).last()
+    }
+
+    /// The processes of the host now, the supervisor first.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        let state = fs::read(self.dir().join("state.json")).expect("the host keeps its state");
+        let state: Value = serde_json::from_slice(&state).expect("JSON");
+        let processes = state["processes"].as_array().expect("a list");
+        let member = |process: &Value| Member {
+            name: process["name"].as_str().expect("a name").to_owned(),
+            pid: number(&process["pid"]),
+            start_time: process["start_time"].as_u64().expect("a time"),
+        };
+        processes.iter().map(member).collect()
+    }
+
+    pub(crate) fn pid_of(&self, name: &str) -> u32 {
+        let members = self.members();
+        let member = members.iter().find(|member| member.name == name);
+        member.unwrap_or_else(|| panic!("no {name} in {members:?}")).pid
+    }
+
+    /// Runs a verb for this host.
+    pub(crate) fn verb(&self, arguments: &[&str]) -> Output {
+        let mut command = ringway();
+        command.env("RINGWAY_DIR", self.dir()).args(arguments);
+        command.output().expect("the program can be started")
+    }
+
+    /// What a verb prints, which must succeed.
+    pub(crate) fn text(&self, arguments: &[&str]) -> String {
+        text_of(self.verb(arguments), &arguments.join(" "))
+    }
+
+    pub(crate) fn backend(&self) -> Option<BackendStatus> {
+        let dir = ringway_control::RunDir::new(self.dir());
+        ringway_control::ask(&dir.backend(), &ringway_control::BackendRequest::Status).ok()
+    }
+
+    pub(crate) fn vifs(&self) -> Vec<VifStatus> {
+        self.backend().map(|backend| backend.vifs).unwrap_or_default()
+    }
+
+    pub(crate) fn vif(&self, name: &str) -> Option<VifStatus> {
+        self.vifs().into_iter().find(|vif| vif.name == name)
+    }
+
+    pub(crate) fn guest(&self, name: &str) -> Option<GuestStatus> {
+        let dir = ringway_control::RunDir::new(self.dir());
+        ringway_control::ask(&dir.guest(name), &ringway_control::GuestRequest::Status).ok()
+    }
+
+    /// Bytes that a vif's guest has received.
+    pub(crate) fn rx_bytes(&self, vif: &str) -> u64 {
+        let vif = self.vif(vif);
+        vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.rx_bytes).sum())
+    }
+
+    /// A command in a guest; the guest's process is replaced by it.
+    pub(crate) fn in_guest(&self, guest: &str, command: &[&str]) -> Command {
+        let mut exec = ringway();
+        exec.env("RINGWAY_DIR", self.dir()).args(["guest", "exec", guest, "--"]).args(command);
+        exec
+    }
+
+    /// What a command in a guest prints, which must succeed.
+    pub(crate) fn guest_text(&self, guest: &str, command: &[&str]) -> String {
+        let output = self.in_guest(guest, command).output().expect("it can be started");
+        text_of(output, &format!("in {guest}: {command:?}\n{}", self.log()))
+    }
+
+    pub(crate) fn ping(&self, guest: &str, address: &str) {
+        self.guest_text(guest, &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "5", address]);
+    }
+
+    /// Domain 0's XenStore.
+    pub(crate) fn store(&self) -> Client {
+        Client::connect(&self.dir().join("xenstored.sock")).expect("the store is there")
+    }
+
+    /// A stock tool for domain 0's XenStore.
+    pub(crate) fn tool(&self, name: &str, arguments: &[&str]) -> Output {
+        self.tool_at("xenstored.sock", name, arguments)
+    }
+
+    /// A stock tool for XenStore as another sees it.
+    pub(crate) fn tool_at(&self, socket: &str, name: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(name);
+        command.env("XENSTORED_PATH", self.dir().join(socket)).args(arguments);
+        command.stdin(Stdio::null()).output().expect("xenstore-utils are installed")
+    }
+
+    /// What a stock tool prints, which must succeed.
+    pub(crate) fn tool_text(&self, name: &str, arguments: &[&str]) -> String {
+        text_of(self.tool(name, arguments), &format!("{name} {arguments:?}"))
+    }
+
+    /// The value of a node, by the stock tool; none if it is not there.
+    pub(crate) fn node(&self, path: &str) -> Option<String> {
+        let output = self.tool("xenstore-read", &[path]);
+        let value = String::from_utf8(output.stdout).expect("text");
+        output.status.success().then(|| value.trim_end_matches('\n').to_owned())
+    }
+
+    /// Signals the supervisor.
+    pub(crate) fn signal(&self, signal: Signal) {
+        send(self.supervisor.0.id(), signal);
+    }
+
+    /// Waits until the supervisor has ended; the place where it was is left.
+    pub(crate) fn ended(mut self) -> (ExitStatus, TempDir, String) {
+        let status = self.supervisor.wait("the host to end", 2 * SOON);
+        let log = self.log();
+        let place = std::mem::replace(&mut self.place, tempfile::tempdir().expect("a directory"));
+        (status, place, log)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "the host's log:\n{}", self.log());
+        }
+        if let (Ok(None), Ok(pid)) =
+            (self.supervisor.0.try_wait(), i32::try_from(self.supervisor.0.id()))
+        {
+            if let Some(pid) = Pid::from_raw(pid) {
+                let _ = kill_process(pid, Signal::INT);
+            }
+            let deadline = Instant::now() + SOON;
+            while matches!(self.supervisor.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::park_timeout(LOOK_PAUSE);
+            }
+        }
+        // What it started dies with it; if it did not, it must not disturb the next test.
+        let _ = self.supervisor.0.kill();
+        for member in self.members.iter().filter(|member| member.is_alive()) {
+            if let Some(pid) = i32::try_from(member.pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+pub(crate) fn number(value: &Value) -> u32 {
+    value.as_u64().and_then(|value| u32::try_from(value).ok()).expect("a number")
+}
+
+pub(crate) fn text_of(output: Output, what: &str) -> String {
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{what}: {}\n{complaint}{text}", output.status);
+    text
+}
+
+/// A description: keys of the host, and guests with their names, keys of their own, and keys of
+/// their one vif. Guest 1 is 10.77.0.1 and fd77::1, and so on.
+pub(crate) fn describe(host: &str, guests: &[(&str, &str, &str)]) -> String {
+    let mut text = format!("[host]\nnetwork = \"private\"\n{host}\n");
+    for (number, (name, guest, vif)) in (1..).zip(guests) {
+        text += &format!(
+            "[[guest]]\nname = \"{name}\"\n{guest}\n[[guest.vif]]\n\
+             addresses = [\"10.77.0.{number}/24\", \"fd77::{number}/64\"]\n{vif}\n"
+        );
+    }
+    text
+}
+
+/// Two guests, `a` and `b`, of as many queues as offered, up to four.
+pub(crate) fn pair() -> String {
+    describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "queues = 4")])
+}
+
+/// The names of all network interfaces of the machine, as far as we see them.
+pub(crate) fn links() -> Vec<String> {
+    let output = Command::new("ip").args(["-br", "link"]).output().expect("iproute2");
+    let text = text_of(output, "ip -br link");
+    text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// All network namespaces that a process is in.
+pub(crate) fn namespaces() -> Vec<String> {
+    let output = Command::new("lsns").args(["-n", "-t", "net", "-o", "NS"]).output();
+    let text = text_of(output.expect("util-linux"), "lsns");
+    text.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// The network namespace of a process, as `lsns` calls it.
+pub(crate) fn namespace_of(pid: u32) -> String {
+    let link = fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
+    let link = link.to_string_lossy().into_owned();
+    link.trim_start_matches("net:[").trim_end_matches(']').to_owned()
+}
+
+/// What is in a directory; nothing if there is none.
+pub(crate) fn names_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

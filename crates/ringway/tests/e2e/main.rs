@@ -1,0 +1,57 @@
+//! The program itself, from its command line: hosts, guests, real traffic, and what happens when
+//! any of them is killed.
+//!
+//! Each test has a run directory and a network of its own. They run one after another, because
+//! some measure time.
+
+mod backend;
+mod demo;
+mod guests;
+mod host;
+mod lifetime;
+mod paths;
+mod store;
+mod traffic;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Waits for the turn of a test, which ends when the result is dropped. None, and a line that says
+/// so, if this machine lacks what the test needs: programs, and rights to make networks.
+fn turn(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
+    // A test that failed has cleaned up all the same.
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match missing(programs) {
+        None => Some(turn),
+        Some(reason) => {
+            // Past the capture of the test harness, so that it is seen.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+            None
+        }
+    }
+}
+
+fn missing(programs: &[&str]) -> Option<String> {
+    if let Err(error) = std::fs::OpenOptions::new().write(true).open("/dev/net/tun") {
+        return Some(format!("/dev/net/tun: {error}"));
+    }
+    let mut command = Command::new("unshare");
+    match quiet(command.args(["--user", "--map-root-user", "--net", "true"])) {
+        Ok(status) if status.success() => {}
+        _ if rustix::process::geteuid().is_root() => {}
+        _ => return Some("neither root nor allowed to make a user namespace".to_owned()),
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places: Vec<_> = std::env::split_paths(&path).collect();
+    let is_there = |program: &Path| places.iter().any(|place| place.join(program).is_file());
+    let program = programs.iter().find(|program| !is_there(Path::new(program)))?;
+    Some(format!("{program} is not installed"))
+}
+
+fn quiet(command: &mut Command) -> std::io::Result<std::process::ExitStatus> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
+}

@@ -1,0 +1,117 @@
+//! The ways a frame can take: offloads or none, one event channel or two, switch, bridge, uplink,
+//! and each placement of queues on workers.
+
+use std::fs;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::host::{Host, Running, SOON, describe, ringway, send, text_of};
+use crate::traffic::{Iperf, random_file, send_file};
+use crate::turn;
+
+const PLAIN: &str = "queues = 2\nsg = false\ncsum = false\ngso = false";
+const FULL: &str = "queues = 2";
+
+#[test]
+fn files_arrive_as_they_were_whatever_the_ends_leave_undone() {
+    let Some(_turn) = turn(&["socat"]) else { return };
+    for (host_keys, a, b) in [
+        ("max-queues = 2", PLAIN, PLAIN),
+        ("max-queues = 2", FULL, PLAIN),
+        ("max-queues = 2", FULL, "queues = 2\ngso = false"),
+        ("max-queues = 2\nsg = false\ncsum = false\ngso = false", FULL, FULL),
+        ("max-queues = 2\nsplit-event-channels = false", FULL, FULL),
+    ] {
+        let host = Host::start(&describe(host_keys, &[("a", "", a), ("b", "", b)]));
+        let file = host.file("sent");
+        random_file(&file, 16);
+        for (from, to, address) in [
+            ("a", "b", "10.77.0.2"),
+            ("b", "a", "10.77.0.1"),
+            ("a", "b", "fd77::2"),
+            ("b", "a", "fd77::1"),
+        ] {
+            let is_same = send_file(&host, from, to, address, &file);
+            assert!(is_same, "{host_keys} {a} {b}: {from} to {address}");
+        }
+        let is_split = !host_keys.contains("split");
+        let node = "/local/domain/1/device/vif/0/queue-0/event-channel";
+        let mut store = host.store();
+        assert_eq!(store.read(node).expect("readable").is_none(), is_split);
+        let offloads = host.vif("vif1.0").expect("it is there").offloads;
+        let is_plain = a == PLAIN || host_keys.contains("gso");
+        assert_eq!(offloads.is_empty(), is_plain, "{offloads:?}");
+    }
+}
+
+#[test]
+fn guests_on_a_linux_bridge_reach_each_other_and_the_host() {
+    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let vif = "queues = 2\nbridge = \"ringway-e2e\"";
+    let guests = describe("max-queues = 2", &[("a", "", vif), ("b", "", vif)]);
+    let bridge = "[[bridge]]\nname = \"ringway-e2e\"\naddresses = [\"10.77.0.254/24\"]\n";
+    let host = Host::start(&(guests + bridge));
+    host.ping("a", "10.77.0.2");
+    host.ping("a", "10.77.0.254");
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 1).finish();
+    assert!(transfer.rate() > 1e6, "{}", transfer.rate());
+    assert_eq!(host.vif("vif1.0").expect("it is there").attached_to, "ringway-e2e");
+}
+
+#[test]
+fn guests_reach_the_host_over_the_uplink() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let guests = describe("max-queues = 2", &[("a", "", FULL), ("b", "", FULL)]);
+    let uplink = "[uplink]\nname = \"ringway-e2e\"\n\
+                  addresses = [\"10.77.0.254/24\", \"fd77::fe/64\"]\n";
+    let host = Host::start(&(guests + uplink));
+    for guest in ["a", "b"] {
+        host.ping(guest, "10.77.0.254");
+    }
+    let status = host.backend().expect("it answers");
+    let uplink = status.uplink.expect("there is one");
+    assert!(uplink.queues.iter().map(|queue| queue.rx_packets).sum::<u64>() >= 4, "{uplink:?}");
+}
+
+#[test]
+fn every_placement_of_queues_on_workers_carries_traffic() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    for policy in ["per-queue", "static", "balanced"] {
+        for workers in [1, 2, 4] {
+            let keys = format!("max-queues = 4\npolicy = \"{policy}\"\nworkers = {workers}");
+            let vif = "queues = 4";
+            let host = Host::start(&describe(&keys, &[("a", "", vif), ("b", "", vif)]));
+            let transfer =
+                Iperf::start_with(&host, "a", ("b", "10.77.0.2"), 1, &["-P", "4"]).finish();
+            assert!(transfer.rate() > 1e6, "{keys}: {}", transfer.rate());
+            let status = host.backend().expect("it answers");
+            assert_eq!(status.policy, policy);
+            let least = if policy == "per-queue" { 8 } else { workers };
+            assert!(status.workers.len() >= least, "{keys}: {:?}", status.workers);
+        }
+    }
+}
+
+#[test]
+fn a_capture_is_read_by_tshark_and_has_both_ways() {
+    let Some(_turn) = turn(&["tshark", "ping"]) else { return };
+    let host = Host::start(&describe("max-queues = 2", &[("a", "", FULL), ("b", "", FULL)]));
+    let file = host.file("vif.pcapng");
+    let mut command = ringway();
+    command.env("RINGWAY_DIR", host.dir()).args(["capture", "vif1.0", "-w"]).arg(&file);
+    let mut capture = Running::start(&mut command);
+    // The backend copies from when it has answered, and only then is the file made.
+    host.wait("the capture to begin", SOON, |_| fs::metadata(&file).ok());
+    host.ping("a", "10.77.0.2");
+    host.wait("what was captured", SOON, |_| (fs::metadata(&file).ok()?.len() > 600).then_some(()));
+    send(capture.0.id(), Signal::INT);
+    assert!(capture.wait("the capture to end", SOON).success());
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-r").arg(&file).args(["-Y", "icmp", "-T", "fields"]);
+    tshark.args(["-e", "ip.src", "-e", "icmp.type"]);
+    let text = text_of(tshark.output().expect("it can be started"), "tshark");
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["10.77.0.1\t8", "10.77.0.1\t8", "10.77.0.2\t0", "10.77.0.2\t0"]);
+}

@@ -1,0 +1,129 @@
+//! TCP between guests, and what can be said of it afterwards.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::host::{Host, Running, SOON, wait_for};
+
+/// Seconds between two reports of iperf3.
+const INTERVAL: f64 = 0.1;
+
+/// A transfer that runs.
+pub(crate) struct Iperf {
+    client: Running,
+    _server: Running,
+    report: PathBuf,
+    errors: PathBuf,
+    limit: Duration,
+}
+
+impl Iperf {
+    /// One guest receives from another for so many seconds.
+    pub(crate) fn start(host: &Host, to: &str, from: (&str, &str), seconds: u32) -> Iperf {
+        Iperf::start_with(host, to, from, seconds, &[])
+    }
+
+    /// With more options for the client.
+    pub(crate) fn start_with(
+        host: &Host,
+        to: &str,
+        (from, address): (&str, &str),
+        seconds: u32,
+        options: &[&str],
+    ) -> Iperf {
+        let path = |kind: &str| host.file(&format!("iperf-{to}-{from}-{kind}"));
+        let (listening, report, errors) = (path("server"), path("report"), path("errors"));
+        let mut command = host.in_guest(from, &["iperf3", "-s", "-1", "--forceflush"]);
+        let server = Running::start(command.stdout(create(&listening)).stderr(Stdio::null()));
+        wait_for("iperf3 to listen", SOON, || {
+            fs::read_to_string(&listening).ok().filter(|text| text.contains("listening"))
+        });
+        let time = seconds.to_string();
+        let mut command = host.in_guest(to, &["iperf3", "-R", "-J", "-i", "0.1"]);
+        command.args(["-t", &time, "-c", address]).args(options);
+        let client = Running::start(command.stdout(create(&report)).stderr(create(&errors)));
+        let limit = Duration::from_secs(u64::from(seconds)) + SOON;
+        Iperf { client, _server: server, report, errors, limit }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Transfer {
+        let status = self.client.wait("iperf3 to end", self.limit);
+        let text = fs::read_to_string(&self.report).expect("a report");
+        let errors = fs::read_to_string(&self.errors).unwrap_or_default();
+        let report: Value = serde_json::from_str(&text).unwrap_or_default();
+        assert!(status.success(), "iperf3: {status} {} {errors}", report["error"]);
+        Transfer { report }
+    }
+}
+
+/// A transfer that has ended without an error, so its connection has lived to its end.
+pub(crate) struct Transfer {
+    report: Value,
+}
+
+impl Transfer {
+    /// What the receiver got, in bits per second.
+    pub(crate) fn rate(&self) -> f64 {
+        let rate = &self.report["end"]["sum_received"]["bits_per_second"];
+        rate.as_f64().expect("a rate")
+    }
+
+    /// Segments that were sent again.
+    pub(crate) fn retransmits(&self) -> u64 {
+        self.report["end"]["sum_sent"]["retransmits"].as_u64().expect("TCP counts them")
+    }
+
+    /// The most seconds in a row in which the receiver got nothing: an upper bound, as the
+    /// reports before and after may have been empty nearly to their ends.
+    pub(crate) fn longest_gap(&self) -> f64 {
+        let (mut longest, mut now) = (0.0_f64, 0.0_f64);
+        for interval in self.report["intervals"].as_array().expect("a list") {
+            let sum = &interval["sum"];
+            if sum["bytes"].as_u64() == Some(0) {
+                now += sum["seconds"].as_f64().expect("seconds");
+                longest = longest.max(now + 2.0 * INTERVAL);
+            } else {
+                now = 0.0;
+            }
+        }
+        longest
+    }
+}
+
+/// Sends a file from one guest to another over TCP, and says whether it arrived as it was.
+pub(crate) fn send_file(host: &Host, from: &str, to: &str, address: &str, file: &Path) -> bool {
+    let arrived = host.file(&format!("arrived-{from}-{to}"));
+    let _ = fs::remove_file(&arrived);
+    let (listen, connect) = match address.contains(':') {
+        true => ("TCP6-LISTEN", format!("TCP6:[{address}]")),
+        false => ("TCP4-LISTEN", format!("TCP4:{address}")),
+    };
+    let listen = format!("{listen}:9000,reuseaddr");
+    let open = format!("CREATE:{}", arrived.display());
+    let mut command = host.in_guest(to, &["socat", "-u", &listen, &open]);
+    let mut receiver = Running::start(&mut command);
+    let source = format!("OPEN:{},rdonly", file.display());
+    // The other side may not listen yet.
+    let connect = format!("{connect}:9000,retry=100,interval=0.05");
+    let mut command = host.in_guest(from, &["socat", "-u", &source, &connect]);
+    let mut sender = Running::start(command.stderr(Stdio::null()));
+    assert!(sender.wait("the file to be sent", 3 * SOON).success(), "{from} to {address}");
+    assert!(receiver.wait("the file to arrive", SOON).success(), "{from} to {address}");
+    fs::read(&arrived).expect("arrived") == fs::read(file).expect("sent")
+}
+
+/// A file of bytes that no checksum would be right for by chance.
+pub(crate) fn random_file(path: &Path, mebibytes: u32) {
+    let mut dd = Command::new("head");
+    dd.args(["-c", &(mebibytes << 20).to_string(), "/dev/urandom"]).stdout(create(path));
+    assert!(dd.status().expect("coreutils").success());
+}
+
+fn create(path: &Path) -> File {
+    File::create(path).expect("a file can be made in the test's directory")
+}

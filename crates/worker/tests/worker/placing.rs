@@ -1,0 +1,154 @@
+//! Where queues go, and what workers cost that have nothing to do.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::Duration;
+
+use ringway_switch::PortId;
+use ringway_worker::{Forwarding, Policy, Workers, WorkersConfig};
+
+use crate::double::{Peer, TestPort, attachment, config, port};
+
+fn attach(workers: &mut Workers<TestPort>, id: u16, to: u16, queues: usize) -> Vec<Peer> {
+    let (ports, peers): (Vec<_>, Vec<_>) = (0..queues).map(|_| port()).unzip();
+    let queues = ports.into_iter().map(attachment).collect();
+    workers.attach(PortId(id), &Forwarding::Patch(PortId(to)), queues).expect("attached");
+    peers
+}
+
+fn workers_of(workers: &Workers<TestPort>, id: u16) -> Vec<usize> {
+    let placements = workers.placements();
+    placements.iter().filter(|placed| placed.port == PortId(id)).map(|p| p.worker).collect()
+}
+
+#[test]
+fn per_queue_gives_each_queue_a_thread_and_uses_it_again() {
+    let mut workers = Workers::start(config(1, Policy::PerQueue)).expect("threads can be made");
+    assert_eq!(workers.count(), 0);
+    attach(&mut workers, 1, 2, 4);
+    attach(&mut workers, 2, 1, 2);
+    let used: HashSet<usize> = workers.placements().iter().map(|placed| placed.worker).collect();
+    assert_eq!((used.len(), workers.count()), (6, 6));
+    assert_eq!(workers.detach(PortId(1)).len(), 4);
+    let peers = attach(&mut workers, 3, 2, 4);
+    assert_eq!(workers.count(), 6, "threads of queues that are gone serve again");
+    attach(&mut workers, 4, 3, 1);
+    assert_eq!(workers.count(), 7);
+    peers[0].send_flow(3, 2, 0, 0, 10);
+    peers[0].wait_until("they do serve", |far| far.script.is_empty());
+}
+
+#[test]
+fn static_goes_by_the_numbers_and_never_moves() {
+    let mut workers = Workers::start(config(3, Policy::Static)).expect("threads can be made");
+    attach(&mut workers, 1, 2, 4);
+    attach(&mut workers, 5, 1, 2);
+    assert_eq!(workers_of(&workers, 1), [1, 2, 0, 1]);
+    assert_eq!(workers_of(&workers, 5), [2, 0]);
+    assert_eq!(workers.rebalance(), None);
+}
+
+#[test]
+fn balanced_spreads_queues_and_parts_the_busy_ones() {
+    let mut workers = Workers::start(config(2, Policy::Balanced)).expect("threads can be made");
+    let sources: Vec<Peer> = (1..=4).map(|id| attach(&mut workers, id, 10, 1).remove(0)).collect();
+    let sink = attach(&mut workers, 10, 1, 1).remove(0);
+    let on = |workers: &Workers<TestPort>, worker| {
+        workers.placements().iter().filter(|placed| placed.worker == worker).count()
+    };
+    assert_eq!((on(&workers, 0), on(&workers, 1)), (3, 2));
+    // All that is busy on one worker.
+    for id in [1, 2, 3, 4, 10] {
+        assert!(workers.place(PortId(id), 0, 0));
+    }
+    workers.rebalance();
+    let mut received = 0;
+    let mut moves = Vec::new();
+    for step in 0..6 {
+        for (flow, source) in (0..).zip(&sources) {
+            source.send_flow(1, 2, flow, step * 5000, 5000);
+        }
+        received += 20_000;
+        sink.wait_until("this step's frames", |far| far.received == received);
+        moves.push(workers.rebalance());
+    }
+    assert!(moves[0].is_some_and(|moved| moved.worker == 1), "nothing moved: {moves:?}");
+    assert_eq!(moves[3..], [None; 3], "it does not come to rest");
+    assert!(on(&workers, 0) > 0 && on(&workers, 1) > 0);
+    assert_eq!(sink.far().reordered, 0);
+}
+
+#[test]
+fn workers_are_pinned_to_the_cpus_in_turn() {
+    let cpus = ringway_sys::process::allowed_cpus().expect("listed");
+    let name = "pinned".to_owned();
+    let config = WorkersConfig { cpus: cpus.clone(), name, ..config(3, Policy::Static) };
+    let mut workers: Workers<TestPort> = Workers::start(config).expect("threads can be made");
+    // A move waits until its workers have begun their rounds, before which they are pinned.
+    attach(&mut workers, 1, 2, 1);
+    for worker in [0, 1, 2, 0] {
+        assert!(workers.place(PortId(1), 0, worker));
+    }
+    for worker in 0..3 {
+        let status = fs::read_to_string(format!("{}/status", thread(&format!("pinned{worker}"))));
+        let status = status.expect("the thread lives");
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert_eq!(allowed.map(str::trim), Some(&*cpus[worker % cpus.len()].to_string()));
+    }
+}
+
+#[test]
+fn a_thousand_idle_queues_cost_no_cpu() {
+    // Each takes a descriptor.
+    ringway_sys::process::raise_open_files_limit().expect("raised");
+    let name = "idle".to_owned();
+    let config = WorkersConfig { name, ..config(1, Policy::Static) };
+    let mut workers = Workers::start(config).expect("threads can be made");
+    let peers: Vec<Peer> = (1..=100).flat_map(|id| attach(&mut workers, id, 101, 10)).collect();
+    let (sink, far) = port();
+    let nowhere = Forwarding::Patch(PortId(200));
+    workers.attach(PortId(101), &nowhere, vec![attachment(sink)]).expect("attached");
+    peers[999].send_flow(1, 2, 0, 0, 1);
+    far.wait_until("all queues are attached", |far| far.received == 1);
+
+    // The thread is asleep when its time stands still while ours goes on.
+    let idle = thread("idle0");
+    let before = looks(&peers);
+    let mut last = cpu_time(&idle);
+    let begun = cpu_time("/proc/thread-self");
+    let mut spent = Duration::ZERO;
+    let mut still_since = begun;
+    while cpu_time("/proc/thread-self") - still_since < Duration::from_millis(50) {
+        let now = cpu_time(&idle);
+        if now > last {
+            spent += now - last;
+            last = now;
+            still_since = cpu_time("/proc/thread-self");
+        }
+        assert!(spent < Duration::from_secs(2), "the worker goes on and on");
+    }
+    assert!(looks(&peers) - before < 50_000, "queues are looked at all the time");
+    // And one of the thousand still wakes it.
+    peers[500].send_flow(1, 2, 1, 0, 1);
+    far.wait_until("a frame of an idle queue", |far| far.received == 2);
+}
+
+fn looks(peers: &[Peer]) -> u64 {
+    peers.iter().map(|peer| peer.far().looks).sum()
+}
+
+/// The folder of a thread of ours.
+fn thread(name: &str) -> String {
+    let tasks = fs::read_dir("/proc/self/task").expect("proc is mounted");
+    let mut paths = tasks.map(|task| task.expect("read").path().display().to_string());
+    let is_it = |path: &String| {
+        fs::read_to_string(format!("{path}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    paths.find(is_it).expect("the thread lives")
+}
+
+fn cpu_time(thread: &str) -> Duration {
+    let stat = fs::read_to_string(format!("{thread}/schedstat")).expect("the thread lives");
+    let nanos = stat.split_ascii_whitespace().next().expect("the first number is time on a CPU");
+    Duration::from_nanos(nanos.parse().expect("a number"))
+}

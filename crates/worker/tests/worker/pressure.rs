@@ -1,0 +1,145 @@
+//! What full queues do to those who send to them: hold them while they drain, let them go when
+//! they stand still.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::QueueCounters;
+use ringway_switch::PortId;
+use ringway_worker::gauge::LOW;
+use ringway_worker::{Forwarding, Policy, Workers};
+
+use crate::double::{
+    EVERYONE, FAILURE, LEN_MIN, Peer, Scripted, TestPort, attachment, attachment_counting, config,
+    port,
+};
+use crate::order::{learn, switch};
+
+fn attach(workers: &mut Workers<TestPort>, id: u16, to: u16) -> (Peer, Arc<QueueCounters>) {
+    let (queue, peer) = port();
+    let counters = Arc::default();
+    let queue = attachment_counting(queue, &counters);
+    workers.attach(PortId(id), &Forwarding::Patch(PortId(to)), vec![queue]).expect("attached");
+    (peer, counters)
+}
+
+fn dropped(counters: &QueueCounters) -> u64 {
+    counters.dropped.snapshot().map(|(_, count)| count).sum()
+}
+
+#[test]
+fn many_sources_of_a_slow_queue_are_held_and_nothing_is_lost() {
+    // Of each: 60 sources of which some share the sink's worker, and a sink that has room for a
+    // few frames whenever it is asked.
+    for (workers, room) in [(1, 5), (2, 5), (3, 64), (2, 1)] {
+        let mut workers = Workers::start(config(workers, Policy::Static)).expect("threads");
+        let (sink, sink_drops) = attach(&mut workers, 100, 1);
+        sink.far().room_per_look = room;
+        let sources: Vec<_> = (1..=60).map(|id| attach(&mut workers, id, 100)).collect();
+        for (flow, (source, _)) in (0..).zip(&sources) {
+            source.send_flow(1, 100, flow, 0, 300);
+        }
+        sink.wait_until("all frames", |far| far.received == 60 * 300);
+        assert_eq!(sink.far().reordered, 0);
+        assert_eq!(dropped(&sink_drops), 0);
+        assert!(sources.iter().all(|(_, counters)| dropped(counters) == 0));
+    }
+}
+
+#[test]
+fn a_queue_that_drains_in_bursts_wakes_its_sources() {
+    // A burst of room comes when everyone sleeps, or is about to: a wake-up that is lost here is
+    // lost for good. How much a stall costs depends on when this thread runs; nothing else may.
+    let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+    let (sink, sink_drops) = attach(&mut workers, 2, 1);
+    let (source, source_drops) = attach(&mut workers, 1, 2);
+    sink.stand_still();
+    let frames = 20_000;
+    source.send_flow(1, 2, 0, 0, frames);
+    for burst in (1..=97).cycle() {
+        sink.grant(burst);
+        sink.wait_until("room is used, or no frame is left", |far| {
+            far.room == 0 || far.received + dropped(&sink_drops) >= frames.into()
+        });
+        if sink.far().room > 0 {
+            break;
+        }
+    }
+    assert_eq!(sink.far().reordered, 0);
+    assert_eq!(dropped(&source_drops), 0);
+}
+
+#[test]
+fn sources_of_a_queue_that_stands_still_go_on_elsewhere() {
+    for count in [1, 2, 3] {
+        let mut workers = Workers::start(config(count, Policy::Static)).expect("threads");
+        // One source on a worker of its own, and one at each sink, all with both destinations.
+        let switch = switch(1);
+        for number in 1..=3 {
+            learn(&switch, number);
+        }
+        let forwarding = Forwarding::Switch(switch);
+        let mut stations = Vec::new();
+        for number in 1..=3_u16 {
+            let (queue, peer) = port();
+            let counters: Arc<QueueCounters> = Arc::default();
+            let queue = attachment_counting(queue, &counters);
+            workers.attach(PortId(number), &forwarding, vec![queue]).expect("attached");
+            stations.push((peer, counters));
+        }
+        let [(source, _), (still, still_drops), (good, good_drops)] = &stations[..] else {
+            unreachable!("three were attached")
+        };
+        still.stand_still();
+        let frames = 5000;
+        source.send((0..frames).flat_map(|sequence| {
+            [2, 3].map(|to| Scripted { to, from: 1, flow: to.into(), sequence, len: LEN_MIN })
+        }));
+        good.wait_until("all frames of the good one", |far| far.received == frames.into());
+        assert_eq!(dropped(good_drops), 0);
+        let low = u64::try_from(LOW.frames).unwrap();
+        let deadline = Instant::now() + FAILURE;
+        while u64::from(frames) - dropped(still_drops) >= low {
+            assert!(Instant::now() < deadline, "more is kept for a queue that stands still");
+            std::thread::yield_now();
+        }
+
+        // It drains again: what it kept comes, and then what is new, without another loss.
+        still.grant(usize::MAX);
+        still.wait_until("what was kept", |far| {
+            far.received + dropped(still_drops) == frames.into()
+        });
+        let kept = still.far().received;
+        assert!(0 < kept && kept < low, "{kept} frames were kept");
+        let before = dropped(still_drops);
+        source.send_flow(1, 2, 2, frames, 1000);
+        still.wait_until("new frames", |far| far.received == kept + 1000);
+        assert_eq!(dropped(still_drops), before);
+        assert_eq!(still.far().reordered, 0);
+    }
+}
+
+#[test]
+fn a_broadcast_reaches_every_other_port_once() {
+    let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+    let forwarding = Forwarding::Switch(switch(2));
+    let peers: Vec<Peer> = (1..=6)
+        .map(|number| {
+            let (queue, peer) = port();
+            let queue = attachment(queue);
+            workers.attach(PortId(number), &forwarding, vec![queue]).expect("attached");
+            // Full now and then, which must not send anyone a second copy.
+            peer.far().room_per_look = 3;
+            peer
+        })
+        .collect();
+    peers[0].send_flow(1, EVERYONE, 0, 0, 1000);
+    for peer in &peers[1..] {
+        peer.wait_until("all broadcasts", |far| far.received >= 1000);
+    }
+    for peer in &peers[1..] {
+        let far = peer.far();
+        assert_eq!((far.received, far.reordered), (1000, 0));
+    }
+    assert_eq!(peers[0].far().received, 0);
+}
