@@ -104,6 +104,21 @@ mod tests {
             let error = Cli::try_parse_from(arguments).expect_err("refused").to_string();
             assert!(error.contains(flag) && error.contains("from 1 to 1024"), "{error}");
         }
-        assert!(Cli::try_parse_from(["ringway", "run", "--workers", "2"]).is_ok());
+    }
+
+    #[test]
+    fn every_number_is_read_as_the_type_that_the_verb_wants() {
+        for line in [
+            "run --workers 2 --max-queues 4",
+            "top --interval 2",
+            "capture vif1.0 -w - --snaplen 96",
+            "vif set vif1.0 max-queues 2",
+            "guest set a queues 2 --vif 1",
+            "demo --queues 2 --streams 3 --seconds 1",
+            "xenstore watch -n 2 /",
+        ] {
+            let arguments = std::iter::once("ringway").chain(line.split(' '));
+            assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
+        }
     }
 }
