@@ -32,7 +32,7 @@ pub(crate) struct Top {
     target: Target,
     /// Seconds between two looks
     #[arg(long, value_name = "S", default_value_t = 1,
-          value_parser = number(1..=60))]
+          value_parser = number(1..=60_u8))]
     interval: u8,
     /// What to sort by
     #[arg(long, value_enum, default_value_t = Sort::Vif)]
