@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use ringway_datapath::MacAddr;
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, NewDomain, Role};
 use ringway_hypervisor::{Access, EventChannel, GrantTable, Hypervisor, OwnPages};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_wire::netif::{NETTXF_MORE_DATA, TxRequest};
 use ringway_wire::ring::REQ_PROD;
 use ringway_wire::{DomId, PAGE_SIZE};
-use ringway_xenbus::{Device, KeyChange, MacAddress, Vif};
+use ringway_xenbus::{Device, KeyChange, Vif};
 use ringway_xenstore::Client;
 
 use crate::host::{Host, SOON, describe};
@@ -40,8 +41,8 @@ impl<'a> Hostile<'a> {
         let domid = toolstack.create_domain(new).expect("domain 0 may");
         let vif = Vif { backend: HOST, frontend: domid, handle: 0 };
         let [high, low] = domid.0.to_be_bytes();
-        let mac = MacAddress([0x00, 0x16, 0x3e, 0x66, high, low]);
-        let device = Device { vif, mac, mtu: 1500 };
+        let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
+        let device = Device { vif, mac, mtu: 1500, bridge: None, max_queues: None };
         let mut store = host.store();
         let write = |store: &mut Client, dir: &str, changes: Vec<KeyChange>| {
             store.transaction(|tx| {
