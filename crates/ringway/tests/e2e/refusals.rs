@@ -54,11 +54,11 @@ fn a_description_that_cannot_be_used_is_refused_with_file_line_and_key() {
 fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
     let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
     for (arguments, parts) in [
-        (&["run", "--workers", "0"][..], ["--workers", "1..=1024"]),
-        (&["run", "--max-queues", "65"], ["--max-queues", "1..=64"]),
+        (&["run", "--workers", "0"][..], ["--workers", "from 1 to 1024"]),
+        (&["run", "--max-queues", "65"], ["--max-queues", "from 1 to 64"]),
         (&["run", "--policy", "fair"], ["--policy", "balanced"]),
         (&["run", "--cnofig", "x"], ["--cnofig", "--config"]),
-        (&["demo", "--queues", "0"], ["--queues", "1..=64"]),
+        (&["demo", "--queues", "0"], ["--queues", "from 1 to 64"]),
         (&["demo", "--json", "/nowhere/at/all.json"], ["--json", "/nowhere/at/all.json"]),
         (&["vif", "set", "vif1.0", "queues", "2"], ["SETTING", "max-queues"]),
         (&["capture", "vif1.0"], ["--write", "required"]),
@@ -81,8 +81,8 @@ fn a_running_host_refuses_what_it_does_not_have_and_goes_on() {
     for (arguments, parts) in [
         (&["vif", "show", "vif9.0"][..], ["vif9.0", "vif1.0, vif2.0"]),
         (&["vif", "set", "vif9.0", "max-queues", "2"], ["vif9.0", "no vif"]),
-        (&["vif", "set", "vif1.0", "max-queues", "0"], ["0", "1..=64"]),
-        (&["vif", "set", "vif1.0", "max-queues", "65"], ["65", "1..=64"]),
+        (&["vif", "set", "vif1.0", "max-queues", "0"], ["0", "from 1 to 64"]),
+        (&["vif", "set", "vif1.0", "max-queues", "65"], ["65", "from 1 to 64"]),
         (&["capture", "vif9.0", "-w", &file], ["vif9.0", "no vif"]),
         (&["guest", "exec", "z", "--", "true"], ["\"z\"", "a, b"]),
         (&["guest", "set", "z", "queues", "2"], ["\"z\"", "a, b"]),
