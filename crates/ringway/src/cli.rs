@@ -44,8 +44,7 @@ impl Common {
     }
 }
 
-/// Reads a number of some range for a flag; the refusal says which range. The range must be of the
-/// type of the flag's field: clap looks only when the value is taken out.
+/// Reads a number of some range for a flag; the refusal says which range.
 pub(crate) fn number<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
@@ -105,23 +104,21 @@ mod tests {
             let error = Cli::try_parse_from(arguments).expect_err("refused").to_string();
             assert!(error.contains(flag) && error.contains("from 1 to 1024"), "{error}");
         }
-        assert!(Cli::try_parse_from(["ringway", "run", "--workers", "2"]).is_ok());
     }
 
     #[test]
-    fn every_number_is_of_the_type_that_its_flag_holds() {
+    fn every_number_is_read_as_the_type_that_the_verb_wants() {
         for line in [
             "run --workers 2 --max-queues 4",
-            "guest set a --vif 1 queues 2",
-            "vif set vif1.0 max-queues 2",
             "top --interval 2",
-            "capture vif1.0 --write f --snaplen 96",
-            "demo --queues 2 --streams 3 --seconds 4",
+            "capture vif1.0 -w - --snaplen 96",
+            "vif set vif1.0 max-queues 2",
+            "guest set a queues 2 --vif 1",
+            "demo --queues 2 --streams 3 --seconds 1",
+            "xenstore watch -n 2 /",
         ] {
-            let words = std::iter::once("ringway").chain(line.split(' '));
-            if let Err(refusal) = Cli::try_parse_from(words) {
-                panic!("{line}: {refusal}");
-            }
+            let arguments = std::iter::once("ringway").chain(line.split(' '));
+            assert!(Cli::try_parse_from(arguments).is_ok(), "{line}");
         }
     }
 }

@@ -5,6 +5,8 @@ use std::time::Instant;
 use ringway_control::{BackendStatus, QueueStatus};
 use serde::Serialize;
 
+use crate::table;
+
 /// The backend at one moment.
 pub(crate) struct Look {
     pub(crate) at: Instant,
@@ -38,13 +40,8 @@ pub(crate) struct QueueRate {
 pub(crate) fn between(before: &Look, after: &Look) -> Vec<QueueRate> {
     let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
     let per_second = |now: u64, then: u64| {
-        // Counters begin anew when a vif reconnects. Below 2^53 the conversion is exact, and what
-        // is above is shown with three digits.
-        let change = now.saturating_sub(then);
-        let (high, low) = (change >> 32, change & 0xffff_ffff);
-        let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));
-        let low = f64::from(u32::try_from(low).unwrap_or(u32::MAX));
-        (high * 4_294_967_296.0 + low) / seconds
+        // Counters begin anew when a vif reconnects.
+        table::float(now.saturating_sub(then)) / seconds
     };
     let mut rates = Vec::new();
     let vifs = after.status.vifs.iter().chain(&after.status.uplink);

@@ -30,6 +30,14 @@ pub(crate) fn scaled(value: f64, unit: &str) -> String {
     text.trim_end().to_owned()
 }
 
+/// A count for [`scaled`]: exact below 2^53, and what is above is shown with three digits.
+pub(crate) fn float(count: u64) -> f64 {
+    let (high, low) = (count >> 32, count & 0xffff_ffff);
+    let high = f64::from(u32::try_from(high).unwrap_or(u32::MAX));
+    let low = f64::from(u32::try_from(low).unwrap_or(u32::MAX));
+    high * 4_294_967_296.0 + low
+}
+
 /// Drops by reason, in one cell.
 pub(crate) fn drops<'a>(dropped: impl IntoIterator<Item = (&'a String, &'a u64)>) -> String {
     let parts: Vec<String> =

@@ -99,6 +99,10 @@ impl Drop for Claim {
         let _ = fs::remove_file(self.dir.lock());
         // It stays if somebody else has put something into it.
         let _ = fs::remove_dir(self.dir.path());
+        // The default directory's parent is ours as well, and stays while it holds another host.
+        if let (true, Some(parent)) = (self.dir.path() == default_dir(), self.dir.path().parent()) {
+            let _ = fs::remove_dir(parent);
+        }
     }
 }
 

@@ -27,6 +27,8 @@ use crate::stop::{Stop, wait_readable};
 
 /// How long the broker may take until it serves.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an error may be held back to see whether the broker's end is its reason.
+const BROKER_END_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the backend may take to let go of a guest that is gone.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a process may take to end when asked: a guest says goodbye to its backend.
@@ -123,15 +125,15 @@ impl Supervisor {
             show,
             is_ready: false,
         };
-        for index in 0..supervisor.guests.len() {
-            supervisor.start_guest(index)?;
-        }
+        let count = supervisor.guests.len();
+        let started = (0..count).try_for_each(|index| supervisor.start_guest(index));
+        started.map_err(|error| supervisor.explain(error))?;
         Ok(supervisor)
     }
 
     /// Looks after the host until it is to end, and ends it in order.
     pub(crate) fn run(mut self, stop: &Stop) -> Result<()> {
-        let outcome = self.look_after(stop);
+        let outcome = self.look_after(stop).map_err(|error| self.explain(error));
         if outcome.is_ok() {
             tracing::info!("ending {} guests, the backend and the broker", self.guests.len());
             self.end();
@@ -164,6 +166,13 @@ impl Supervisor {
                 return Ok(());
             }
         }
+    }
+
+    /// An error, or why there is one: whatever else fails when the broker ends, that is the reason.
+    fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        // Its connections close a moment before it has ended.
+        let _ = wait_readable(&[self.broker.as_fd()], Some(BROKER_END_TIMEOUT));
+        self.check_broker().err().unwrap_or(error)
     }
 
     /// Takes all watch events; true if there were any.

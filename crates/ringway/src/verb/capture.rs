@@ -41,7 +41,7 @@ pub(crate) struct Capture {
     write: PathBuf,
     /// Bytes kept of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 65535,
-          value_parser = number(14..=65535_u32))]
+          value_parser = number::<u32>(14..=65535))]
     snaplen: u32,
 }
 

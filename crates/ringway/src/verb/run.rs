@@ -31,13 +31,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
     dir: Option<PathBuf>,
     /// Threads of the backend [default: one a CPU]
-    #[arg(long, value_name = "N", value_parser = number(1..=1024_u16))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024))]
     workers: Option<u16>,
     /// How queues are placed on workers: balanced, static or per-queue [default: balanced]
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
     /// Queues that a guest may ask for [default: one a CPU]
-    #[arg(long, value_name = "N", value_parser = number(1..=64_u16))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     max_queues: Option<u16>,
     /// Print events as lines of JSON
     #[arg(long)]

@@ -32,7 +32,7 @@ pub(crate) struct Top {
     target: Target,
     /// Seconds between two looks
     #[arg(long, value_name = "S", default_value_t = 1,
-          value_parser = number(1..=60_u8))]
+          value_parser = number::<u8>(1..=60))]
     interval: u8,
     /// What to sort by
     #[arg(long, value_enum, default_value_t = Sort::Vif)]
@@ -188,7 +188,8 @@ impl View {
                 Sort::Drops => drops(a, b),
                 Sort::Worker => a.worker.cmp(&b.worker),
             };
-            let order = order.then_with(|| (&a.vif, a.queue).cmp(&(&b.vif, b.queue)));
+            let order =
+                order.then_with(|| (vif_order(&a.vif), a.queue).cmp(&(vif_order(&b.vif), b.queue)));
             if is_reversed { order.reverse() } else { order }
         });
     }
@@ -219,6 +220,15 @@ impl View {
     }
 }
 
+/// By guest and handle as numbers, vif2.0 before vif10.0; the uplink is last.
+fn vif_order(name: &str) -> (u32, u32, &str) {
+    let numbers = name.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
+    let number = |text: &str| text.parse().ok();
+    let numbers = numbers.and_then(|(guest, handle)| number(guest).zip(number(handle)));
+    let (guest, handle) = numbers.unwrap_or((u32::MAX, u32::MAX));
+    (guest, handle, name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +245,13 @@ mod tests {
             rx_bits_per_second: 0.0,
             drops_per_second: 0.0,
         }
+    }
+
+    #[test]
+    fn vifs_are_in_the_order_of_their_numbers_and_the_uplink_is_last() {
+        let mut names = ["ringway0", "vif10.0", "vif2.1", "vif2.0"];
+        names.sort_by_key(|name| vif_order(name));
+        assert_eq!(names, ["vif2.0", "vif2.1", "vif10.0", "ringway0"]);
     }
 
     #[test]

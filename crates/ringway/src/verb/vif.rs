@@ -67,7 +67,7 @@ struct Set {
     /// What to change
     setting: Setting,
     /// To what: 1 to 64
-    #[arg(value_parser = number(1..=64_u16))]
+    #[arg(value_parser = number::<u16>(1..=64))]
     value: u16,
 }
 

@@ -45,14 +45,14 @@ const OUTPUT_LEN_MAX: u64 = 64 << 20;
 pub(crate) struct Demo {
     /// Queues of each guest
     #[arg(long, value_name = "N", default_value_t = 4,
-          value_parser = number(1..=64_u16))]
+          value_parser = number::<u16>(1..=64))]
     queues: u16,
     /// TCP streams; as many as queues without it
-    #[arg(long, value_name = "N", value_parser = number(1..=128_u16))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=128))]
     streams: Option<u16>,
     /// Seconds of traffic, each way
     #[arg(long, value_name = "S", default_value_t = 3,
-          value_parser = number(1..=3600_u32))]
+          value_parser = number::<u32>(1..=3600))]
     seconds: u32,
     /// Write what was measured to this file, as JSON; - for standard output
     #[arg(long, value_name = "FILE")]

@@ -147,9 +147,9 @@ impl Report {
             {
                 for queue in queues {
                     let mut row = vec![vif.name.clone(), by.to_owned(), queue.index.to_string()];
-                    let numbers =
-                        [queue.tx_packets, queue.tx_bytes, queue.rx_packets, queue.rx_bytes];
-                    row.extend(numbers.map(|number| number.to_string()));
+                    let bytes = |bytes| table::scaled(table::float(bytes), "B");
+                    row.extend([queue.tx_packets.to_string(), bytes(queue.tx_bytes)]);
+                    row.extend([queue.rx_packets.to_string(), bytes(queue.rx_bytes)]);
                     row.push(table::drops(&queue.dropped));
                     rows.push(row);
                 }
