@@ -127,3 +127,53 @@ fn a_number_of_queues_that_is_not_offered_is_refused_with_both_numbers() {
         host.ping("a", "10.77.0.2");
     }
 }
+
+#[test]
+fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    let last = |count: u16| {
+        host.text(&["vif", "set", "vif1.0", "max-queues", "4"]);
+        host.text(&["guest", "set", "a", "queues", &count.to_string()]);
+        host.wait(&format!("{count} queues"), SOON, |host| {
+            let vif = host.vif("vif1.0")?;
+            let guest = host.guest("a")?.vifs.pop()?;
+            let is_so = [&vif.state, &guest.state].iter().all(|state| *state == "Connected")
+                && vif.queues.len() == usize::from(count)
+                && vif.error.is_none();
+            is_so.then_some(())
+        });
+        host.ping("a", "10.77.0.2");
+    };
+    for step in 0_u16..12 {
+        // Some ask for more than is offered at the moment.
+        let (queues, max) = ((step % 4 + 1).to_string(), (step / 3 + 1).to_string());
+        host.text(&["guest", "set", "a", "queues", &queues]);
+        host.text(&["vif", "set", "vif1.0", "max-queues", &max]);
+        if step % 4 == 3 {
+            last(step / 4 + 1);
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_is_killed_again_and_again_comes_back_each_time() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    for restarts in 1..=3_u64 {
+        // The first kill meets queues that are being changed.
+        host.text(&["guest", "set", "a", "queues", &restarts.to_string()]);
+        send(host.pid_of("backend"), Signal::KILL);
+        host.wait("the restart", SOON, |host| {
+            host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
+        });
+        host.wait("both vifs", SOON, |host| {
+            let vifs = host.vifs();
+            let is_connected = vifs.len() == 2 && vifs.iter().all(|vif| vif.state == "Connected");
+            let guest = host.guest("a")?.vifs.pop()?;
+            (is_connected && guest.state == "Connected").then_some(())
+        });
+        host.ping("a", "10.77.0.2");
+    }
+    assert_eq!(host.vif("vif1.0").expect("it is there").queues.len(), 3);
+}
