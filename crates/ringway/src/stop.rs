@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -55,21 +55,28 @@ impl AsFd for Stop {
     }
 }
 
-/// Waits until one of some descriptors is readable or closed, and tells which are. None is after
-/// the time has passed, or a signal came.
+/// Waits until one of some descriptors is readable or closed, and tells which are. None is once the
+/// time has passed, and only then: a signal in between does not end the wait.
 pub(crate) fn wait_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
 ) -> io::Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
-    match poll(&mut polled, timeout.as_ref()) {
-        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
-        Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
-        Err(error) => Err(error.into()),
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    loop {
+        let left = deadline.map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        match poll(&mut polled, left.as_ref()) {
+            Ok(_) => return Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            // Signals that matter are read from a descriptor.
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }

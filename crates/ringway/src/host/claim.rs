@@ -46,6 +46,8 @@ pub(crate) struct State {
 /// A run directory that is ours. Dropping it removes what we put there.
 pub(crate) struct Claim {
     dir: RunDir,
+    /// Found out at the start, because who enters a user namespace becomes root there.
+    is_default: bool,
     state: State,
     _lock: File,
 }
@@ -64,7 +66,7 @@ impl Claim {
         let before = read_state(&dir);
         remove_leftovers(&before);
         remove_files(&dir)?;
-        Ok(Claim { dir, state: State::default(), _lock: lock })
+        Ok(Claim { is_default: path == default_dir(), dir, state: State::default(), _lock: lock })
     }
 
     pub(crate) fn dir(&self) -> &RunDir {
@@ -99,9 +101,9 @@ impl Drop for Claim {
         let _ = fs::remove_file(self.dir.lock());
         // It stays if somebody else has put something into it.
         let _ = fs::remove_dir(self.dir.path());
-        // The default directory's parent is ours as well, and stays while it holds another host.
-        if let (true, Some(parent)) = (self.dir.path() == default_dir(), self.dir.path().parent()) {
-            let _ = fs::remove_dir(parent);
+        if self.is_default {
+            // Its parent is ours as well, and stays while it holds another host.
+            let _ = self.dir.path().parent().map(fs::remove_dir);
         }
     }
 }

@@ -52,8 +52,13 @@ impl Before {
         }
         let theirs: BTreeSet<&String> =
             watched.iter().flat_map(|watched| &watched.namespaces).collect();
-        for pid in names_in("/proc").iter().filter(|pid| pid.parse::<u32>().is_ok()) {
-            for namespace in namespaces_of(pid) {
+        for pid in names_in("/proc") {
+            // One that has ended and that its parent has yet to notice keeps nothing.
+            let is_alive = |pid| ProcessRecord::of("", pid).is_ok_and(|process| process.is_alive());
+            if !pid.parse().is_ok_and(is_alive) {
+                continue;
+            }
+            for namespace in namespaces_of(&pid) {
                 if theirs.contains(&namespace) && !self.namespaces.contains(&namespace) {
                     found.push(format!("namespace {namespace}, by process {pid}"));
                 }
