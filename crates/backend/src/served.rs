@@ -193,7 +193,8 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Maps the guest's rings, binds its event channels and gives the queues to workers.
     fn attach(&mut self, vif: Vif, config: &FrontendConfig) -> io::Result<()> {
-        let features = FrontendFeatures { caps: config.features.caps() };
+        let features =
+            FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
         let mut attachments = Vec::new();
         let mut counters = Vec::new();
         for queue in &config.queues {

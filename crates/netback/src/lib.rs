@@ -28,6 +28,9 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
 pub struct FrontendFeatures {
     /// Work it accepts undone in frames it receives.
     pub caps: OffloadCaps,
+    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. Nobody
+    /// would tell us when to try again with one that does not, so its frames are dropped then.
+    pub rx_notify: bool,
 }
 
 /// Everything a queue is made of, once both sides have agreed.

@@ -37,7 +37,7 @@ fn a_packet_takes_nothing_from_the_heap() {
         tx_ring,
         rx_ring,
         events: back_events,
-        features: FrontendFeatures { caps: OffloadCaps::ALL },
+        features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
         counters: counters(),
     };
     let mut back = ringway_netback::VifQueue::attach(parts).expect("new rings are sound");

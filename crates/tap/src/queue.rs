@@ -27,6 +27,8 @@ pub struct TapQueue {
     file: Arc<TunFile>,
     side: Side,
     counters: Arc<QueueCounters>,
+    /// The last ingress stopped before it found the device empty, so that no event will come.
+    may_have_more: bool,
 }
 
 impl TapQueue {
@@ -39,7 +41,7 @@ impl TapQueue {
     }
 
     pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
-        TapQueue { file, side, counters }
+        TapQueue { file, side, counters, may_have_more: false }
     }
 
     /// Reads one frame. `large` is where any frame has room, as nobody knows its length before;
@@ -121,6 +123,7 @@ impl Port for TapQueue {
         let mut tally = Tally::default();
         let mut result = Ok(());
         let mut large = None;
+        self.may_have_more = true;
         // Drops count against the room, too: a call is bounded whatever the kernel sends.
         for _ in 0..into.remaining_capacity() {
             if tally.bytes >= BATCH_BYTES {
@@ -132,7 +135,10 @@ impl Port for TapQueue {
                     into.push(frame);
                 }
                 Ok(Read::Dropped(reason)) => self.counters.dropped.count(reason, 1),
-                Ok(Read::Nothing) => break,
+                Ok(Read::Nothing) => {
+                    self.may_have_more = false;
+                    break;
+                }
                 Err(error) => {
                     result = Err(PortDown::Host(error));
                     break;
@@ -169,9 +175,9 @@ impl Port for TapQueue {
         result
     }
 
-    /// Nothing to ask for: its descriptor tells of every frame.
+    /// Nothing to ask for: its descriptor tells of every frame that comes to an empty device.
     fn arm(&mut self) -> Result<Pending, PortDown> {
-        Ok(Pending::Nothing)
+        Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
     fn offload_caps(&self) -> OffloadCaps {

@@ -221,7 +221,7 @@ pub(crate) fn backend_queues(
                 tx_ring,
                 rx_ring,
                 events,
-                features: FrontendFeatures { caps: OffloadCaps::ALL },
+                features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
                 counters: Arc::new(QueueCounters::default()),
             })?)
         })

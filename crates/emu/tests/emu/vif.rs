@@ -47,7 +47,7 @@ fn backend(host: &EmuHypervisor, guest: DomId, queue: QueueConfig) -> Back {
         tx_ring,
         rx_ring,
         events: QueueEvents::Split { tx: bind(tx), rx: bind(rx) },
-        features: FrontendFeatures { caps: OffloadCaps::ALL },
+        features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
         counters: Arc::new(QueueCounters::default()),
     };
     Back::attach(parts).expect("new rings are sound")

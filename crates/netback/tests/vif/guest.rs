@@ -38,6 +38,11 @@ impl Bench {
 
     /// A queue whose ring indices begin at `start`.
     pub(crate) fn starting_at(start: u32, caps: OffloadCaps) -> Bench {
+        Bench::with(start, FrontendFeatures { caps, rx_notify: true })
+    }
+
+    /// The same for a frontend with these features.
+    pub(crate) fn with(start: u32, features: FrontendFeatures) -> Bench {
         let mut domain = Domain::new();
         let rings = domain.alloc_pages(2).expect("a new guest has memory");
         let mut grant = |frame| domain.grant(HOST, frame, Access::ReadWrite).expect("grants left");
@@ -48,7 +53,7 @@ impl Bench {
         let rx = FrontRing::starting_at(rx_page.clone(), start);
         let (events, back_events) = Event::split_pair();
         let counters = Arc::new(QueueCounters::default());
-        let back = attach(&domain, ring_grefs, back_events, caps, &counters);
+        let back = attach(&domain, ring_grefs, back_events, features, &counters);
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
         Bench { domain, tx, rx, tx_page, rx_page, events, back, pool, counters, ring_grefs }
@@ -58,8 +63,8 @@ impl Bench {
     pub(crate) fn attach_again(&mut self) -> Result<(), PortDown> {
         let (events, back_events) = Event::split_pair();
         self.events = events;
-        let caps = OffloadCaps::ALL;
-        self.back = attach(&self.domain, self.ring_grefs, back_events, caps, &self.counters)?;
+        let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
+        self.back = attach(&self.domain, self.ring_grefs, back_events, features, &self.counters)?;
         Ok(())
     }
 
@@ -187,7 +192,7 @@ fn attach(
     domain: &Domain,
     rings: [GrantRef; 2],
     events: QueueEvents<Event>,
-    caps: OffloadCaps,
+    features: FrontendFeatures,
     counters: &Arc<QueueCounters>,
 ) -> Result<VifQueue<Domain, Event>, PortDown> {
     let mut memory = domain.clone();
@@ -199,7 +204,7 @@ fn attach(
         tx_ring,
         rx_ring,
         events,
-        features: FrontendFeatures { caps },
+        features,
         counters: Arc::clone(counters),
     })
 }

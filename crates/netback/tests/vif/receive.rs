@@ -4,6 +4,7 @@ use ringway_datapath::{
     Checksum, DropReason, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending, Port, PortDown,
 };
 use ringway_hypervisor::Access;
+use ringway_netback::FrontendFeatures;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{
     EXTRA_TYPE_GSO, ExtraInfo, GSO_TYPE_TCPV6, NETIF_RSP_ERROR, NETRXF_CSUM_BLANK,
@@ -107,6 +108,17 @@ fn a_frame_is_begun_only_when_all_its_pages_are_posted() {
     let bytes: i32 = answers.iter().map(|answer| i32::from(answer.status)).sum();
     assert_eq!(answers.len(), 18);
     assert_eq!(bytes - i32::from(answers[1].status), 65549);
+}
+
+#[test]
+fn frames_do_not_wait_for_a_guest_that_would_not_tell_of_new_pages() {
+    let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: false };
+    let mut bench = Bench::with(0, features);
+    bench.post(0, 1);
+    let frames = [60, 5000, 61].map(|len| bench.frame(&pattern(len, len), PLAIN));
+    assert!(bench.egress(frames.into()).is_empty());
+    assert_eq!(bench.rx_answers(), [response(0, 0, 60)]);
+    assert_eq!(bench.dropped(DropReason::QueueFull), 2);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn pair() -> (Domain, Front, Back) {
         tx_ring,
         rx_ring,
         events: back_events,
-        features: FrontendFeatures { caps: OffloadCaps::ALL },
+        features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
         counters: counters(),
     });
     (domain, front, back.expect("new rings are sound"))
@@ -167,7 +167,7 @@ fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() 
                 memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted")
             });
             let (_, events) = Event::split_pair();
-            let features = FrontendFeatures { caps: OffloadCaps::ALL };
+            let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
             let counters = Arc::new(QueueCounters::default());
             let parts =
                 QueueParts { peer: GUEST, memory, tx_ring, rx_ring, events, features, counters };

@@ -28,7 +28,7 @@ fn a_guest_that_is_killed_vanishes_and_others_do_not_notice() {
         host.wait(path, SOON, |host| host.node(path).is_none().then_some(()));
     }
     let transfer = transfer.finish();
-    println!("retransmits {}, gap {:.1} s", transfer.retransmits(), transfer.longest_gap());
+    println!("retransmits {}, gap at most {:.1} s", transfer.retransmits(), transfer.longest_gap());
     assert!(transfer.retransmits() <= RETRANSMITS_MAX, "{}", transfer.retransmits());
     assert!(transfer.longest_gap() < 1.0, "{}", transfer.longest_gap());
     assert_eq!(host.pid_of("backend"), backend);

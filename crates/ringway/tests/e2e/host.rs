@@ -159,8 +159,8 @@ impl Host {
     /// The last event of a kind.
     pub(crate) fn event(&self, kind: &str) -> Option<Value> {
         let events = fs::read_to_string(self.file("events")).unwrap_or_default();
-        let values = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        values.filter(|value| value["event"] == kind).last()
+        let mut values = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        values.rfind(|value| value["event"] == kind)
     }
 
     /// The processes of the host now, the supervisor first.

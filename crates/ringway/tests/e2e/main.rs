@@ -8,8 +8,10 @@ mod backend;
 mod demo;
 mod guests;
 mod host;
+mod hostile;
 mod lifetime;
 mod paths;
+mod refusals;
 mod store;
 mod traffic;
 

@@ -83,7 +83,10 @@ fn one_queue_has_flat_keys_and_more_have_directories() {
         assert!(!is_there(&format!("/local/domain/1/device/vif/0/queue-0/{key}")), "{key}");
         assert!(!is_there(&format!("/local/domain/2/device/vif/0/{key}")), "{key}");
         for queue in 0..2 {
-            assert!(is_there(&format!("/local/domain/2/device/vif/0/queue-{queue}/{key}")), "{key}");
+            assert!(
+                is_there(&format!("/local/domain/2/device/vif/0/queue-{queue}/{key}")),
+                "{key}"
+            );
         }
         assert!(!is_there(&format!("/local/domain/2/device/vif/0/queue-2/{key}")), "{key}");
     }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -84,15 +84,33 @@ impl Transfer {
         let (mut longest, mut now) = (0.0_f64, 0.0_f64);
         for interval in self.report["intervals"].as_array().expect("a list") {
             let sum = &interval["sum"];
-            if sum["bytes"].as_u64() == Some(0) {
-                now += sum["seconds"].as_f64().expect("seconds");
-                longest = longest.max(now + 2.0 * INTERVAL);
-            } else {
-                now = 0.0;
-            }
+            let is_empty = sum["bytes"].as_u64() == Some(0);
+            now = if is_empty { now + sum["seconds"].as_f64().expect("seconds") } else { 0.0 };
+            longest = longest.max(now);
         }
-        longest
+        longest + 2.0 * INTERVAL
     }
+}
+
+/// The longest time in which a guest received no frame, while it is watched.
+pub(crate) fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Duration {
+    let devices = format!("/proc/{}/net/dev", host.pid_of(&format!("guest {guest}")));
+    let received = || -> Option<u64> {
+        let text = fs::read_to_string(&devices).expect("the guest runs");
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let start = Instant::now();
+    let (mut count, mut since, mut longest) = (received(), start, Duration::ZERO);
+    while start.elapsed() < watched {
+        std::thread::park_timeout(Duration::from_millis(1));
+        let now = received();
+        longest = longest.max(since.elapsed());
+        if now != count {
+            (count, since) = (now, Instant::now());
+        }
+    }
+    longest
 }
 
 /// Sends a file from one guest to another over TCP, and says whether it arrived as it was.

@@ -1,0 +1,99 @@
+//! What the program says to input that it cannot use.
+
+use std::fs;
+use std::process::{Output, Stdio};
+
+use crate::host::{Host, names_in, pair, ringway};
+use crate::turn;
+
+/// The refusal of a command, in one piece.
+fn refusal(output: &Output, what: &str) -> String {
+    assert!(!output.status.success(), "{what} was accepted");
+    assert!(output.status.code().is_some(), "{what}: {}", output.status);
+    let text = String::from_utf8(output.stderr.clone()).expect("text");
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+fn expect_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn a_description_that_cannot_be_used_is_refused_with_file_line_and_key() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (config, dir) = (place.path().join("host.toml"), place.path().join("run"));
+    let vif = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
+    for (content, parts) in [
+        ("[host]\nqueue = 1\n".to_owned(), ["line 2", "queue", "expected"]),
+        ("[host]\nworkers = \"two\"\n".to_owned(), ["line 2", "workers", "expected"]),
+        (format!("{vif}queues = 0\n"), ["line 4", "queues = 0", "from 1 to 64"]),
+        (format!("{vif}queues = 65\n"), ["line 4", "queues = 65", "from 1 to 64"]),
+        (format!("{vif}addresses = [\"10.0.0.1\"]\n"), ["line 4", "addresses", "expected"]),
+        (format!("{vif}bridge = \"br\"\n"), ["line 4", "bridge", "expected"]),
+        ("not toml".to_owned(), ["line 1", "not toml", "expected"]),
+    ] {
+        fs::write(&config, &content).expect("written");
+        let mut run = ringway();
+        run.args(["run", "--config"]).arg(&config).arg("--dir").arg(&dir);
+        let text = refusal(&run.output().expect("it can be started"), &content);
+        expect_parts(&text, &parts);
+        expect_parts(&text, &["host.toml"]);
+        assert_eq!(names_in(place.path()), ["host.toml"], "{content}");
+    }
+    let mut run = ringway();
+    run.args(["run", "--config"]).arg(place.path().join("absent.toml")).arg("--dir").arg(&dir);
+    let text = refusal(&run.output().expect("it can be started"), "no file");
+    expect_parts(&text, &["absent.toml", "No such file"]);
+    assert!(!dir.exists());
+}
+
+#[test]
+fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
+    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    for (arguments, parts) in [
+        (&["run", "--workers", "0"][..], ["--workers", "from 1 to 1024"]),
+        (&["run", "--max-queues", "65"], ["--max-queues", "from 1 to 64"]),
+        (&["run", "--policy", "fair"], ["--policy", "balanced"]),
+        (&["run", "--cnofig", "x"], ["--cnofig", "--config"]),
+        (&["demo", "--queues", "0"], ["--queues", "from 1 to 64"]),
+        (&["demo", "--json", "/nowhere/at/all.json"], ["--json", "/nowhere/at/all.json"]),
+        (&["vif", "set", "vif1.0", "queues", "2"], ["SETTING", "max-queues"]),
+        (&["capture", "vif1.0"], ["--write", "required"]),
+        (&["vif", "list", "--dir", "/nowhere/at/all"], ["/nowhere/at/all", "ringway run"]),
+    ] {
+        let mut command = ringway();
+        let output = command.args(arguments).stdout(Stdio::null()).output();
+        let text = refusal(&output.expect("it can be started"), &arguments.join(" "));
+        expect_parts(&text, &parts);
+    }
+}
+
+#[test]
+fn a_running_host_refuses_what_it_does_not_have_and_goes_on() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    let file = host.file("never.pcapng").display().to_string();
+    let dir = host.dir().display().to_string();
+    let supervisor = host.pid_of("ringway run").to_string();
+    for (arguments, parts) in [
+        (&["vif", "show", "vif9.0"][..], ["vif9.0", "vif1.0, vif2.0"]),
+        (&["vif", "set", "vif9.0", "max-queues", "2"], ["vif9.0", "no vif"]),
+        (&["vif", "set", "vif1.0", "max-queues", "0"], ["0", "from 1 to 64"]),
+        (&["vif", "set", "vif1.0", "max-queues", "65"], ["65", "from 1 to 64"]),
+        (&["capture", "vif9.0", "-w", &file], ["vif9.0", "no vif"]),
+        (&["guest", "exec", "z", "--", "true"], ["\"z\"", "a, b"]),
+        (&["guest", "set", "z", "queues", "2"], ["\"z\"", "a, b"]),
+        (&["guest", "set", "a", "--vif", "7", "queues", "2"], ["7", "vif"]),
+        (&["guest", "exec", "a", "--", "no-such-program"], ["no-such-program", "run"]),
+        (&["xenstore", "read", "/no/such/node"], ["/no/such/node", "no"]),
+        (&["run"], [&supervisor, &dir]),
+    ] {
+        let text = refusal(&host.verb(arguments), &arguments.join(" "));
+        expect_parts(&text, &parts);
+    }
+    assert!(!host.file("never.pcapng").exists());
+    host.ping("a", "10.77.0.2");
+}
