@@ -11,6 +11,7 @@ mod status;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -69,10 +70,15 @@ pub enum Answer<T> {
     Error(String),
 }
 
+/// How long a process may take to answer. It does so between two rounds of its work, so one that
+/// takes longer is stopped or stuck, and whoever asks should learn that rather than wait.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Sends one request and waits for its answer.
 ///
 /// # Errors
-/// Of kind `NotFound` or `ConnectionRefused` when no such process runs; of kind `Other` with the
+/// Of kind `NotFound` or `ConnectionRefused` when no such process runs; `TimedOut` when
+/// it does not answer; of kind `Other` with the
 /// process's own sentence when it refuses.
 pub fn ask<R: Serialize, T: DeserializeOwned>(socket: &Path, request: &R) -> io::Result<T> {
     open(socket, request).map(|(answer, _)| answer)
@@ -91,10 +97,19 @@ pub fn open<R: Serialize, T: DeserializeOwned>(
     let mut stream = UnixStream::connect(socket).map_err(explain)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(line.as_bytes()).map_err(explain)?;
     let mut reader = BufReader::new(stream);
     let mut answer = String::new();
-    reader.read_line(&mut answer).map_err(explain)?;
+    reader.read_line(&mut answer).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => explain(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the process has not answered for {} s", ANSWER_TIMEOUT.as_secs()),
+        )),
+        _ => explain(error),
+    })?;
+    // A stream may rest for as long as there is nothing to tell.
+    reader.get_ref().set_read_timeout(None)?;
     match serde_json::from_str(&answer)? {
         Answer::Ok(answer) => Ok((answer, reader)),
         Answer::Error(reason) => Err(io::Error::other(reason)),
