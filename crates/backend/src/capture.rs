@@ -16,6 +16,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// How long to wait for frames before looking whether the reader is still there.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Frames written between two looks at the reader.
+const FRAMES_PER_LOOK: usize = 1024;
 /// `epb_flags`: the interface received the packet, or sends it. The interface is the vif's end in
 /// the backend, as with a capture on a kernel's `vifD.H`.
 const INBOUND: u32 = 1;
@@ -42,14 +44,26 @@ fn write_all(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) -
     };
     writer.write_pcapng_block(interface).map_err(io::Error::other)?;
     writer.get_mut().flush()?;
-    loop {
+    let write_waiting = |writer: &mut PcapNgWriter<BufWriter<UnixStream>>| -> io::Result<bool> {
         let mut wrote = false;
-        while let Some(frame) = capture.next() {
+        // Bounded, so that a flood cannot keep us from seeing that the reader has left.
+        for frame in std::iter::from_fn(|| capture.next()).take(FRAMES_PER_LOOK) {
             writer.write_pcapng_block(block(frame)).map_err(io::Error::other)?;
             wrote = true;
         }
         writer.get_mut().flush()?;
-        if !wrote && (!capture.is_open() || is_gone(&watched)?) {
+        Ok(wrote)
+    };
+    loop {
+        let wrote = write_waiting(&mut writer)?;
+        let pause = if wrote { Duration::ZERO } else { PAUSE };
+        if is_gone(&watched, pause)? {
+            // It reads on until we end: what was seen before it left belongs to it.
+            capture.close();
+            while write_waiting(&mut writer)? {}
+            return Ok(());
+        }
+        if !wrote && !capture.is_open() {
             return Ok(());
         }
     }
@@ -72,9 +86,9 @@ fn block(frame: CapturedFrame) -> EnhancedPacketBlock<'static> {
     }
 }
 
-/// Waits a moment; true when the reader has closed its end.
-fn is_gone(stream: &UnixStream) -> io::Result<bool> {
+/// Waits for so long; true when the reader has closed its end, or its half of it.
+fn is_gone(stream: &UnixStream, pause: Duration) -> io::Result<bool> {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
-    poll(&mut fds, Some(&crate::timespec(PAUSE)))?;
+    poll(&mut fds, Some(&crate::timespec(pause)))?;
     Ok(!fds[0].revents().is_empty())
 }

@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Write};
-use std::os::fd::AsFd;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -45,6 +46,9 @@ pub(crate) struct Capture {
     snaplen: u32,
 }
 
+/// How long the backend may take to send its last frames after Ctrl-C.
+const LAST_FRAMES_TIMEOUT: Duration = Duration::from_secs(1);
+
 pub(crate) fn run(args: &Capture) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = BackendRequest::Capture { vif: args.vif.clone(), snap_len: args.snaplen };
@@ -54,11 +58,25 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
     let mut out = output(&args.write)?;
     let mut packets = 0_u64;
     let mut blocks = Blocks::default();
+    let mut last_call: Option<Instant> = None;
     loop {
+        let left = last_call.map(|asked| LAST_FRAMES_TIMEOUT.saturating_sub(asked.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
         if stream.buffer().is_empty() {
-            let ready = wait_readable(&[stop.as_fd(), stream.get_ref().as_fd()], None)?;
-            if ready.first() == Some(&true) {
-                break;
+            let fds: &[BorrowedFd<'_>] = match last_call {
+                None => &[stream.get_ref().as_fd(), stop.as_fd()],
+                Some(_) => &[stream.get_ref().as_fd()],
+            };
+            let ready = wait_readable(fds, left)?;
+            if last_call.is_none() && ready.get(1) == Some(&true) {
+                // The backend sends what it has seen until now, and ends the stream.
+                stream.get_ref().shutdown(Shutdown::Write).context("tell the backend")?;
+                last_call = Some(Instant::now());
+            }
+            if ready.first() != Some(&true) {
+                continue;
             }
         }
         // No more than is there: who waited for the rest of a block would not notice Ctrl-C.
@@ -74,10 +92,6 @@ pub(crate) fn run(args: &Capture) -> Result<()> {
             written => written.with_context(|| format!("write {}", args.write.display()))?,
         }
         packets += whole.packets;
-        // A burst that does not end must not keep Ctrl-C waiting.
-        if stop.wait(Duration::ZERO)? {
-            break;
-        }
     }
     eprintln!("{packets} packets captured");
     Ok(())
