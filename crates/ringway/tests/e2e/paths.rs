@@ -2,7 +2,6 @@
 //! and each placement of queues on workers.
 
 use std::fs;
-use std::io::BufRead;
 use std::process::Command;
 
 use rustix::process::Signal;
