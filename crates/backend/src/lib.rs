@@ -8,7 +8,6 @@
 mod capture;
 mod config;
 mod control;
-mod port;
 mod served;
 mod uplink;
 
@@ -22,13 +21,14 @@ use std::time::{Duration, Instant};
 pub use config::{BackendConfig, Uplink};
 use ringway_control::{BackendRequest, Call, ControlServer};
 use ringway_hypervisor::Hypervisor;
+use ringway_netback::VifQueue;
 use ringway_switch::{PortId, Switch, Ticks};
+use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenbus::Vif;
 use ringway_xenstore::Client;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::port::BackendPort;
 use crate::served::Served;
 use crate::uplink::UplinkPort;
 
@@ -42,7 +42,7 @@ struct Backend<H: Hypervisor> {
     hypervisor: H,
     store: Client,
     config: BackendConfig,
-    workers: Workers<BackendPort<H::Memory, H::Event>>,
+    workers: Workers<VifOrTap<VifQueue<H::Memory, H::Event>>>,
     switch: Arc<Switch>,
     /// The zero of switch time.
     started: Instant,

@@ -8,14 +8,13 @@ use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::PortId;
-use ringway_tap::{Side, Tap};
+use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::backend::{Action, Handshake, Input};
 use ringway_xenbus::{EventPorts, Features, FrontendConfig, Offer, QueueConfig, Vif};
 use ringway_xenstore::device;
 
 use crate::Backend;
-use crate::port::BackendPort;
 use crate::uplink::GSO_MAX;
 
 /// A vif in this backend's care.
@@ -203,7 +202,7 @@ impl<H: Hypervisor> Backend<H> {
             let port = VifQueue::attach(parts).map_err(io::Error::other)?;
             counters.push(Arc::clone(&counted));
             attachments.push(Attachment {
-                port: BackendPort::Vif(port),
+                port: VifOrTap::Vif(port),
                 counters: counted,
                 flood: self.switch.flood_budget(self.now()),
             });
@@ -221,7 +220,7 @@ impl<H: Hypervisor> Backend<H> {
                 let queues = bridged.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
                 let queues = queues.into_iter().zip(counters);
                 let taps = queues.map(|(queue, counters)| Attachment {
-                    port: BackendPort::Tap(queue),
+                    port: VifOrTap::Tap(queue),
                     counters,
                     flood: self.switch.flood_budget(now),
                 });

@@ -7,11 +7,10 @@ use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::PortId;
-use ringway_tap::{Side, Tap};
+use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding};
 
 use crate::Backend;
-use crate::port::BackendPort;
 
 /// The uplink while it is attached.
 pub(crate) struct UplinkPort {
@@ -39,7 +38,7 @@ impl<H: Hypervisor> Backend<H> {
             (0..uplink.queues).map(|_| Arc::default()).collect();
         let queues = tap.queues(Side::Guest, |queue| Arc::clone(&counters[queue]));
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
-            port: BackendPort::Tap(queue),
+            port: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
             flood: self.switch.flood_budget(self.now()),
         });

@@ -11,7 +11,6 @@
 
 mod config;
 mod nic;
-mod port;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,6 +21,8 @@ use std::sync::mpsc::Receiver;
 pub use config::{FrontendConfig, Interface};
 use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
 use ringway_hypervisor::Hypervisor;
+use ringway_netfront::VifQueue;
+use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenbus::frontend::{Input, QueueCount, Wish};
 use ringway_xenbus::{Vif, XenbusState};
@@ -29,14 +30,13 @@ use ringway_xenstore::{Client, device};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::nic::Nic;
-use crate::port::FrontendPort;
 
 /// Everything a guest process has.
 struct Frontend<H: Hypervisor> {
     hypervisor: H,
     store: Client,
     name: String,
-    workers: Workers<FrontendPort<H::Grants, H::Event>>,
+    workers: Workers<VifOrTap<VifQueue<H::Grants, H::Event>>>,
     /// By handle.
     nics: BTreeMap<u32, Nic<H>>,
 }

@@ -10,13 +10,12 @@ use ringway_hypervisor::{Hypervisor, QueueEvents};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_netfront::VifQueue;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
-use ringway_tap::{Side, Tap};
+use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Placement};
 use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, QueueCount, Wish};
 use ringway_xenbus::{Features, QueueConfig, Vif};
 use ringway_xenstore::{Client, device};
 
-use crate::port::FrontendPort;
 use crate::{Frontend, Interface};
 
 /// How long a backend may take to let go when the guest ends.
@@ -93,11 +92,11 @@ impl<H: Hypervisor> Nic<H> {
     }
 
     /// Keeps a queue whose grants are to be ended once the backend has let go.
-    pub(crate) fn keep(&mut self, port: FrontendPort<H::Grants, H::Event>) {
+    pub(crate) fn keep(&mut self, port: VifOrTap<VifQueue<H::Grants, H::Event>>) {
         match port {
-            FrontendPort::Vif(queue) => self.idle.push(queue),
+            VifOrTap::Vif(queue) => self.idle.push(queue),
             // The device itself is kept in `tap`.
-            FrontendPort::Tap(_) => {}
+            VifOrTap::Tap(_) => {}
         }
     }
 
@@ -217,7 +216,7 @@ impl<H: Hypervisor> Frontend<H> {
         // What the kernel leaves undone, the backend must be able to take.
         nic.tap.set_offloads(nic.caps)?;
         let queues = nic.idle.drain(..).zip(&nic.counters).map(|(queue, counters)| Attachment {
-            port: FrontendPort::Vif(queue),
+            port: VifOrTap::Vif(queue),
             counters: Arc::clone(counters),
             flood: unlimited(),
         });
@@ -225,7 +224,7 @@ impl<H: Hypervisor> Frontend<H> {
         let counters: Arc<QueueCounters> = Arc::default();
         let taps = nic.tap.queues(Side::Guest, |_| Arc::clone(&counters));
         let taps = taps.into_iter().map(|tap| Attachment {
-            port: FrontendPort::Tap(tap),
+            port: VifOrTap::Tap(tap),
             counters: Arc::clone(&counters),
             flood: unlimited(),
         });

@@ -4,6 +4,7 @@
 //! on a bridge or as the switch's uplink. Here is no ring, no grant and no forwarding decision.
 
 mod queue;
+mod station;
 
 use std::io;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{Lifetime, QueueMode, QueueState, TunFile, TunOffload};
 
 pub use queue::{Side, TapQueue};
+pub use station::VifOrTap;
 
 /// A TAP device with a fixed number of queues, of which some are enabled.
 ///
