@@ -7,7 +7,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use ringway_emu::{Broker, EmuHypervisor, NewDomain, Role};
-use ringway_hypervisor::{Access, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor};
+use ringway_hypervisor::{Access, ForeignMemory, GrantCopy, GrantStatus, Hypervisor};
 use ringway_wire::DomId;
 
 const BATCH: u16 = 64;

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringway_hypervisor::{Access, GrantTable, OwnPages, StillInUse};
+use ringway_hypervisor::{Access, GrantTable, GrantedPages, StillInUse};
 use ringway_sys::SharedPages;
 use ringway_wire::grant::RESERVED_ENTRIES;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
@@ -18,6 +18,15 @@ pub struct EmuGrants {
     own: Arc<Mutex<Own>>,
     /// The domain lives as long as this is open.
     _domain: Arc<Connection>,
+}
+
+/// A run of pages of our own that can be granted.
+#[derive(Debug, Clone)]
+pub struct OwnPages {
+    /// The memory.
+    pub pages: SharedPages,
+    /// The frame number of the first page; the others follow it.
+    pub first_frame: u32,
 }
 
 #[derive(Debug)]
@@ -37,16 +46,26 @@ impl EmuGrants {
     }
 }
 
-impl GrantTable for EmuGrants {
-    fn alloc_pages(&mut self, count: usize) -> io::Result<OwnPages> {
+/// What a guest can do with its table beyond what the port asks for; a hostile one does.
+impl EmuGrants {
+    /// Takes `count` consecutive zeroed pages.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when the domain has no more.
+    pub fn alloc_pages(&mut self, count: usize) -> io::Result<OwnPages> {
         self.own().frames.alloc(count)
     }
 
-    fn free_pages(&mut self, pages: OwnPages) {
-        self.own().frames.free(&pages);
+    /// Gives pages back. None of them may still be granted.
+    pub fn free_pages(&mut self, pages: &OwnPages) {
+        self.own().frames.free(pages);
     }
 
-    fn grant(&mut self, peer: DomId, frame: u32, access: Access) -> io::Result<GrantRef> {
+    /// Lets `peer` use one frame.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when the table is full.
+    pub fn grant(&mut self, peer: DomId, frame: u32, access: Access) -> io::Result<GrantRef> {
         let mut own = self.own();
         if !own.frames.has(frame) {
             return Err(ErrorKind::InvalidInput.into());
@@ -56,14 +75,49 @@ impl GrantTable for EmuGrants {
         Ok(gref)
     }
 
-    /// Ending what is not granted does nothing.
-    fn end_access(&mut self, gref: GrantRef) -> Result<(), StillInUse> {
+    /// Ends a grant, atomically with the check that nobody uses it. Ending what is not granted
+    /// does nothing.
+    ///
+    /// # Errors
+    /// [`StillInUse`] if the peer has it mapped or is copying: the page must not be used again.
+    pub fn end_access(&mut self, gref: GrantRef) -> Result<(), StillInUse> {
         let mut own = self.own();
         if own.references.is_taken(gref) {
             own.table.revoke(gref)?;
             own.references.put_back(gref);
         }
         Ok(())
+    }
+}
+
+impl GrantTable for EmuGrants {
+    fn share(&mut self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages> {
+        let OwnPages { pages, first_frame } = self.alloc_pages(count)?;
+        let mut granted = GrantedPages { pages, grefs: Vec::new(), id: first_frame.into() };
+        for frame in (first_frame..).take(count) {
+            match self.grant(peer, frame, access) {
+                Ok(gref) => granted.grefs.push(gref),
+                Err(error) => {
+                    // Nobody has been told of these grants, so none can be in use.
+                    let _ = self.end(granted);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(granted)
+    }
+
+    /// A run with a page in use is kept for good.
+    fn end(&mut self, granted: GrantedPages) -> Result<(), StillInUse> {
+        let mut ended = Ok(());
+        for &gref in &granted.grefs {
+            ended = ended.and(self.end_access(gref));
+        }
+        if ended.is_ok() {
+            let first_frame = u32::try_from(granted.id).expect("it was a frame's number");
+            self.free_pages(&OwnPages { pages: granted.pages, first_frame });
+        }
+        ended
     }
 }
 

@@ -37,7 +37,7 @@ mod table;
 pub use broker::{Broker, BrokerHandle};
 pub use domains::{DomainEvent, DomainInfo, DomainState, NewDomain, Role};
 pub use event::EmuEvent;
-pub use grants::EmuGrants;
+pub use grants::{EmuGrants, OwnPages};
 pub use hypervisor::EmuHypervisor;
 pub use memory::EmuMemory;
 pub use protocol::{DOMAINS_MAX, GUEST_PORTS_MAX, MEMORY_BYTES_MAX};

@@ -6,12 +6,14 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 
+use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
 use crate::{
-    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor, OwnPages,
+    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, GrantedPages,
+    Hypervisor,
 };
 
 /// How long an event may take. Only a failing test waits so long.
@@ -53,7 +55,7 @@ pub fn run<F: Fixture>(fixture: &F) {
         ("a bad operation spoils no other", a_bad_operation_spoils_no_other),
         ("a grant may occur twice in a batch", a_grant_may_occur_twice_in_a_batch),
         ("an empty copy is fine", an_empty_copy_is_fine),
-        ("a grant that is mapped cannot be ended", a_grant_that_is_mapped_cannot_be_ended),
+        ("a mapped page goes to nobody else", a_mapped_page_goes_to_nobody_else),
         ("a copy leaves a mapping in place", a_copy_leaves_a_mapping_in_place),
         ("a grant that was ended is refused", a_grant_that_was_ended_is_refused),
         ("an unknown domain has no grants", an_unknown_domain_has_no_grants),
@@ -71,75 +73,72 @@ pub fn run<F: Fixture>(fixture: &F) {
 fn pages_are_zeroed_and_in_sequence<F: Fixture>(fixture: &F) {
     let mut grants = fixture.front().grants().expect("a frontend has grants");
     for _ in 0..2 {
-        let own = grants.alloc_pages(3).expect("there is memory");
-        assert_eq!(own.pages.len(), 3 * PAGE_SIZE);
+        let shared = grants.share(fixture.back().domid(), 3, Access::ReadOnly);
+        let shared = shared.expect("there is memory");
+        assert_eq!((shared.pages.len(), shared.grefs.len()), (3 * PAGE_SIZE, 3));
         let mut bytes = [1; 3 * PAGE_SIZE];
-        own.pages.copy_to(0, &mut bytes);
+        shared.pages.copy_to(0, &mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0), "the second time it was written before");
-        own.pages.copy_from(0, &[7; 3 * PAGE_SIZE]);
-        for (page, frame) in (0..3).zip(own.first_frame..) {
-            let own_byte = u8::try_from(page).expect("it is small");
-            own.pages.write(page * PAGE_SIZE, own_byte);
-            let gref = grants.grant(fixture.back().domid(), frame, Access::ReadOnly);
-            let gref = gref.expect("there is an entry");
-            assert_eq!(read(fixture, gref, 0, 2), (GrantStatus::Okay, vec![own_byte, 7]));
-            grants.end_access(gref).expect("the copy is over");
+        shared.pages.copy_from(0, &[7; 3 * PAGE_SIZE]);
+        for (page, gref) in (0..3u8).zip(&shared.grefs) {
+            shared.pages.write(usize::from(page) * PAGE_SIZE, page);
+            assert_eq!(read(fixture, *gref, 0, 2), (GrantStatus::Okay, vec![page, 7]));
         }
-        grants.free_pages(own);
+        grants.end(shared).expect("the copies are over");
     }
 }
 
 fn copies_go_both_ways<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
-    granted.own.pages.copy_from(100, b"from the guest");
+    let granted = Granted::new(fixture, Access::ReadWrite);
+    granted.pages().copy_from(100, b"from the guest");
     assert_eq!(read(fixture, granted.gref, 100, 14), (GrantStatus::Okay, b"from the guest".into()));
     assert_eq!(write(fixture, granted.gref, 4087, b"to its end"), GrantStatus::BadCopyArg);
     assert_eq!(write(fixture, granted.gref, 4086, b"to its end"), GrantStatus::Okay);
     let mut bytes = [0; 10];
-    granted.own.pages.copy_to(4086, &mut bytes);
+    granted.pages().copy_to(4086, &mut bytes);
     assert_eq!(&bytes, b"to its end");
     granted.end();
 }
 
 fn a_mapped_page_is_shared<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    let granted = Granted::new(fixture, Access::ReadWrite);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let mapped = memory.map(fixture.front().domid(), granted.gref, Access::ReadWrite);
     let mapped = mapped.expect("it is granted");
     assert_eq!(mapped.pages().len(), PAGE_SIZE);
-    granted.own.pages.write(8, 0x1234_5678_u32);
+    granted.pages().write(8, 0x1234_5678_u32);
     assert_eq!(mapped.pages().read::<u32>(8), 0x1234_5678);
     mapped.pages().write(4092, 0x8765_4321_u32);
-    assert_eq!(granted.own.pages.read::<u32>(4092), 0x8765_4321);
+    assert_eq!(granted.pages().read::<u32>(4092), 0x8765_4321);
     drop(mapped);
     granted.end();
 }
 
 fn a_read_only_grant_is_not_written<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadOnly);
+    let granted = Granted::new(fixture, Access::ReadOnly);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let front = fixture.front().domid();
     assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
     assert!(memory.map(front, granted.gref, Access::ReadWrite).is_err());
-    assert_eq!(granted.own.pages.read::<u8>(0), 0);
+    assert_eq!(granted.pages().read::<u8>(0), 0);
     assert_eq!(read(fixture, granted.gref, 0, 1), (GrantStatus::Okay, vec![0]));
     drop(memory.map(front, granted.gref, Access::ReadOnly).expect("reading is allowed"));
     granted.end();
 }
 
 fn another_domains_grant_is_refused<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::to(fixture, fixture.nobody(), Access::ReadWrite);
+    let granted = Granted::to(fixture, fixture.nobody(), Access::ReadWrite);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
     assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
     assert!(memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly).is_err());
-    assert_eq!(granted.own.pages.read::<u8>(0), 0);
+    assert_eq!(granted.pages().read::<u8>(0), 0);
     granted.end();
 }
 
 fn a_bad_operation_spoils_no_other<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
-    granted.own.pages.copy_from(0, &[9; PAGE_SIZE]);
+    let granted = Granted::new(fixture, Access::ReadWrite);
+    granted.pages().copy_from(0, &[9; PAGE_SIZE]);
     let good = copy(granted.gref, 4032, 64);
     let bad = [
         GrantCopy { gref: GrantRef(u32::MAX), ..good },
@@ -170,8 +169,8 @@ fn a_bad_operation_spoils_no_other<F: Fixture>(fixture: &F) {
 }
 
 fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
-    let mut other = Granted::new(fixture, Access::ReadWrite);
+    let granted = Granted::new(fixture, Access::ReadWrite);
+    let other = Granted::new(fixture, Access::ReadWrite);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let front = fixture.front().domid();
     let first = copy(granted.gref, 0, 4);
@@ -190,7 +189,7 @@ fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
 }
 
 fn an_empty_copy_is_fine<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    let granted = Granted::new(fixture, Access::ReadWrite);
     assert_eq!(read(fixture, granted.gref, 4096, 0), (GrantStatus::Okay, vec![]));
     assert_eq!(write(fixture, granted.gref, 0, b""), GrantStatus::Okay);
     granted.end();
@@ -200,42 +199,49 @@ fn an_empty_copy_is_fine<F: Fixture>(fixture: &F) {
     nothing.expect("a call with no operations is good");
 }
 
-fn a_grant_that_is_mapped_cannot_be_ended<F: Fixture>(fixture: &F) {
+fn a_mapped_page_goes_to_nobody_else<F: Fixture>(fixture: &F) {
     for access in [Access::ReadOnly, Access::ReadWrite] {
-        let mut granted = Granted::new(fixture, Access::ReadWrite);
+        let granted = Granted::new(fixture, Access::ReadWrite);
         let mut memory = fixture.back().memory().expect("a backend has memory");
         let front = fixture.front().domid();
         let mapped = memory.map(front, granted.gref, access).expect("it is granted");
         let again = memory.map(front, granted.gref, Access::ReadWrite).expect("it is granted");
-        assert!(granted.grants.end_access(granted.gref).is_err(), "two mappings are left");
+        granted.pages().write(0, 0x1234_5678_u32);
+        let Granted { mut grants, shared, .. } = granted;
+        // Whether it is refused or put off, the page must not be seen again.
+        let _ = grants.end(shared);
         drop(again);
-        assert!(granted.grants.end_access(granted.gref).is_err(), "one mapping is left");
+        let others = [(); 8].map(|()| Granted::new(fixture, Access::ReadWrite));
+        for other in &others {
+            other.pages().copy_from(0, &[9; PAGE_SIZE]);
+        }
+        assert_eq!(mapped.pages().read::<u32>(0), 0x1234_5678);
         drop(mapped);
-        granted.end();
+        others.into_iter().for_each(Granted::end);
     }
 }
 
 fn a_copy_leaves_a_mapping_in_place<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
+    let granted = Granted::new(fixture, Access::ReadWrite);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let mapped = memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly);
+    let mapped = mapped.expect("it is granted");
     assert_eq!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
     assert_eq!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
-    assert!(granted.grants.end_access(granted.gref).is_err());
-    drop(mapped.expect("it is granted"));
+    assert_eq!(mapped.pages().read::<u8>(0), b'x');
+    drop(mapped);
     granted.end();
 }
 
 fn a_grant_that_was_ended_is_refused<F: Fixture>(fixture: &F) {
-    let mut granted = Granted::new(fixture, Access::ReadWrite);
-    assert_eq!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
-    granted.grants.end_access(granted.gref).expect("nobody uses it");
-    assert_ne!(write(fixture, granted.gref, 0, b"y"), GrantStatus::Okay);
-    assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
+    let granted = Granted::new(fixture, Access::ReadWrite);
+    let gref = granted.gref;
+    assert_eq!(write(fixture, gref, 0, b"x"), GrantStatus::Okay);
+    granted.end();
+    assert_ne!(write(fixture, gref, 0, b"y"), GrantStatus::Okay);
+    assert_ne!(read(fixture, gref, 0, 1).0, GrantStatus::Okay);
     let mut memory = fixture.back().memory().expect("a backend has memory");
-    assert!(memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly).is_err());
-    assert_eq!(granted.own.pages.read::<u8>(0), b'x');
-    granted.grants.free_pages(granted.own);
+    assert!(memory.map(fixture.front().domid(), gref, Access::ReadOnly).is_err());
 }
 
 fn an_unknown_domain_has_no_grants<F: Fixture>(fixture: &F) {
@@ -313,7 +319,7 @@ fn a_port_is_bound_again_after_its_peer_left<F: Fixture>(fixture: &F) {
 /// One page of the frontend, granted.
 struct Granted<G> {
     grants: G,
-    own: OwnPages,
+    shared: GrantedPages,
     gref: GrantRef,
 }
 
@@ -328,14 +334,17 @@ impl<G: GrantTable> Granted<G> {
         access: Access,
     ) -> Granted<G> {
         let mut grants = fixture.front().grants().expect("a frontend has grants");
-        let own = grants.alloc_pages(1).expect("there is memory");
-        let gref = grants.grant(peer, own.first_frame, access).expect("there is an entry");
-        Granted { grants, own, gref }
+        let shared = grants.share(peer, 1, access).expect("there is memory");
+        let gref = shared.grefs[0];
+        Granted { grants, shared, gref }
     }
 
-    fn end(&mut self) {
-        self.grants.end_access(self.gref).expect("nobody uses it any more");
-        self.grants.free_pages(self.own.clone());
+    fn pages(&self) -> &SharedPages {
+        &self.shared.pages
+    }
+
+    fn end(mut self) {
+        self.grants.end(self.shared).expect("nobody uses it any more");
     }
 }
 

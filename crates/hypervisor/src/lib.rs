@@ -94,37 +94,36 @@ impl ForeignPage {
     }
 }
 
-/// A run of pages of our own that can be granted.
+/// A run of our own pages that a peer may use.
 #[derive(Debug, Clone)]
-pub struct OwnPages {
+pub struct GrantedPages {
     /// The memory.
     pub pages: SharedPages,
-    /// The frame number of the first page; the others follow it.
-    pub first_frame: u32,
+    /// The grant of each page, in order.
+    pub grefs: Vec<GrantRef>,
+    /// How the port that made it knows it.
+    pub id: u64,
 }
 
 /// The frontend's own memory and grant table.
+///
+/// Pages are taken and granted in one step, because a user space process on Xen gets memory that
+/// can be granted in no other way (`gntalloc`).
 pub trait GrantTable {
-    /// Takes `count` consecutive zeroed pages.
+    /// Takes `count` consecutive zeroed pages and lets `peer` use each of them.
     ///
     /// # Errors
-    /// Of kind `OutOfMemory` when the domain has no more.
-    fn alloc_pages(&mut self, count: usize) -> io::Result<OwnPages>;
+    /// Of kind `OutOfMemory` when the domain has no more pages or the table is full; nothing stays
+    /// granted then.
+    fn share(&mut self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages>;
 
-    /// Gives pages back. None of them may still be granted.
-    fn free_pages(&mut self, pages: OwnPages);
-
-    /// Lets `peer` use one frame.
+    /// Ends the grants of a run and gives its pages back. A page that the peer still uses does not
+    /// go to anybody else before the peer lets go of it.
     ///
     /// # Errors
-    /// Of kind `OutOfMemory` when the table is full.
-    fn grant(&mut self, peer: DomId, frame: u32, access: Access) -> io::Result<GrantRef>;
-
-    /// Ends a grant, atomically with the check that nobody uses it.
-    ///
-    /// # Errors
-    /// [`StillInUse`] if the peer has it mapped or is copying: the page must not be used again.
-    fn end_access(&mut self, gref: GrantRef) -> Result<(), StillInUse>;
+    /// [`StillInUse`] if the port keeps such pages for good; one may also wait for the peer without
+    /// telling.
+    fn end(&mut self, granted: GrantedPages) -> Result<(), StillInUse>;
 }
 
 /// A grant could not be ended: the peer still uses the page (XSA-396).

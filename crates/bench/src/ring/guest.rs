@@ -8,7 +8,7 @@
 use std::io;
 
 use ringway_datapath::PortDown;
-use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents};
+use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, GrantedPages, QueueEvents};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{
@@ -44,18 +44,15 @@ impl<E: EventChannel> BareQueue<E> {
         backend: DomId,
         events: QueueEvents<E>,
     ) -> io::Result<(BareQueue<E>, [GrantRef; 2])> {
-        let own = grants.alloc_pages(QUEUE_PAGES)?;
-        let mut grefs = Vec::with_capacity(QUEUE_PAGES);
-        for frame in (own.first_frame..).take(QUEUE_PAGES) {
-            grefs.push(grants.grant(backend, frame, Access::ReadWrite)?);
-        }
+        let GrantedPages { pages, grefs, .. } =
+            grants.share(backend, QUEUE_PAGES, Access::ReadWrite)?;
         let rings = [grefs[PAGES], grefs[PAGES + 1]];
-        let ring = |page: usize| own.pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
+        let ring = |page: usize| pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
         let mut queue = BareQueue {
             tx: FrontRing::new(ring(PAGES)),
             rx: FrontRing::new(ring(PAGES + 1)),
             events,
-            pages: own.pages.slice(0..PAGES * PAGE_SIZE),
+            pages: pages.slice(0..PAGES * PAGE_SIZE),
             grefs,
             free: (0..PAGES).map(|page| u16::try_from(page).expect("few pages")).collect(),
             header: Header::new(),

@@ -6,9 +6,7 @@ use ringway_emu::{
     DomainEvent, DomainInfo, DomainState, EmuHypervisor, GUEST_PORTS_MAX, MEMORY_BYTES_MAX,
     NewDomain, Role,
 };
-use ringway_hypervisor::{
-    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor,
-};
+use ringway_hypervisor::{Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, Hypervisor};
 use ringway_wire::{DomId, GrantRef};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -166,14 +164,14 @@ fn memory_runs_out_and_comes_back() {
     assert_eq!(kind(guest.grants().expect("shared").alloc_pages(1)), Some(ErrorKind::OutOfMemory));
     let [first, middle, last] = runs;
     let frame = middle.first_frame;
-    grants.free_pages(middle);
+    grants.free_pages(&middle);
     assert_eq!(kind(grants.alloc_pages(21)), Some(ErrorKind::OutOfMemory));
     let one = grants.alloc_pages(1).expect("there is memory");
     assert_eq!(one.first_frame, frame, "the first run that is long enough");
-    grants.free_pages(first);
+    grants.free_pages(&first);
     assert_eq!(grants.alloc_pages(20).expect("there is memory").first_frame, 0);
-    grants.free_pages(last);
-    grants.free_pages(one);
+    grants.free_pages(&last);
+    grants.free_pages(&one);
     assert_eq!(grants.alloc_pages(44).expect("there is memory").first_frame, 20);
 }
 

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use ringway_emu::{DomainEvent, DomainState, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
-use ringway_hypervisor::{
-    Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, Hypervisor,
-};
+use ringway_hypervisor::{Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, Hypervisor};
 use ringway_wire::grant::RESERVED_ENTRIES;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 

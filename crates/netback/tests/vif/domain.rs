@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringway_hypervisor::{
-    Access, EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, GrantTable, OwnPages,
-    QueueEvents, StillInUse,
+    Access, EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, GrantTable,
+    GrantedPages, QueueEvents, StillInUse,
 };
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
@@ -185,8 +185,9 @@ impl Drop for Mapping {
     }
 }
 
-impl GrantTable for Domain {
-    fn alloc_pages(&mut self, count: usize) -> io::Result<OwnPages> {
+impl Domain {
+    /// Takes `count` pages; the number of the first frame comes with them.
+    pub(crate) fn alloc_pages(&mut self, count: usize) -> io::Result<(SharedPages, u32)> {
         let mut state = self.state();
         let first = state.pages_taken;
         if first + count > PAGES {
@@ -194,12 +195,15 @@ impl GrantTable for Domain {
         }
         state.pages_taken += count;
         let pages = state.memory.slice(first * PAGE_SIZE..(first + count) * PAGE_SIZE);
-        Ok(OwnPages { pages, first_frame: u32::try_from(first).expect("a guest is small") })
+        Ok((pages, u32::try_from(first).expect("a guest is small")))
     }
 
-    fn free_pages(&mut self, _: OwnPages) {}
-
-    fn grant(&mut self, peer: DomId, frame: u32, access: Access) -> io::Result<GrantRef> {
+    pub(crate) fn grant(
+        &mut self,
+        peer: DomId,
+        frame: u32,
+        access: Access,
+    ) -> io::Result<GrantRef> {
         assert_eq!(peer, HOST);
         let mut state = self.state();
         let gref = FIRST_GREF + u32::try_from(state.grants.len()).expect("a table is small");
@@ -208,7 +212,7 @@ impl GrantTable for Domain {
         Ok(GrantRef(gref))
     }
 
-    fn end_access(&mut self, gref: GrantRef) -> Result<(), StillInUse> {
+    pub(crate) fn end_access(&mut self, gref: GrantRef) -> Result<(), StillInUse> {
         let mut state = self.state();
         let grant = &mut state.grants[index(gref)];
         if grant.as_ref().is_some_and(|grant| grant.is_mapped) {
@@ -216,6 +220,20 @@ impl GrantTable for Domain {
         }
         *grant = None;
         Ok(())
+    }
+}
+
+impl GrantTable for Domain {
+    fn share(&mut self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages> {
+        let (pages, first) = self.alloc_pages(count)?;
+        let frames = (first..).take(count);
+        let grefs =
+            frames.map(|frame| self.grant(peer, frame, access)).collect::<Result<_, _>>()?;
+        Ok(GrantedPages { pages, grefs, id: 0 })
+    }
+
+    fn end(&mut self, granted: GrantedPages) -> Result<(), StillInUse> {
+        granted.grefs.into_iter().try_for_each(|gref| self.end_access(gref))
     }
 }
 

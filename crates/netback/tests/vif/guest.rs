@@ -6,7 +6,7 @@ use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
     PoolBudget, Port, PortDown, QueueCounters,
 };
-use ringway_hypervisor::{Access, ForeignMemory, GrantTable, QueueEvents};
+use ringway_hypervisor::{Access, ForeignMemory, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
@@ -44,11 +44,11 @@ impl Bench {
     /// The same for a frontend with these features.
     pub(crate) fn with(start: u32, features: FrontendFeatures) -> Bench {
         let mut domain = Domain::new();
-        let rings = domain.alloc_pages(2).expect("a new guest has memory");
+        let (rings, first) = domain.alloc_pages(2).expect("a new guest has memory");
         let mut grant = |frame| domain.grant(HOST, frame, Access::ReadWrite).expect("grants left");
-        let ring_grefs = [grant(rings.first_frame), grant(rings.first_frame + 1)];
+        let ring_grefs = [grant(first), grant(first + 1)];
         let [tx_page, rx_page] =
-            [0, 1].map(|page| rings.pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE));
+            [0, 1].map(|page| rings.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE));
         let tx = FrontRing::starting_at(tx_page.clone(), start);
         let rx = FrontRing::starting_at(rx_page.clone(), start);
         let (events, back_events) = Event::split_pair();
@@ -70,9 +70,9 @@ impl Bench {
 
     /// A page that holds `bytes` from `offset` on, granted.
     pub(crate) fn page(&mut self, offset: usize, bytes: &[u8], access: Access) -> GrantRef {
-        let own = self.domain.alloc_pages(1).expect("a test needs few pages");
-        own.pages.copy_from(offset, bytes);
-        self.domain.grant(HOST, own.first_frame, access).expect("a test needs few grants")
+        let (page, frame) = self.domain.alloc_pages(1).expect("a test needs few pages");
+        page.copy_from(offset, bytes);
+        self.domain.grant(HOST, frame, access).expect("a test needs few grants")
     }
 
     /// Requests for a packet of which each slot has its own page, in as many slots as given.

@@ -317,7 +317,7 @@ fn a_fault_names_both_numbers_in_words() {
 fn a_queue_that_is_gone_lets_go_of_its_rings() {
     let bench = Bench::new();
     let mut domain = bench.domain.clone();
-    let mut end = |gref| ringway_hypervisor::GrantTable::end_access(&mut domain, GrantRef(gref));
+    let mut end = |gref| domain.end_access(GrantRef(gref));
     assert!(end(8).is_err() && end(9).is_err(), "both rings are mapped");
     drop(bench);
     assert!(end(8).is_ok() && end(9).is_ok());

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use ringway_datapath::MacAddr;
-use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, NewDomain, Role};
-use ringway_hypervisor::{Access, EventChannel, GrantTable, Hypervisor, OwnPages};
+use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, NewDomain, OwnPages, Role};
+use ringway_hypervisor::{Access, EventChannel, Hypervisor};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_wire::netif::{NETTXF_MORE_DATA, TxRequest};
 use ringway_wire::ring::REQ_PROD;
