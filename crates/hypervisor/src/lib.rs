@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 
 pub use events::{Direction, QueueEvents};
 use ringway_sys::SharedPages;
-pub use ringway_wire::grant::GrantStatus;
+pub use ringway_wire::grant::{GrantCopy, GrantStatus};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 
 /// What the holder of a grant may do with the page.
@@ -22,26 +22,6 @@ pub enum Access {
     ReadOnly,
     /// The peer may read and write it.
     ReadWrite,
-}
-
-/// One copy between a page of the peer and one of a slice of local buffers.
-///
-/// The foreign side never crosses a page: `offset + len <= PAGE_SIZE`. The caller checks that
-/// before it submits, because a real hypervisor refuses the whole batch otherwise.
-#[derive(Debug, Clone, Copy)]
-pub struct GrantCopy {
-    /// The peer's page.
-    pub gref: GrantRef,
-    /// Where in that page, in bytes.
-    pub offset: u16,
-    /// How many bytes.
-    pub len: u16,
-    /// Which local buffer.
-    pub local: u16,
-    /// Where in the local buffer, in bytes.
-    pub local_offset: u32,
-    /// The outcome, written by the call.
-    pub status: GrantStatus,
 }
 
 /// The backend's access to other domains' granted memory: one handle per worker.

@@ -8,6 +8,7 @@ pub mod namespace;
 pub mod process;
 mod shared;
 pub mod tun;
+pub mod xen;
 
 use std::fmt::Display;
 use std::io;

@@ -48,11 +48,25 @@ impl SharedPages {
     /// What mmap(2) reports. The caller makes sure that the file cannot shrink (a sealed memfd, or
     /// a device mapping); otherwise an access behind its end would be fatal.
     pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<SharedPages> {
-        let flags = MapFlags::SHARED;
+        SharedPages::map_with(ProtFlags::READ | ProtFlags::WRITE, fd, offset, len)
+    }
+
+    /// The same for reading only: writing ends the process, as the system has it (`SIGSEGV`).
+    ///
+    /// # Errors
+    /// As [`map`](SharedPages::map).
+    pub fn map_read_only(fd: impl AsFd, offset: u64, len: usize) -> io::Result<SharedPages> {
+        SharedPages::map_with(ProtFlags::READ, fd, offset, len)
+    }
+
+    fn map_with(
+        protection: ProtFlags,
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<SharedPages> {
         // SAFETY: a null hint with no MAP_FIXED cannot replace an existing mapping.
-        let base = unsafe {
-            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset)
-        }?;
+        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, offset) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(SharedPages { base, len, _mapping: Arc::new(Mapping { base, len }) })
     }

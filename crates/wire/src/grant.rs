@@ -5,7 +5,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::PAGE_SIZE;
+use crate::{GrantRef, PAGE_SIZE};
 
 /// One entry of a v1 grant table: 8 bytes, shared with the hypervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -59,6 +59,43 @@ pub enum GrantStatus {
     BadCopyArg = -10,
     /// The page is paged out for now: try again.
     Again = -12,
+}
+
+impl GrantStatus {
+    /// The status that a hypervisor reports as this number; one that we do not know is a
+    /// `GeneralError`.
+    pub fn from_raw(raw: i16) -> GrantStatus {
+        match raw {
+            0 => GrantStatus::Okay,
+            -2 => GrantStatus::BadDomain,
+            -3 => GrantStatus::BadGrantRef,
+            -8 => GrantStatus::PermissionDenied,
+            -9 => GrantStatus::BadPage,
+            -10 => GrantStatus::BadCopyArg,
+            -12 => GrantStatus::Again,
+            _ => GrantStatus::GeneralError,
+        }
+    }
+}
+
+/// One copy between a page of the peer and one of a slice of local buffers.
+///
+/// The foreign side never crosses a page: `offset + len <= PAGE_SIZE`. The caller checks that
+/// before it submits, because a real hypervisor refuses the whole batch otherwise.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantCopy {
+    /// The peer's page.
+    pub gref: GrantRef,
+    /// Where in that page, in bytes.
+    pub offset: u16,
+    /// How many bytes.
+    pub len: u16,
+    /// Which local buffer.
+    pub local: u16,
+    /// Where in the local buffer, in bytes.
+    pub local_offset: u32,
+    /// The outcome, written by the call.
+    pub status: GrantStatus,
 }
 
 const _: () = assert!(size_of::<GrantEntryV1>() == 8);

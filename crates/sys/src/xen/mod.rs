@@ -1,0 +1,77 @@
+//! The devices by which Linux gives a program Xen's grants and event channels.
+//!
+//! Structures and numbers are those of `xen/evtchn.h`, `xen/gntdev.h` and `xen/gntalloc.h` among
+//! the kernel's headers for user space. Opening a device says what to do when it is not there.
+
+pub mod evtchn;
+pub mod gntalloc;
+pub mod gntdev;
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::opcode::from_components;
+use rustix::ioctl::{Direction, Ioctl, IoctlOutput, Opcode, ioctl};
+
+use crate::explain;
+
+/// Opens a device of Xen's; `module` is the kernel module that makes it.
+fn open(path: &str, module: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty()).map_err(|error| {
+        let remedy = match error {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+                format!("not there: this is no domain of Xen's, or `modprobe {module}` is needed")
+            }
+            Errno::ACCESS | Errno::PERM => {
+                "not permitted: run as root, or as a user whom the mode of the node lets in"
+                    .to_owned()
+            }
+            _ => "open".to_owned(),
+        };
+        explain(error, format_args!("{path}: {remedy}"))
+    })
+}
+
+/// The number of a request that is declared with a `T`, as these devices do: `_IOC_NONE` although
+/// there is an argument.
+const fn opcode<T>(group: u8, number: u8) -> Opcode {
+    from_components(Direction::None, group, number, size_of::<T>())
+}
+
+/// A request whose argument is one structure, which the kernel may change.
+struct Request<'a, const OPCODE: Opcode, T>(&'a mut T);
+
+// SAFETY: the pointer is to a live `T` that nothing else refers to meanwhile; that the driver takes
+// a `T` for this opcode is promised by whoever calls `request`.
+unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<'_, OPCODE, T> {
+    type Output = IoctlOutput;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut *self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<IoctlOutput> {
+        Ok(out)
+    }
+}
+
+/// Makes a request and returns the driver's number.
+///
+/// # Safety
+/// `fd` is a device for which `OPCODE` reads and writes a `T` at most, and whatever the `T` points
+/// to is valid for it.
+unsafe fn request<const OPCODE: Opcode, T>(
+    fd: impl AsFd,
+    argument: &mut T,
+) -> rustix::io::Result<IoctlOutput> {
+    // SAFETY: promised by the caller.
+    unsafe { ioctl(fd, Request::<OPCODE, T>(argument)) }
+}
