@@ -72,7 +72,7 @@ impl Hypervisor for XenHypervisor {
         Evtchn::unbound(remote).map(XenEvent)
     }
 
-    /// Xen answers every refusal with `InvalidInput`.
+    /// Of kind `InvalidInput` for any port that Xen refuses: it does not say why.
     fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<XenEvent> {
         Evtchn::interdomain(remote, port).map(XenEvent)
     }

@@ -43,18 +43,19 @@ impl Evtchn {
         Ok(Evtchn { fd, port: number(port) })
     }
 
-    /// Binds to the port that `remote` has made for us. Xen answers every refusal with
-    /// `InvalidInput`.
+    /// Binds to the port that `remote` has made for us.
     ///
     /// # Errors
-    /// If the device cannot be opened, or there is no such port, or it is bound or for another.
+    /// If the device cannot be opened; of kind `NotFound` if there is no such domain,
+    /// `InvalidInput` if there is no such port, or it is bound, or for another domain.
     pub fn interdomain(remote: DomId, port: EvtchnPort) -> io::Result<Evtchn> {
         let mut argument = BindInterdomain { remote_domain: remote.0.into(), remote_port: port.0 };
         let fd = open_device()?;
         // SAFETY: it is the event channel device, which takes this structure for this opcode.
         let bound = unsafe { request::<BIND_INTERDOMAIN, _>(&fd, &mut argument) };
-        let bound = bound.map_err(|error| {
-            explain(error, format_args!("bind to port {port} of domain {remote}"))
+        let bound = bound.map_err(|error| match error {
+            Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, format!("no domain {remote}")),
+            _ => explain(error, format_args!("bind to port {port} of domain {remote}")),
         })?;
         Ok(Evtchn { fd, port: number(bound) })
     }
