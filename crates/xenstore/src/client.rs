@@ -25,6 +25,10 @@ const EVENTS_MAX: usize = 1 << 16;
 const TRANSACTION_ATTEMPTS_MAX: usize = 64;
 /// Parts that a directory may be read in. The stock daemon's limits allow for fewer.
 const DIRECTORY_PARTS_MAX: usize = 4096;
+/// Where the daemon of a domain 0 listens.
+const DAEMON_SOCKET: &str = "/run/xenstored/socket";
+/// Where the kernel of any domain lets programs in.
+const KERNEL_DEVICE: &str = "/dev/xen/xenbus";
 /// Bytes read at a time: the longest message.
 const READ_LEN: usize = SOCKMSG_LEN + XENSTORE_PAYLOAD_MAX;
 
@@ -72,6 +76,30 @@ impl Client {
             io::Error::new(error.kind(), format!("XenStore socket {}: {error}", path.display()))
         })?;
         Ok(Client::from_stream(stream))
+    }
+
+    /// Connects to the XenStore of the Xen domain that this program runs in: by the daemon's
+    /// socket where the daemon runs, otherwise by the kernel's device.
+    ///
+    /// # Errors
+    /// When there is neither, or it is not permitted, with the remedy.
+    pub fn of_this_domain() -> io::Result<Client> {
+        let socket = Path::new(DAEMON_SOCKET);
+        if socket.exists() {
+            return Client::connect(socket);
+        }
+        let device = File::options().read(true).write(true).open(KERNEL_DEVICE);
+        let device = device.map_err(|error| {
+            let remedy = match error.kind() {
+                ErrorKind::NotFound => "not there: this is no domain of Xen's",
+                ErrorKind::PermissionDenied => {
+                    "not permitted: run as root, or as a user whom the mode of the node lets in"
+                }
+                _ => "open",
+            };
+            io::Error::new(error.kind(), format!("{KERNEL_DEVICE}: {remedy}: {error}"))
+        })?;
+        Ok(Client::from_fd(device.into()))
     }
 
     /// Uses a connected socket, which must be blocking.

@@ -175,6 +175,11 @@ impl Host {
         file::parse("the built-in example", text).expect("a test reads it")
     }
 
+    /// A host whose guests come from elsewhere.
+    pub(crate) fn empty() -> Host {
+        file::parse("the empty description", "").expect("a test reads it")
+    }
+
     /// The backend's threads.
     ///
     /// # Errors

@@ -11,11 +11,22 @@ mod nodes;
 mod process;
 mod progress;
 mod supervisor;
+pub(crate) mod xen;
 
 pub(crate) use claim::{default_dir, read_description, read_state};
 pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;
 pub(crate) use supervisor::Supervisor;
+
+/// Which hypervisor a verb is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HypervisorKind {
+    /// The one of ours, on any machine.
+    #[value(alias = "emu")]
+    Emulated,
+    /// Xen.
+    Xen,
+}
 
 /// What the broker says on its standard output once it serves.
 pub(crate) const BROKER_READY: &str = "ready";

@@ -13,6 +13,13 @@ pub(crate) enum Event<'a> {
         /// The guests.
         guests: Vec<ReadyGuest<'a>>,
     },
+    /// A backend on Xen serves.
+    Serving {
+        /// The run directory.
+        dir: &'a str,
+        /// The domain whose vifs it serves.
+        domid: u16,
+    },
     /// The backend ended and is started again.
     BackendRestarted {
         /// How often that has happened.
@@ -85,6 +92,9 @@ fn sentence(event: &Event<'_>) -> String {
             }
             text += "try `ringway guest exec NAME -- CMD`, `ringway top`; Ctrl-C ends it\n";
             text
+        }
+        Event::Serving { dir, domid } => {
+            format!("serving the vifs of domain {domid}, in {dir}; Ctrl-C ends it\n")
         }
         Event::BackendRestarted { restarts, .. } => {
             format!("the backend was started again ({restarts} so far)\n")

@@ -34,7 +34,8 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     Ok(())
 }
 
-fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
+/// What the description means for the backend.
+pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
     // The seed of a hash map, which the system draws at random for each process.
     let hash_seed = RandomState::new().build_hasher().finish();
     Ok(BackendConfig {

@@ -8,12 +8,16 @@ use ringway_worker::Policy;
 
 use crate::cli::{Common, number};
 use crate::description::{self, Host};
-use crate::host::{Show, Supervisor, default_dir};
+use crate::host::{HypervisorKind, Show, Supervisor, default_dir, xen};
 use crate::stop::Stop;
 
-/// Run a host, its guests and the switch between them on this machine, until Ctrl-C.
+/// Serve the vifs of a host, until Ctrl-C: an emulated host, or the Xen that this machine runs on.
 ///
-/// Each guest is a network namespace of its own, whose interfaces are driven by a Xen netfront;
+/// With --hypervisor xen this is the backend of a domain 0 or driver domain, in the place of the
+/// kernel's module xen-netback: it serves every vif that the toolstack makes there. When it ends,
+/// or is killed, guests keep their vifs, and the next one takes them up.
+///
+/// Otherwise it makes an emulated host with its guests and the switch between them. Each guest is a network namespace of its own, whose interfaces are driven by a Xen netfront;
 /// the backend serves them as netback does. Without --config there are two guests, `a` (10.77.0.1)
 /// and `b` (10.77.0.2), and an interface `ringway0` (10.77.0.254) on the host.
 ///
@@ -22,8 +26,12 @@ use crate::stop::Stop;
 /// Flags take precedence over what the description says.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ringway run\n  \
-                        ringway run --config host.toml --workers 4 --policy static")]
+                        ringway run --config host.toml --workers 4 --policy static\n  \
+                        ringway run --hypervisor xen")]
 pub(crate) struct Run {
+    /// Where the guests are: emulated on this machine, or domains of the Xen that it runs on
+    #[arg(long, value_name = "KIND", default_value = "emulated")]
+    hypervisor: HypervisorKind,
     /// Description of the host, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -45,9 +53,10 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
-    let mut host = match &args.config {
-        Some(file) => description::read(file)?,
-        None => Host::example(),
+    let mut host = match (&args.config, args.hypervisor) {
+        (Some(file), _) => description::read(file)?,
+        (None, HypervisorKind::Emulated) => Host::example(),
+        (None, HypervisorKind::Xen) => Host::empty(),
     };
     host.workers.count = args.workers.map(usize::from).or(host.workers.count);
     host.workers.policy = args.policy.unwrap_or(host.workers.policy);
@@ -58,5 +67,10 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;
     let stop = Stop::on_signals()?;
-    Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
+    match args.hypervisor {
+        HypervisorKind::Emulated => {
+            Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
+        }
+        HypervisorKind::Xen => xen::serve(&host, &dir, show, &stop),
+    }
 }
