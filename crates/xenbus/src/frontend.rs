@@ -231,6 +231,8 @@ impl Handshake {
                 }
                 self.actions.push(Action::Carrier(Carrier::Up));
             }
+            // A toolstack wants the vif to go before anything has come of it.
+            (Phase::AwaitingOffer, Closing) => self.close(Then::Rest),
             (Phase::AwaitingBackend | Phase::Running, Closing | Closed | XenbusState::Unknown) => {
                 self.close(Then::Rest);
             }
@@ -316,14 +318,11 @@ impl Handshake {
 
     fn stop(&mut self) {
         match self.phase {
-            Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
             Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::Finish),
-            Phase::Closed | Phase::GaveUp => self.finish(),
-            _ if self.peer == InitWait => self.leave(Then::Finish),
-            _ => {
-                self.set_state(Closed);
-                self.finish();
-            }
+            Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
+            // The backend has nothing of ours. A farewell that it hears late, it would take for
+            // one of whoever comes next.
+            _ => self.finish(),
         }
     }
 
