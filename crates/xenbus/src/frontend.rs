@@ -164,7 +164,7 @@ impl Handshake {
         Handshake { wish, phase, own, peer, is_granted: false, written_max: 0, actions }
     }
 
-    /// The state that this end has written.
+    /// The state that this end has written, or found at its start.
     pub fn state(&self) -> XenbusState {
         self.own
     }
@@ -208,7 +208,7 @@ impl Handshake {
     }
 
     fn start(&mut self, own: XenbusState, peer: XenbusState) {
-        self.peer = peer;
+        (self.own, self.peer) = (own, peer);
         match own {
             XenbusState::Unknown | Initialising => self.initialise(),
             // An earlier run has left, and the backend has followed it, or is about to.

@@ -49,8 +49,10 @@ pub(crate) fn queue_dir(index: usize) -> String {
     format!("queue-{index}")
 }
 
-/// Bytes of a peer's value that an error repeats.
+/// Characters of a peer's value that an error repeats.
 const FOUND_MAX: usize = 40;
+/// Characters of a peer's complaint that are shown.
+const ERROR_MAX: usize = 300;
 
 /// The largest MTU: netif counts the bytes of a whole frame, its 14 of Ethernet included, in 16
 /// bits.
@@ -191,6 +193,11 @@ impl Keys {
             number.ok_or_else(|| self.unreadable(MAX_QUEUES_WANTED, text, expected))
         };
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
+    }
+
+    /// What the end whose directory this is complains of, cut and escaped: it may be anything.
+    pub fn error(&self) -> Option<String> {
+        self.text(ERROR).map(|text| text.escape_debug().take(ERROR_MAX).collect())
     }
 
     pub(crate) fn has(&self, key: &str) -> bool {

@@ -429,7 +429,7 @@ impl Stock {
         for change in changes {
             match change {
                 KeyChange::Set(key, value) => {
-                    drop(self.store.insert(format!("{dir}/{key}"), value))
+                    drop(self.store.insert(format!("{dir}/{key}"), value));
                 }
                 KeyChange::Remove(key) => {
                     let node = format!("{dir}/{key}");
