@@ -164,6 +164,7 @@ impl<H: Hypervisor> Frontend<H> {
                     let wish = Wish { queues: QueueCount::Exactly(queues), ..nic.wish };
                     nic.wish = wish;
                     nic.error = None;
+                    self.set_error(handle, None)?;
                     self.feed(handle, Input::Reconnect(wish))?;
                     Reply::ok(&())
                 }

@@ -401,6 +401,19 @@ mod tests {
     }
 
     #[test]
+    fn addresses_and_mtus_that_no_vif_can_have_are_refused() {
+        for mac in ["", "01:16:3e:00:00:02", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "1:2"] {
+            let error = keys(TWO_QUEUES, &[("mac", Some(mac))]).mac().expect_err(mac);
+            assert!(error.to_string().contains("the Ethernet address of a station"), "{error}");
+        }
+        let mtu = |mtu| keys(TWO_QUEUES, &[("mtu", mtu)]).mtu();
+        assert_eq!([mtu(None), mtu(Some("68")), mtu(Some("65521"))], [Ok(1500), Ok(68), Ok(65521)]);
+        for bad in ["67", "65522", "-1", ""] {
+            assert!(mtu(Some(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn split_event_channels_that_were_not_offered_are_refused() {
         let offer = Offer { split_event_channels: false, ..OFFER };
         let read = FrontendConfig::read(&keys(TWO_QUEUES, &[]), &offer);
