@@ -188,7 +188,7 @@ impl<'a> Guest<'a> {
         for dir in [vif.frontend_dir(), vif.backend_dir()] {
             self.store.remove(&dir).expect("domain 0 may");
         }
-        self.wait_until(handle, "to be gone", |vif| vif.is_none());
+        self.wait_until(handle, "to be gone", Option::is_none);
         assert!(!has_link(handle), "its device is still there");
     }
 
