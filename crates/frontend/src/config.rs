@@ -1,12 +1,14 @@
 //! What a guest process is told at its start.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ringway_datapath::OffloadCaps;
 use ringway_worker::WorkersConfig;
 
-/// A guest's settings.
+/// A guest's settings. Its vifs are not among them: those are found in XenStore, with their
+/// addresses and MTUs.
 #[derive(Debug, Clone)]
 pub struct FrontendConfig {
     /// The guest's name.
@@ -15,27 +17,43 @@ pub struct FrontendConfig {
     pub control: PathBuf,
     /// Its threads.
     pub workers: WorkersConfig,
-    /// Its interfaces.
-    pub interfaces: Vec<Interface>,
+    /// What its devices are called, before the vif's handle: `eth` for `eth0`.
+    pub device_prefix: String,
+    /// What is known of some vifs beforehand, by handle.
+    pub interfaces: BTreeMap<u32, Interface>,
+    /// What goes for all others.
+    pub others: Interface,
 }
 
-/// One network interface of a guest.
+/// What a guest makes of one of its vifs.
 #[derive(Debug, Clone)]
 pub struct Interface {
-    /// The vif's number in the guest.
-    pub handle: u32,
-    /// The device's name, such as `eth0`.
-    pub name: String,
-    /// Its Ethernet address.
-    pub mac: [u8; 6],
-    /// Its addresses, with prefix lengths.
+    /// Its addresses, with prefix lengths; none if the guest configures itself.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Where the default route goes.
     pub gateway: Option<IpAddr>,
-    /// Its MTU in bytes.
-    pub mtu: u32,
-    /// Queues to ask for; as many as are offered and there are CPUs if `None`.
+    /// The most queues to ask for; as many as there are CPUs if `None`. A vif gets no more than
+    /// its backend offers.
     pub queues: Option<u16>,
     /// Work that the backend may leave undone.
     pub offloads: OffloadCaps,
+}
+
+/// No address, and all that a vif can have.
+impl Default for Interface {
+    fn default() -> Interface {
+        let (addresses, gateway, queues) = (Vec::new(), None, None);
+        Interface { addresses, gateway, queues, offloads: OffloadCaps::ALL }
+    }
+}
+
+impl FrontendConfig {
+    pub(crate) fn interface(&self, handle: u32) -> &Interface {
+        self.interfaces.get(&handle).unwrap_or(&self.others)
+    }
+
+    /// By handle and not by order, so that a device keeps its name when another vif goes.
+    pub(crate) fn device_name(&self, handle: u32) -> String {
+        format!("{}{handle}", self.device_prefix)
+    }
 }

@@ -1,9 +1,15 @@
 //! The guest process: gives one guest its interfaces.
 //!
 //! Each interface is a TAP device in the guest's network namespace, whose kernel is the guest's
-//! TCP/IP, joined to a vif by workers. A control thread runs the handshake with the backend and
-//! answers the command line. When the vif reconnects (the backend restarts, or the number of
-//! queues changes) the TAP device stays, and with it addresses, routes and connections.
+//! TCP/IP, joined to a vif by workers. A control thread finds the vifs in XenStore, where the
+//! toolstack makes and removes them at any time, runs the handshake with each one's backend and
+//! answers the command line. What is wrong with one vif is told in its error node and ends neither
+//! the process nor another vif.
+//!
+//! A device is made when its backend first offers something, and goes when the toolstack removes
+//! the vif. When the vif reconnects (the backend restarts, or the number of queues changes) it
+//! stays, and with it addresses, routes and connections. Frames flow while both ends are connected;
+//! at other times they wait in the kernel's queue, as far as that is long.
 //!
 //! The TAP device has one queue, read by one worker, which hands frames to the worker of the vif
 //! queue that their flow belongs to. The kernel would spread flows over several TAP queues by a
@@ -11,6 +17,7 @@
 
 mod config;
 mod nic;
+mod vifs;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,20 +32,23 @@ use ringway_netfront::VifQueue;
 use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenbus::frontend::{Input, QueueCount, Wish};
-use ringway_xenbus::{Vif, XenbusState};
-use ringway_xenstore::{Client, device};
+use ringway_xenstore::Client;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::nic::Nic;
+use crate::vifs::Refused;
 
 /// Everything a guest process has.
 struct Frontend<H: Hypervisor> {
     hypervisor: H,
     store: Client,
-    name: String,
+    config: FrontendConfig,
     workers: Workers<VifOrTap<VifQueue<H::Grants, H::Event>>>,
     /// By handle.
     nics: BTreeMap<u32, Nic<H>>,
+    /// By handle: those that the toolstack has described in a way that makes no sense.
+    refused: BTreeMap<u32, Refused>,
+    is_leaving: bool,
 }
 
 /// Drives a guest's interfaces until `stop` becomes readable, and leaves the backend in order.
@@ -53,12 +63,10 @@ pub fn run<H: Hypervisor>(
 ) -> io::Result<()> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (_control, calls) = serve_control(&config, &wake)?;
-    let workers = Workers::start(config.workers)?;
-    let (name, nics) = (config.name, BTreeMap::new());
-    let mut frontend = Frontend { hypervisor, store, name, workers, nics };
-    for interface in config.interfaces {
-        frontend.add(interface)?;
-    }
+    let workers = Workers::start(config.workers.clone())?;
+    let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
+    let mut frontend = Frontend { hypervisor, store, config, workers, nics, refused, is_leaving };
+    frontend.watch_vifs()?;
     frontend.serve(&calls, &wake, &stop)?;
     frontend.leave()
 }
@@ -75,27 +83,6 @@ fn serve_control(
 }
 
 impl<H: Hypervisor> Frontend<H> {
-    fn add(&mut self, interface: Interface) -> io::Result<()> {
-        let domid = self.hypervisor.domid();
-        let handle = interface.handle;
-        let dir = format!("{}/{handle}", Vif::frontend_root(domid));
-        let backend = self.store.read(&format!("{dir}/backend-id"))?;
-        let backend = backend.and_then(|id| id.parse().ok()).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("{dir}/backend-id is no domain: the toolstack has made no such vif"),
-            )
-        })?;
-        let vif = Vif { backend: ringway_wire::DomId(backend), frontend: domid, handle };
-        let nic = Nic::new(vif, interface, self.nics.len())?;
-        self.nics.insert(handle, nic);
-        // The watch fires at once, but the start wants the state as it is now.
-        self.store.watch(&vif.backend_state(), &handle.to_string())?;
-        let own = device::state(&mut self.store, &vif.frontend_state())?;
-        let peer = device::state(&mut self.store, &vif.backend_state())?;
-        self.feed(handle, Input::Start { own, peer })
-    }
-
     fn serve(
         &mut self,
         calls: &Receiver<Call<GuestRequest>>,
@@ -128,32 +115,31 @@ impl<H: Hypervisor> Frontend<H> {
         }
     }
 
-    fn take_watches(&mut self) -> io::Result<()> {
-        while let Some(event) = self.store.next_watch()? {
-            let Some(nic) = event.token.parse().ok().and_then(|handle| self.nics.get(&handle))
-            else {
-                continue;
-            };
-            let vif = nic.vif;
-            let state = device::state(&mut self.store, &vif.backend_state())?;
-            self.feed(vif.handle, Input::BackendState(state))?;
+    /// Queues that their workers gave up: the backend broke the protocol, or somebody has deleted
+    /// the device. The vif connects anew.
+    fn take_port_events(&mut self) -> io::Result<()> {
+        self.collect_port_events();
+        let handles: Vec<u32> = self.nics.keys().copied().collect();
+        for handle in handles {
+            let Some(nic) = self.nics.get_mut(&handle) else { continue };
+            if let Some(fault) = nic.fault.take() {
+                tracing::warn!(handle, "{fault}");
+                nic.error = Some(fault);
+                let wish = nic.wish;
+                self.feed(handle, Input::Reconnect(wish))?;
+            }
         }
         Ok(())
     }
 
-    /// A queue that its worker gave up: the backend broke the protocol. The vif connects anew.
-    fn take_port_events(&mut self) -> io::Result<()> {
+    /// Gives queues that workers gave up back to their vifs.
+    pub(crate) fn collect_port_events(&mut self) {
         while let Some(event) = self.workers.next_event() {
             let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
             let Some(nic) = nic else { continue };
-            let handle = nic.vif.handle;
-            tracing::warn!(handle, queue = event.queue_index, "{}", event.down);
-            nic.error = Some(event.down.to_string());
-            nic.keep(event.port);
-            let wish = nic.wish;
-            self.feed(handle, Input::Reconnect(wish))?;
+            nic.fault = Some(format!("queue {}: {}", event.queue_index, event.down));
+            nic.take_failed(event.port);
         }
-        Ok(())
     }
 
     fn answer(&mut self, call: Call<GuestRequest>) -> io::Result<()> {
@@ -164,8 +150,10 @@ impl<H: Hypervisor> Frontend<H> {
                 for nic in self.nics.values() {
                     vifs.push(nic.status(&mut self.store, &placements)?);
                 }
+                vifs.extend(self.refused_statuses());
+                vifs.sort_by_key(|vif| vif.handle);
                 Reply::ok(&GuestStatus {
-                    name: self.name.clone(),
+                    name: self.config.name.clone(),
                     domid: self.hypervisor.domid().0,
                     pid: std::process::id(),
                     vifs,
@@ -176,15 +164,14 @@ impl<H: Hypervisor> Frontend<H> {
                     let wish = Wish { queues: QueueCount::Exactly(queues), ..nic.wish };
                     nic.wish = wish;
                     nic.error = None;
+                    self.set_error(handle, None)?;
                     self.feed(handle, Input::Reconnect(wish))?;
                     Reply::ok(&())
                 }
                 None => {
                     let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
-                    Reply::error(&format!(
-                        "there is no vif {handle}; there is {}",
-                        known.join(", ")
-                    ))
+                    let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                    Reply::error(&format!("there is no vif {handle}; there is {known}"))
                 }
             },
         };
@@ -194,6 +181,7 @@ impl<H: Hypervisor> Frontend<H> {
 
     /// Says goodbye to each backend, and waits a moment for those that answer.
     fn leave(&mut self) -> io::Result<()> {
+        self.unwatch_vifs()?;
         let handles: Vec<u32> = self.nics.keys().copied().collect();
         for handle in handles {
             self.feed(handle, Input::Stop)?;
@@ -201,7 +189,7 @@ impl<H: Hypervisor> Frontend<H> {
         // An event that came together with a reply does not make the descriptor readable.
         self.take_watches()?;
         let deadline = std::time::Instant::now() + nic::LEAVE_TIMEOUT;
-        while self.nics.values().any(|nic| nic.handshake.state() != XenbusState::Closed) {
+        while !self.nics.is_empty() {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {
                 break;

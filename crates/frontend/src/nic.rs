@@ -13,9 +13,10 @@ use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Placement};
 use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, QueueCount, Wish};
-use ringway_xenbus::{Features, QueueConfig, Vif};
+use ringway_xenbus::{Features, Keys, Offer, QueueConfig, Vif};
 use ringway_xenstore::{Client, device};
 
+use crate::vifs::{is_refusal, unless_refused};
 use crate::{Frontend, Interface};
 
 /// How long a backend may take to let go when the guest ends.
@@ -33,66 +34,94 @@ pub(crate) struct Nic<H: Hypervisor> {
     pub(crate) vif: Vif,
     pub(crate) handshake: Handshake,
     pub(crate) wish: Wish,
-    /// What the backend did that we cannot accept.
+    /// Why it does not work, if it does not.
     pub(crate) error: Option<String>,
-    tap: Tap,
+    /// What made a worker give a queue up, until that is looked at.
+    pub(crate) fault: Option<String>,
+    /// The device's name, and what is known of it beforehand.
+    name: String,
+    interface: Interface,
+    /// The device, from the backend's first offer on.
+    tap: Option<Tap>,
     tap_port: PortId,
     vif_port: PortId,
-    /// Work that the guest may leave undone, and takes undone.
-    own_caps: OffloadCaps,
     /// Queues that are granted but not with a worker.
     idle: Vec<Queue<H>>,
     counters: Vec<Arc<QueueCounters>>,
     caps: OffloadCaps,
+    /// The number of queues that was last complained of as too small.
+    short: Option<usize>,
 }
 
 impl<H: Hypervisor> Nic<H> {
-    /// Makes the TAP device. `index` counts the interfaces of the guest.
-    pub(crate) fn new(vif: Vif, interface: Interface, index: usize) -> io::Result<Nic<H>> {
-        let tap = Tap::create(&interface.name, 1)?;
+    pub(crate) fn new(vif: Vif, name: String, interface: Interface, ports: [PortId; 2]) -> Nic<H> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let queues = interface.queues.unwrap_or(u16::try_from(cpus).unwrap_or(u16::MAX));
+        let features = Features::from(interface.offloads);
+        let wish = Wish { queues: QueueCount::AtMost(queues), features };
+        let [tap_port, vif_port] = ports;
+        Nic {
+            vif,
+            handshake: Handshake::new(wish),
+            wish,
+            error: None,
+            fault: None,
+            name,
+            interface,
+            tap: None,
+            tap_port,
+            vif_port,
+            idle: Vec::new(),
+            counters: Vec::new(),
+            caps: OffloadCaps::NONE,
+            short: None,
+        }
+    }
+
+    /// Makes the device, as the toolstack and the configuration say, unless it is there.
+    fn make_device(&mut self, store: &mut Client) -> io::Result<()> {
+        if self.tap.is_some() {
+            return Ok(());
+        }
+        let dir = self.vif.frontend_dir();
+        let keys = device::read_keys(store, &dir)?.unwrap_or_else(|| Keys::new(&dir, []));
+        let mac = keys.mac().map_err(io::Error::other)?;
+        let mac = mac.ok_or_else(|| io::Error::other(format!("{dir}/mac is missing")))?;
+        let mtu = keys.mtu().map_err(io::Error::other)?;
+        let tap = Tap::create(&self.name, 1)?;
         let mut netlink = Netlink::open()?;
         let settings = [
-            LinkSetting::Address(interface.mac),
-            LinkSetting::Mtu(interface.mtu),
+            LinkSetting::Address(mac.0),
+            LinkSetting::Mtu(mtu.into()),
             LinkSetting::GsoMaxSize(GSO_MAX),
             LinkSetting::TxQueueLen(TX_QUEUE_LEN),
             LinkSetting::Up,
         ];
         netlink.set(tap.name(), &settings)?;
-        for (address, prefix_len) in interface.addresses {
-            netlink.add_address(tap.name(), address, prefix_len)?;
+        for (address, prefix_len) in &self.interface.addresses {
+            netlink.add_address(tap.name(), *address, *prefix_len)?;
         }
-        if let Some(gateway) = interface.gateway {
+        if let Some(gateway) = self.interface.gateway {
             netlink.add_default_route(tap.name(), gateway)?;
         }
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let queues = interface.queues.unwrap_or(u16::try_from(cpus).unwrap_or(u16::MAX));
-        let features = Features::from(interface.offloads);
-        let wish = Wish { queues: QueueCount::AtMost(queues), features };
-        let port = |offset| {
-            u16::try_from(2 * index + offset).map(PortId).map_err(|_| io::ErrorKind::InvalidInput)
-        };
-        Ok(Nic {
-            vif,
-            handshake: Handshake::new(wish),
-            wish,
-            error: None,
-            tap,
-            tap_port: port(0)?,
-            vif_port: port(1)?,
-            own_caps: interface.offloads,
-            idle: Vec::new(),
-            counters: Vec::new(),
-            caps: OffloadCaps::NONE,
-        })
+        self.tap = Some(tap);
+        Ok(())
     }
 
     pub(crate) fn has_port(&self, port: PortId) -> bool {
         port == self.tap_port || port == self.vif_port
     }
 
+    /// Takes what a worker gave up. A device that failed was deleted, and is made anew.
+    pub(crate) fn take_failed(&mut self, port: VifOrTap<VifQueue<H::Grants, H::Event>>) {
+        if let VifOrTap::Tap(_) = port {
+            self.tap = None;
+        }
+        self.keep(port);
+    }
+
     /// Keeps a queue whose grants are to be ended once the backend has let go.
-    pub(crate) fn keep(&mut self, port: VifOrTap<VifQueue<H::Grants, H::Event>>) {
+    fn keep(&mut self, port: VifOrTap<VifQueue<H::Grants, H::Event>>) {
         match port {
             VifOrTap::Vif(queue) => self.idle.push(queue),
             // The device itself is kept in `tap`.
@@ -105,9 +134,10 @@ impl<H: Hypervisor> Nic<H> {
         store: &mut Client,
         placements: &[Placement],
     ) -> io::Result<GuestVifStatus> {
-        let key = |name: &str| format!("{}/{name}", self.vif.backend_dir());
-        let max_queues = store.read(&key("multi-queue-max-queues"))?;
-        let refusal = store.read(&key("error"))?;
+        let dir = self.vif.backend_dir();
+        let keys = unless_refused(device::read_keys(store, &dir), None)?;
+        let offer = keys.as_ref().and_then(|keys| Offer::read(keys).ok());
+        let refusal = keys.and_then(|keys| keys.error());
         let queue = |(index, counters): (u16, &Arc<QueueCounters>)| {
             let is_it = |placed: &&Placement| (placed.port, placed.queue) == (self.vif_port, index);
             let worker = placements.iter().find(is_it).map_or(0, |placed| placed.worker);
@@ -115,35 +145,55 @@ impl<H: Hypervisor> Nic<H> {
         };
         Ok(GuestVifStatus {
             handle: self.vif.handle,
-            interface: self.tap.name().to_owned(),
+            interface: self.name.clone(),
             state: self.handshake.state().to_string(),
-            max_queues: max_queues.and_then(|max| max.parse().ok()).unwrap_or(1),
+            max_queues: offer.map_or(1, |offer| offer.queues_max),
             offloads: ringway_control::offload_names(self.caps),
             error: self.error.clone().or(refusal),
             queues: (0..).zip(&self.counters).map(queue).collect(),
         })
     }
 
-    /// Makes queues and says what the backend needs to know of them.
+    /// Makes queues, fewer than wanted if there is no room for more, and says what the backend
+    /// needs to know of them.
     fn allocate(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Vec<QueueConfig>> {
-        let backend = self.vif.backend;
-        self.counters.clear();
-        self.caps = wanted.backend.caps().and(self.own_caps);
+        self.caps = wanted.backend.caps().and(self.interface.offloads);
         for _ in 0..wanted.queues {
-            let events = if wanted.split_event_channels {
-                let tx = hypervisor.alloc_unbound(backend)?;
-                QueueEvents::Split { tx, rx: hypervisor.alloc_unbound(backend)? }
-            } else {
-                QueueEvents::Single(hypervisor.alloc_unbound(backend)?)
-            };
-            let counters = Arc::default();
-            let grants = hypervisor.grants()?;
-            let mut queue = VifQueue::new(grants, backend, events, Arc::clone(&counters))?;
-            queue.set_caps(self.caps);
-            self.counters.push(counters);
-            self.idle.push(queue);
+            match self.make_queue(hypervisor, wanted) {
+                Ok(queue) => self.idle.push(queue),
+                Err(error) if self.idle.is_empty() => return Err(error),
+                Err(error) => {
+                    self.complain_of_few(wanted.queues, &error);
+                    break;
+                }
+            }
         }
         Ok(self.idle.iter().map(VifQueue::config).collect())
+    }
+
+    fn make_queue(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Queue<H>> {
+        let backend = self.vif.backend;
+        let events = if wanted.split_event_channels {
+            let tx = hypervisor.alloc_unbound(backend)?;
+            QueueEvents::Split { tx, rx: hypervisor.alloc_unbound(backend)? }
+        } else {
+            QueueEvents::Single(hypervisor.alloc_unbound(backend)?)
+        };
+        let counters = Arc::default();
+        let mut queue =
+            VifQueue::new(hypervisor.grants()?, backend, events, Arc::clone(&counters))?;
+        queue.set_caps(self.caps);
+        self.counters.push(counters);
+        Ok(queue)
+    }
+
+    /// Once, and not each time that the backend makes the vif connect anew.
+    fn complain_of_few(&mut self, wanted: u16, error: &io::Error) {
+        let count = self.idle.len();
+        if self.short.replace(count) != Some(count) {
+            let handle = self.vif.handle;
+            tracing::warn!(handle, "{count} queues and not {wanted}, as for one more: {error}");
+        }
     }
 
     /// Ends the grants of all queues.
@@ -159,14 +209,24 @@ impl<H: Hypervisor> Nic<H> {
 }
 
 impl<H: Hypervisor> Frontend<H> {
-    /// Runs the handshake until it waits for something from outside.
+    /// Runs the handshake until it waits for something from outside. What XenStore refuses is a
+    /// failure of this vif.
     pub(crate) fn feed(&mut self, handle: u32, input: Input) -> io::Result<()> {
         let mut next = Some(input);
         while let Some(input) = next.take() {
             let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
+            let mut has_failed = false;
             for action in nic.handshake.handle(input) {
-                if let Some(answer) = self.act(handle, action)? {
-                    next = Some(answer);
+                if has_failed && !is_local(&action) {
+                    continue;
+                }
+                match self.act(handle, action) {
+                    Ok(answer) => next = answer.or(next),
+                    Err(error) if is_refusal(&error) => {
+                        has_failed = true;
+                        next = Some(Input::Fail(error.to_string()));
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -190,21 +250,27 @@ impl<H: Hypervisor> Frontend<H> {
                 return Ok(Some(Input::BackendKeys(keys)));
             }
             Action::Allocate(wanted) => {
-                let made = nic.allocate(&self.hypervisor, wanted);
+                let made = nic.make_device(&mut self.store);
+                let made = made.and_then(|()| nic.allocate(&self.hypervisor, wanted));
                 if made.is_err() {
                     nic.release();
                 }
                 return Ok(Some(Input::Allocated(made.map_err(|error| error.to_string()))));
             }
-            Action::Carrier(Carrier::Up) => self.join(handle)?,
+            Action::Carrier(Carrier::Up) => {
+                let failed = self.join(handle).err();
+                return Ok(failed.map(|error| Input::Fail(error.to_string())));
+            }
             Action::Carrier(Carrier::Down) => self.part(handle),
             Action::Release => nic.release(),
             Action::ReportError(reason) => {
                 tracing::warn!(handle, "{reason}");
-                nic.error = Some(reason.clone());
-                self.store.write(&nic.vif.frontend_error(), &reason)?;
+                self.set_error(handle, Some(&reason))?;
+                if let Some(nic) = self.nics.get_mut(&handle) {
+                    nic.error = Some(reason);
+                }
             }
-            Action::Finished => {}
+            Action::Finished => self.remove(handle)?,
         }
         Ok(None)
     }
@@ -212,24 +278,27 @@ impl<H: Hypervisor> Frontend<H> {
     /// Gives the queues to workers: frames flow.
     fn join(&mut self, handle: u32) -> io::Result<()> {
         let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
-        nic.error = None;
+        let Some(tap) = &nic.tap else { return Ok(()) };
         // What the kernel leaves undone, the backend must be able to take.
-        nic.tap.set_offloads(nic.caps)?;
+        tap.set_offloads(nic.caps)?;
+        let counters: Arc<QueueCounters> = Arc::default();
+        let taps = tap.queues(Side::Guest, |_| Arc::clone(&counters));
+        let taps = taps.into_iter().map(|tap| Attachment {
+            port: VifOrTap::Tap(tap),
+            counters: Arc::clone(&counters),
+            flood: unlimited(),
+        });
         let queues = nic.idle.drain(..).zip(&nic.counters).map(|(queue, counters)| Attachment {
             port: VifOrTap::Vif(queue),
             counters: Arc::clone(counters),
             flood: unlimited(),
         });
         self.workers.attach(nic.vif_port, &Forwarding::Patch(nic.tap_port), queues.collect())?;
-        let counters: Arc<QueueCounters> = Arc::default();
-        let taps = nic.tap.queues(Side::Guest, |_| Arc::clone(&counters));
-        let taps = taps.into_iter().map(|tap| Attachment {
-            port: VifOrTap::Tap(tap),
-            counters: Arc::clone(&counters),
-            flood: unlimited(),
-        });
         self.workers.attach(nic.tap_port, &Forwarding::Patch(nic.vif_port), taps.collect())?;
         tracing::info!(handle, queues = nic.counters.len(), "connected");
+        if nic.error.take().is_some() {
+            self.set_error(handle, None)?;
+        }
         Ok(())
     }
 
@@ -240,8 +309,18 @@ impl<H: Hypervisor> Frontend<H> {
         for port in self.workers.detach(nic.vif_port) {
             nic.keep(port);
         }
+        // Those that failed meanwhile; that they did no longer matters.
+        self.collect_port_events();
+        let Some(nic) = self.nics.get_mut(&handle) else { return };
+        nic.fault = None;
         tracing::info!(handle, "disconnected");
     }
+}
+
+/// Whether an action is about nothing but this process.
+fn is_local(action: &Action) -> bool {
+    let is_down = matches!(action, Action::Carrier(Carrier::Down));
+    is_down || matches!(action, Action::Release | Action::ReportError(_) | Action::Finished)
 }
 
 /// A patched port floods nobody.

@@ -77,6 +77,22 @@ pub struct QueueConfig {
     pub events: EventPorts,
 }
 
+/// How a frontend says how many queues it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The backend speaks of several queues, so it is told their number.
+    MultiQueue,
+    /// It does not, and there is one.
+    OneQueue,
+}
+
+impl Written {
+    /// What the backend with these keys expects.
+    pub(crate) fn of(keys: &Keys) -> Written {
+        if keys.has(MULTI_QUEUE_MAX_QUEUES) { Written::MultiQueue } else { Written::OneQueue }
+    }
+}
+
 /// A frontend's answer to an [`Offer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
@@ -119,14 +135,17 @@ impl FrontendConfig {
 
     /// The keys, and the removal of those of up to `stale_max` queues that an earlier answer may
     /// have left: a backend refuses both kinds of queue keys side by side.
-    pub(crate) fn changes(&self, stale_max: usize) -> Vec<KeyChange> {
+    pub(crate) fn changes(&self, stale_max: usize, written: Written) -> Vec<KeyChange> {
         let count = self.queues.len();
         let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));
         let dirs = (0..stale_max.max(count)).map(queue_dir).map(KeyChange::Remove);
         let mut changes: Vec<KeyChange> = flat.chain(dirs).collect();
         changes.push(KeyChange::flag(REQUEST_RX_COPY, true));
         changes.push(KeyChange::flag(FEATURE_RX_NOTIFY, self.rx_notify));
-        changes.push(KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count.to_string()));
+        changes.push(match written {
+            Written::MultiQueue => KeyChange::set(MULTI_QUEUE_NUM_QUEUES, count.to_string()),
+            Written::OneQueue => KeyChange::Remove(MULTI_QUEUE_NUM_QUEUES.to_owned()),
+        });
         changes.extend(self.features.changes());
         for (index, queue) in self.queues.iter().enumerate() {
             let prefix = prefix(index, count);
@@ -307,7 +326,7 @@ mod tests {
             let queues = (0..count).map(|n| queue(n * 2)).collect();
             let features = Features::from(OffloadCaps::NONE);
             let config = FrontendConfig { queues, features, rx_notify: true };
-            for change in config.changes(4) {
+            for change in config.changes(4, Written::MultiQueue) {
                 match change {
                     KeyChange::Set(key, value) => drop(store.insert(key, value)),
                     KeyChange::Remove(key) => {
@@ -379,6 +398,19 @@ mod tests {
         }
         let long = "\u{7}".repeat(4000);
         assert!(refusal(TWO_QUEUES, &[("queue-0/tx-ring-ref", Some(&long))]).len() < 150);
+    }
+
+    #[test]
+    fn addresses_and_mtus_that_no_vif_can_have_are_refused() {
+        for mac in ["", "01:16:3e:00:00:02", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "1:2"] {
+            let error = keys(TWO_QUEUES, &[("mac", Some(mac))]).mac().expect_err(mac);
+            assert!(error.to_string().contains("the Ethernet address of a station"), "{error}");
+        }
+        let mtu = |mtu| keys(TWO_QUEUES, &[("mtu", mtu)]).mtu();
+        assert_eq!([mtu(None), mtu(Some("68")), mtu(Some("65521"))], [Ok(1500), Ok(68), Ok(65521)]);
+        for bad in ["67", "65522", "-1", ""] {
+            assert!(mtu(Some(bad)).is_err(), "{bad}");
+        }
     }
 
     #[test]

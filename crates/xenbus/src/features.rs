@@ -50,11 +50,16 @@ impl Features {
         }
     }
 
-    /// All keys, whatever their defaults, so that none of an earlier connection stays.
+    /// All keys, whatever their defaults, so that none of an earlier connection stays. As stock
+    /// ends do, `feature-no-csum-offload` is left out where it does not apply.
     pub(crate) fn changes(self) -> impl Iterator<Item = KeyChange> {
+        let checksum_v4 = match self.checksum_v4 {
+            true => KeyChange::Remove(FEATURE_NO_CSUM_OFFLOAD.to_owned()),
+            false => KeyChange::flag(FEATURE_NO_CSUM_OFFLOAD, true),
+        };
         [
+            checksum_v4,
             KeyChange::flag(FEATURE_SG, self.scatter_gather),
-            KeyChange::flag(FEATURE_NO_CSUM_OFFLOAD, !self.checksum_v4),
             KeyChange::flag(FEATURE_IPV6_CSUM_OFFLOAD, self.checksum_v6),
             KeyChange::flag(FEATURE_GSO_TCPV4, self.gso_v4),
             KeyChange::flag(FEATURE_GSO_TCPV6, self.gso_v6),

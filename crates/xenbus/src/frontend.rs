@@ -1,16 +1,26 @@
 //! The frontend's side of the handshake.
 //!
-//! A frontend may end its grants only after the backend has let go of them, so it never releases
-//! its queues before it has seen the backend at `Closing` or later.
+//! A frontend may end its grants only after the backend has let go of them. A backend at `Closing`
+//! may not have: a toolstack that removes a vif writes that state in the backend's place. So the
+//! frontend answers `Closing` with `Closed`, and releases its queues when the backend has followed
+//! it there, or further.
 //!
 //! It believes an `InitWait` only if the backend has followed it to `Closed` since it last had
 //! keys there, also when those were an earlier run's: else the offer could be meant for its
 //! predecessor, and a farewell to that one could be taken for one to it.
+//!
+//! All this holds for Linux's backend as well, which takes `Initialised` for nothing, offers anew
+//! only when the frontend is `Initialising`, and says `Connected` late when it waits for a hotplug
+//! script: its rings may be in use while it still says `InitWait`.
 
-use crate::config::{FrontendConfig, Offer, QueueConfig};
+use crate::config::{FrontendConfig, Offer, QueueConfig, Written};
 use crate::features::Features;
-use crate::keys::{BadKeys, KeyChange, Keys};
+use crate::keys::{KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
+
+/// Queues of an earlier run whose keys are removed. A backend that claims to offer more is not to
+/// make us remove as many nodes.
+const STALE_QUEUES_MAX: u16 = 256;
 
 /// What a frontend would like to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +58,8 @@ pub enum Input {
     Allocated(Result<Vec<QueueConfig>, String>),
     /// Connect anew, with another wish.
     Reconnect(Wish),
+    /// This end cannot go on, for this reason: it leaves until it is told to reconnect.
+    Fail(String),
     /// Leave for good.
     Stop,
     /// The frontend's own directory is gone.
@@ -65,9 +77,9 @@ pub enum Action {
     ReadBackend,
     /// Make queues, grant their rings, and answer with [`Input::Allocated`].
     Allocate(Allocation),
-    /// End all grants and event channels, if there are any.
+    /// End all grants and event channels.
     Release,
-    /// The link is up or down.
+    /// Whether frames can flow. Until they can, they wait where they come from.
     Carrier(Carrier),
     /// Write this to the error node.
     ReportError(String),
@@ -102,6 +114,8 @@ pub struct Handshake {
     phase: Phase,
     own: XenbusState,
     peer: XenbusState,
+    /// Whether queues are granted.
+    is_granted: bool,
     /// The most queues whose keys this frontend has written.
     written_max: usize,
     actions: Vec<Action>,
@@ -116,15 +130,15 @@ enum Phase {
     /// The offer is being read.
     Reading,
     /// Queues are being made, in answer to this offer.
-    Allocating(Offer),
+    Allocating(Offer, Written),
     /// Queues are granted; the backend has yet to attach.
     AwaitingBackend,
     /// Both ends are connected.
     Running,
-    /// Queues are still granted; the backend has yet to let go.
+    /// The backend has yet to close as well. Queues may still be granted.
     Leaving(Then),
-    /// Nothing is granted; the backend has yet to say that it is through with us.
-    AwaitingClosed,
+    /// This end is closed, but queues may be granted: the backend has yet to follow.
+    AwaitingClosed(Then),
     /// Nothing is granted. The backend may offer again.
     Closed,
     /// As before, but what the backend offers is of no use to us.
@@ -136,6 +150,8 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Reconnect,
+    /// Wait for another offer.
+    Rest,
     GiveUp,
     Finish,
 }
@@ -144,10 +160,11 @@ impl Handshake {
     /// A frontend with this wish. Feed it [`Input::Start`].
     pub fn new(wish: Wish) -> Handshake {
         let (own, peer) = (XenbusState::Unknown, XenbusState::Unknown);
-        Handshake { wish, phase: Phase::Idle, own, peer, written_max: 0, actions: Vec::new() }
+        let (phase, actions) = (Phase::Idle, Vec::new());
+        Handshake { wish, phase, own, peer, is_granted: false, written_max: 0, actions }
     }
 
-    /// The state that this end has written.
+    /// The state that this end has written, or found at its start.
     pub fn state(&self) -> XenbusState {
         self.own
     }
@@ -155,6 +172,11 @@ impl Handshake {
     /// Whether both ends are connected.
     pub fn is_connected(&self) -> bool {
         self.phase == Phase::Running
+    }
+
+    /// Whether there is nothing more to do.
+    pub fn is_finished(&self) -> bool {
+        self.phase == Phase::Finished
     }
 
     /// Takes an input and returns what is to be done, in order.
@@ -167,13 +189,17 @@ impl Handshake {
             (_, Phase::Idle) | (Input::Start { .. }, _) => {}
             (Input::BackendState(state), _) => self.backend_state(state),
             (Input::BackendKeys(keys), Phase::Reading) => self.offered(&keys),
-            (Input::Allocated(outcome), Phase::Allocating(offer)) => self.allocated(outcome, offer),
+            (Input::Allocated(outcome), Phase::Allocating(offer, written)) => {
+                self.allocated(outcome, offer, written);
+            }
             // Answers to questions that no longer matter.
             (Input::BackendKeys(_) | Input::Allocated(_), _) => {}
             (Input::Reconnect(wish), _) => self.reconnect(wish),
+            (Input::Fail(reason), _) => self.give_up(reason),
             (Input::Stop, _) => self.stop(),
             (Input::Gone, _) => {
                 // To write anything would make the directory again.
+                self.drop_carrier();
                 self.release();
                 self.finish();
             }
@@ -182,12 +208,12 @@ impl Handshake {
     }
 
     fn start(&mut self, own: XenbusState, peer: XenbusState) {
-        self.peer = peer;
+        (self.own, self.peer) = (own, peer);
         match own {
             XenbusState::Unknown | Initialising => self.initialise(),
             // An earlier run has left, and the backend has followed it, or is about to.
             Closed if peer == InitWait || peer.is_gone() => self.initialise(),
-            Closed => self.phase = Phase::AwaitingClosed,
+            Closed => self.phase = Phase::AwaitingClosed(Then::Reconnect),
             _ => self.leave(Then::Reconnect),
         }
     }
@@ -205,30 +231,29 @@ impl Handshake {
                 }
                 self.actions.push(Action::Carrier(Carrier::Up));
             }
-            (Phase::AwaitingBackend | Phase::Running, state) if has_let_go(state) => {
-                self.release();
-                self.set_state(Closed);
-                self.phase = Phase::Closed;
+            // A toolstack wants the vif to go before anything has come of it.
+            (Phase::AwaitingOffer, Closing) => self.close(Then::Rest),
+            (Phase::AwaitingBackend | Phase::Running, Closing | Closed | XenbusState::Unknown) => {
+                self.close(Then::Rest);
             }
             // The backend started afresh and does not know of us.
             (Phase::Running, InitWait) => {
+                self.drop_carrier();
                 self.release();
                 self.initialise();
             }
-            (Phase::Leaving(then), state) if has_let_go(state) => {
+            (Phase::Leaving(then), Closing | Closed | XenbusState::Unknown) => self.close(then),
+            (Phase::AwaitingClosed(then), Closed | InitWait | XenbusState::Unknown) => {
                 self.release();
-                self.set_state(Closed);
                 match then {
-                    Then::Finish => self.finish(),
-                    Then::GiveUp => self.phase = Phase::GaveUp,
-                    Then::Reconnect => {
-                        self.phase = Phase::AwaitingClosed;
+                    Then::Reconnect => self.initialise(),
+                    Then::Rest => {
+                        self.phase = Phase::Closed;
                         self.backend_state(state);
                     }
+                    Then::GiveUp => self.phase = Phase::GaveUp,
+                    Then::Finish => self.finish(),
                 }
-            }
-            (Phase::AwaitingClosed, Closed | InitWait | XenbusState::Unknown) => {
-                self.initialise();
             }
             _ => {}
         }
@@ -247,27 +272,34 @@ impl Handshake {
                     QueueCount::AtMost(count) => count.clamp(1, offer.queues_max),
                     QueueCount::Exactly(count) => count,
                 };
-                self.phase = Phase::Allocating(offer);
+                self.phase = Phase::Allocating(offer, Written::of(keys));
                 self.actions.push(Action::Allocate(Allocation {
                     queues,
                     split_event_channels: offer.split_event_channels,
                     backend: offer.features,
                 }));
             }
-            Err(bad) => self.refuse(&bad),
+            Err(bad) => self.give_up(bad.to_string()),
         }
     }
 
-    fn allocated(&mut self, outcome: Result<Vec<QueueConfig>, String>, offer: Offer) {
+    fn allocated(
+        &mut self,
+        outcome: Result<Vec<QueueConfig>, String>,
+        offer: Offer,
+        written: Written,
+    ) {
         match outcome {
             Ok(queues) => {
+                self.is_granted = true;
                 let features = self.wish.features;
                 let config = FrontendConfig { queues, features, rx_notify: true };
-                self.written_max = self.written_max.max(offer.queues_max.into());
-                self.written_max = self.written_max.max(config.queues.len());
-                self.actions.push(Action::WriteKeys(config.changes(self.written_max)));
+                let offered = offer.queues_max.min(STALE_QUEUES_MAX);
+                self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
+                self.actions.push(Action::WriteKeys(config.changes(self.written_max, written)));
                 self.phase = Phase::AwaitingBackend;
-                // Straight to Connected, as Linux does: there is nothing left to wait for.
+                // Straight to Connected, as Linux does: there is nothing left to wait for, and
+                // Linux's backend attaches to no frontend that is Initialised.
                 self.set_state(Connected);
             }
             Err(reason) => self.give_up(reason),
@@ -280,30 +312,52 @@ impl Handshake {
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Reconnect),
             // A backend that refused us waits until we start over.
             Phase::Closed | Phase::GaveUp => self.initialise(),
-            _ => {}
+            _ => self.go_on_with(Then::Reconnect),
         }
     }
 
     fn stop(&mut self) {
         match self.phase {
+            Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::Finish),
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
-            Phase::Leaving(_) => self.phase = Phase::Leaving(Then::Finish),
-            Phase::Closed | Phase::GaveUp | Phase::AwaitingClosed => self.finish(),
-            _ if self.peer == InitWait => self.leave(Then::Finish),
-            _ => {
-                self.set_state(Closed);
-                self.finish();
+            // The backend has nothing of ours. A farewell that it hears late, it would take for
+            // one of whoever comes next.
+            _ => self.finish(),
+        }
+    }
+
+    fn give_up(&mut self, reason: String) {
+        self.actions.push(Action::ReportError(reason));
+        match self.phase {
+            Phase::Closed => self.phase = Phase::GaveUp,
+            Phase::GaveUp => {}
+            Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::GiveUp),
+            _ => self.leave(Then::GiveUp),
+        }
+    }
+
+    /// Changes what follows when the backend has let go, unless this end is to go for good.
+    fn go_on_with(&mut self, next: Then) {
+        if let Phase::Leaving(then) | Phase::AwaitingClosed(then) = &mut self.phase {
+            if *then != Then::Finish {
+                *then = next;
             }
         }
     }
 
-    /// Tells the backend to let go, and waits until it has.
+    /// Tells the backend to let go.
     fn leave(&mut self, then: Then) {
-        if matches!(self.phase, Phase::AwaitingBackend | Phase::Running) {
-            self.actions.push(Action::Carrier(Carrier::Down));
-        }
+        self.drop_carrier();
         self.phase = Phase::Leaving(then);
         self.set_state(Closing);
+        self.backend_state(self.peer);
+    }
+
+    /// Follows the backend, and waits until it has let go, if it has not.
+    fn close(&mut self, then: Then) {
+        self.drop_carrier();
+        self.set_state(Closed);
+        self.phase = Phase::AwaitingClosed(then);
         self.backend_state(self.peer);
     }
 
@@ -318,23 +372,15 @@ impl Handshake {
         self.actions.push(Action::ReadBackend);
     }
 
-    fn refuse(&mut self, bad: &BadKeys) {
-        self.give_up(bad.to_string());
-    }
-
-    fn give_up(&mut self, reason: String) {
-        self.actions.push(Action::ReportError(reason));
-        self.leave(Then::GiveUp);
+    fn drop_carrier(&mut self) {
+        if self.phase == Phase::Running {
+            self.actions.push(Action::Carrier(Carrier::Down));
+        }
     }
 
     fn release(&mut self) {
-        match self.phase {
-            Phase::AwaitingBackend | Phase::Running => {
-                self.actions.push(Action::Carrier(Carrier::Down));
-                self.actions.push(Action::Release);
-            }
-            Phase::Leaving(_) => self.actions.push(Action::Release),
-            _ => {}
+        if std::mem::take(&mut self.is_granted) {
+            self.actions.push(Action::Release);
         }
     }
 
@@ -347,9 +393,4 @@ impl Handshake {
         self.own = state;
         self.actions.push(Action::SetState(state));
     }
-}
-
-/// Whether a backend in this state has nothing of ours mapped.
-fn has_let_go(state: XenbusState) -> bool {
-    state == Closing || state.is_gone()
 }

@@ -49,8 +49,14 @@ pub(crate) fn queue_dir(index: usize) -> String {
     format!("queue-{index}")
 }
 
-/// Bytes of a peer's value that an error repeats.
+/// Characters of a peer's value that an error repeats.
 const FOUND_MAX: usize = 40;
+/// Characters of a peer's complaint that are shown.
+const ERROR_MAX: usize = 300;
+
+/// The largest MTU: netif counts the bytes of a whole frame, its 14 of Ethernet included, in 16
+/// bits.
+const MTU_MAX: u16 = u16::MAX - 14;
 
 /// MTU of a vif for which nobody has set one, in bytes.
 const MTU_DEFAULT: u16 = 1500;
@@ -150,10 +156,12 @@ impl Keys {
     /// The vif's Ethernet address, if the toolstack has set one.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is none.
+    /// [`BadKeys::Unreadable`] when it is none, or none that a station can have.
     pub fn mac(&self) -> Result<Option<MacAddr>, BadKeys> {
         let parse = |text| {
-            MacAddr::parse(text).ok_or_else(|| self.unreadable(MAC, text, "an Ethernet address"))
+            let mac = MacAddr::parse(text);
+            let mac = mac.filter(|mac| !mac.is_multicast() && *mac != MacAddr([0; 6]));
+            mac.ok_or_else(|| self.unreadable(MAC, text, "the Ethernet address of a station"))
         };
         self.text(MAC).map(parse).transpose()
     }
@@ -161,11 +169,11 @@ impl Keys {
     /// The vif's MTU in bytes, 1500 if the toolstack has set none.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is none that Ethernet over IPv4 can have (68 to 65535).
+    /// [`BadKeys::Unreadable`] when it is none that IPv4 over netif can have (68 to 65521).
     pub fn mtu(&self) -> Result<u16, BadKeys> {
         let Some(text) = self.text(MTU) else { return Ok(MTU_DEFAULT) };
-        let mtu = text.parse().ok().filter(|mtu| *mtu >= 68);
-        mtu.ok_or_else(|| self.unreadable(MTU, text, "an MTU from 68 to 65535"))
+        let mtu = text.parse().ok().filter(|mtu| (68..=MTU_MAX).contains(mtu));
+        mtu.ok_or_else(|| self.unreadable(MTU, text, "an MTU from 68 to 65521"))
     }
 
     /// The Linux bridge that the vif is to be attached to, if the toolstack has named one.
@@ -185,6 +193,11 @@ impl Keys {
             number.ok_or_else(|| self.unreadable(MAX_QUEUES_WANTED, text, expected))
         };
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
+    }
+
+    /// What the end whose directory this is complains of, cut and escaped: it may be anything.
+    pub fn error(&self) -> Option<String> {
+        self.text(ERROR).map(|text| text.escape_debug().take(ERROR_MAX).collect())
     }
 
     pub(crate) fn has(&self, key: &str) -> bool {
@@ -221,7 +234,7 @@ impl Keys {
         format!("{}/{key}", self.dir)
     }
 
-    fn unreadable(&self, key: &str, found: &str, expected: &'static str) -> BadKeys {
+    pub(crate) fn unreadable(&self, key: &str, found: &str, expected: &'static str) -> BadKeys {
         let found = found.escape_debug().take(FOUND_MAX).collect();
         BadKeys::Unreadable { path: self.path(key), found, expected }
     }

@@ -3,8 +3,8 @@
 use ringway_wire::DomId;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, BRIDGE, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, MAC,
-    MAX_QUEUES_WANTED, MTU, ONLINE, STATE, TYPE,
+    BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, Keys,
+    MAC, MAX_QUEUES_WANTED, MTU, ONLINE, STATE, TYPE,
 };
 use crate::state::XenbusState;
 use ringway_datapath::MacAddr;
@@ -86,6 +86,31 @@ impl Vif {
         let tail = path.strip_prefix(&dir)?;
         (tail.is_empty() || tail.starts_with('/')).then_some(vif)
     }
+
+    /// The vif that a guest finds in its directory `handle`, from the toolstack's keys there; none
+    /// as long as `backend`, `backend-id` or `mac` is missing.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when `backend-id` is no domain, or `backend` is not this vif's
+    /// directory in that domain.
+    pub fn from_frontend_keys(
+        frontend: DomId,
+        handle: u32,
+        keys: &Keys,
+    ) -> Result<Option<Vif>, BadKeys> {
+        let (Some(dir), Some(id)) = (keys.text(BACKEND), keys.text(BACKEND_ID)) else {
+            return Ok(None);
+        };
+        let bad_id = || keys.unreadable(BACKEND_ID, id, "the number of a domain");
+        let number = keys.number(BACKEND_ID)?.and_then(|id| u16::try_from(id).ok());
+        let backend = DomId(number.ok_or_else(bad_id)?);
+        let vif = Vif { backend, frontend, handle };
+        if dir != vif.backend_dir() {
+            let expected = "this vif's directory in the domain of backend-id";
+            return Err(keys.unreadable(BACKEND, dir, expected));
+        }
+        Ok(keys.has(MAC).then_some(vif))
+    }
 }
 
 /// What a toolstack knows of a vif it makes.
@@ -148,7 +173,6 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::Keys;
 
     #[test]
     fn a_backend_reads_what_a_toolstack_wished() {
@@ -168,6 +192,38 @@ mod tests {
         assert_eq!(read(&plain).bridge(), None);
         assert_eq!(read(&plain).max_queues_wanted(), Ok(None));
         assert_eq!(read(&plain).text(TYPE), Some("vif"));
+    }
+
+    #[test]
+    fn a_guest_finds_its_vif_once_the_toolstack_has_written_it() {
+        let vif = Vif { backend: DomId(3), frontend: DomId(2), handle: 1 };
+        let find = |values: &[(&str, &str)]| {
+            let values = values.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+            Vif::from_frontend_keys(DomId(2), 1, &Keys::new(&vif.frontend_dir(), values))
+        };
+        let all = [
+            ("backend", "/local/domain/3/backend/vif/2/1"),
+            ("backend-id", "3"),
+            ("mac", "00:16:3e:00:00:02"),
+        ];
+        assert_eq!(find(&all), Ok(Some(vif)));
+        for missing in 0..all.len() {
+            let mut some = all.to_vec();
+            some.remove(missing);
+            assert_eq!(find(&some), Ok(None), "without {:?}", all[missing]);
+        }
+        for (key, value) in [
+            ("backend", "/local/domain/0/backend/vif/2/1"),
+            ("backend", "/local/domain/3/backend/vif/2/0"),
+            ("backend", "/local/domain/3/backend/vif/4/1"),
+            ("backend", ""),
+            ("backend-id", "65536"),
+            ("backend-id", "-1"),
+        ] {
+            let changed = all.map(|(old, text)| (old, if old == key { value } else { text }));
+            let error = find(&changed).expect_err("it is none").to_string();
+            assert!(error.contains(&format!("/{key} is \"{value}\", expected")), "{error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `ringway guest`: the process of a guest, and what one can do with guests that run.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -262,24 +263,22 @@ fn run_one(args: &RunOne) -> Result<()> {
         name: args.name.clone(),
         control: dir.guest(&args.name),
         workers: host.guest_workers()?,
+        device_prefix: "eth".to_owned(),
         interfaces: interfaces(guest),
+        others: Interface::default(),
     };
     ringway_frontend::run(hypervisor, store, config, stop)?;
     Ok(())
 }
 
-fn interfaces(guest: &Description) -> Vec<Interface> {
-    let interface = |(handle, vif): (u32, &crate::description::GuestVif)| Interface {
-        handle,
-        name: format!("eth{handle}"),
-        mac: vif.mac.0.0,
+fn interfaces(guest: &Description) -> BTreeMap<u32, Interface> {
+    let interface = |vif: &crate::description::GuestVif| Interface {
         addresses: vif.addresses.iter().map(|cidr| (cidr.address, cidr.prefix_len)).collect(),
         gateway: vif.gateway,
-        mtu: u32::from(vif.mtu),
         queues: vif.queues,
         offloads: vif.offloads.caps(),
     };
-    (0..).zip(&guest.vifs).map(interface).collect()
+    (0..).zip(guest.vifs.iter().map(interface)).collect()
 }
 
 #[cfg(test)]

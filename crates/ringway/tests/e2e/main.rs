@@ -6,6 +6,7 @@
 
 mod backend;
 mod demo;
+mod discovered;
 mod guests;
 mod host;
 mod hostile;

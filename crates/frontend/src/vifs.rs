@@ -1,0 +1,206 @@
+//! Which vifs there are: the toolstack makes and removes them while the guest runs.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use ringway_control::GuestVifStatus;
+use ringway_hypervisor::Hypervisor;
+use ringway_switch::PortId;
+use ringway_xenbus::frontend::Input;
+use ringway_xenbus::{Keys, Vif, XenbusState};
+use ringway_xenstore::{StoreError, WatchEvent, device};
+
+use crate::Frontend;
+use crate::nic::Nic;
+
+/// The token of the watch for vifs that come and go. Those for backends have their vif's handle.
+const ROOT_TOKEN: &str = "vifs";
+
+/// A vif whose directory cannot be used.
+pub(crate) struct Refused {
+    state: XenbusState,
+    reason: String,
+}
+
+impl<H: Hypervisor> Frontend<H> {
+    fn vif_root(&self) -> String {
+        Vif::frontend_root(self.hypervisor.domid())
+    }
+
+    /// Begins to look for vifs. The watch fires at once.
+    pub(crate) fn watch_vifs(&mut self) -> io::Result<()> {
+        let root = self.vif_root();
+        self.store.watch(&root, ROOT_TOKEN)
+    }
+
+    /// Looks for no more vifs, so that none is found while the guest leaves them.
+    pub(crate) fn unwatch_vifs(&mut self) -> io::Result<()> {
+        let root = self.vif_root();
+        self.store.unwatch(&root, ROOT_TOKEN)?;
+        self.is_leaving = true;
+        Ok(())
+    }
+
+    pub(crate) fn take_watches(&mut self) -> io::Result<()> {
+        while let Some(event) = self.store.next_watch()? {
+            if event.token == ROOT_TOKEN {
+                self.directory_changed(&event)?;
+            } else if let Ok(handle) = event.token.parse() {
+                self.backend_changed(handle)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn backend_changed(&mut self, handle: u32) -> io::Result<()> {
+        let Some(nic) = self.nics.get(&handle) else { return Ok(()) };
+        let state = device::state(&mut self.store, &nic.vif.backend_state());
+        let state = unless_refused(state, XenbusState::Unknown)?;
+        self.feed(handle, Input::BackendState(state))
+    }
+
+    /// Something below the directory of all vifs has changed, perhaps by our own doing.
+    fn directory_changed(&mut self, event: &WatchEvent) -> io::Result<()> {
+        if self.is_leaving {
+            return Ok(());
+        }
+        let below =
+            event.path.strip_prefix(&self.vif_root()).and_then(|rest| rest.strip_prefix('/'));
+        let Some(below) = below else { return self.scan() };
+        let (handle, key) = below.split_once('/').unwrap_or((below, ""));
+        let Some(handle) = parse_handle(handle) else { return Ok(()) };
+        // Of a vif that is known, the toolstack changes nothing but that it makes it anew.
+        if matches!(key, "" | "state") || !self.nics.contains_key(&handle) {
+            self.look_at(handle)?;
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self) -> io::Result<()> {
+        let root = self.vif_root();
+        let names = unless_refused(self.store.directory(&root), Vec::new())?;
+        let mut handles: BTreeSet<u32> =
+            names.iter().filter_map(|name| parse_handle(name)).collect();
+        handles.extend(self.nics.keys().chain(self.refused.keys()));
+        handles.into_iter().try_for_each(|handle| self.look_at(handle))
+    }
+
+    /// Takes up a vif that is new, and drops one that is gone.
+    fn look_at(&mut self, handle: u32) -> io::Result<()> {
+        let dir = format!("{}/{handle}", self.vif_root());
+        let keys = unless_refused(device::read_keys(&mut self.store, &dir), None)?;
+        let keys = keys.unwrap_or_else(|| Keys::new(&dir, []));
+        let found = Vif::from_frontend_keys(self.hypervisor.domid(), handle, &keys);
+        if let Some(nic) = self.nics.get(&handle) {
+            // Nobody else writes our state: where it is not as we left it, the toolstack has
+            // removed the directory and made another.
+            let is_it = found == Ok(Some(nic.vif)) && keys.state() == nic.handshake.state();
+            if is_it {
+                return Ok(());
+            }
+            self.feed(handle, Input::Gone)?;
+        }
+        match found {
+            Ok(Some(vif)) => self.add(vif, keys.state()),
+            Ok(None) => {
+                self.refused.remove(&handle);
+                Ok(())
+            }
+            Err(bad) => self.refuse(handle, keys.state(), bad.to_string()),
+        }
+    }
+
+    fn add(&mut self, vif: Vif, own: XenbusState) -> io::Result<()> {
+        let handle = vif.handle;
+        self.refused.remove(&handle);
+        let ports = match self.free_ports() {
+            Some(ports) => ports,
+            None => return self.refuse(handle, own, "the guest has too many vifs".to_owned()),
+        };
+        // The watch fires at once, but the start wants the state as it is now.
+        match self.store.watch(&vif.backend_state(), &handle.to_string()) {
+            Err(error) if is_refusal(&error) => return self.refuse(handle, own, error.to_string()),
+            watched => watched?,
+        }
+        let (name, interface) = (self.config.device_name(handle), self.config.interface(handle));
+        self.nics.insert(handle, Nic::new(vif, name, interface.clone(), ports));
+        let peer = device::state(&mut self.store, &vif.backend_state());
+        let peer = unless_refused(peer, XenbusState::Unknown)?;
+        tracing::debug!(handle, backend = %vif.backend, "a vif has come");
+        self.feed(handle, Input::Start { own, peer })
+    }
+
+    /// The vif is no longer this guest's business.
+    pub(crate) fn remove(&mut self, handle: u32) -> io::Result<()> {
+        let Some(nic) = self.nics.remove(&handle) else { return Ok(()) };
+        let unwatched = self.store.unwatch(&nic.vif.backend_state(), &handle.to_string());
+        unless_refused(unwatched, ())?;
+        if nic.error.is_some() {
+            self.set_error(handle, None)?;
+        }
+        tracing::debug!(handle, "a vif has gone");
+        Ok(())
+    }
+
+    fn refuse(&mut self, handle: u32, state: XenbusState, reason: String) -> io::Result<()> {
+        let is_known = self.refused.get(&handle).is_some_and(|known| known.reason == reason);
+        if !is_known {
+            tracing::warn!(handle, "{reason}");
+            self.set_error(handle, Some(&reason))?;
+        }
+        self.refused.insert(handle, Refused { state, reason });
+        Ok(())
+    }
+
+    /// Says where tools look what is wrong with a vif, or that nothing is.
+    pub(crate) fn set_error(&mut self, handle: u32, reason: Option<&str>) -> io::Result<()> {
+        let domid = self.hypervisor.domid();
+        // Which domain has the backend makes no difference here.
+        let node = Vif { backend: domid, frontend: domid, handle }.frontend_error();
+        let written = match reason {
+            Some(reason) => self.store.write(&node, reason),
+            None => self.store.remove(&node),
+        };
+        // A toolstack need not let guests write there, and the reason is in the log as well.
+        unless_refused(written, ())
+    }
+
+    pub(crate) fn refused_statuses(&self) -> impl Iterator<Item = GuestVifStatus> {
+        self.refused.iter().map(|(handle, refused)| GuestVifStatus {
+            handle: *handle,
+            interface: self.config.device_name(*handle),
+            state: refused.state.to_string(),
+            max_queues: 1,
+            error: Some(refused.reason.clone()),
+            ..GuestVifStatus::default()
+        })
+    }
+
+    /// Two numbers that no other vif has: of its device, and of itself.
+    fn free_ports(&self) -> Option<[PortId; 2]> {
+        let is_free = |port: &u16| self.nics.values().all(|nic| !nic.has_port(PortId(*port)));
+        let port = (0..u16::MAX).step_by(2).find(is_free)?;
+        Some([PortId(port), PortId(port + 1)])
+    }
+}
+
+/// A handle, written as toolstacks do: another spelling would read as another vif's node.
+fn parse_handle(name: &str) -> Option<u32> {
+    name.parse().ok().filter(|handle: &u32| handle.to_string() == name)
+}
+
+/// What the store answered, or what is to be assumed where it refused. Only the loss of the store
+/// itself ends the process.
+///
+/// # Errors
+/// All that is no refusal.
+pub(crate) fn unless_refused<T>(answer: io::Result<T>, otherwise: T) -> io::Result<T> {
+    match answer {
+        Err(error) if is_refusal(&error) => Ok(otherwise),
+        answer => answer,
+    }
+}
+
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<StoreError>()).is_some()
+}

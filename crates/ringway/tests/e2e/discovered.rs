@@ -1,0 +1,362 @@
+//! A guest that is told nothing of its vifs: a toolstack makes and removes them while it runs.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ringway_control::{GuestRequest, GuestVifStatus, RunDir};
+use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
+use ringway_frontend::{FrontendConfig, Interface};
+use ringway_hypervisor::Hypervisor;
+use ringway_sys::namespace;
+use ringway_wire::{DomId, EvtchnPort};
+use ringway_worker::{Policy, Polling, WorkersConfig};
+use ringway_xenbus::{Device, KeyChange, Vif};
+use ringway_xenstore::{Client, Permissions, Rights, device, domain_path};
+
+use crate::host::{Host, SOON, describe, text_of};
+use crate::turn;
+
+const HOST: DomId = DomId(0);
+const NAME: &str = "found";
+const QUEUES: u16 = 2;
+/// Pages of a queue: two rings and 512 buffers.
+const QUEUE_BYTES: u64 = 514 * 4096;
+
+/// A domain that outlives the processes of its frontend, as one on Xen does.
+struct Lasting(Arc<EmuHypervisor>);
+
+impl Hypervisor for Lasting {
+    type Memory = EmuMemory;
+    type Grants = EmuGrants;
+    type Event = EmuEvent;
+
+    fn domid(&self) -> DomId {
+        self.0.domid()
+    }
+
+    fn memory(&self) -> io::Result<EmuMemory> {
+        self.0.memory()
+    }
+
+    fn grants(&self) -> io::Result<EmuGrants> {
+        self.0.grants()
+    }
+
+    fn alloc_unbound(&self, remote: DomId) -> io::Result<EmuEvent> {
+        self.0.alloc_unbound(remote)
+    }
+
+    fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<EmuEvent> {
+        self.0.bind_interdomain(remote, port)
+    }
+}
+
+/// A guest in the network namespace of the test, and the toolstack beside it.
+struct Guest<'a> {
+    host: &'a Host,
+    store: Client,
+    hypervisor: Arc<EmuHypervisor>,
+    frontend: Option<Frontend>,
+}
+
+/// One run of a frontend.
+struct Frontend {
+    thread: JoinHandle<io::Result<()>>,
+    /// It ends in order when this is dropped.
+    stop: UnixStream,
+    /// Its connection to XenStore, without which it ends at once and says goodbye to nobody.
+    store: UnixStream,
+}
+
+impl<'a> Guest<'a> {
+    /// None, and a line that says so, without the right to make a network namespace.
+    fn new(host: &'a Host, memory_bytes: u64) -> Option<Guest<'a>> {
+        if let Err(error) = namespace::unshare_network() {
+            use std::io::Write;
+            let _ = writeln!(io::stderr(), "SKIPPED: {error}");
+            return None;
+        }
+        let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
+        let new = NewDomain { domid: None, memory_bytes, role: Role::Guest };
+        let domid = toolstack.create_domain(new).expect("domain 0 may");
+        let mut store = host.store();
+        let home = domain_path(domid);
+        let readable = Permissions::new(HOST, Rights::None).with(domid, Rights::Read);
+        store.mkdir(&home).expect("made");
+        store.set_permissions(&home, &readable).expect("set");
+        store.mkdir(&format!("{home}/error")).expect("made");
+        let own = Permissions::new(domid, Rights::None);
+        store.set_permissions(&format!("{home}/error"), &own).expect("set");
+        let hypervisor = EmuHypervisor::connect(&host.dir(), domid).expect("it is free");
+        let mut guest = Guest { host, store, hypervisor: Arc::new(hypervisor), frontend: None };
+        guest.start();
+        Some(guest)
+    }
+
+    fn start(&mut self) {
+        let dir = RunDir::new(self.host.dir());
+        let socket = dir.xenstore_of(self.hypervisor.domid().0);
+        let stream =
+            self.host.wait("the guest's XenStore", SOON, |_| UnixStream::connect(&socket).ok());
+        let store = stream.try_clone().expect("a descriptor");
+        let (stop, stopped) = UnixStream::pair().expect("descriptors");
+        let config = FrontendConfig {
+            name: NAME.to_owned(),
+            control: dir.guest(NAME),
+            workers: WorkersConfig {
+                workers: 1,
+                policy: Policy::default(),
+                cpus: Vec::new(),
+                polling: Polling::default(),
+                frame_memory: 64 << 20,
+                name: NAME.to_owned(),
+            },
+            device_prefix: "eth".to_owned(),
+            interfaces: [].into(),
+            others: Interface { queues: Some(QUEUES), ..Interface::default() },
+        };
+        let hypervisor = Lasting(Arc::clone(&self.hypervisor));
+        let run =
+            move || ringway_frontend::run(hypervisor, Client::from_stream(stream), config, stopped);
+        let thread = std::thread::spawn(run);
+        self.frontend = Some(Frontend { thread, stop, store });
+    }
+
+    /// Ends the frontend in order.
+    fn stop(&mut self) {
+        let Some(frontend) = self.frontend.take() else { return };
+        drop(frontend.stop);
+        frontend.thread.join().expect("no panic").expect("it ends in order");
+    }
+
+    /// Ends it as a kill would: its grants stay, and nobody is told.
+    fn crash(&mut self) {
+        let Some(frontend) = self.frontend.take() else { return };
+        frontend.store.shutdown(Shutdown::Both).expect("connected");
+        frontend.thread.join().expect("no panic").expect_err("it cannot go on without a store");
+    }
+
+    fn vif(&self, handle: u32) -> Vif {
+        Vif { backend: HOST, frontend: self.hypervisor.domid(), handle }
+    }
+
+    /// Makes a vif as `xl network-attach` does, with some of the guest's keys changed.
+    fn attach(&mut self, handle: u32, changes: &[(&str, &str)]) {
+        let vif = self.vif(handle);
+        let (guest, host) = (vif.frontend, vif.backend);
+        let mac = format!("00:16:3e:77:00:{handle:02x}");
+        let mac = ringway_datapath::MacAddr::parse(&mac).expect("an address");
+        let device = Device { vif, mac, mtu: 1400, bridge: None, max_queues: None };
+        let mut front = device.frontend_changes();
+        front.extend(
+            changes
+                .iter()
+                .map(|(key, value)| KeyChange::Set((*key).to_owned(), (*value).to_owned())),
+        );
+        let ends = [
+            (vif.frontend_dir(), guest, host, front),
+            (vif.backend_dir(), host, guest, device.backend_changes()),
+        ];
+        let made = self.store.transaction(|tx| {
+            for (dir, owner, reader, changes) in &ends {
+                tx.mkdir(dir)?;
+                let permissions =
+                    Permissions::new(*owner, Rights::None).with(*reader, Rights::Read);
+                tx.set_permissions(dir, &permissions)?;
+                for change in changes {
+                    let KeyChange::Set(key, value) = change else { continue };
+                    tx.write(&format!("{dir}/{key}"), value)?;
+                }
+            }
+            Ok(())
+        });
+        made.expect("domain 0 may");
+    }
+
+    /// Removes a vif as `xl network-detach` does.
+    fn detach(&mut self, handle: u32) {
+        let vif = self.vif(handle);
+        let removal = Device::removal_changes();
+        device::change(&mut self.store, &vif.backend_dir(), &removal).expect("domain 0 may");
+        self.host.wait("the backend to close", SOON, |host| {
+            host.node(&vif.backend_state()).is_none_or(|state| state == "6").then_some(())
+        });
+        for dir in [vif.frontend_dir(), vif.backend_dir()] {
+            self.store.remove(&dir).expect("domain 0 may");
+        }
+        self.wait_until(handle, "to be gone", Option::is_none);
+        assert!(!has_link(handle), "its device is still there");
+    }
+
+    fn status(&self, handle: u32) -> Option<GuestVifStatus> {
+        self.host.guest(NAME)?.vifs.into_iter().find(|vif| vif.handle == handle)
+    }
+
+    fn wait_until(
+        &self,
+        handle: u32,
+        what: &str,
+        is_so: impl Fn(&Option<GuestVifStatus>) -> bool,
+    ) -> Option<GuestVifStatus> {
+        self.host.wait(&format!("vif {handle} {what}"), SOON, |host| {
+            host.guest(NAME).map(|_| self.status(handle)).filter(&is_so)
+        })
+    }
+
+    /// Waits until a vif is connected, and says with how many queues.
+    fn connected(&self, handle: u32) -> usize {
+        let is_so = |vif: &Option<GuestVifStatus>| {
+            let vif = vif.as_ref().filter(|vif| vif.state == "Connected" && vif.error.is_none());
+            vif.is_some_and(|vif| !vif.queues.is_empty())
+        };
+        let vif = self.wait_until(handle, "to connect", is_so).expect("it is there");
+        let node = self.vif(handle).backend_state();
+        self.host.wait("its backend", SOON, |host| host.node(&node).filter(|state| state == "4"));
+        assert_eq!(vif.interface, format!("eth{handle}"));
+        vif.queues.len()
+    }
+
+    /// Waits until a vif has failed, and says why.
+    fn failed(&self, handle: u32) -> String {
+        let has_error =
+            |vif: &Option<GuestVifStatus>| vif.as_ref().is_some_and(|vif| vif.error.is_some());
+        let vif = self.wait_until(handle, "to fail", has_error).expect("it is there");
+        let node = self.vif(handle).frontend_error();
+        let reason = self.host.wait("its error node", SOON, |host| host.node(&node));
+        assert_eq!(vif.error.as_ref(), Some(&reason));
+        reason
+    }
+
+    /// Gives a device an address, and reaches another guest with it.
+    fn ping(&self, handle: u32) {
+        let device = format!("eth{handle}");
+        ip(&["addr", "add", "10.77.0.9/24", "dev", &device]);
+        let mut ping = Command::new("ping");
+        ping.args(["-n", "-c", "2", "-i", "0.05", "-w", "5", "10.77.0.1"]);
+        text_of(ping.output().expect("ping"), &self.host.log());
+        ip(&["addr", "del", "10.77.0.9/24", "dev", &device]);
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        if let Some(frontend) = self.frontend.take() {
+            drop(frontend.stop);
+            let _ = frontend.thread.join();
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> String {
+    let output = Command::new("ip").args(arguments).output().expect("iproute2");
+    text_of(output, &format!("ip {arguments:?}"))
+}
+
+fn has_link(handle: u32) -> bool {
+    ip(&["-o", "link"]).contains(&format!(" eth{handle}:"))
+}
+
+fn start() -> Host {
+    Host::start(&describe(&format!("max-queues = {QUEUES}"), &[("a", "", "")]))
+}
+
+#[test]
+fn vifs_come_and_go_and_share_what_grants_there_are() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
+    let host = start();
+    // Room for three queues, and most of a fourth.
+    let Some(mut guest) = Guest::new(&host, (QUEUE_BYTES * 7 / 2) & !0xfff) else { return };
+    let status = host.wait("the guest", SOON, |host| host.guest(NAME));
+    assert!(status.vifs.is_empty());
+
+    guest.attach(0, &[]);
+    assert_eq!(guest.connected(0), 2);
+    let link = ip(&["link", "show", "eth0"]);
+    assert!(link.contains("00:16:3e:77:00:00") && link.contains("mtu 1400"), "{link}");
+    guest.ping(0);
+
+    guest.attach(1, &[]);
+    assert_eq!(guest.connected(1), 1, "as many as there was room for");
+    guest.ping(1);
+
+    guest.attach(2, &[]);
+    let reason = guest.failed(2);
+    assert!(reason.contains("memory"), "{reason}");
+    guest.ping(0);
+
+    guest.detach(0);
+    guest.ping(1);
+    let again = GuestRequest::SetQueues { handle: 2, queues: 1 };
+    let socket = RunDir::new(host.dir()).guest(NAME);
+    ringway_control::ask::<_, ()>(&socket, &again).expect("it is known");
+    assert_eq!(guest.connected(2), 1);
+    assert_eq!(host.node(&guest.vif(2).frontend_error()), None, "the error is gone");
+
+    guest.attach(0, &[]);
+    assert_eq!(guest.connected(0), 1);
+    guest.ping(0);
+    for handle in 0..3 {
+        guest.detach(handle);
+    }
+    guest.stop();
+}
+
+#[test]
+fn a_frontend_that_ends_or_crashes_is_followed_by_one_that_connects() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
+    let host = start();
+    let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
+    guest.attach(0, &[]);
+    guest.connected(0);
+    guest.ping(0);
+    let state = guest.vif(0).frontend_state();
+    for _ in 0..2 {
+        guest.stop();
+        assert_eq!(host.node(&state).as_deref(), Some("6"));
+        guest.start();
+        assert_eq!(guest.connected(0), usize::from(QUEUES));
+        guest.ping(0);
+        guest.crash();
+        assert_eq!(host.node(&state).as_deref(), Some("4"));
+        guest.start();
+        assert_eq!(guest.connected(0), usize::from(QUEUES));
+        guest.ping(0);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_one_vif_is_told_and_disturbs_no_other() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
+    let host = start();
+    let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
+    guest.attach(0, &[]);
+    guest.connected(0);
+    ip(&["link", "add", "eth2", "type", "bridge"]);
+    for (handle, key, value, part) in [
+        (1, "mac", "01:16:3e:00:00:01", "mac is \"01:16:3e:00:00:01\", expected"),
+        (2, "mtu", "1500", "eth2"),
+        (3, "mtu", "65522", "mtu is \"65522\", expected an MTU from 68 to 65521"),
+        (4, "backend", "/local/domain/0/backend/vif/1/0", "backend is \"/local/domain/0"),
+        (5, "backend-id", "dom0", "backend-id is \"dom0\", expected"),
+    ] {
+        guest.attach(handle, &[(key, value)]);
+        let reason = guest.failed(handle);
+        assert!(reason.contains(part), "{reason}");
+        guest.ping(0);
+    }
+    // Put right, they work.
+    guest.detach(1);
+    guest.attach(1, &[]);
+    guest.connected(1);
+    // A device that somebody has deleted comes back.
+    ip(&["link", "del", "eth0"]);
+    guest.wait_until(0, "to come back", |vif| {
+        has_link(0) && vif.as_ref().is_some_and(|vif| vif.state == "Connected")
+    });
+    guest.connected(0);
+    guest.ping(0);
+}

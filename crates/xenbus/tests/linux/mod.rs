@@ -1,0 +1,476 @@
+//! A model of how Linux's backend behaves on XenStore, and the shell of our frontend beside it.
+//!
+//! Linux's backend keeps a state of its own, goes from one to the next on a fixed graph until it is
+//! where the frontend's state sends it, and publishes each state on the way; but between attaching
+//! and the end of its hotplug script it publishes nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ringway_datapath::{MacAddr, OffloadCaps};
+use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_xenbus::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
+use ringway_xenbus::frontend::{Action, Carrier, Handshake, Input, QueueCount, Wish};
+use ringway_xenbus::{Device, EventPorts, Features, KeyChange, Keys, QueueConfig, Vif};
+
+pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 0 };
+
+/// What Linux's backend writes beside its state.
+const OFFER: [(&str, &str); 12] = [
+    ("feature-sg", "1"),
+    ("feature-gso-tcpv4", "1"),
+    ("feature-gso-tcpv6", "1"),
+    ("feature-ipv6-csum-offload", "1"),
+    ("feature-rx-copy", "1"),
+    ("feature-xdp-headroom", "1"),
+    ("feature-rx-flip", "0"),
+    ("feature-multicast-control", "1"),
+    ("feature-dynamic-multicast-control", "1"),
+    ("feature-split-event-channels", "1"),
+    ("multi-queue-max-queues", "2"),
+    ("feature-ctrl-ring", "1"),
+];
+
+/// The only reason for anybody to complain.
+const FAILURE: &str = "out of memory";
+
+/// Whether the backend has a hotplug script to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hotplug {
+    None,
+    Waits,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disturbance {
+    /// The frontend's process ends, and another takes its place.
+    KillFrontend,
+    /// The same, but it says goodbye as long as it is not killed.
+    RestartFrontend,
+    Reconnect,
+    /// The frontend's process cannot go on.
+    Fail,
+    /// The toolstack wants the vif to go.
+    Detach,
+}
+
+/// Who does something next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Backend,
+    Frontend,
+    Hotplug,
+    /// The toolstack goes on with detaching.
+    Toolstack,
+}
+
+/// Where all is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Connected,
+    Closed,
+    Gone,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Stock {
+    store: BTreeMap<String, String>,
+    backend: Backend,
+    frontend: Frontend,
+    /// Grants that work: those of a process that has died end when nobody has them mapped.
+    granted: BTreeSet<u32>,
+    next_ref: u32,
+    is_detaching: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Backend {
+    /// Where it is, published or not.
+    state: XenbusState,
+    /// Where the frontend's state sends it.
+    target: XenbusState,
+    /// The frontend's state may have changed.
+    is_notified: bool,
+    mapped: BTreeSet<u32>,
+    hotplug: Hotplug,
+    /// Attached, and waiting for the script.
+    is_silent: bool,
+    /// It lets the device go when it is closed.
+    is_leaving: bool,
+    is_gone: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Frontend {
+    machine: Handshake,
+    inputs: VecDeque<Input>,
+    actions: VecDeque<Action>,
+    is_notified: bool,
+    /// To be started again when it has finished.
+    is_restarting: bool,
+    queues: Vec<u32>,
+    carrier: Carrier,
+}
+
+impl Stock {
+    pub(crate) fn new(hotplug: Hotplug) -> Stock {
+        let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
+        let device = Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None };
+        let mut world = Stock {
+            store: BTreeMap::new(),
+            backend: Backend {
+                state: Initialising,
+                target: Initialising,
+                is_notified: true,
+                mapped: BTreeSet::new(),
+                hotplug,
+                is_silent: false,
+                is_leaving: false,
+                is_gone: false,
+            },
+            frontend: Frontend::new(Initialising, Initialising),
+            granted: BTreeSet::new(),
+            next_ref: 8,
+            is_detaching: false,
+        };
+        world.change(&VIF.backend_dir(), device.backend_changes());
+        world.change(&VIF.frontend_dir(), device.frontend_changes());
+        for (key, value) in OFFER {
+            world.store.insert(format!("{}/{key}", VIF.backend_dir()), value.to_owned());
+        }
+        world
+    }
+
+    /// Everybody who has something to do.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let Stock { backend, frontend, .. } = self;
+        let mut steps = Vec::new();
+        if !backend.is_gone && (backend.is_notified || backend.state != backend.target) {
+            steps.push(Step::Backend);
+        }
+        let has_work = !(frontend.inputs.is_empty() && frontend.actions.is_empty());
+        let is_finished = frontend.machine.is_finished();
+        if has_work || (frontend.is_notified && !is_finished) {
+            steps.push(Step::Frontend);
+        }
+        if is_finished && frontend.is_restarting {
+            steps.push(Step::Frontend);
+        }
+        if backend.is_silent {
+            steps.push(Step::Hotplug);
+        }
+        let is_patient = self.backend() == Closing && !steps.is_empty();
+        if self.is_detaching && self.has(&VIF.frontend_dir()) && !is_patient {
+            steps.push(Step::Toolstack);
+        }
+        steps.dedup();
+        steps
+    }
+
+    pub(crate) fn step(&mut self, step: Step) {
+        match step {
+            Step::Backend => self.step_backend(),
+            Step::Frontend => self.step_frontend(),
+            Step::Hotplug => {
+                self.backend.is_silent = false;
+                self.publish_backend();
+            }
+            // Its word was lost, because the backend published a state after it.
+            Step::Toolstack if !matches!(self.backend(), Closing | Closed) => {
+                self.set_backend(Closing);
+            }
+            // It is done, or nobody has moved for so long that it gives up.
+            Step::Toolstack => {
+                for dir in [VIF.frontend_dir(), VIF.backend_dir()] {
+                    self.store.retain(|path, _| !path.starts_with(&dir));
+                }
+                self.backend.is_gone = true;
+                self.frontend.is_notified = true;
+            }
+        }
+    }
+
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..1000 {
+            let Some(step) = self.steps().first().copied() else { return };
+            self.step(step);
+        }
+        panic!("it does not settle: {self:#?}");
+    }
+
+    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::KillFrontend => self.start_frontend(),
+            Disturbance::RestartFrontend => {
+                self.frontend.is_restarting = true;
+                self.frontend.inputs.push_back(Input::Stop);
+            }
+            Disturbance::Fail => self.frontend.inputs.push_back(Input::Fail(FAILURE.to_owned())),
+            Disturbance::Reconnect => self.frontend.inputs.push_back(Input::Reconnect(wish())),
+            Disturbance::Detach => {
+                self.is_detaching = true;
+                self.change(&VIF.backend_dir(), Device::removal_changes());
+                self.frontend.is_notified = true;
+            }
+        }
+    }
+
+    pub(crate) fn check(&self, goal: Goal) -> Result<(), &'static str> {
+        let queues: BTreeSet<u32> = self.frontend.queues.iter().copied().collect();
+        let rings_left = !(queues.is_empty() && self.backend.mapped.is_empty());
+        let checks = match goal {
+            Goal::Connected => vec![
+                (self.backend() == Connected, "the backend is not connected"),
+                (self.frontend_state() == Connected, "the frontend is not connected"),
+                (self.is_up(), "the link is down"),
+                (!queues.is_empty(), "there are no queues"),
+                (self.backend.mapped == queues, "the backend has other rings"),
+                (queues.is_subset(&self.granted), "rings are not granted"),
+            ],
+            Goal::Closed => vec![
+                (self.backend() == Closed, "the backend has not closed"),
+                (self.frontend_state() == Closed, "the frontend has not closed"),
+                (!self.is_up(), "the link is up"),
+                (!rings_left && self.granted.is_empty(), "rings are left"),
+            ],
+            Goal::Gone => vec![
+                (self.backend().is_gone(), "the backend has not closed"),
+                (!self.has(&VIF.frontend_dir()), "the frontend's directory is there"),
+                (self.frontend.machine.is_finished(), "the frontend is there"),
+                (!self.is_up(), "the link is up"),
+                (!rings_left && self.granted.is_empty(), "rings are left"),
+            ],
+        };
+        checks.into_iter().find(|(is_so, _)| !is_so).map_or(Ok(()), |(_, problem)| Err(problem))
+    }
+
+    pub(crate) fn backend(&self) -> XenbusState {
+        XenbusState::parse(self.store.get(&VIF.backend_state()).map(String::as_str))
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.frontend.carrier == Carrier::Up
+    }
+
+    pub(crate) fn mapped_count(&self) -> usize {
+        self.backend.mapped.len()
+    }
+
+    pub(crate) fn forget_offer(&mut self, key: &str) {
+        self.store.remove(&format!("{}/{key}", VIF.backend_dir()));
+    }
+
+    /// What the frontend has written beside the toolstack's keys.
+    pub(crate) fn frontend_keys(&self) -> Vec<(&str, &str)> {
+        let toolstack = ["backend", "backend-id", "handle", "mac", "mtu", "state"];
+        let prefix = format!("{}/", VIF.frontend_dir());
+        let below = self.store.iter().filter_map(|(path, value)| {
+            path.strip_prefix(&prefix).map(|key| (key, value.as_str()))
+        });
+        below.filter(|(key, _)| !toolstack.contains(key)).collect()
+    }
+
+    fn frontend_state(&self) -> XenbusState {
+        XenbusState::parse(self.store.get(&VIF.frontend_state()).map(String::as_str))
+    }
+
+    fn has(&self, dir: &str) -> bool {
+        self.store.keys().any(|path| path.starts_with(dir))
+    }
+
+    /// One edge of the graph, or a look at the frontend's state.
+    fn step_backend(&mut self) {
+        let backend = &mut self.backend;
+        if backend.state != backend.target {
+            let next = next_state(backend.state, backend.target);
+            match (backend.state, next) {
+                (InitWait, Connected) => return self.connect(),
+                (Connected, Closing) => self.disconnect(),
+                _ => {}
+            }
+            self.backend.state = next;
+            self.publish_backend();
+            if self.backend.state == Closed && self.backend.is_leaving {
+                self.backend.is_gone = true;
+            }
+            return;
+        }
+        backend.is_notified = false;
+        let state = self.frontend_state();
+        let is_online = self.store.get(&VIF.online()).is_some_and(|online| online == "1");
+        let backend = &mut self.backend;
+        match state {
+            Initialising => backend.target = InitWait,
+            Connected | Closing => backend.target = state,
+            Closed | XenbusState::Unknown => {
+                backend.target = Closed;
+                backend.is_leaving = !is_online || state == XenbusState::Unknown;
+                backend.is_gone = backend.is_leaving && backend.state == Closed;
+            }
+            _ => {}
+        }
+    }
+
+    fn connect(&mut self) {
+        let keys = self.frontend_keys();
+        let is_ref = |key: &&str| key.ends_with("-ring-ref");
+        let refs = keys.iter().filter(|(key, _)| is_ref(key)).map(|(_, value)| value.parse());
+        let refs: BTreeSet<u32> = refs.map(|gref| gref.expect("a number")).collect();
+        if !refs.is_empty() && refs.is_subset(&self.granted) {
+            self.backend.mapped = refs;
+            self.backend.is_silent = self.backend.hotplug == Hotplug::Waits;
+        } else {
+            // It says that it closes, goes on as if nothing had happened, and says so too.
+            self.set_backend(Closing);
+        }
+        self.backend.state = Connected;
+        self.publish_backend();
+    }
+
+    fn disconnect(&mut self) {
+        self.backend.mapped.clear();
+        self.backend.is_silent = false;
+        let held: BTreeSet<u32> = self.frontend.queues.iter().copied().collect();
+        self.granted.retain(|gref| held.contains(gref));
+    }
+
+    fn publish_backend(&mut self) {
+        if !self.backend.is_silent {
+            self.set_backend(self.backend.state);
+        }
+    }
+
+    fn set_backend(&mut self, state: XenbusState) {
+        if let Some(node) = self.store.get_mut(&VIF.backend_state()) {
+            *node = state.value().to_owned();
+            self.frontend.is_notified = true;
+        }
+    }
+
+    /// A frontend that has nothing of what another one had.
+    fn start_frontend(&mut self) {
+        let mapped = &self.backend.mapped;
+        self.granted.retain(|gref| mapped.contains(gref));
+        let is_there = self.has(&VIF.frontend_dir());
+        self.frontend = Frontend::new(self.frontend_state(), self.backend());
+        if !is_there {
+            self.frontend.inputs = [Input::Gone].into();
+        }
+    }
+
+    fn step_frontend(&mut self) {
+        if let Some(action) = self.frontend.actions.pop_front() {
+            self.act(action);
+        } else if let Some(input) = self.frontend.inputs.pop_front() {
+            self.feed(input);
+        } else if self.frontend.is_restarting && self.frontend.machine.is_finished() {
+            self.start_frontend();
+        } else {
+            self.frontend.is_notified = false;
+            match self.has(&VIF.frontend_dir()) {
+                true => self.feed(Input::BackendState(self.backend())),
+                false => self.feed(Input::Gone),
+            }
+        }
+    }
+
+    fn feed(&mut self, input: Input) {
+        let actions = self.frontend.machine.handle(input);
+        self.frontend.actions.extend(actions);
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::WriteKeys(changes) => self.change(&VIF.frontend_dir(), changes),
+            Action::SetState(state) => {
+                if let Some(node) = self.store.get_mut(&VIF.frontend_state()) {
+                    *node = state.value().to_owned();
+                    self.backend.is_notified = true;
+                }
+            }
+            Action::ReadBackend => {
+                let prefix = format!("{}/", VIF.backend_dir());
+                let below = self.store.iter().filter_map(|(path, value)| {
+                    path.strip_prefix(&prefix).map(|key| (key.to_owned(), value.clone()))
+                });
+                let keys = Keys::new(&VIF.backend_dir(), below);
+                self.frontend.inputs.push_front(Input::BackendKeys(keys));
+            }
+            Action::Allocate(wanted) => {
+                assert!(self.frontend.queues.is_empty(), "allocated twice");
+                let queues = (0..wanted.queues).map(|_| self.queue()).collect();
+                self.frontend.inputs.push_front(Input::Allocated(Ok(queues)));
+            }
+            Action::Release => {
+                let Stock { backend, frontend, granted, .. } = self;
+                for gref in std::mem::take(&mut frontend.queues) {
+                    assert!(!backend.mapped.contains(&gref), "released while it is mapped");
+                    granted.remove(&gref);
+                }
+            }
+            Action::Carrier(carrier) => self.frontend.carrier = carrier,
+            Action::ReportError(reason) => assert_eq!(reason, FAILURE),
+            Action::Finished => {}
+        }
+    }
+
+    fn queue(&mut self) -> QueueConfig {
+        let mut next = || {
+            self.next_ref += 1;
+            self.next_ref
+        };
+        let (tx, rx) = (next(), next());
+        let events = EventPorts::Split { tx: EvtchnPort(next()), rx: EvtchnPort(next()) };
+        self.frontend.queues.extend([tx, rx]);
+        self.granted.extend([tx, rx]);
+        QueueConfig { tx_ring_ref: GrantRef(tx), rx_ring_ref: GrantRef(rx), events }
+    }
+
+    fn change(&mut self, dir: &str, changes: Vec<KeyChange>) {
+        for change in changes {
+            match change {
+                KeyChange::Set(key, value) => {
+                    drop(self.store.insert(format!("{dir}/{key}"), value));
+                }
+                KeyChange::Remove(key) => {
+                    let node = format!("{dir}/{key}");
+                    self.store.retain(|path, _| {
+                        path.strip_prefix(&node)
+                            .is_none_or(|rest| !matches!(rest.get(..1), None | Some("/")))
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Frontend {
+    fn new(own: XenbusState, peer: XenbusState) -> Frontend {
+        Frontend {
+            machine: Handshake::new(wish()),
+            inputs: [Input::Start { own, peer }].into(),
+            actions: VecDeque::new(),
+            is_notified: true,
+            is_restarting: false,
+            queues: Vec::new(),
+            carrier: Carrier::Down,
+        }
+    }
+}
+
+fn wish() -> Wish {
+    Wish { queues: QueueCount::AtMost(1), features: Features::from(OffloadCaps::ALL) }
+}
+
+/// The next state on the way from one to another.
+fn next_state(from: XenbusState, to: XenbusState) -> XenbusState {
+    match (from, to) {
+        (Initialising, Closed) => Closed,
+        (Initialising, _) => InitWait,
+        (InitWait, Connected) => Connected,
+        (InitWait | Connected, _) => Closing,
+        (Closing, _) => Closed,
+        (Closed, Closing) => Closing,
+        (Closed, _) => InitWait,
+        _ => panic!("Linux's backend is never {from}"),
+    }
+}

@@ -1,0 +1,136 @@
+//! Our frontend and a model of Linux's backend, in any order of steps: they connect, nothing is
+//! released that is still mapped, and a toolstack gets rid of the vif.
+
+mod linux;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use linux::{Disturbance, Goal, Hotplug, Stock};
+use ringway_xenbus::XenbusState;
+
+/// Visits every state that any order of steps can lead to, with the disturbances coming at any
+/// moment in their order, and checks all those in which nobody has anything left to do.
+fn explore(start: Stock, disturbances: &[Disturbance], goal: Goal) {
+    const STATES_MAX: usize = 400_000;
+    let mut seen = HashSet::new();
+    let mut pending = vec![(start, disturbances)];
+    let mut settled = 0;
+    while let Some((world, coming)) = pending.pop() {
+        let mut hasher = DefaultHasher::new();
+        format!("{world:?} {}", coming.len()).hash(&mut hasher);
+        if !seen.insert(hasher.finish()) {
+            continue;
+        }
+        assert!(seen.len() < STATES_MAX, "it may go on for ever: {world:#?}");
+        let steps = world.steps();
+        for step in &steps {
+            let mut next = world.clone();
+            next.step(*step);
+            pending.push((next, coming));
+        }
+        if let Some((first, rest)) = coming.split_first() {
+            let mut next = world.clone();
+            next.disturb(*first);
+            pending.push((next, rest));
+        } else if steps.is_empty() {
+            settled += 1;
+            if let Err(problem) = world.check(goal) {
+                panic!("{problem} after {disturbances:?}: {world:#?}");
+            }
+        }
+    }
+    assert!(settled > 0);
+}
+
+const HOTPLUG: [Hotplug; 2] = [Hotplug::None, Hotplug::Waits];
+
+#[test]
+fn they_connect_whatever_the_order_of_their_steps() {
+    for hotplug in HOTPLUG {
+        explore(Stock::new(hotplug), &[], Goal::Connected);
+    }
+}
+
+#[test]
+fn a_frontend_that_is_killed_restarted_or_reconnected_connects_again() {
+    use Disturbance::{KillFrontend, Reconnect, RestartFrontend};
+    let all = [KillFrontend, RestartFrontend, Reconnect];
+    for hotplug in HOTPLUG {
+        for first in all {
+            explore(Stock::new(hotplug), &[first], Goal::Connected);
+            for second in all {
+                explore(Stock::new(hotplug), &[first, second], Goal::Connected);
+                for third in all {
+                    explore(Stock::new(hotplug), &[first, second, third], Goal::Connected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frontend_that_failed_closes_in_order_and_connects_when_it_is_told_to() {
+    use Disturbance::{Fail, Reconnect};
+    for hotplug in HOTPLUG {
+        explore(Stock::new(hotplug), &[Fail], Goal::Closed);
+        explore(Stock::new(hotplug), &[Reconnect, Fail], Goal::Closed);
+        explore(Stock::new(hotplug), &[Fail, Reconnect], Goal::Connected);
+    }
+}
+
+#[test]
+fn a_vif_is_detached_at_any_moment_and_nothing_stays_of_it() {
+    use Disturbance::{Detach, KillFrontend, Reconnect};
+    for hotplug in HOTPLUG {
+        for history in [&[Detach][..], &[KillFrontend, Detach], &[Detach, KillFrontend]] {
+            explore(Stock::new(hotplug), history, Goal::Gone);
+        }
+        explore(Stock::new(hotplug), &[Reconnect, Detach], Goal::Gone);
+        explore(Stock::new(hotplug), &[Detach, Reconnect], Goal::Gone);
+    }
+}
+
+#[test]
+fn the_keys_are_those_of_a_stock_guest() {
+    let mut world = Stock::new(Hotplug::None);
+    world.settle();
+    assert_eq!(world.check(Goal::Connected), Ok(()));
+    let expected = [
+        ("event-channel-rx", "12"),
+        ("event-channel-tx", "11"),
+        ("feature-gso-tcpv4", "1"),
+        ("feature-gso-tcpv6", "1"),
+        ("feature-ipv6-csum-offload", "1"),
+        ("feature-rx-notify", "1"),
+        ("feature-sg", "1"),
+        ("multi-queue-num-queues", "1"),
+        ("request-rx-copy", "1"),
+        ("rx-ring-ref", "10"),
+        ("tx-ring-ref", "9"),
+    ];
+    assert_eq!(world.frontend_keys(), expected);
+}
+
+#[test]
+fn a_backend_that_knows_of_one_queue_is_told_no_number() {
+    let mut world = Stock::new(Hotplug::None);
+    world.forget_offer("multi-queue-max-queues");
+    world.settle();
+    assert_eq!(world.check(Goal::Connected), Ok(()));
+    assert!(world.frontend_keys().iter().all(|(key, _)| *key != "multi-queue-num-queues"));
+}
+
+#[test]
+fn the_link_is_up_only_when_the_backend_says_that_it_is_connected() {
+    let mut world = Stock::new(Hotplug::Waits);
+    while world.mapped_count() == 0 {
+        let step = world.steps()[0];
+        world.step(step);
+    }
+    // It serves the rings, and does not say so until its script has run.
+    assert_eq!(world.backend(), XenbusState::InitWait);
+    assert!(!world.is_up());
+    world.settle();
+    assert!(world.is_up());
+}
