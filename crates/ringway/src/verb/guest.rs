@@ -19,8 +19,8 @@ use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::cli::number;
-use crate::description::Guest as Description;
-use crate::host::{ProcessRecord, read_description};
+use crate::description::{Guest as Description, Host};
+use crate::host::{ProcessRecord, default_dir, read_description, xen};
 use crate::output::{print, print_json};
 use crate::stop::{Stop, wait_readable};
 use crate::table;
@@ -31,11 +31,45 @@ const EXEC_EXAMPLES: &str = "Examples:
   ringway guest exec b -- iperf3 -s
   ringway guest exec a -- bash";
 
-/// Guests: list them, run commands in them, change their queues.
+/// Guests: list them, run commands in them, change their queues; or be one, on Xen
+///
+/// With --hypervisor xen this domain's own vifs are driven, in the place of the kernel's module
+/// xen-netfront: each becomes a TAP device `eth0`, `eth1`, ... by its handle, until Ctrl-C.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(after_help = "Examples:\n  ringway guest list\n  ringway guest --hypervisor xen")]
 pub(crate) struct Guest {
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
+    #[command(flatten)]
+    here: Here,
+}
+
+/// The frontend of the domain where this runs.
+#[derive(Debug, Args)]
+struct Here {
+    /// Drive the vifs of this domain
+    #[arg(long, value_name = "KIND")]
+    hypervisor: Option<RealHypervisor>,
+    /// Run directory; the default is /run/ringway/default for root
+    #[arg(long, value_name = "DIR", env = "RINGWAY_DIR", requires = "hypervisor")]
+    dir: Option<PathBuf>,
+    /// Threads [default: one a CPU]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024), requires = "hypervisor")]
+    workers: Option<u16>,
+    /// Queues to ask for at most [default: one a CPU]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64), requires = "hypervisor")]
+    queues: Option<u16>,
+    /// What devices are called, before the handle
+    #[arg(long, value_name = "NAME", default_value = "eth")]
+    prefix: String,
+}
+
+/// Where a guest may run that is not of our making.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RealHypervisor {
+    /// Xen
+    Xen,
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,19 +159,20 @@ impl Guest {
     /// What the log calls this process.
     pub(crate) fn process_name(&self) -> String {
         match &self.verb {
-            Verb::Run(args) => format!("guest {}", args.name),
-            Verb::List(_) | Verb::Exec(_) | Verb::Become(_) | Verb::Set(_) => String::new(),
+            Some(Verb::Run(args)) => format!("guest {}", args.name),
+            _ => String::new(),
         }
     }
 }
 
 pub(crate) fn run(args: &Guest) -> Result<ExitCode> {
     match &args.verb {
-        Verb::List(args) => list(args)?,
-        Verb::Exec(args) => return exec(args),
-        Verb::Become(args) => return become_command(args),
-        Verb::Set(args) => set(args)?,
-        Verb::Run(args) => run_one(args)?,
+        None => be_one(&args.here)?,
+        Some(Verb::List(args)) => list(args)?,
+        Some(Verb::Exec(args)) => return exec(args),
+        Some(Verb::Become(args)) => return become_command(args),
+        Some(Verb::Set(args)) => set(args)?,
+        Some(Verb::Run(args)) => run_one(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -268,6 +303,28 @@ fn run_one(args: &RunOne) -> Result<()> {
         others: Interface::default(),
     };
     ringway_frontend::run(hypervisor, store, config, stop)?;
+    Ok(())
+}
+
+/// Drives the vifs of this domain until Ctrl-C.
+fn be_one(args: &Here) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    ringway_sys::process::raise_open_files_limit()?;
+    let domain = xen::Guest::of_this_domain()?;
+    let dir = std::path::absolute(args.dir.clone().unwrap_or_else(default_dir))?;
+    let mut host = Host::empty();
+    host.workers.count = args.workers.map(usize::from);
+    host.guests = vec![domain.description()];
+    let _claim = xen::claim(&dir, &host)?;
+    let config = FrontendConfig {
+        control: RunDir::new(&dir).guest(&domain.name.0),
+        name: domain.name.0,
+        workers: host.guest_workers()?,
+        device_prefix: args.prefix.clone(),
+        interfaces: BTreeMap::new(),
+        others: Interface { queues: args.queues, ..Interface::default() },
+    };
+    ringway_frontend::run(domain.hypervisor, domain.store, config, stop)?;
     Ok(())
 }
 
