@@ -45,13 +45,6 @@ expect() {
     [ "$2" = "$3" ] || fail "$1: expected '$2', found '$3'"
 }
 
-# Fails unless a command succeeds: WHAT COMMAND...
-check() {
-    local what=$1
-    shift
-    "$@" || fail "$what"
-}
-
 # Waits until a command succeeds: SECONDS WHAT COMMAND...
 wait_until() {
     local limit=$1 what=$2 end
@@ -59,7 +52,7 @@ wait_until() {
     end=$((SECONDS + limit))
     until "$@" > /dev/null 2>&1; do
         [ $SECONDS -lt $end ] || fail "$what: not within $limit s"
-        sleep 0.2
+        sleep 0.3
     done
 }
 
@@ -77,10 +70,16 @@ backend_start() {
         modprobe xen-netback max_queues="$queues"
         return
     fi
+    ringway_has run || skip "this ringway run has no --hypervisor"
     ringway run --hypervisor xen --dir "$state/ringway" --max-queues "$queues" \
         2>> "$FOLDER/ringway.log" > "$FOLDER/ringway.out" &
     echo $! > "$state/ringway.pid"
     wait_until 30 "ringway is ready" backend_answers
+}
+
+# Whether a verb of the payload's ringway knows real Xen: VERB
+ringway_has() {
+    ringway "$1" --help 2>&1 | grep -q -- --hypervisor
 }
 
 backend_answers() {
@@ -187,6 +186,13 @@ END
     printf '#!/bin/sh\nexit 0\n' > "$state/hotplug"
     chmod +x "$state/hotplug"
     timeout 120 xl create "$state/$name.cfg" || fail "xl create $name: status $?"
+    guest_renew "$name"
+}
+
+# Learns a guest's domain, which is another one after a reboot or restore: NAME
+guest_renew() {
+    # Each start of xl costs a quarter of a second emulated, so it is not asked again.
+    xl domid "$1" > "$state/$1.id"
 }
 
 guest_mac() {
@@ -224,7 +230,7 @@ guest_is_up() {
 }
 
 guest_id() {
-    xl domid "$1"
+    cat "$state/$1.id"
 }
 
 guest_path() {
@@ -234,6 +240,13 @@ guest_path() {
 # The name of a guest's only vif: NAME
 guest_vif() {
     echo "vif$(guest_id "$1").0"
+}
+
+# Starts a command in a guest and does not wait for it: NAME LOG COMMAND...
+guest_begin() {
+    local name=$1 log=$2
+    shift 2
+    guest "$name" "($*) > $log 2>&1 < /dev/null &"
 }
 
 # Runs a command in a guest, prints what it prints and has its status: NAME COMMAND...
@@ -280,6 +293,11 @@ backend_key() {
     xenstore-read "$(backend_path "$1")/$2" 2> /dev/null
 }
 
+# NAME KEY VALUE
+backend_key_is() {
+    [ "$(backend_key "$1" "$2")" = "$3" ]
+}
+
 backend_path() {
     xenstore-read "$(guest_path "$1")/device/vif/0/backend"
 }
@@ -295,6 +313,14 @@ vif_is_connected() {
 
 vif_wait() {
     wait_until 60 "the vif of $1 is connected" vif_is_connected "$1"
+}
+
+# What the backend has to say against a guest's vif; Linux's puts it below its domain's own path.
+backend_error() {
+    local path
+    path=$(backend_path "$1")
+    xenstore-read "$path/error" 2> /dev/null ||
+        xenstore-read "${path%%/backend/*}/error/${path#/local/domain/*/}/error" 2> /dev/null
 }
 
 # --- traffic -------------------------------------------------------------------------------------
@@ -315,6 +341,41 @@ iperf() {
         > "$state/iperf.json" 2> "$state/iperf.err" ||
         { say "iperf3: $(jq -r '.error // empty' "$state/iperf.json") $(cat "$state/iperf.err")"; return 1; }
     jq '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json"
+}
+
+# Sends bytes from one end to the other and compares what arrived: FROM TO ADDRESS [MIB]
+# FROM and TO are guests, or dom0; ADDRESS is that of TO.
+check_payload() {
+    local from=$1 to=$2 address=$3 mib=${4:-32} sent received listen="TCP-LISTEN:5555,reuseaddr"
+    case $address in *:*) address=[$address] listen="TCP6-LISTEN:5555,reuseaddr" ;; esac
+    at "$to" "socat -u $listen - | sha256sum > /tmp/received.part &&
+        mv /tmp/received.part /tmp/received" begin
+    # The receiver takes a moment to listen, so the sender tries again.
+    sent=$(GUEST_LIMIT=240 at "$from" "head -c ${mib}M /dev/urandom |
+        tee >(sha256sum > /tmp/sent) | socat -u -T 120 - TCP:$address:5555,retry=50,interval=0.2 &&
+        sleep 1 && cat /tmp/sent") || fail "$mib MiB from $from to $to: not sent: $sent"
+    wait_until 60 "$to has all bytes" at "$to" "test -e /tmp/received"
+    received=$(at "$to" "cat /tmp/received; rm /tmp/received")
+    expect "checksum of $mib MiB from $from to $to" "$sent" "$received"
+    say "$mib MiB from $from to $to arrived as they were"
+}
+
+# Runs a command in dom0 or in a guest: PLACE COMMAND [begin]
+at() {
+    if [ "$1" = dom0 ] && [ "${3:-}" = begin ]; then
+        bash -c "$2" > /tmp/begun 2>&1 < /dev/null &
+    elif [ "$1" = dom0 ]; then
+        bash -c "$2"
+    elif [ "${3:-}" = begin ]; then
+        guest_begin "$1" /tmp/begun "$2"
+    else
+        guest "$1" "$2"
+    fi
+}
+
+# A server in a guest for `iperf`, and for other guests: NAME
+iperf_serve() {
+    guest "$1" "iperf3 --server --daemon"
 }
 
 # shellcheck source=/dev/null
