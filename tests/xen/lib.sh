@@ -114,7 +114,6 @@ backend_is_gone() {
 # kernel's backend, frames with ringway's. VIF
 backend_queues() {
     if [ "$BACKEND" = kernel ]; then
-        mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug
         local file
         for file in /sys/kernel/debug/xen-netback/"$1"/io_ring_q*; do
             awk -v queue="${file##*_q}" '/^rsp prod/ { moved = moved " " $3 } END { print queue moved }' "$file"
