@@ -342,21 +342,22 @@ iperf() {
     jq '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json"
 }
 
-# Sends bytes from one end to the other and compares what arrived: FROM TO ADDRESS [MIB]
+# Sends random bytes from one end to the other and compares what arrived: FROM TO ADDRESS [MIB]
 # FROM and TO are guests, or dom0; ADDRESS is that of TO.
 check_payload() {
-    local from=$1 to=$2 address=$3 mib=${4:-32} sent received listen="TCP-LISTEN:5555,reuseaddr"
+    local from=$1 to=$2 address=$3 bytes=$((${4:-32} << 20)) sent received
+    local listen="TCP-LISTEN:5555,reuseaddr"
     case $address in *:*) address=[$address] listen="TCP6-LISTEN:5555,reuseaddr" ;; esac
-    at "$to" "socat -u $listen - | sha256sum > /tmp/received.part &&
-        mv /tmp/received.part /tmp/received" begin
+    sent=$(at "$from" "head -c $bytes /dev/urandom > /tmp/sent && sha256sum < /tmp/sent")
+    at "$to" "socat -u $listen CREATE:/tmp/received.part && mv /tmp/received.part /tmp/received" begin
     # The receiver takes a moment to listen, so the sender tries again.
-    sent=$(GUEST_LIMIT=240 at "$from" "head -c ${mib}M /dev/urandom |
-        tee >(sha256sum > /tmp/sent) | socat -u -T 120 - TCP:$address:5555,retry=50,interval=0.2 &&
-        sleep 1 && cat /tmp/sent") || fail "$mib MiB from $from to $to: not sent: $sent"
+    GUEST_LIMIT=240 at "$from" "timeout 200 socat -u OPEN:/tmp/sent TCP:$address:5555,retry=50,interval=0.2 &&
+        rm /tmp/sent" || fail "$bytes bytes from $from to $to: not sent"
     wait_until 60 "$to has all bytes" at "$to" "test -e /tmp/received"
-    received=$(at "$to" "cat /tmp/received; rm /tmp/received")
-    expect "checksum of $mib MiB from $from to $to" "$sent" "$received"
-    say "$mib MiB from $from to $to arrived as they were"
+    expect "bytes from $from to $to" $bytes "$(at "$to" "wc -c < /tmp/received")"
+    received=$(at "$to" "sha256sum < /tmp/received && rm /tmp/received")
+    expect "checksum of $bytes bytes from $from to $to" "$sent" "$received"
+    say "$bytes bytes from $from to $to arrived as they were"
 }
 
 # Runs a command in dom0 or in a guest: PLACE COMMAND [begin]
