@@ -4,9 +4,11 @@
 //! - `tidy`: style that a program can check: the direction of dependencies, where `unsafe` stands,
 //!   lengths and words.
 //! - `spec`: each rule of the wire has code that keeps it and a test.
-//! - `ci`: all of it and every test, as `make test` runs it.
+//! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
+//! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
 
 mod layers;
+mod race;
 mod run;
 mod spec;
 mod tidy;
@@ -25,6 +27,7 @@ usage: cargo xtask VERB
   tidy   dependencies, unsafety, lengths and words
   spec   every rule in docs/spec/netif.toml has code and a test
   ci     what `make test` runs: tidy, spec, build, every test
+  race   FILE: a table of the lines that tests/xen/scenarios/race.sh has written
 ";
 
 fn main() -> ExitCode {
@@ -46,6 +49,11 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("ci") => ci(root),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
+        Some("race") => {
+            let file = std::env::args().nth(2).context("which file? race FILE")?;
+            print!("{}", race::table(Path::new(&file))?);
+            Ok(())
+        }
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())
@@ -70,6 +78,7 @@ fn ci(root: &Path) -> Result<()> {
     spec(root)?;
     run::build(root)?;
     run::all_tests(root)?;
+    run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -12,6 +12,8 @@ use crate::layers::Metadata;
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
 const SLOW: [&str; 6] = ["ringway", "bench", "lab", "sim", "backend", "frontend"];
+/// The status with which `tests/xen/run` says that this machine cannot boot Xen.
+const CANNOT_BOOT_XEN: i32 = 77;
 
 /// What the workspace is made of.
 pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
@@ -60,6 +62,21 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 /// namespace that they make themselves.
 pub(crate) fn all_tests(root: &Path) -> Result<()> {
     run(root, &["test", "--workspace", "--no-fail-fast"])
+}
+
+/// The scenarios on real Xen that take a few minutes, with the program that `build` has built.
+pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
+    println!("tests/xen/run --set smoke");
+    let mut command = Command::new(root.join("tests/xen/run"));
+    command.current_dir(root).args(["--set", "smoke"]).stderr(Stdio::piped());
+    let output = command.spawn().and_then(Child::wait_with_output).context("tests/xen/run")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    eprint!("{said}");
+    match output.status.code() {
+        Some(0) => Ok(()),
+        Some(CANNOT_BOOT_XEN) => skip("real Xen", said.lines().last().unwrap_or("no reason given")),
+        _ => bail!("tests/xen/run --set smoke failed"),
+    }
 }
 
 fn run(root: &Path, arguments: &[&str]) -> Result<()> {
