@@ -5,7 +5,7 @@
 //! on a list ([`calls`]), and, where the kernel has Landlock, a directory and a few devices
 //! ([`files`]). It cannot get anything back, nor can threads that it starts later.
 //!
-//! A call that is not on the list ends the process with `SIGSYS`: see decision 8 in `docs/adr`.
+//! A call that is not on the list ends the process with `SIGSYS`; `docs/adr` says why.
 //!
 //! Nothing here knows a hypervisor: the list has the ioctls of Xen's devices, which are the only
 //! trace of it. To read first: [`Confinement::apply`], then [`calls`].
