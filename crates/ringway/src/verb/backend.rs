@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ringway_backend::{BackendConfig, Uplink};
+use ringway_backend::{BackendConfig, Service, Uplink};
 use ringway_control::RunDir;
 use ringway_emu::EmuHypervisor;
 use ringway_xenstore::{Client, DomId};
@@ -54,5 +54,6 @@ fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
             mtu: u32::from(uplink.mtu),
         }),
         switch: host.switch_config(hash_seed),
+        service: Service::from_env(),
     })
 }

@@ -12,6 +12,7 @@ mod hostile;
 mod lifetime;
 mod paths;
 mod refusals;
+mod service;
 mod store;
 mod traffic;
 
