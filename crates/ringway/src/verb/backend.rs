@@ -10,6 +10,7 @@ use ringway_control::RunDir;
 use ringway_emu::EmuHypervisor;
 use ringway_xenstore::{Client, DomId};
 
+use crate::confine::confine;
 use crate::description::Host;
 use crate::host::read_description;
 use crate::stop::Stop;
@@ -30,6 +31,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     let hypervisor = EmuHypervisor::connect(dir.path(), DomId(0))
         .context("connect to the broker as domain 0")?;
     let store = Client::connect(&dir.xenstore())?;
+    confine(dir.path())?;
     ringway_backend::run(hypervisor, store, config(&host, dir)?, stop)?;
     Ok(())
 }

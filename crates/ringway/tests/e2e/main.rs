@@ -5,6 +5,7 @@
 //! some measure time.
 
 mod backend;
+mod confinement;
 mod demo;
 mod guests;
 mod host;
