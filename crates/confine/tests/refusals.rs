@@ -123,11 +123,15 @@ fn run_case(case: &str, dir: &Path) {
         other.thread().unpark();
         return other.join().expect("ended");
     }
+    let has_tun = can_open_tun();
     let rules = confine(dir).expect("confined");
     print!("{CONFINED}");
     io::stdout().flush().expect("somebody reads");
     match case {
-        "other files" => other_files(rules),
+        "other files" => {
+            other_files(rules);
+            assert_eq!(can_open_tun(), has_tun, "a device of ours");
+        }
         "waits" => {
             let reader = thread::spawn(|| io::stdin().read(&mut [0]).expect("readable"));
             reader.join().expect("ended");
@@ -154,9 +158,10 @@ fn other_files(rules: FileRules) {
     }
     let program = File::options().write(true).create_new(true).open("/var/ringway-test");
     assert_eq!(program.map(drop).map_err(|e| e.kind()), Err(io::ErrorKind::PermissionDenied));
-    if Path::new("/dev/net/tun").exists() {
-        File::options().read(true).write(true).open("/dev/net/tun").expect("a device of ours");
-    }
+}
+
+fn can_open_tun() -> bool {
+    File::options().read(true).write(true).open("/dev/net/tun").is_ok()
 }
 
 fn ended_by_sigsys(case: &str) -> Result<(), String> {
