@@ -15,10 +15,12 @@ use std::time::Duration;
 use nix::kmod::ModuleInitFlags;
 use nix::sched::CloneFlags;
 use ringway_confine::{BACKEND_DEVICES, Confinement, FileRules};
+use ringway_sys::tun::{QueueMode, TunFile};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketType, netlink, socket};
 use rustix::process::{DumpableBehavior, getppid, set_dumpable_behavior, test_kill_process};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Set for a process that is a case: its name, and the directory that it keeps.
 const CASE: &str = "RINGWAY_CONFINE_CASE";
@@ -109,6 +111,8 @@ fn main() -> ExitCode {
         tally.note(&format!("{case} still work"), ended_well(case));
     }
     tally.note("other files cannot be opened", ended_well("other files"));
+    tally.note("a TAP device can still be made", ended_well("a TAP device"));
+    tally.note("a kernel without Landlock restricts the rest", ended_well("no Landlock"));
     tally.note("no capability but one is left in any thread", is_reduced());
     tally.note("a process with threads is refused", ended_well("too late"));
     tally.close()
@@ -123,14 +127,20 @@ fn run_case(case: &str, dir: &Path) {
         other.thread().unpark();
         return other.join().expect("ended");
     }
-    let has_tun = can_open_tun();
+    let had_tap = case == "a TAP device" && can_make_tap();
+    if case == "no Landlock" {
+        forget_landlock();
+    }
     let rules = confine(dir).expect("confined");
     print!("{CONFINED}");
     io::stdout().flush().expect("somebody reads");
     match case {
-        "other files" => {
-            other_files(rules);
-            assert_eq!(can_open_tun(), has_tun, "a device of ours");
+        "other files" => other_files(rules),
+        "a TAP device" if had_tap => assert!(can_make_tap(), "there was one before"),
+        "a TAP device" => println!("SKIPPED: no TAP device can be made here, confined or not"),
+        "no Landlock" => {
+            assert_eq!(rules, FileRules::Missing);
+            File::open("/etc/passwd").expect("nothing forbids it");
         }
         "waits" => {
             let reader = thread::spawn(|| io::stdin().read(&mut [0]).expect("readable"));
@@ -160,8 +170,18 @@ fn other_files(rules: FileRules) {
     assert_eq!(program.map(drop).map_err(|e| e.kind()), Err(io::ErrorKind::PermissionDenied));
 }
 
-fn can_open_tun() -> bool {
-    File::options().read(true).write(true).open("/dev/net/tun").is_ok()
+fn can_make_tap() -> bool {
+    TunFile::open("ringway%d", QueueMode::Single).is_ok()
+}
+
+/// Makes this kernel one that has no Landlock, as far as this process sees.
+fn forget_landlock() {
+    let rules = [(libc::SYS_landlock_create_ruleset, Vec::new())].into();
+    let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().expect("known");
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, missing, arch).expect("sound");
+    let program: BpfProgram = filter.try_into().expect("it compiles");
+    seccompiler::apply_filter(&program).expect("taken");
 }
 
 fn ended_by_sigsys(case: &str) -> Result<(), String> {
