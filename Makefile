@@ -6,7 +6,7 @@ CARGO ?= cargo
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check build install clean xen-smoke xen-full xen-race
+.PHONY: help demo test bench check build deb install clean xen-smoke xen-full xen-race
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -48,6 +48,11 @@ xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
 build: ## the program, in target/release/ringway
 	scripts/install-packages build
 	$(CARGO) build --release --package ringway
+
+deb: ## the Debian package, in target/debian
+	scripts/install-packages deb
+	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked
+	$(CARGO) xtask deb
 
 install:
 	scripts/install-packages all

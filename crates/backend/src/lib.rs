@@ -9,6 +9,7 @@ mod capture;
 mod config;
 mod control;
 mod served;
+mod service;
 mod uplink;
 
 use std::collections::BTreeMap;
@@ -28,8 +29,10 @@ use ringway_worker::Workers;
 use ringway_xenbus::Vif;
 use ringway_xenstore::Client;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+pub use service::Service;
 
 use crate::served::Served;
+use crate::service::Reports;
 use crate::uplink::UplinkPort;
 
 /// How often load is evened out and the forwarding table is swept.
@@ -50,6 +53,7 @@ struct Backend<H: Hypervisor> {
     ports_free: Vec<PortId>,
     port_next: u16,
     uplink: Option<UplinkPort>,
+    reports: Reports,
 }
 
 /// Serves vifs until `stop` becomes readable.
@@ -75,12 +79,14 @@ pub fn run<H: Hypervisor>(
         ports_free: Vec::new(),
         port_next: 0,
         uplink: None,
+        reports: Reports::new(config.service),
         hypervisor,
         store,
         config,
     };
     backend.attach_uplink()?;
     backend.scan()?;
+    backend.reports.ready();
     backend.serve(&calls, &wake, stop)
 }
 
@@ -114,6 +120,7 @@ impl<H: Hypervisor> Backend<H> {
                 if let Some(moved) = self.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
+                self.tell_service();
             }
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
@@ -131,6 +138,7 @@ impl<H: Hypervisor> Backend<H> {
             let should_stop = !fds[3].revents().is_empty();
             let _ = rustix::io::read(wake, &mut [0; 8]);
             if should_stop {
+                self.reports.stopping();
                 return Ok(());
             }
         }

@@ -345,6 +345,19 @@ impl<P: Port + Send + 'static> Workers<P> {
         self.threads.len()
     }
 
+    /// Whether every worker answers within this time. Each does between two rounds, and those who
+    /// sleep are woken: one that does not answer is stuck or has panicked.
+    pub fn all_answer(&self, timeout: Duration) -> bool {
+        let (reply, answers) = mpsc::channel();
+        for worker in 0..self.threads.len() {
+            self.command(worker, Command::Answer { reply: reply.clone() });
+        }
+        drop(reply);
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        std::iter::from_fn(|| answers.recv_timeout(left()).ok()).count() == self.threads.len()
+    }
+
     /// A queue that failed since the last call. Its port's other queues go on until
     /// [`detach`](Workers::detach).
     pub fn next_event(&mut self) -> Option<PortEvent<P>> {

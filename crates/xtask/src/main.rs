@@ -4,9 +4,11 @@
 //! - `tidy`: style that a program can check: the direction of dependencies, where `unsafe` stands,
 //!   lengths and words.
 //! - `spec`: each rule of the wire has code that keeps it and a test.
+//! - `deb`: the Debian package, and a look at what is in it.
 //! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
 //! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
 
+mod deb;
 mod layers;
 mod race;
 mod run;
@@ -26,6 +28,7 @@ usage: cargo xtask VERB
   check  format, lints, tidy, spec and the fast tests: before each push
   tidy   dependencies, unsafety, lengths and words
   spec   every rule in docs/spec/netif.toml has code and a test
+  deb    the Debian package, made and looked into; needs cargo-deb
   ci     what `make test` runs: tidy, spec, build, every test
   race   FILE: a table of the lines that tests/xen/scenarios/race.sh has written
 ";
@@ -54,6 +57,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
             print!("{}", race::table(Path::new(&file))?);
             Ok(())
         }
+        Some("deb") => deb::make(root),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())
@@ -77,10 +81,19 @@ fn ci(root: &Path) -> Result<()> {
     tidy(root)?;
     spec(root)?;
     run::build(root)?;
+    package(root)?;
     run::all_tests(root)?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())
+}
+
+/// Makes the Debian package where that is possible: `make test` installs no cargo command.
+fn package(root: &Path) -> Result<()> {
+    if run::has_cargo_deb(root) {
+        return deb::make(root);
+    }
+    run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
 }
 
 fn tidy(root: &Path) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The tools that are run, with their output left as it is.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -58,6 +58,22 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     run(root, &["build", "--release", "--package", PROGRAM])
 }
 
+/// Whether Debian packages can be made here.
+pub(crate) fn has_cargo_deb(root: &Path) -> bool {
+    !is_missing(root, "deb")
+}
+
+/// The Debian package of a program that is built; its path.
+pub(crate) fn package(root: &Path) -> Result<PathBuf> {
+    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", PROGRAM];
+    println!("cargo {}", arguments.join(" "));
+    let output = cargo(root, &arguments).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "cargo deb failed");
+    let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
+    let path = printed.lines().next_back().context("cargo deb names no package")?;
+    Ok(root.join(path))
+}
+
 /// Every test of the workspace, those that need namespaces among them: as root, or in a user
 /// namespace that they make themselves.
 pub(crate) fn all_tests(root: &Path) -> Result<()> {
@@ -94,7 +110,7 @@ fn is_missing(root: &Path, tool: &str) -> bool {
     !status.is_ok_and(|status| status.success())
 }
 
-fn skip(what: &str, why: &str) -> Result<()> {
+pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
     println!("SKIPPED: {what}: {why}");
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! some measure time.
 
 mod backend;
+mod confinement;
 mod demo;
 mod discovered;
 mod guests;
@@ -13,6 +14,7 @@ mod hostile;
 mod lifetime;
 mod paths;
 mod refusals;
+mod service;
 mod store;
 mod traffic;
 

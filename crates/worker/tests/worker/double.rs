@@ -184,6 +184,13 @@ impl Peer {
         self.0.ring();
     }
 
+    /// Holds the port's worker up at its next look, which is now, until the result is dropped.
+    pub(crate) fn hold_up(&self) -> MutexGuard<'_, Far> {
+        let far = self.far();
+        self.0.ring();
+        far
+    }
+
     /// Waits until the far side is as wanted, and fails the test if that never happens.
     pub(crate) fn wait_until(&self, what: &str, wanted: impl Fn(&Far) -> bool) {
         let (far, timeout) = self
