@@ -42,8 +42,8 @@ misbehave "no queues" multi-queue-num-queues=0 $rings
 
 # A connected guest that changes its keys gains nothing, and goes on if the backend does.
 path=$(guest_path good)/device/vif/0
-check_ping 10.77.0.3
+check_ping dom0 10.77.0.3
 xenstore-write "$path/tx-ring-ref" 4294967295 "$path/event-channel-tx" x "$path/feature-sg" ''
-check_ping 10.77.0.3
+check_ping dom0 10.77.0.3
 guest_destroy good
 guest_destroy bad

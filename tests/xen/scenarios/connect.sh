@@ -51,6 +51,6 @@ for queues in 1 2 4; do
     expect "queues of eth0" $queues "$(guest a 'ls -d /sys/class/net/eth0/queues/tx-* | wc -l')"
     expect "queues of the backend" $queues "$(backend_queues "$(guest_vif a)" | wc -l)"
     wait_until 20 "the hotplug script is done" backend_key_is a hotplug-status connected
-    check_ping 10.77.0.2
+    check_ping dom0 10.77.0.2
     guest_destroy a
 done

@@ -5,7 +5,7 @@ bridge_create
 backend_start 4
 guest_start a queues=4
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 iperf_serve a
 vif=$(guest_vif a)
 

@@ -6,7 +6,7 @@ bridge_create
 backend_start 2
 guest_start a queues=2
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 iperf_serve a
 vif=$(guest_vif a)
 boots=$(guest a cat /proc/sys/kernel/random/boot_id)
@@ -21,7 +21,7 @@ expect "the frontend's state while nobody serves it" 4 "$(frontend_key a state)"
 backend_start 2
 wait_until 30 "$vif is on the bridge again" test -e "/sys/class/net/$vif/master"
 say "serves again"
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 wait $client || fail "the TCP connection did not survive: $(jq -r .error "$FOLDER/iperf.json")"
 # Seconds in which nothing moved.
 measure silent_seconds "$(jq '[.intervals[].sum.bits_per_second | select(. == 0)] | length' "$FOLDER/iperf.json")"

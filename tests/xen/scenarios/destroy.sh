@@ -5,7 +5,7 @@ bridge_create
 backend_start 2
 guest_start a queues=2
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 iperf_serve a
 vif=$(guest_vif a) path=$(backend_path a)
 iperf3 --client 10.77.0.2 --time 60 > /dev/null 2>&1 &
@@ -18,4 +18,4 @@ measure destroy_seconds $((EPOCHSECONDS - start))
 kill $!
 guest_start b host=3
 vif_wait b
-check_ping 10.77.0.3
+check_ping dom0 10.77.0.3

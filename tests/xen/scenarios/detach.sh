@@ -5,7 +5,7 @@ bridge_create
 backend_start 2
 guest_start a queues=2
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 vif=$(guest_vif a)
 
 say "detach"
@@ -18,7 +18,7 @@ timeout 60 xl network-attach a "mac=$(guest_mac 2)" bridge=br0 || fail "xl netwo
 wait_until 60 "eth0 is there" guest a 'test -e /sys/class/net/eth0'
 guest a 'ip address add 10.77.0.2/24 dev eth0 && ip link set eth0 up'
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 
 say "reboot"
 before=$(guest_id a)
@@ -29,7 +29,7 @@ is_another_domain() {
 wait_until 120 "the guest is another domain" is_another_domain
 guest_wait a
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 
 say "save"
 boot=$(guest a cat /proc/sys/kernel/random/boot_id)
@@ -39,6 +39,6 @@ timeout 200 xl restore "$state/a.save" || fail "xl restore: status $?"
 rm "$state/a.save"
 guest_renew a
 vif_wait a
-check_ping 10.77.0.2
+check_ping dom0 10.77.0.2
 expect "the guest has not rebooted" "$boot" "$(guest a cat /proc/sys/kernel/random/boot_id)"
 check_payload dom0 a 10.77.0.2 8

@@ -20,9 +20,8 @@ guest driver 'cat /var/log/xen/* /tmp/ringway.log' > "$FOLDER/driver.log" || tru
 guest_wait a
 vif_wait a
 expect "the backend's domain" "$(guest_id driver)" "$(frontend_key a backend-id)"
-wait_until 60 "the guest answers" guest driver ping -c 1 -W 2 10.77.0.2
-guest driver ping -q -c 5 -i 0.2 -W 5 10.77.0.2 || fail "pings were lost"
-guest driver ping -q -c 3 -i 0.2 -W 5 fd77::2 || fail "IPv6 pings were lost"
+check_ping driver 10.77.0.2
+check_ping driver fd77::2
 iperf_serve a
 measure driver_to_guest_bits_per_s "$(guest driver iperf3 --client 10.77.0.2 -t 4 --json |
     jq '.end.sum_received.bits_per_second | round')"

@@ -14,8 +14,8 @@ guest a 'ip address replace 10.77.0.2/24 dev eth0 && ip address replace fd77::2/
     ip link set eth0 up'
 vif_wait a
 expect "queues" 2 "$(frontend_key a multi-queue-num-queues)"
-check_ping 10.77.0.2
-check_ping fd77::2
+check_ping dom0 10.77.0.2
+check_ping dom0 fd77::2
 iperf_serve a
 measure dom0_to_guest_bits_per_s "$(iperf 10.77.0.2 -t 4)"
 measure guest_to_dom0_bits_per_s "$(iperf 10.77.0.2 -t 4 -R)"

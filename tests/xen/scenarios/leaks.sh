@@ -20,7 +20,7 @@ census() {
 come_and_go() {
     guest_start a queues=2
     vif_wait a
-    check_ping 10.77.0.2 2
+    check_ping dom0 10.77.0.2
     guest_destroy a
 }
 

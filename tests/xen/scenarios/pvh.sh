@@ -7,8 +7,8 @@ guest_start a type=pvh queues=2
 vif_wait a
 expect "type of the guest" pvh "$(xl list -l a | jq -r '.[0].config.c_info.type')"
 expect "queues" 2 "$(frontend_key a multi-queue-num-queues)"
-check_ping 10.77.0.2
-check_ping fd77::2
+check_ping dom0 10.77.0.2
+check_ping dom0 fd77::2
 iperf_serve a
 measure dom0_to_guest_bits_per_s "$(iperf 10.77.0.2 -t 4)"
 measure guest_to_dom0_bits_per_s "$(iperf 10.77.0.2 -t 4 -R)"

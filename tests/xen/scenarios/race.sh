@@ -65,7 +65,7 @@ for ((round = 1; round <= rounds; round++)); do
             backend_start "$queues"
             guest_start a queues=$queues vcpus=2
             vif_wait a
-            check_ping 10.77.0.2
+            check_ping dom0 10.77.0.2
             iperf_serve a
             guest_begin a /tmp/sockperf sockperf server
             measure_all

@@ -6,9 +6,8 @@ backend_start 2
 
 # Traffic between a and b.
 converse() {
-    guest a "ping -c 1 -W 20 10.77.0.3 > /dev/null; ping -q -c 5 -i 0.2 -W 5 10.77.0.3" ||
-        fail "pings from guest to guest were lost"
-    guest b "ping -q -c 3 -i 0.2 -W 5 fd77::2" || fail "IPv6 from guest to guest was lost"
+    check_ping a 10.77.0.3
+    check_ping b fd77::2
     iperf_serve b
     measure "$1_bits_per_s" "$(guest a iperf3 --client 10.77.0.3 -t 4 --json |
         jq '.end.sum_received.bits_per_second | round')"
