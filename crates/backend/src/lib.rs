@@ -159,9 +159,10 @@ impl<H: Hypervisor> Backend<H> {
         while let Some(event) = self.store.next_watch()? {
             if event.token == ROOT_TOKEN {
                 match Vif::from_backend_path(&event.path) {
-                    // Our own writes come back as well; only these two are the toolstack's word.
+                    // Our own writes come back as well; only these are the toolstack's word.
                     Some(vif) if self.vifs.contains_key(&vif) => {
-                        if event.path == vif.backend_dir() || event.path == vif.online() {
+                        let is_theirs = [vif.backend_dir(), vif.online(), vif.hotplug_status()];
+                        if is_theirs.contains(&event.path) {
                             self.look_at(vif)?;
                         }
                     }

@@ -11,7 +11,7 @@ use ringway_switch::PortId;
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::backend::{Action, Handshake, Input};
-use ringway_xenbus::{EventPorts, Features, FrontendConfig, Offer, QueueConfig, Vif};
+use ringway_xenbus::{EventPorts, Features, FrontendConfig, Hotplug, Offer, QueueConfig, Vif};
 use ringway_xenstore::device;
 
 use crate::Backend;
@@ -57,7 +57,8 @@ impl<H: Hypervisor> Backend<H> {
         let keys = device::read_keys(&mut self.store, &vif.backend_dir())?;
         match (keys, self.vifs.contains_key(&vif)) {
             (Some(keys), true) if !keys.is_online() => self.feed(vif, Input::Offline),
-            (Some(_), true) | (None, false) => Ok(()),
+            (Some(keys), true) => self.feed(vif, Input::Hotplug(Hotplug::read(&keys))),
+            (None, false) => Ok(()),
             (None, true) => self.feed(vif, Input::Gone),
             // Not written to the end yet, or on its way out: there is nothing to serve.
             (Some(keys), false) if !keys.is_online() => Ok(()),
@@ -94,7 +95,7 @@ impl<H: Hypervisor> Backend<H> {
         };
         self.store.watch(&vif.frontend_state(), &vif.backend_dir())?;
         let served = Served {
-            handshake: Handshake::new(offer),
+            handshake: Handshake::new(offer, Hotplug::read(keys)),
             port,
             offer,
             mac: mac.map(|mac| mac.to_string()),
@@ -183,6 +184,9 @@ impl<H: Hypervisor> Backend<H> {
                 return Ok(Some(Input::Attached(attached)));
             }
             Action::Detach => self.detach(vif),
+            Action::AwaitHotplug => {
+                tracing::info!(vif = vif_name(vif), "served; waits for the hotplug script");
+            }
             Action::ReportError(reason) => self.report(vif, &reason)?,
             Action::ClearError => self.clear_error(vif)?,
             Action::Finished => self.finish(vif)?,
