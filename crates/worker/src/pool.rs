@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attached::Attached;
 use crate::capture::Capture;
+use crate::credit::Credit;
 use crate::directory::{Directory, Forwarding, QueueAddress, SlotId};
 use crate::gauge::Gauge;
 use crate::idle::Polling;
@@ -35,6 +36,8 @@ pub(crate) enum Command<P> {
     Detach { id: SlotId, reply: Sender<Option<Box<Attached<P>>>> },
     /// Copy frames of a queue for someone who watches, in place of who did before.
     Capture { id: SlotId, capture: Arc<Capture> },
+    /// Limit how much enters by a queue, or no longer.
+    Limit { id: SlotId, credit: Option<Arc<Credit>> },
     /// Answer, when all before is done.
     Answer { reply: Sender<()> },
     /// End.
@@ -259,6 +262,15 @@ impl<P: Port + Send + 'static> Workers<P> {
             found = true;
         }
         found
+    }
+
+    /// Limits how much enters by all queues of a port together, from now on; `None` ends that. It
+    /// stays with the queues until they are detached.
+    pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
+        for placed in self.placed.iter().filter(|placed| placed.port == port) {
+            let (id, credit) = (placed.address.slot, credit.cloned());
+            self.command(placed.address.worker, Command::Limit { id, credit });
+        }
     }
 
     /// Evens out the load since the last call, by at most one move. A no-op unless the policy is
