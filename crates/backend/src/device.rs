@@ -9,7 +9,7 @@ use std::io;
 use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_net::{Link, LinkSetting, Netlink};
 use ringway_tap::{Lifetime, Tap};
-use ringway_xenbus::{Keys, Vif};
+use ringway_xenbus::{Hotplug, Keys, Vif};
 
 use crate::uplink::GSO_MAX;
 
@@ -32,8 +32,8 @@ pub(crate) fn vif_name(vif: Vif) -> String {
 }
 
 impl VifDevice {
-    /// Makes the device that the toolstack wants, if it wants one. `owner` tells the devices of this
-    /// backend from those of others, and stays the same when it is started again.
+    /// Makes the device that the toolstack wants, if it wants one. `owner` tells the devices of
+    /// this backend from those of others, and stays the same when it is started again.
     pub(crate) fn make(
         vif: Vif,
         keys: &Keys,
@@ -45,7 +45,14 @@ impl VifDevice {
         let mtu = keys.mtu_wanted().map_err(io::Error::other)?;
         let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
         let tap = match (keys.script(), keys.bridge()) {
-            (Some(_), _) => lasting(&name, &note(owner, vif), queues, mtu)?,
+            (Some(_), _) => {
+                let (tap, origin) = lasting(&name, &note(owner, vif), queues, mtu)?;
+                if origin == Origin::New && Hotplug::read(keys) == Hotplug::Connected {
+                    // The toolstack does not run it twice, and nobody else knows what it did.
+                    tracing::warn!(name, "a new network device, for which no script is run");
+                }
+                tap
+            }
             (None, Some(bridge)) => bridged(&vif_name(vif), bridge, queues, mtu)?,
             (None, None) => return Ok(None),
         };
@@ -62,7 +69,12 @@ impl VifDevice {
 
 /// A device that waits for a script: not up, on no bridge. One that an earlier process of ours has
 /// left is taken as it is.
-fn lasting(name: &str, note: &str, queues: u16, mtu: Option<LinkSetting<'_>>) -> io::Result<Tap> {
+fn lasting(
+    name: &str,
+    note: &str,
+    queues: u16,
+    mtu: Option<LinkSetting<'_>>,
+) -> io::Result<(Tap, Origin)> {
     let mut net = Netlink::open()?;
     let found = match net.link(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -83,7 +95,14 @@ fn lasting(name: &str, note: &str, queues: u16, mtu: Option<LinkSetting<'_>>) ->
     let settings = [LinkSetting::Alias(note), GSO_MAX].into_iter().chain(address).chain(mtu);
     net.set(name, &settings.collect::<Vec<_>>())?;
     tap.set_lifetime(Lifetime::Persistent)?;
-    Ok(tap)
+    Ok((tap, if found.is_some() { Origin::TakenOver } else { Origin::New }))
+}
+
+/// Where a device is from.
+#[derive(PartialEq, Eq)]
+enum Origin {
+    New,
+    TakenOver,
 }
 
 /// A device on a bridge, as long as this process is there.

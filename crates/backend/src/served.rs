@@ -12,7 +12,8 @@ use ringway_tap::{Side, VifOrTap};
 use ringway_worker::{Attachment, Credit, Forwarding};
 use ringway_xenbus::backend::{Action, Handshake, Input};
 use ringway_xenbus::{
-    EventPorts, Features, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Rate, Vif, XenbusState,
+    BadKeys, EventPorts, Features, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Rate, Vif,
+    XenbusState,
 };
 use ringway_xenstore::device;
 
@@ -27,8 +28,8 @@ pub(crate) struct Served {
     pub(crate) mac: Option<String>,
     /// If it does not stand on the switch.
     pub(crate) device: Option<VifDevice>,
-    /// What the guest may transmit.
-    rate: Option<Rate>,
+    /// What the guest may transmit, as the toolstack has it.
+    rate: Result<Option<Rate>, BadKeys>,
     /// Why it is closed, if it is.
     pub(crate) error: Option<String>,
     /// While queues are attached.
@@ -80,10 +81,11 @@ impl<H: Hypervisor> Backend<H> {
 
     /// The toolstack, or a script of its, has changed keys of a vif that is in our care.
     fn changed(&mut self, vif: Vif, keys: &Keys) -> io::Result<()> {
+        let own = self.vifs.get(&vif).map(|served| served.handshake.state());
+        let is_asked = keys.state() == XenbusState::Closing && own != Some(XenbusState::Closing);
         self.set_rate(vif, keys);
         self.feed(vif, Input::Hotplug(Hotplug::read(keys)))?;
-        let own = self.vifs.get(&vif).map(|served| served.handshake.state());
-        if keys.state() == XenbusState::Closing && own.is_some_and(|own| own != keys.state()) {
+        if is_asked {
             self.feed(vif, Input::AskedToClose)?;
         }
         Ok(())
@@ -111,7 +113,7 @@ impl<H: Hypervisor> Backend<H> {
             offer,
             mac: mac.map(|mac| mac.to_string()),
             device: vif_device,
-            rate: None,
+            rate: Ok(None),
             error: None,
             connection: None,
             log: LogAllowance::new(Instant::now()),
@@ -157,22 +159,25 @@ impl<H: Hypervisor> Backend<H> {
     /// none, as for Linux' backend.
     fn set_rate(&mut self, vif: Vif, keys: &Keys) {
         let Some(served) = self.vifs.get_mut(&vif) else { return };
-        let rate = keys.rate().unwrap_or_else(|bad| {
-            if served.may_log().is_some() {
-                tracing::warn!(vif = vif_name(vif), "{bad}: transmits without a limit");
-            }
-            None
-        });
-        if std::mem::replace(&mut served.rate, rate) != rate {
-            tracing::info!(vif = vif_name(vif), ?rate, "rate of what the guest transmits");
-            self.apply_rate(vif);
+        let rate = keys.rate();
+        if served.rate == rate {
+            return;
         }
+        match &rate {
+            Ok(rate) => {
+                tracing::info!(vif = vif_name(vif), ?rate, "limit of what the guest transmits");
+            }
+            Err(bad) => tracing::warn!(vif = vif_name(vif), "{bad}: transmits without a limit"),
+        }
+        served.rate = rate;
+        self.apply_rate(vif);
     }
 
     fn apply_rate(&self, vif: Vif) {
         let Some(served) = self.vifs.get(&vif) else { return };
         let Some(connection) = &served.connection else { return };
-        let credit = served.rate.map(|Rate { bytes, interval_us }| {
+        let rate = served.rate.clone().unwrap_or(None);
+        let credit = rate.map(|Rate { bytes, interval_us }| {
             Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
         });
         self.workers.limit(connection.port, credit.as_ref());

@@ -72,8 +72,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
-    /// Turns slots into packets, frames and copies, up to the room in `into`, the bytes of a call,
-    /// the buffers in the pool, or the first fault. What was planned before a fault is still served.
+    /// Turns slots into packets, frames and copies, up to the room in `into`, the bytes of a
+    /// call, the buffers in the pool, or the first fault. What was planned before a fault is
+    /// still served.
     fn plan_packets(
         &mut self,
         taken: usize,

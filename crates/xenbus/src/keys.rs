@@ -307,3 +307,47 @@ impl KeyChange {
         KeyChange::number(key, u8::from(is_set))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(key: &str, value: &str) -> Keys {
+        Keys::new("/local/domain/0/backend/vif/1/0", [(key.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn a_device_has_a_name_that_linux_takes_as_it_is() {
+        for name in ["vif1.0", "a", "fifteen-bytes-x", "\u{e9}t\u{e9}"] {
+            assert_eq!(keys(VIFNAME, name).device_name(), Ok(Some(name)));
+        }
+        assert_eq!(keys(VIFNAME, "").device_name(), Ok(None));
+        assert_eq!(keys(STATE, "1").device_name(), Ok(None));
+        for bad in [
+            "sixteen-bytes-xx",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "a\tb",
+            "a\n",
+            "a:1",
+            "tap%d",
+            "a\0b",
+            "\x1b[2J",
+        ] {
+            let error = keys(VIFNAME, bad).device_name().expect_err(bad).to_string();
+            assert!(error.contains("/1/0/vifname") && !error.contains(char::is_control), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_mtu_that_is_absent_is_nobodys_wish() {
+        assert_eq!(keys(STATE, "1").mtu_wanted(), Ok(None));
+        assert_eq!(keys(STATE, "1").mtu(), Ok(1500));
+        assert_eq!(keys(MTU, "9000").mtu_wanted(), Ok(Some(9000)));
+        for bad in ["", "67", "65536", "-1", "1500 ", "jumbo"] {
+            assert!(keys(MTU, bad).mtu_wanted().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -10,8 +10,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Reads `bytes,microseconds`. `Some(None)` is no limit, which a 0 in either place means; `None`
-    /// is no rate at all.
+    /// Reads `bytes,microseconds`. `Some(None)` is no limit, which a 0 in either place means;
+    /// `None` is no rate at all.
     ///
     /// Linux takes 0 microseconds for no limit, too. Of 0 bytes it lets nothing through, which is
     /// nobody's wish for a vif, and no toolstack writes it.

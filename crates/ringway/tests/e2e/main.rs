@@ -13,6 +13,7 @@ mod lifetime;
 mod paths;
 mod refusals;
 mod store;
+mod toolstack;
 mod traffic;
 
 use std::io::Write;
