@@ -30,6 +30,8 @@ pub(crate) struct Served {
     pub(crate) device: Option<VifDevice>,
     /// What the guest may transmit, as the toolstack has it.
     rate: Result<Option<Rate>, BadKeys>,
+    /// The same as a budget. It outlives connections, or each would bring a new one.
+    credit: Option<Arc<Credit>>,
     /// Why it is closed, if it is.
     pub(crate) error: Option<String>,
     /// While queues are attached.
@@ -114,6 +116,7 @@ impl<H: Hypervisor> Backend<H> {
             mac: mac.map(|mac| mac.to_string()),
             device: vif_device,
             rate: Ok(None),
+            credit: None,
             error: None,
             connection: None,
             log: LogAllowance::new(Instant::now()),
@@ -163,6 +166,10 @@ impl<H: Hypervisor> Backend<H> {
         if served.rate == rate {
             return;
         }
+        let limit = rate.as_ref().ok().copied().flatten();
+        served.credit = limit.map(|Rate { bytes, interval_us }| {
+            Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
+        });
         match &rate {
             Ok(rate) => {
                 tracing::info!(vif = vif_name(vif), ?rate, "limit of what the guest transmits");
@@ -170,17 +177,9 @@ impl<H: Hypervisor> Backend<H> {
             Err(bad) => tracing::warn!(vif = vif_name(vif), "{bad}: transmits without a limit"),
         }
         served.rate = rate;
-        self.apply_rate(vif);
-    }
-
-    fn apply_rate(&self, vif: Vif) {
-        let Some(served) = self.vifs.get(&vif) else { return };
-        let Some(connection) = &served.connection else { return };
-        let rate = served.rate.clone().unwrap_or(None);
-        let credit = rate.map(|Rate { bytes, interval_us }| {
-            Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
-        });
-        self.workers.limit(connection.port, credit.as_ref());
+        if let Some(connection) = &served.connection {
+            self.workers.limit(connection.port, served.credit.as_ref());
+        }
     }
 
     pub(crate) fn frontend_changed(&mut self, vif: Vif) -> io::Result<()> {
@@ -307,15 +306,15 @@ impl<H: Hypervisor> Backend<H> {
             None => Forwarding::Switch(Arc::clone(&self.switch)),
             Some(device_port) => Forwarding::Patch(device_port),
         };
-        let attached = self.workers.attach(port, &forwarding, attachments);
         let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        let credit = served.credit.as_ref();
+        let attached = self.workers.attach_limited(port, &forwarding, credit, attachments);
         let caps = features.caps.and(self.config.offloads);
         served.connection = Some(Connection { port, device_port, queues: counters, caps });
         if let Err(error) = attached {
             self.detach(vif);
             return Err(error);
         }
-        self.apply_rate(vif);
         if let Some(LeftOut(left_out)) = self.may_log(vif) {
             tracing::info!(vif = vif_name(vif), queues = count, left_out, "connected");
         }

@@ -177,6 +177,21 @@ impl<P: Port + Send + 'static> Workers<P> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<P>>,
     ) -> io::Result<()> {
+        self.attach_limited(port, forwarding, None, queues)
+    }
+
+    /// The same, with a limit of what enters from the first frame on; see
+    /// [`limit`](Workers::limit).
+    ///
+    /// # Errors
+    /// As [`attach`](Workers::attach).
+    pub fn attach_limited(
+        &mut self,
+        port: PortId,
+        forwarding: &Forwarding,
+        credit: Option<&Arc<Credit>>,
+        queues: Vec<Attachment<P>>,
+    ) -> io::Result<()> {
         if self.placed.iter().any(|placed| placed.port == port) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -199,20 +214,19 @@ impl<P: Port + Send + 'static> Workers<P> {
             self.placed.push(Placed { port, queue: index, address, load_before: 0 });
             let forwarding = forwarding.clone();
             let Attachment { port: queue, counters, flood } = queue;
-            attached.push((
-                worker,
-                Box::new(Attached::new(
-                    id,
-                    port,
-                    index,
-                    queue,
-                    forwarding,
-                    flood,
-                    counters,
-                    gauge,
-                    Instant::now(),
-                )),
+            let mut queue = Box::new(Attached::new(
+                id,
+                port,
+                index,
+                queue,
+                forwarding,
+                flood,
+                counters,
+                gauge,
+                Instant::now(),
             ));
+            queue.limit(credit.cloned());
+            attached.push((worker, queue));
         }
         let workers: BTreeSet<usize> = attached.iter().map(|(worker, _)| *worker).collect();
         for (worker, attached) in attached {
