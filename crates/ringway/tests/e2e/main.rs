@@ -16,6 +16,7 @@ mod paths;
 mod refusals;
 mod service;
 mod store;
+mod toolstack;
 mod traffic;
 
 use std::io::Write;
