@@ -1,6 +1,6 @@
 # Absurd keys from a guest: its vif is closed with a reason, xl does not hang, and others are served.
 # sets: full
-# limit: 900
+# limit: 1500
 bridge_create
 backend_start 4
 guest_start bad vif=no netfront=no

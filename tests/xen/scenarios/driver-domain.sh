@@ -1,6 +1,6 @@
 # The backend runs in an ordinary guest, for whose vifs `xl devd` does what xl does in dom0.
 # sets: full
-# limit: 700
+# limit: 1200
 programs=no
 [ "$BACKEND" = kernel ] || programs=yes
 guest_start driver role=backend vif=no memory=512 vcpus=2 programs=$programs
