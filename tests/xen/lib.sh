@@ -146,7 +146,7 @@ guest_start() {
 # Makes a guest: NAME [KEY=VALUE]... with these keys
 #   type=pv|pvh   host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
-#   bridge=NAME (default br0; none: a vif that is on no bridge)   memory=MIB
+#   vif=no (none at all)   bridge=NAME (default br0; none: on no bridge)   memory=MIB
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
     local name=$1 word
@@ -173,8 +173,8 @@ name = "$name"
 type = "$type"
 kernel = "$guest_images/vmlinux"
 ramdisk = "$(guest_ramdisk "$role" "$programs")"
-extra = "console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role rig.host=$host \
-rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu}"
+extra = "console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
+rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
 memory = $memory
 vcpus = ${vcpus:-$queues}
 vif = [$([ "$vif" = no ] || echo "\"$line\"")]
@@ -220,7 +220,7 @@ guest_ramdisk() {
 
 # Waits until a guest's agent runs and its network is configured: NAME
 guest_wait() {
-    wait_until 180 "guest $1 is up" guest_is_up "$1"
+    wait_until 300 "guest $1 is up" guest_is_up "$1"
     say "guest $1 is up"
 }
 

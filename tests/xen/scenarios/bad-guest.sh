@@ -1,6 +1,6 @@
 # Absurd keys from a guest: its vif is closed with a reason, xl does not hang, and others are served.
 # sets: full
-# limit: 900
+# limit: 1500
 bridge_create
 backend_start 4
 guest_start bad vif=no netfront=no
@@ -34,7 +34,7 @@ rings="tx-ring-ref=8 rx-ring-ref=9 event-channel-tx=7 event-channel-rx=8"
 misbehave "grants that are none" tx-ring-ref=999999 rx-ring-ref=999998 event-channel-tx=7 \
     event-channel-rx=8
 misbehave "no rings at all"
-misbehave "words for numbers" tx-ring-ref=many rx-ring-ref=-1 event-channel-tx=7 event-channel-rx=8
+misbehave "words for numbers" tx-ring-ref=many rx-ring-ref=99999999999 event-channel-tx=7 event-channel-rx=8
 # shellcheck disable=SC2086
 misbehave "too many queues" multi-queue-num-queues=1000 $rings
 # shellcheck disable=SC2086

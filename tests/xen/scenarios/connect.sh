@@ -1,6 +1,6 @@
 # A PV guest with 4 vCPUs connects over 1, 2 and 4 queues, with exactly the keys of netif.h.
 # sets: smoke full
-# limit: 500
+# limit: 900
 bridge_create
 backend_start 4
 

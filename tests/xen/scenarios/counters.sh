@@ -1,6 +1,6 @@
 # Under many flows, every queue's rings move at the backend and its interrupts at the guest.
 # sets: full
-# limit: 400
+# limit: 600
 bridge_create
 backend_start 4
 guest_start a queues=4

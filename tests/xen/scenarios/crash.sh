@@ -1,6 +1,6 @@
 # The backend dies under TCP and is started again; the guest's connection goes on, untouched.
 # sets: full
-# limit: 400
+# limit: 600
 only_with ringway
 bridge_create
 backend_start 2

@@ -1,6 +1,6 @@
 # A guest is destroyed in the middle of traffic; nothing of it stays, and the next one is served.
 # sets: smoke full
-# limit: 300
+# limit: 600
 bridge_create
 backend_start 2
 guest_start a queues=2

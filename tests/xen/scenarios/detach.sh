@@ -1,6 +1,6 @@
 # A vif is taken from a live guest and given back; the guest reboots; it is saved and restored.
 # sets: full
-# limit: 900
+# limit: 1500
 bridge_create
 backend_start 2
 guest_start a queues=2

@@ -1,9 +1,11 @@
 # The backend runs in an ordinary guest, for whose vifs `xl devd` does what xl does in dom0.
 # sets: full
-# limit: 700
+# limit: 1200
 programs=no
 [ "$BACKEND" = kernel ] || programs=yes
 guest_start driver role=backend vif=no memory=512 vcpus=2 programs=$programs
+# Its logs are out of dom0's reach once it is gone.
+trap 'guest driver "tail -n 500 /var/log/xen/* /tmp/ringway.log" > "$FOLDER/driver.log" || true' EXIT
 guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up &&
     ip address add 10.77.0.1/24 dev br0 && ip address add fd77::1/64 dev br0 nodad'
 if [ "$BACKEND" = kernel ]; then
@@ -15,8 +17,6 @@ else
 fi
 guest driver xl devd
 guest_create a queues=2 backend=driver
-# Its own log is out of dom0's reach once a scenario has ended.
-guest driver 'cat /var/log/xen/* /tmp/ringway.log' > "$FOLDER/driver.log" || true
 guest_wait a
 vif_wait a
 expect "the backend's domain" "$(guest_id driver)" "$(frontend_key a backend-id)"

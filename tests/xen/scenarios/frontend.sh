@@ -1,6 +1,6 @@
 # ringway's own frontend in a guest without the kernel's, against the chosen backend.
 # sets: full
-# limit: 500
+# limit: 900
 bridge_create
 backend_start 2
 guest_start a queues=2 vcpus=2 memory=384 role=guest netfront=no programs=yes

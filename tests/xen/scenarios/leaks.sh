@@ -1,6 +1,6 @@
 # Ten guests come and go; grants, event channels, devices, XenStore and files are as before.
 # sets: full
-# limit: 1200
+# limit: 3000
 bridge_create
 backend_start 2
 

@@ -1,6 +1,6 @@
 # A PV guest answers pings over IPv4 and IPv6, small ones and fragmented ones.
 # sets: smoke full
-# limit: 150
+# limit: 400
 bridge_create
 backend_start
 guest_start a

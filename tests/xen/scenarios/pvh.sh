@@ -1,6 +1,6 @@
 # A PVH guest, whose pages are translated by hardware, over two queues.
 # sets: full
-# limit: 600
+# limit: 900
 bridge_create
 backend_start 2
 guest_start a type=pvh queues=2

@@ -1,7 +1,7 @@
 # The kernel's backend and ringway in turns: same boot, guest and bridge. `cargo xtask race` shows it.
 # sets: race
 # limit: 7200
-rounds=${RACE_ROUNDS:-5}
+rounds=${ROUNDS:?}
 seconds=3
 racers=(kernel ringway)
 # With the kernel's alone, it only fills one side of the table.

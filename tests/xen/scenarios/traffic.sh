@@ -1,6 +1,6 @@
 # TCP both ways, and 32 MiB each way that arrive as they were sent; over IPv6 as well.
 # sets: smoke full
-# limit: 400
+# limit: 900
 bridge_create
 backend_start 2
 guest_start a queues=2

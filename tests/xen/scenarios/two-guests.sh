@@ -1,6 +1,6 @@
 # Two guests talk to each other: over a bridge, and with ringway over its own switch.
 # sets: full
-# limit: 600
+# limit: 1200
 bridge_create
 backend_start 2
 
