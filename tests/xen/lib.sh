@@ -146,7 +146,7 @@ guest_start() {
 # Makes a guest: NAME [KEY=VALUE]... with these keys
 #   type=pv|pvh   host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
-#   vif=no (none at all)   bridge=NAME (default br0; none: on no bridge)   memory=MIB
+#   vif=no (none at all)   bridge=NAME (default br0; none: on ringway's own switch)   memory=MIB
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
     local name=$1 word
@@ -165,7 +165,7 @@ guest_create() {
     local line
     line=mac=$(guest_mac "$host")
     [ "$bridge" = none ] || line+=,bridge=$bridge
-    [ "$bridge" != none ] || line+=,script=$state/hotplug
+    [ "$bridge" != none ] || line+=,script=/payload/vif-ringway
     [ -z "$backend" ] || line+=,backend=$backend
     [ -z "$mtu" ] || line+=,mtu=$mtu
     cat > "$state/$name.cfg" <<END
@@ -181,9 +181,6 @@ vif = [$([ "$vif" = no ] || echo "\"$line\"")]
 driver_domain = $([ "$role" = backend ] && echo 1 || echo 0)
 on_crash = "destroy"
 END
-    # A vif without a bridge has nothing to be plugged into.
-    printf '#!/bin/sh\nexit 0\n' > "$state/hotplug"
-    chmod +x "$state/hotplug"
     timeout 120 xl create "$state/$name.cfg" || fail "xl create $name: status $?"
     guest_renew "$name"
 }

@@ -64,6 +64,9 @@ const ERROR_MAX: usize = 300;
 /// bits.
 const MTU_MAX: u16 = u16::MAX - 14;
 
+/// The hotplug script that is ours, by the last part of its path.
+const SWITCH_SCRIPT: &str = "vif-ringway";
+
 /// Bytes of an interface's name that Linux has room for (`IFNAMSIZ`, less the 0 at its end).
 const INTERFACE_NAME_MAX: usize = 15;
 
@@ -198,7 +201,13 @@ impl Keys {
     /// The hotplug script that the toolstack runs for the vif's network device, if there is one.
     /// Then the toolstack, and not the backend, decides where that device belongs.
     pub fn script(&self) -> Option<&str> {
-        self.text(SCRIPT).filter(|script| !script.is_empty())
+        self.text(SCRIPT).filter(|script| !script.is_empty() && !self.is_for_switch())
+    }
+
+    /// Whether the vif is to be on ringway's own switch, which a toolstack says by naming our
+    /// script: it has no other word for it.
+    fn is_for_switch(&self) -> bool {
+        self.text(SCRIPT).is_some_and(|script| script.rsplit('/').next() == Some(SWITCH_SCRIPT))
     }
 
     /// The name that the toolstack wants the vif's network device to have (`vifname`), if it does
@@ -232,9 +241,10 @@ impl Keys {
         Ok(self.text(RATE).map(parse).transpose()?.flatten())
     }
 
-    /// The Linux bridge that the vif is to be attached to, if the toolstack has named one.
+    /// The Linux bridge that the vif is to be attached to, if the toolstack has named one. What is
+    /// named beside our own script is libxl's default.
     pub fn bridge(&self) -> Option<&str> {
-        self.text(BRIDGE).filter(|bridge| !bridge.is_empty())
+        self.text(BRIDGE).filter(|bridge| !bridge.is_empty() && !self.is_for_switch())
     }
 
     /// The most queues that the toolstack wants a backend to offer for this vif, if it has a wish
@@ -351,6 +361,21 @@ mod tests {
         ] {
             let error = keys(VIFNAME, bad).device_name().expect_err(bad).to_string();
             assert!(error.contains("/1/0/vifname") && !error.contains(char::is_control), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_vif_with_our_own_script_is_on_no_bridge_and_waits_for_no_script() {
+        let both = |script: &str| {
+            let own = |text: &str| text.to_owned();
+            Keys::new("/b", [(own(SCRIPT), own(script)), (own(BRIDGE), own("xenbr0"))])
+        };
+        for script in ["vif-ringway", "/etc/xen/scripts/vif-ringway"] {
+            assert_eq!((both(script).script(), both(script).bridge()), (None, None));
+        }
+        for script in ["/etc/xen/scripts/vif-bridge", "/etc/not-vif-ringway"] {
+            let keys = both(script);
+            assert_eq!((keys.script(), keys.bridge()), (Some(script), Some("xenbr0")));
         }
     }
 

@@ -4,13 +4,18 @@
 bridge_create
 backend_start 2
 
-# What dom0 and the backend hold, a line `NAME COUNT` each.
-census() {
+# Grants that are in use, in all of Xen.
+grants() {
     xl dmesg --clear > /dev/null
     xl debug-keys g
     sleep 1
-    # A line per active grant or mapping begins with its reference in brackets.
-    echo "grants $(xl dmesg | grep -cE '^\(XEN\) *\[ *(0x)?[0-9a-f]+\]')"
+    # A line for each begins with its reference in brackets.
+    xl dmesg | grep -cE '^\(XEN\) *\[ *(0x)?[0-9a-f]+\]' || true
+}
+
+# What dom0 and the backend hold, a line `NAME COUNT` each.
+census() {
+    echo "grants $(grants)"
     echo "event_channels $(lsevtchn 0 | wc -l)"
     echo "net_devices $(find /sys/class/net -type l | wc -l)"
     echo "xenstore_nodes $(xenstore-ls -f | wc -l)"
@@ -20,6 +25,8 @@ census() {
 come_and_go() {
     guest_start a queues=2
     vif_wait a
+    # So that none later on means none.
+    [ "$(grants)" -ge 4 ] || fail "the rings of two queues are mapped, yet no grant is in use"
     check_ping dom0 10.77.0.2
     guest_destroy a
 }
