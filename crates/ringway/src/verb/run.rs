@@ -71,6 +71,6 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
         HypervisorKind::Emulated => {
             Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
         }
-        HypervisorKind::Xen => xen::serve(&host, &dir, show, &stop),
+        HypervisorKind::Xen => xen::serve(host, &dir, show, &stop),
     }
 }
