@@ -6,10 +6,15 @@
 //!
 //! Read first: `studies/transmit.toml`, then [`study::Study`] and [`record::Run`].
 
+pub mod analysis;
+pub mod assert;
+pub mod compare;
 pub mod metric;
 pub mod placement;
 pub mod plan;
+pub mod prometheus;
 pub mod record;
 pub mod stats;
 pub mod study;
+pub mod table;
 pub mod value;
