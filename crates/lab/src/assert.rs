@@ -248,9 +248,7 @@ fn is_certain(sides: [(&Side, &[f64]); 2]) -> bool {
         | [(_, values), (Side { term: Term::Number(_), .. }, [number])] => {
             student_interval(values).is_some_and(|interval| !interval.has(*number))
         }
-        [(_, left), (_, right)] => {
-            welch(left, right).is_some_and(|test| !test.difference.has(0.0))
-        }
+        [(_, left), (_, right)] => welch(left, right).is_some_and(|test| !test.difference.has(0.0)),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod placement;
 pub mod plan;
 pub mod prometheus;
 pub mod record;
+pub mod report;
 pub mod stats;
 pub mod study;
 pub mod table;
