@@ -297,7 +297,7 @@ mod tests {
     fn ticks_are_round_and_leave_room() {
         assert_eq!(scale(9.4), (2.0, 10.0));
         assert_eq!(scale(0.107), (0.025, 0.125));
-        assert_eq!(scale(0.0), (0.25, 1.25));
+        assert_eq!(scale(0.0), (0.2, 1.0));
         for top in [0.003, 0.9, 1.0, 4.7, 99.0, 61_234.0] {
             let (step, end) = scale(top);
             assert!(end >= top && end / step <= 10.5, "{top}: {step} {end}");
