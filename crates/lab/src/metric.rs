@@ -90,8 +90,10 @@ pub fn number(value: f64) -> String {
         format!("{value:.0}")
     } else if size >= 9.995 {
         format!("{value:.1}")
-    } else if size >= 0.1 || value == 0.0 {
+    } else if size >= 0.9995 || value == 0.0 {
         format!("{value:.2}")
+    } else if size >= 0.099_95 {
+        format!("{value:.3}")
     } else {
         format!("{value:.4}")
     };
@@ -124,6 +126,7 @@ mod tests {
     fn numbers_have_three_digits_and_groups() {
         assert_eq!(number(9.4), "9.40");
         assert_eq!(number(0.01234), "0.0123");
+        assert_eq!(number(0.939_41), "0.939");
         assert_eq!(number(12.345), "12.3");
         assert_eq!(number(1234.5), "1234");
         assert_eq!(number(60_000.0), "60\u{202f}000");

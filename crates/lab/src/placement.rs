@@ -199,6 +199,21 @@ mod tests {
     }
 
     #[test]
+    fn random_placement_splits_as_chance_does() {
+        let mut counts = std::collections::BTreeMap::new();
+        for seed in 0..40 {
+            for repeat in 0..100 {
+                let parts = split_of(&Placement::Random.queues(4, 4, repeat, seed));
+                *counts.entry(parts).or_insert(0.0) += 1.0 / 4_000.0;
+            }
+        }
+        for split in splits(4, 4) {
+            let share = counts.get(&split.parts).copied().unwrap_or(0.0);
+            assert!((share - split.probability).abs() < 0.03, "{split:?}: {share}");
+        }
+    }
+
+    #[test]
     fn ports_put_streams_where_they_are_wanted() {
         let template = FlowTuple {
             src: "10.0.0.1:0".parse().unwrap(),

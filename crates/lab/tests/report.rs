@@ -87,7 +87,7 @@ fn the_verdict_says_what_the_machine_cannot_show() {
     let many = Analysis::of(&records).verdict;
     assert!(!many.contains("fewer than"), "{many}");
     assert!(many.contains("8 queues against 1, with a single stream: no difference"), "{many}");
-    assert!(many.contains("4 queues against 1, with 8 streams: throughput is higher"), "{many}");
+    assert!(many.contains("4 queues against 1, with 8 streams: throughput is 3."), "{many}");
     assert!(many.contains("times what veth + bridge does there"), "{many}");
 }
 
@@ -122,7 +122,7 @@ fn a_study_goes_on_where_it_stopped() {
 
 #[test]
 fn repeats_stop_when_the_mean_is_known_well_enough() {
-    let mut study = short("placement", 5);
+    let mut study = short("placement", 10);
     study.load.max_repeats = 60;
     let (_temporary, _, records) = reported(&study, 2);
     let count = |name: &str| {
@@ -130,8 +130,8 @@ fn repeats_stop_when_the_mean_is_known_well_enough() {
         records.runs.iter().filter(is_it).count()
     };
     // Streams that are spread evenly have the noise of the model only, 2 %; others the splits too.
-    assert_eq!(count("ideal"), 5);
-    assert!(count("random") > 8 && count("random") <= 60, "{}", count("random"));
+    assert_eq!(count("ideal"), 10);
+    assert!(count("random") > 15 && count("random") <= 60, "{}", count("random"));
     for cell in Analysis::of(&records).cells {
         let summary = cell.values["throughput-bps"];
         assert!(summary.precision().expect("many runs") <= 0.05, "{}", cell.label);

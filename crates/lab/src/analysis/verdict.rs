@@ -97,9 +97,8 @@ fn comparison(row: &ComparisonRow) -> Option<String> {
             ratio_interval(found)
         ),
         Some(_) => format!(
-            "{title}: {} is {} by a factor of {}{}",
+            "{title}: {} is {} times as high{}",
             metric.title,
-            if found.value > 1.0 { "higher" } else { "lower" },
             number(found.value),
             ratio_interval(found)
         ),

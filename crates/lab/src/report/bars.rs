@@ -16,13 +16,13 @@ const LABEL_WIDTH_MIN: f64 = 26.0;
 
 pub(super) fn draw(chart: &Chart, form: Form) -> Markup {
     let frame = Frame::of(chart, form, &[]);
-    let count = float(chart.series.len());
-    let width = (frame.place_width() * FILLED / count).min(WIDTH_MAX);
+    let width = (frame.place_width() * FILLED / float(chart.crowd())).min(WIDTH_MAX);
     let inside = html! {
         @for (index, series) in chart.series.iter().enumerate() {
-            @let shift = (float(index) - count / 2.0) * width;
             @for (place, point) in series.points.iter().enumerate() {
                 @if let Some(point) = point {
+                    @let (rank, count) = chart.rank(index, place);
+                    @let shift = (float(rank) - float(count) / 2.0) * width;
                     g {
                         (hint(&format!(
                             "{}, {}: {}, {} runs", series.name, chart.places[place].name,

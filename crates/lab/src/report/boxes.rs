@@ -14,13 +14,13 @@ const WIDTH_MAX: f64 = 70.0;
 
 pub(super) fn draw(chart: &Chart, form: Form) -> Markup {
     let frame = Frame::of(chart, form, &[]);
-    let count = float(chart.series.len());
-    let width = (frame.place_width() * FILLED / count).min(WIDTH_MAX);
+    let width = (frame.place_width() * FILLED / float(chart.crowd())).min(WIDTH_MAX);
     let inside = html! {
         @for (index, series) in chart.series.iter().enumerate() {
-            @let shift = (float(index) - (count - 1.0) / 2.0) * width;
             @for (place, point) in series.points.iter().enumerate() {
                 @if let Some(point) = point {
+                    @let (rank, count) = chart.rank(index, place);
+                    @let shift = (float(rank) - (float(count) - 1.0) / 2.0) * width;
                     g {
                         (hint(&format!(
                             "{}, {}: median {}, {} runs", series.name, chart.places[place].name,

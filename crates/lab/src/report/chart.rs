@@ -38,6 +38,8 @@ pub(super) struct Place {
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) style: Style,
+    /// Whether a legend has to name it, because its place does not.
+    pub(super) is_in_legend: bool,
     /// One for each place.
     pub(super) points: Vec<Option<Point>>,
 }
@@ -89,6 +91,7 @@ impl Chart {
             None => self.series.push(Series {
                 name: "ringway".to_owned(),
                 style: Style::only(),
+                is_in_legend: true,
                 points: along(Subject::Ringway, &figure.filter),
             }),
             Some(axis) => {
@@ -96,29 +99,48 @@ impl Chart {
                     self.series.push(Series {
                         name: series_name(axis, value),
                         style: Style::of_value(axis, value, index),
+                        is_in_legend: true,
                         points: along(Subject::Ringway, &figure.filter.with(axis, value.clone())),
                     });
                 }
             }
         }
         for (index, &subject) in study.baselines.iter().enumerate() {
-            let is_apart = |axis: &String| study.baseline_axes.contains(axis);
             let style = Style::of_baseline(index);
-            match figure.lines.as_ref().filter(|axis| is_apart(axis)) {
-                // A baseline that has such lines of its own would double the figure: the first
-                // value stands for it.
-                Some(axis) => {
-                    let Some(value) = axis_values(study, axis).into_iter().next() else { continue };
-                    let name = format!("{}, {}", subject.title(), series_name(axis, &value));
-                    let points = along(subject, &figure.filter.with(axis, value));
-                    self.series.push(Series { name, style, points });
-                }
-                None => {
-                    let points = along(subject, &figure.filter);
-                    self.series.push(Series { name: subject.title().to_owned(), style, points });
-                }
+            let title = subject.title();
+            let has = |axis: &String| study.baseline_axes.contains(axis);
+            if figure.kind != FigureKind::Lines && !has(&figure.x) {
+                // It is the same whatever the place, so it gets a place of its own.
+                let cell = study.projected(&figure.filter, subject);
+                self.push_apart(title, style, point(subject, &cell));
+                continue;
             }
+            // Lines of its own for each value would double the figure: the first stands for it.
+            let value = figure
+                .lines
+                .as_ref()
+                .filter(|axis| has(axis))
+                .and_then(|axis| Some((axis, axis_values(study, axis).into_iter().next()?)));
+            let (name, cell) = match value {
+                Some((axis, value)) => (
+                    format!("{title}, {}", series_name(axis, &value)),
+                    figure.filter.with(axis, value),
+                ),
+                None => (title.to_owned(), figure.filter.clone()),
+            };
+            let points = along(subject, &cell);
+            self.series.push(Series { name, style, is_in_legend: true, points });
         }
+    }
+
+    /// Adds a place that has a single point.
+    fn push_apart(&mut self, name: &str, style: Style, point: Option<Point>) {
+        let Some(point) = point else { return };
+        self.series.iter_mut().for_each(|series| series.points.push(None));
+        let mut points: Vec<Option<Point>> = self.places.iter().map(|_| None).collect();
+        points.push(Some(point));
+        self.places.push(Place { name: name.to_owned(), probability: None });
+        self.series.push(Series { name: name.to_owned(), style, is_in_legend: false, points });
     }
 
     /// A place for each split, and a series for each value of the axis.
@@ -150,12 +172,25 @@ impl Chart {
             let points = self.places.iter().map(at).collect();
             let name = value.to_string();
             let style = Style::of_value(&figure.x, value, index);
-            self.series.push(Series { name, style, points });
+            self.series.push(Series { name, style, is_in_legend: true, points });
         }
         if unknown > 0 {
             self.notes
                 .push(format!("left out: {unknown} runs whose streams' queues are not known"));
         }
+    }
+
+    /// Where a series stands among those at a place, from 0, and how many there are.
+    pub(super) fn rank(&self, series: usize, place: usize) -> (usize, usize) {
+        let is_there = |series: &&Series| series.points[place].is_some();
+        let before = self.series[..series].iter().filter(is_there).count();
+        (before, self.series.iter().filter(is_there).count())
+    }
+
+    /// The most series at any place.
+    pub(super) fn crowd(&self) -> usize {
+        let places = 0..self.places.len();
+        places.map(|place| self.rank(0, place).1).max().unwrap_or(1).max(1)
     }
 
     /// The largest number that is drawn.

@@ -62,7 +62,7 @@ impl Frame {
         let right = width - 14.0;
         let title = wrapped(&chart.title, width - 16.0, 8.3);
         let legend = legend(chart, extra, width - 16.0);
-        let top = 14.0 + 21.0 * float(title.len()) + 20.0 * float(legend.len()) + 24.0;
+        let top = 14.0 + 21.0 * float(title.len()) + 20.0 * float(legend.len()) + 32.0;
         let bottom = top + plot_height;
         let place = (right - left) / float(chart.places.len().max(1));
         let x_names: Vec<Vec<String>> =
@@ -133,7 +133,7 @@ impl Frame {
                     }
                 }
                 (self.draw_legend())
-                text x="8" y=(px(self.top - 10.0)) font-size="12" fill=(MUTED) {
+                text x="8" y=(px(self.top - 17.0)) font-size="12" fill=(MUTED) {
                     (y_title(chart))
                 }
                 (self.draw_axes(chart))
@@ -245,7 +245,8 @@ fn y_title(chart: &Chart) -> String {
 }
 
 fn legend(chart: &Chart, extra: &[&str], width: f64) -> Vec<LegendLine> {
-    let series = chart.series.iter().map(|series| (series.name.clone(), Some(series.style)));
+    let named = chart.series.iter().filter(|series| series.is_in_legend);
+    let series = named.map(|series| (series.name.clone(), Some(series.style)));
     let extra = extra.iter().map(|name| ((*name).to_owned(), None));
     let entries: Vec<(String, Option<Style>)> = series.chain(extra).collect();
     if entries.len() < 2 {

@@ -9,6 +9,7 @@ use super::frame::Form;
 use super::{charts, draw};
 use crate::analysis::Analysis;
 use crate::record::{Host, Records};
+use crate::study::FigureKind;
 
 const STYLE: &str = include_str!("page.css");
 /// Commands that are shown; the records have all.
@@ -85,9 +86,18 @@ fn facts(records: &Records, analysis: &Analysis) -> Markup {
             (fact("Not measured", &format!("{} cells", analysis.missing.len())))
             (fact("Each run", &format!("{} s after {} s", load.seconds, load.warmup_seconds)))
             (fact("CPUs", &records.host.cpus.to_string()))
-            (fact("First run", first.unwrap_or("–")))
-            (fact("Last run", last.unwrap_or("–")))
+            (fact("First run", &minute(first)))
+            (fact("Last run", &minute(last)))
         }
+    }
+}
+
+/// A time of the records to the minute, which is as much as anybody compares.
+fn minute(time: Option<&str>) -> String {
+    let Some(time) = time else { return "–".to_owned() };
+    match (time.get(..10), time.get(11..16)) {
+        (Some(day), Some(minute)) => format!("{day} {minute} UTC"),
+        _ => time.to_owned(),
     }
 }
 
@@ -104,14 +114,20 @@ fn figure(chart: &Chart) -> Markup {
         figure id={ "figure-" (chart.id) } {
             div.wide { (draw(chart, Form::Wide)) }
             div.narrow { (draw(chart, Form::Narrow)) }
-            figcaption { "The data of this figure, in " (unit(chart)) ":" }
+            figcaption { (caption(chart)) }
             (tables::of_chart(chart))
         }
     }
 }
 
-fn unit(chart: &Chart) -> &'static str {
-    if chart.metric.unit.is_empty() { "its own unit" } else { chart.metric.unit }
+fn caption(chart: &Chart) -> String {
+    let what = match chart.kind {
+        FigureKind::Lines | FigureKind::Bars => "mean ± standard deviation",
+        FigureKind::Boxes | FigureKind::Placement => "summary of the runs",
+    };
+    let unit = chart.metric.unit;
+    let unit = if unit.is_empty() { String::new() } else { format!(" in {unit}") };
+    format!("The data of this figure{unit}: {what}. Everything else is under “Every cell”.")
 }
 
 fn machine(host: &Host) -> Markup {

@@ -79,5 +79,5 @@ fn draw_means(chart: &Chart, frame: &Frame) -> Markup {
 
 /// As in `56.3 %`.
 pub(super) fn percent(part: f64) -> String {
-    format!("{:.1} %", part * 100.0)
+    format!("{:.1} %", (part * 1_000.0).round() / 10.0)
 }

@@ -11,17 +11,53 @@ use crate::report::splits::percent;
 use crate::stats::{Interval, Method, Summary, float};
 use crate::study::{FigureKind, Subject};
 
-/// The data of a figure.
+/// The data of a figure: means with deviations side by side, or all about each box.
 pub(super) fn of_chart(chart: &Chart) -> Markup {
+    match chart.kind {
+        FigureKind::Lines | FigureKind::Bars => means(chart),
+        FigureKind::Boxes | FigureKind::Placement => summaries(chart),
+    }
+}
+
+fn means(chart: &Chart) -> Markup {
     let metric = chart.metric;
-    let is_split = chart.kind == FigureKind::Placement;
     html! {
-        div.scroll.tabled {
+        div.scroll {
             table {
                 tr {
-                    th { (metric::capitalised(chart.x_title.split(',').next().unwrap_or_default())) }
+                    th { (place_title(chart)) }
+                    @for series in &chart.series { th.n { (series.name) } }
+                }
+                @for (index, place) in chart.places.iter().enumerate() {
+                    tr {
+                        td { (place.name) }
+                        @for series in &chart.series {
+                            td.n {
+                                @if let Some(point) = &series.points[index] {
+                                    (metric.number(point.summary.mean))
+                                    @if let Some(sd) = point.summary.sd {
+                                        " " span.aside { "± " (metric.number(sd)) }
+                                    }
+                                } @else { "–" }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn summaries(chart: &Chart) -> Markup {
+    let is_split = chart.kind == FigureKind::Placement;
+    let has_series = chart.series.iter().filter(|series| series.is_in_legend).count() > 1;
+    html! {
+        div.scroll {
+            table {
+                tr {
+                    th { (place_title(chart)) }
                     @if is_split { th.n { "By chance" } }
-                    th { "Series" }
+                    @if has_series { th { "Series" } }
                     (summary_head())
                 }
                 @for (index, place) in chart.places.iter().enumerate() {
@@ -32,8 +68,8 @@ pub(super) fn of_chart(chart: &Chart) -> Markup {
                                 @if let Some(probability) = place.probability {
                                     td.n { (percent(probability)) }
                                 }
-                                td { (series.name) }
-                                (summary_cells(metric, &point.summary))
+                                @if has_series { td { (series.name) } }
+                                (summary_cells(chart.metric, &point.summary))
                             }
                         }
                     }
@@ -41,6 +77,10 @@ pub(super) fn of_chart(chart: &Chart) -> Markup {
             }
         }
     }
+}
+
+fn place_title(chart: &Chart) -> String {
+    metric::capitalised(chart.x_title.split(',').next().unwrap_or_default())
 }
 
 fn summary_head() -> Markup {
