@@ -68,6 +68,15 @@ impl Metric {
         number(value / self.scale)
     }
 
+    /// A deviation or an end of an interval, with as many decimals as the value it is of.
+    pub fn number_beside(&self, value: f64, of: f64) -> String {
+        let shown = self.number(of);
+        let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let value = value / self.scale;
+        // Without decimals, groups of digits matter.
+        if decimals == 0 { grouped(value) } else { format!("{value:.decimals$}") }
+    }
+
     /// A value with its unit.
     pub fn show(&self, value: f64) -> String {
         format!("{} {}", self.number(value), self.unit).trim_end().to_owned()
@@ -97,9 +106,14 @@ pub fn number(value: f64) -> String {
     } else {
         format!("{value:.4}")
     };
+    if text.contains('.') { text } else { grouped(value) }
+}
+
+/// Without decimals, and with a space that does not break every three digits of long numbers.
+fn grouped(value: f64) -> String {
+    let text = format!("{value:.0}");
     let digits = text.trim_start_matches('-');
-    // A space that does not break, every three digits.
-    if text.contains('.') || digits.len() < 5 {
+    if digits.len() < 5 {
         return text;
     }
     let mut grouped = String::new();
@@ -132,6 +146,9 @@ mod tests {
         assert_eq!(number(60_000.0), "60\u{202f}000");
         assert_eq!(number(-1_234_567.0), "-1\u{202f}234\u{202f}567");
         assert_eq!(number(f64::NAN), "–");
+        let throughput = find("throughput-bps").unwrap();
+        assert_eq!(throughput.number_beside(0.0379e9, 1.88e9), "0.04");
+        assert_eq!(throughput.number_beside(2.4e9, 1234e9), "2");
         assert_eq!(find("throughput-bps").unwrap().show(9.4e9), "9.40 Gbit/s");
     }
 }

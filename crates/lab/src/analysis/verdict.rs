@@ -91,10 +91,11 @@ fn comparison(row: &ComparisonRow) -> Option<String> {
             ));
         }
         Some(interval) if interval.has(1.0) => format!(
-            "{title}: no difference in {} can be told (ratio {}{})",
+            "{title}: no difference in {} can be told (ratio {}, {} to {})",
             metric.title,
             number(found.value),
-            ratio_interval(found)
+            number(interval.low),
+            number(interval.high)
         ),
         Some(_) => format!(
             "{title}: {} is {} times as high{}",

@@ -60,7 +60,7 @@ impl Frame {
         let (step, y_max) = scale(chart.top());
         let left = 20.0 + 7.2 * float(tick_text(y_max, step).len().max(2));
         let right = width - 14.0;
-        let title = wrapped(&chart.title, width - 16.0, 8.3);
+        let title = wrapped(&chart.title, width - 16.0, 9.6);
         let legend = legend(chart, extra, width - 16.0);
         let top = 14.0 + 21.0 * float(title.len()) + 20.0 * float(legend.len()) + 32.0;
         let bottom = top + plot_height;

@@ -36,7 +36,7 @@ fn means(chart: &Chart) -> Markup {
                                 @if let Some(point) = &series.points[index] {
                                     (metric.number(point.summary.mean))
                                     @if let Some(sd) = point.summary.sd {
-                                        " " span.aside { "± " (metric.number(sd)) }
+                                        " " span.aside { "± " (metric.number_beside(sd, point.summary.mean)) }
                                     }
                                 } @else { "–" }
                             }
@@ -90,11 +90,11 @@ fn summary_head() -> Markup {
 }
 
 fn summary_cells(metric: &Metric, summary: &Summary) -> Markup {
-    let sd = summary.sd.map_or_else(|| "–".to_owned(), |sd| metric.number(sd));
+    let sd = summary.sd.map(|sd| metric.number_beside(sd, summary.mean));
     html! {
         td.n { (summary.count) }
         td.n { (metric.number(summary.mean)) }
-        td.n { (sd) }
+        td.n { (sd.unwrap_or_else(|| "–".to_owned())) }
         td.n { (metric.number(summary.median)) }
         td.n { (interval(metric, summary)) }
     }
@@ -104,7 +104,10 @@ fn interval(metric: &Metric, summary: &Summary) -> String {
     let mark = if summary.method == Method::Bootstrap { " b" } else { "" };
     summary.interval.map_or_else(
         || "–".to_owned(),
-        |Interval { low, high }| format!("{} – {}{mark}", metric.number(low), metric.number(high)),
+        |Interval { low, high }| {
+            let [low, high] = [low, high].map(|end| metric.number_beside(end, summary.mean));
+            format!("{low} – {high}{mark}")
+        },
     )
 }
 
@@ -217,15 +220,13 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
                     th { "Cell" } th { "Subject" } th { "Metric" } (summary_head()) th { "Warnings" }
                 }
                 @for cell in &analysis.cells {
-                    @for (index, (name, summary)) in cell.values.iter().enumerate() {
-                        @if let Some(metric) = metric::find(name) {
-                            tr {
-                                td { @if index == 0 { (cell.label) } }
-                                td { @if index == 0 { (cell.subject.title()) } }
-                                td { (metric.axis_title()) }
-                                (summary_cells(metric, summary))
-                                td.warn { @if index == 0 { (warnings(cell)) } }
-                            }
+                    @for (index, (metric, summary)) in shown(records, cell).iter().enumerate() {
+                        tr {
+                            td { @if index == 0 { (cell.label) } }
+                            td { @if index == 0 { (cell.subject.title()) } }
+                            td { (metric.axis_title()) }
+                            (summary_cells(metric, summary))
+                            td.warn { @if index == 0 { (warnings(cell)) } }
                         }
                     }
                 }
@@ -238,6 +239,17 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
             }
         }
     }
+}
+
+/// The metrics that the study is about; the others are in the summary.
+fn shown<'a>(records: &Records, cell: &'a CellSummary) -> Vec<(&'static Metric, &'a Summary)> {
+    let study = &records.study;
+    let mut about = vec![study.load.metric.as_str()];
+    about.extend(study.figure.iter().map(|figure| figure.metric.as_str()));
+    about.extend(study.published.iter().map(|published| published.metric.as_str()));
+    about.extend(study.comparison.iter().map(|comparison| comparison.metric.as_str()));
+    let values = cell.values.iter().filter(|(name, _)| about.contains(&name.as_str()));
+    values.filter_map(|(name, summary)| Some((metric::find(name)?, summary))).collect()
 }
 
 fn warnings(cell: &CellSummary) -> String {
