@@ -110,9 +110,9 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Warning::FewCpus { wanted, has } => {
-                write!(f, "too few CPUs: it keeps about {wanted} busy, there are {has}")
+                write!(f, "too few CPUs (about {wanted} wanted, {has} here)")
             }
-            Warning::FewRuns { count } => write!(f, "too few runs: {count}"),
+            Warning::FewRuns { count } => write!(f, "too few runs ({count})"),
             Warning::Bimodal { low, high, metric } => {
                 let show = |value| metric::find(metric).map_or_else(String::new, |m| m.show(value));
                 write!(f, "bimodal: around {} or around {}", show(*low), show(*high))

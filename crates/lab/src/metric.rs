@@ -73,6 +73,9 @@ impl Metric {
         let shown = self.number(of);
         let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
         let value = value / self.scale;
+        if value != 0.0 && value.abs() < 0.5 * 0.1_f64.powf(crate::stats::float(decimals)) {
+            return number(value);
+        }
         // Without decimals, groups of digits matter.
         if decimals == 0 { grouped(value) } else { format!("{value:.decimals$}") }
     }
@@ -148,6 +151,7 @@ mod tests {
         assert_eq!(number(f64::NAN), "–");
         let throughput = find("throughput-bps").unwrap();
         assert_eq!(throughput.number_beside(0.0379e9, 1.88e9), "0.04");
+        assert_eq!(throughput.number_beside(0.0019e9, 1.88e9), "0.0019");
         assert_eq!(throughput.number_beside(2.4e9, 1234e9), "2");
         assert_eq!(find("throughput-bps").unwrap().show(9.4e9), "9.40 Gbit/s");
     }

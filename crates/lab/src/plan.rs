@@ -126,3 +126,32 @@ fn primary_values(study: &Study, runs: &[&Run]) -> Vec<f64> {
 fn runs_of<'a>(runs: &'a [Run], subject: Subject, cell: &Cell) -> Vec<&'a Run> {
     runs.iter().filter(|run| run.subject == subject && run.cell == *cell).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::shipped;
+
+    #[test]
+    fn a_cell_that_is_given_up_is_not_asked_for_again() {
+        let study = shipped("transmit").expect("it is shipped");
+        let mut plan = Plan::new(&study, 5.0, 1);
+        let first = plan.next(&[]).expect("nothing is done");
+        assert_eq!(first, plan.next(&[]).expect("nothing is done"), "a seed repeats it");
+        assert_ne!(Some(&first), Plan::new(&study, 5.0, 2).next(&[]).as_ref());
+        let before = plan.progress(&[]);
+        assert_eq!((before.done, before.left), (0, 240));
+        assert!((before.seconds_left - 240.0 * 65.0).abs() < 1e-6);
+        plan.give_up(first.subject, &first.cell);
+        let next = plan.next(&[]).expect("there are others");
+        assert_ne!((next.subject, &next.cell), (first.subject, &first.cell));
+        assert_eq!(plan.progress(&[]).left, 230);
+    }
+
+    #[test]
+    fn a_mean_is_precise_when_its_interval_is_narrow() {
+        assert!(is_precise(&[100.0, 101.0, 99.0, 100.0], 0.02));
+        assert!(!is_precise(&[100.0, 140.0, 60.0, 100.0], 0.05));
+        assert!(!is_precise(&[100.0], 0.5), "one value has no interval");
+    }
+}

@@ -373,7 +373,20 @@ impl Study {
         study.load.warmup_seconds = self.quick.warmup_seconds;
         study.load.repeats = self.quick.repeats;
         study.load.max_repeats = self.quick.repeats;
+        study.leave_out_impossible();
         study
+    }
+
+    /// Leaves out what is about cells that are no longer in the matrix.
+    fn leave_out_impossible(&mut self) {
+        let axes = self.axis.clone();
+        let is_possible = |cell: &Cell| {
+            axes.iter()
+                .all(|axis| cell.get(&axis.name).is_none_or(|value| axis.values.contains(value)))
+        };
+        self.published.retain(|published| is_possible(&published.cell));
+        self.comparison.retain(|one| is_possible(&one.of) && is_possible(&one.to));
+        self.figure.retain(|figure| is_possible(&figure.filter));
     }
 
     /// The axis of this name.
@@ -481,7 +494,9 @@ mod tests {
             assert_eq!(study.id, id);
             assert!(!study.rows.is_empty() && !study.figure.is_empty(), "{id}");
             assert_eq!(Study::parse("the copy", &study.to_toml()).expect("it was good"), study);
-            assert!(study.quick().check().is_ok() || study.quick().axis != study.axis, "{id}");
+            let quick = study.quick();
+            assert_eq!(Study::parse("the copy", &quick.to_toml()).expect("it is possible"), quick);
+            assert!(!quick.figure.is_empty(), "{id}");
         }
     }
 

@@ -148,7 +148,7 @@ impl Chart {
         let setup = records.study.setup(&figure.filter);
         let count = |name| usize::try_from(setup.number(name).unwrap_or(1)).unwrap_or(usize::MAX);
         let splits = placement::splits(count("streams"), count("queues"));
-        self.x_title = "streams per queue, and how probable it is by chance".to_owned();
+        self.x_title = "streams per queue".to_owned();
         self.places = splits
             .iter()
             .map(|split| Place {

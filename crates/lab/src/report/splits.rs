@@ -77,7 +77,7 @@ fn draw_means(chart: &Chart, frame: &Frame) -> Markup {
     }
 }
 
-/// As in `56.3 %`.
+/// As in `56.3 %`; halves are rounded up, however the computer came by them.
 pub(super) fn percent(part: f64) -> String {
-    format!("{:.1} %", (part * 1_000.0).round() / 10.0)
+    format!("{:.1} %", (part * 1_000.0 + 1e-6).round() / 10.0)
 }

@@ -80,7 +80,7 @@ fn summaries(chart: &Chart) -> Markup {
 }
 
 fn place_title(chart: &Chart) -> String {
-    metric::capitalised(chart.x_title.split(',').next().unwrap_or_default())
+    metric::capitalised(&chart.x_title)
 }
 
 fn summary_head() -> Markup {
