@@ -240,35 +240,56 @@ fn a_browser_shows_the_page_without_complaint() {
     };
     for id in ["transmit", "latency", "placement"] {
         let (_temporary, dir, _) = reported(&short(id, 10), 2);
-        let page = dir.join("report.html");
-        // What is looked for is put behind the page, which itself has no script.
-        let probe = fs::read_to_string(&page).expect(id) + PROBE;
-        let probed = dir.join("probed.html");
-        fs::write(&probed, probe).expect("it has room");
+        let page = fs::read_to_string(dir.join("report.html")).expect(id);
         for width in [1200, 390] {
-            let (dom, log) = browse(browser, &probed, width);
-            let complaints: Vec<&str> =
-                log.lines().filter(|line| line.contains("CONSOLE")).collect();
-            assert!(complaints.is_empty(), "{id} at {width}: {complaints:?}");
-            let found = dom
-                .split("<pre id=\"probe\">")
-                .nth(1)
-                .unwrap_or_else(|| panic!("{id} at {width}: no page: {log}"));
-            let found = found.split("</pre>").next().unwrap_or_default();
-            assert_eq!(found, "missing 0, hidden 0, overflow 0", "{id} at {width}");
+            let found = probe(browser, &page, width);
+            assert_eq!(found, Ok("missing 0, hidden 0, overflow 0".to_owned()), "{id} at {width}");
         }
-        fs::remove_file(probed).expect("it was there");
     }
 }
 
-/// Counts images and figures that are not shown, and whether the page is wider than the window.
-const PROBE: &str = r#"<pre id="probe"></pre><script>
-  const images = [...document.images].filter(image => image.naturalWidth === 0).length;
-  const hidden = [...document.querySelectorAll("figure")].filter(figure =>
-    ![...figure.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().height > 100)).length;
-  const overflow = document.documentElement.scrollWidth > window.innerWidth ? 1 : 0;
-  document.getElementById("probe").textContent =
-    `missing ${images}, hidden ${hidden}, overflow ${overflow}`;
+#[test]
+fn a_browser_complains_about_a_page_that_is_broken() {
+    let Some(browser) = browser() else { return };
+    let seen = |page: &str| probe(browser, page, 390);
+    assert!(seen("<img src='file:///missing.png'>").is_ok_and(|found| found.contains("missing 1")));
+    assert!(
+        seen("<div style='width: 900px'>.</div>").is_ok_and(|found| found.contains("overflow 1"))
+    );
+    assert!(seen("<figure></figure>").is_ok_and(|found| found.contains("hidden 1")));
+    assert!(seen("<script>nothing.here()</script>").is_err());
+}
+
+/// What a browser finds wrong with a page in a window of a width, or its complaints.
+fn probe(browser: &str, page: &str, width: u32) -> Result<String, String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("probe.html");
+    let page = page.replace('&', "&amp;").replace('"', "&quot;");
+    let probe = PROBE.replace("WIDTH", &width.to_string()).replace("PAGE", &page);
+    fs::write(&file, probe).expect("it has room");
+    let (dom, log) = browse(browser, &file);
+    let complaints: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
+    if !complaints.is_empty() {
+        return Err(complaints.join("\n"));
+    }
+    let found = dom.split("<pre id=\"found\">").nth(1).and_then(|rest| rest.split("</pre>").next());
+    found.map(str::to_owned).ok_or_else(|| format!("no page: {log}"))
+}
+
+/// A page in a frame, because windows of browsers are not as narrow as those of phones. Counts
+/// images and figures that are not shown, and whether the page is wider than the frame.
+const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
+<iframe style="width: WIDTHpx; height: 4000px; border: 0" srcdoc="PAGE"></iframe><script>
+  addEventListener("load", () => {
+    const page = document.querySelector("iframe").contentDocument;
+    const missing = [...page.images].filter(image => image.naturalWidth === 0).length;
+    const is_seen = svg => svg.getBoundingClientRect().height > 100;
+    const figures = [...page.querySelectorAll("figure")];
+    const hidden = figures.filter(one => ![...one.querySelectorAll("svg")].some(is_seen)).length;
+    const overflow = page.documentElement.scrollWidth > WIDTH ? 1 : 0;
+    document.getElementById("found").textContent =
+      `missing ${missing}, hidden ${hidden}, overflow ${overflow}`;
+  });
 </script>"#;
 
 fn browser() -> Option<&'static str> {
@@ -279,14 +300,14 @@ fn browser() -> Option<&'static str> {
 }
 
 /// The page as the browser has it after loading, and what it logged.
-fn browse(browser: &str, page: &Path, width: u32) -> (String, String) {
+fn browse(browser: &str, page: &Path) -> (String, String) {
     let profile = tempfile::tempdir().expect("a directory");
     let mut child = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
         .args(["--enable-logging=stderr", "--dump-dom"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("--window-size={width},900"))
+        .arg("--window-size=1300,900")
         .arg(format!("file://{}", page.display()))
         .stdin(Stdio::null())
         .stdout(fs::File::create(profile.path().join("dom")).expect("it has room"))
