@@ -52,9 +52,11 @@ fn draw_bar(
     html! {
         rect x=(px(left + 1.0)) y=(px(top)) width=(px(width - 2.0)) height=(px(bottom - top)) rx="2"
             fill=(if is_baseline { "#fff" } else { series.style.colour })
-            stroke=(series.style.colour) stroke-width="1.5" stroke-dasharray=[series.style.dashes()] {}
+            stroke=(series.style.colour) stroke-width="1.5"
+            stroke-dasharray=[series.style.dashes()] {}
         @if sd > 0.0 {
-            (deviation_bar(left + width / 2.0, frame.y(mean + sd), frame.y((mean - sd).max(0.0)), INK))
+            @let (high, low) = (frame.y(mean + sd), frame.y((mean - sd).max(0.0)));
+            (deviation_bar(left + width / 2.0, high, low, INK))
         }
         @if width >= LABEL_WIDTH_MIN {
             text x=(px(left + width / 2.0)) y=(px(frame.y(mean + sd) - 5.0)) text-anchor="middle"

@@ -151,7 +151,8 @@ impl Frame {
                 @for (x, name, style) in line {
                     @if let Some(style) = style {
                         line x1=(px(*x)) x2=(px(x + 24.0)) y1=(px(y)) y2=(px(y))
-                            stroke=(style.colour) stroke-width="2" stroke-dasharray=[style.dashes()] {}
+                            stroke=(style.colour) stroke-width="2"
+                            stroke-dasharray=[style.dashes()] {}
                         (style.draw_mark(x + 12.0, y, 4.0))
                     } @else {
                         rect x=(px(x + 6.0)) y=(px(y - 6.0)) width="12" height="12" fill=(GRID)

@@ -43,7 +43,8 @@ pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
                     footer {
                         "Made from the records beside this page by ringway "
                         (records.host.ringway_version)
-                        ". Raw runs: runs.jsonl and runs.csv; summary: summary.json; figures: figures/."
+                        ". Raw runs: runs.jsonl and runs.csv; summary: summary.json; "
+                        "figures: figures/."
                     }
                 }
             }
@@ -175,9 +176,9 @@ fn method(records: &Records) -> Markup {
             (records.study.load.repeats) " and at most " (records.study.load.max_repeats)
             " times, until half of the interval of its mean is small enough. "
             "SD is the standard deviation of the runs. Intervals are of the mean, 95 %, by "
-            "Student’s t, or bootstrapped where the runs are skewed (marked b). Intervals of ratios "
-            "are by the delta method on logarithms, with Welch’s degrees of freedom. Stopping when an "
-            "interval is small makes it a little too small."
+            "Student’s t, or bootstrapped where the runs are skewed (marked b). Intervals of "
+            "ratios are by the delta method on logarithms, with Welch’s degrees of freedom. "
+            "Stopping when an interval is small makes it a little too small."
         }
         p {
             "Bimodal: the runs fall into two groups further apart than chance puts them. Drifting: "

@@ -104,12 +104,12 @@ impl Style {
                     (px(left - 1.0)) " " (px(bottom)) "Z" } fill=(colour) {}
             },
             Mark::Diamond => html! {
-                path d={ "M" (px(x)) " " (px(top - 1.5)) "L" (px(right + 1.5)) " " (px(y)) "L" (px(x))
-                    " " (px(bottom + 1.5)) "L" (px(left - 1.5)) " " (px(y)) "Z" } fill=(colour) {}
+                path d={ "M" (px(x)) " " (px(top - 1.5)) "L" (px(right + 1.5)) " " (px(y)) "L"
+                    (px(x)) " " (px(bottom + 1.5)) "L" (px(left - 1.5)) " " (px(y)) "Z" } fill=(colour) {}
             },
             Mark::Cross => html! {
-                path d={ "M" (px(left)) " " (px(top)) "L" (px(right)) " " (px(bottom)) "M" (px(left))
-                    " " (px(bottom)) "L" (px(right)) " " (px(top)) } fill="none" stroke=(colour)
+                path d={ "M" (px(left)) " " (px(top)) "L" (px(right)) " " (px(bottom)) "M"
+                    (px(left)) " " (px(bottom)) "L" (px(right)) " " (px(top)) } fill="none" stroke=(colour)
                     stroke-width="2" {}
             },
         }

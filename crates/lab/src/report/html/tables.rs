@@ -36,7 +36,8 @@ fn means(chart: &Chart) -> Markup {
                                 @if let Some(point) = &series.points[index] {
                                     (metric.number(point.summary.mean))
                                     @if let Some(sd) = point.summary.sd {
-                                        " " span.aside { "± " (metric.number_beside(sd, point.summary.mean)) }
+                                        @let sd = metric.number_beside(sd, point.summary.mean);
+                                        " " span.aside { "± " (sd) }
                                     }
                                 } @else { "–" }
                             }
@@ -217,7 +218,9 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
         div.scroll {
             table {
                 tr {
-                    th { "Cell" } th { "Subject" } th { "Metric" } (summary_head()) th { "Warnings" }
+                    th { "Cell" } th { "Subject" } th { "Metric" }
+                    (summary_head())
+                    th { "Warnings" }
                 }
                 @for cell in &analysis.cells {
                     @for (index, (metric, summary)) in shown(records, cell).iter().enumerate() {
