@@ -105,12 +105,13 @@ impl Style {
             },
             Mark::Diamond => html! {
                 path d={ "M" (px(x)) " " (px(top - 1.5)) "L" (px(right + 1.5)) " " (px(y)) "L"
-                    (px(x)) " " (px(bottom + 1.5)) "L" (px(left - 1.5)) " " (px(y)) "Z" } fill=(colour) {}
+                    (px(x)) " " (px(bottom + 1.5)) "L" (px(left - 1.5)) " " (px(y)) "Z" }
+                    fill=(colour) {}
             },
             Mark::Cross => html! {
                 path d={ "M" (px(left)) " " (px(top)) "L" (px(right)) " " (px(bottom)) "M"
-                    (px(left)) " " (px(bottom)) "L" (px(right)) " " (px(top)) } fill="none" stroke=(colour)
-                    stroke-width="2" {}
+                    (px(left)) " " (px(bottom)) "L" (px(right)) " " (px(top)) }
+                    fill="none" stroke=(colour) stroke-width="2" {}
             },
         }
     }
