@@ -6,17 +6,18 @@ CARGO ?= cargo
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check build install clean
+.PHONY: help demo test bench check build deb install clean xen-smoke xen-full xen-race
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
-	    awk -F@ '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
+	    awk -F@ '{ printf "%-15s %s\n", $$1, $$2 }'
 
 demo: install ## guests, switch and real traffic between them on this machine
 	$(CARGO) build --release --package ringway
 	target/release/ringway demo
 
-test: install ## build everything and run every test, as root or in a user namespace
+test: ## build everything and run every test, as root or in a user namespace
+	scripts/install-packages xen
 	$(CARGO) xtask ci
 
 bench: ## the data path beside its peers: rates, latency, instructions, idle cost
@@ -28,9 +29,30 @@ check: ## what to run before each push: format, lints, tidy, spec, fast tests
 	scripts/install-packages build
 	$(CARGO) xtask check
 
+xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
+	scripts/install-packages xen
+	$(CARGO) build --release --package ringway
+	tests/xen/run --set smoke $(XEN_ARGS)
+
+xen-full: ## all scenarios on real Xen under emulation
+	scripts/install-packages xen
+	$(CARGO) build --release --package ringway
+	tests/xen/run --set full $(XEN_ARGS)
+
+xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
+	scripts/install-packages xen
+	$(CARGO) build --release --package ringway
+	tests/xen/run --set race --results target/xen/results/race $(XEN_ARGS)
+	$(CARGO) xtask race target/xen/results/race/race/race.jsonl
+
 build: ## the program, in target/release/ringway
 	scripts/install-packages build
 	$(CARGO) build --release --package ringway
+
+deb: ## the Debian package, in target/debian
+	scripts/install-packages deb
+	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked
+	$(CARGO) xtask deb
 
 install:
 	scripts/install-packages all

@@ -7,6 +7,8 @@ use ringway_datapath::OffloadCaps;
 use ringway_switch::SwitchConfig;
 use ringway_worker::WorkersConfig;
 
+use crate::Service;
+
 /// A backend's settings.
 #[derive(Debug, Clone)]
 pub struct BackendConfig {
@@ -24,6 +26,8 @@ pub struct BackendConfig {
     pub uplink: Option<Uplink>,
     /// Limits of the switch; its ticks are seconds.
     pub switch: SwitchConfig,
+    /// Who is told that it serves, and that it is alive.
+    pub service: Service,
 }
 
 /// A TAP device on the host, which is a port of the switch.

@@ -7,7 +7,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reply, VifStatus, WorkerStatus,
     offload_names,
 };
-use ringway_datapath::QueueCounters;
+use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
@@ -16,7 +16,8 @@ use ringway_xenbus::backend::Input;
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
-use crate::served::{Served, vif_name};
+use crate::device::vif_name;
+use crate::served::Served;
 
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> io::Result<()> {
@@ -37,15 +38,12 @@ impl<H: Hypervisor> Backend<H> {
         }
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
         if let Some(served) = self.vifs.get_mut(&vif) {
-            if let Some(bridged) = &served.bridge {
-                if max_queues > bridged.queues_made() {
-                    return Ok(Reply::error(&format!(
-                        "max-queues is {max_queues}, expected at most {}: the TAP device of {name} \
-                         on bridge {} was made with so many",
-                        bridged.queues_made(),
-                        bridged.name
-                    )));
-                }
+            let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
+            if let Some((made, attached_to)) = made.filter(|(made, _)| max_queues > *made) {
+                return Ok(Reply::error(&format!(
+                    "max-queues is {max_queues}, expected at most {made}: the TAP device of {name} \
+                     on {attached_to} was made with so many",
+                )));
             }
             served.offer.queues_max = max_queues;
         }
@@ -58,7 +56,8 @@ impl<H: Hypervisor> Backend<H> {
             return self.no_such_vif(name);
         };
         let capture = Arc::new(Capture::new(usize::try_from(snap_len).unwrap_or(usize::MAX)));
-        if !self.workers.capture(served.port, &capture) {
+        let connection = served.connection.as_ref();
+        if !connection.is_some_and(|it| self.workers.capture(it.port, &capture)) {
             return Reply::error(&format!("{name} is not connected, so it has no frames"));
         }
         let name = name.to_owned();
@@ -108,7 +107,9 @@ impl<H: Hypervisor> Backend<H> {
 
     fn fdb(&self) -> Vec<FdbStatus> {
         let name_of = |port: PortId| {
-            let vif = self.vifs.iter().find(|(_, served)| served.port == port);
+            let vif = self.vifs.iter().find(|(_, served)| {
+                served.connection.as_ref().is_some_and(|connection| connection.port == port)
+            });
             let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
             let name = vif.map(|(vif, _)| vif_name(*vif));
             name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
@@ -129,6 +130,7 @@ fn vif_status(
     guest: Option<String>,
     placements: &[Placement],
 ) -> VifStatus {
+    let connection = served.connection.as_ref();
     VifStatus {
         name: vif_name(vif),
         domid: vif.frontend.0,
@@ -136,11 +138,14 @@ fn vif_status(
         guest,
         state: served.handshake.state().to_string(),
         mac: served.mac.clone(),
-        attached_to: served.bridge.as_ref().map_or("switch".to_owned(), |b| b.name.clone()),
+        attached_to: served
+            .device
+            .as_ref()
+            .map_or("switch".to_owned(), |it| it.attached_to.clone()),
         max_queues: served.offer.queues_max,
-        offloads: offload_names(served.caps),
+        offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
         error: served.error.clone(),
-        queues: queue_statuses(served.port, &served.queues, placements),
+        queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
     }
 }
 

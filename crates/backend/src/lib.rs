@@ -8,10 +8,13 @@
 mod capture;
 mod config;
 mod control;
+mod device;
+mod log;
 mod served;
+mod service;
 mod uplink;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,25 +27,34 @@ use ringway_hypervisor::Hypervisor;
 use ringway_netback::VifQueue;
 use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
-use ringway_worker::Workers;
+use ringway_worker::{PortEvent, Workers};
 use ringway_xenbus::Vif;
 use ringway_xenstore::Client;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+pub use service::Service;
 
 use crate::served::Served;
+use crate::service::Reports;
 use crate::uplink::UplinkPort;
 
 /// How often load is evened out and the forwarding table is swept.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// Watch events handled before anything else is looked at: guests make them at will.
+const EVENTS_PER_TURN: usize = 256;
 /// The token of the watch for new vifs.
 const ROOT_TOKEN: &str = "vifs";
+
+/// A queue of a vif or of a TAP device.
+type Station<H> = VifOrTap<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>;
 
 /// Everything a backend has.
 struct Backend<H: Hypervisor> {
     hypervisor: H,
     store: Client,
     config: BackendConfig,
-    workers: Workers<VifOrTap<VifQueue<H::Memory, H::Event>>>,
+    workers: Workers<Station<H>>,
+    /// What workers have said, and nobody has looked at yet.
+    port_events: VecDeque<PortEvent<Station<H>>>,
     switch: Arc<Switch>,
     /// The zero of switch time.
     started: Instant,
@@ -50,6 +62,7 @@ struct Backend<H: Hypervisor> {
     ports_free: Vec<PortId>,
     port_next: u16,
     uplink: Option<UplinkPort>,
+    reports: Reports,
 }
 
 /// Serves vifs until `stop` becomes readable.
@@ -65,22 +78,30 @@ pub fn run<H: Hypervisor>(
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (_control, calls) = serve_control(&config, &wake)?;
     let root = Vif::backend_root(hypervisor.domid());
-    store.mkdir(&root)?;
+    match store.mkdir(&root) {
+        // A driver domain whose toolstack has yet to make it, and to give it away.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        made => made?,
+    }
     store.watch(&root, ROOT_TOKEN)?;
     let mut backend = Backend {
         workers: Workers::start(config.workers.clone())?,
         switch: Arc::new(Switch::new(config.switch)),
         started: Instant::now(),
+        port_events: VecDeque::new(),
         vifs: BTreeMap::new(),
         ports_free: Vec::new(),
         port_next: 0,
         uplink: None,
+        reports: Reports::new(config.service),
         hypervisor,
         store,
         config,
     };
     backend.attach_uplink()?;
     backend.scan()?;
+    backend.delete_stale_devices();
+    backend.reports.ready();
     backend.serve(&calls, &wake, stop)
 }
 
@@ -114,23 +135,28 @@ impl<H: Hypervisor> Backend<H> {
                 if let Some(moved) = self.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
+                self.tell_service();
             }
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
-            self.take_watches()?;
+            let pause = match self.take_watches()? {
+                Watches::Taken => HOUSEKEEPING,
+                Watches::More => Duration::ZERO,
+            };
             let mut fds = [
                 PollFd::new(&self.store, PollFlags::IN),
                 PollFd::new(&self.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
             ];
-            match poll(&mut fds, Some(&timespec(HOUSEKEEPING))) {
+            match poll(&mut fds, Some(&timespec(pause))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             let should_stop = !fds[3].revents().is_empty();
             let _ = rustix::io::read(wake, &mut [0; 8]);
             if should_stop {
+                self.reports.stopping();
                 return Ok(());
             }
         }
@@ -155,14 +181,34 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn take_watches(&mut self) -> io::Result<()> {
-        while let Some(event) = self.store.next_watch()? {
+    /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
+    /// hinders nobody.
+    fn delete_stale_devices(&self) {
+        let is_kept = |vif: Vif, name: &str| {
+            let served = self.vifs.get(&vif);
+            // One that could not be made ready may be repaired.
+            served.is_some_and(|it| it.device.as_ref().is_none_or(|it| it.tap.name() == name))
+        };
+        match device::delete_stale(&self.device_owner(), is_kept) {
+            Ok(deleted) if deleted.is_empty() => {}
+            Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
+            Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
+        }
+    }
+
+    fn take_watches(&mut self) -> io::Result<Watches> {
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.store.next_watch()? else { return Ok(Watches::Taken) };
             if event.token == ROOT_TOKEN {
                 match Vif::from_backend_path(&event.path) {
-                    // Our own writes come back as well; only these two are the toolstack's word.
+                    // Our own writes come back as well; only these are the toolstack's word.
                     Some(vif) if self.vifs.contains_key(&vif) => {
-                        if event.path == vif.backend_dir() || event.path == vif.online() {
+                        let theirs =
+                            [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate()];
+                        if theirs.contains(&event.path) {
                             self.look_at(vif)?;
+                        } else if event.path == vif.backend_state() {
+                            self.own_state_written(vif)?;
                         }
                     }
                     Some(vif) => self.look_at(vif)?,
@@ -172,7 +218,7 @@ impl<H: Hypervisor> Backend<H> {
                 self.frontend_changed(vif)?;
             }
         }
-        Ok(())
+        Ok(Watches::More)
     }
 
     fn allocate_port(&mut self) -> io::Result<PortId> {
@@ -193,6 +239,12 @@ impl<H: Hypervisor> Backend<H> {
         self.switch.fdb().remove_port(port);
         self.ports_free.push(port);
     }
+}
+
+/// Whether there may be more watch events.
+enum Watches {
+    Taken,
+    More,
 }
 
 /// The entries of a directory, none if it is not there.

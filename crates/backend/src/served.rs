@@ -2,53 +2,57 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
-use ringway_net::{LinkSetting, Netlink};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::PortId;
-use ringway_tap::{Side, Tap, VifOrTap};
-use ringway_worker::{Attachment, Forwarding};
+use ringway_tap::{Side, VifOrTap};
+use ringway_worker::{Attachment, Credit, Forwarding};
 use ringway_xenbus::backend::{Action, Handshake, Input};
-use ringway_xenbus::{EventPorts, Features, FrontendConfig, Offer, QueueConfig, Vif};
+use ringway_xenbus::{
+    BadKeys, EventPorts, Features, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Rate, Vif,
+    XenbusState,
+};
 use ringway_xenstore::device;
 
 use crate::Backend;
-use crate::uplink::GSO_MAX;
+use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
+use crate::log::{LeftOut, LogAllowance};
 
 /// A vif in this backend's care.
 pub(crate) struct Served {
     pub(crate) handshake: Handshake,
-    pub(crate) port: PortId,
     pub(crate) offer: Offer,
     pub(crate) mac: Option<String>,
-    pub(crate) bridge: Option<Bridged>,
+    /// If it does not stand on the switch.
+    pub(crate) device: Option<VifDevice>,
+    /// What the guest may transmit, as the toolstack has it.
+    rate: Result<Option<Rate>, BadKeys>,
+    /// The same as a budget. It outlives connections, or each would bring a new one.
+    credit: Option<Arc<Credit>>,
     /// Why it is closed, if it is.
     pub(crate) error: Option<String>,
-    /// The queues attached now.
+    /// While queues are attached.
+    pub(crate) connection: Option<Connection>,
+    log: LogAllowance,
+}
+
+/// A guest that is served.
+pub(crate) struct Connection {
+    pub(crate) port: PortId,
+    /// Of the vif's network device, if it has one.
+    pub(crate) device_port: Option<PortId>,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) caps: OffloadCaps,
 }
 
-/// A vif that is a port of a Linux bridge instead of the switch.
-pub(crate) struct Bridged {
-    pub(crate) name: String,
-    tap: Tap,
-    tap_port: PortId,
-    queues_made: u16,
-}
-
-impl Bridged {
-    /// Queues that the TAP device was made with: no more can be in use.
-    pub(crate) fn queues_made(&self) -> u16 {
-        self.queues_made
+impl Served {
+    /// Whether something that the guest did may be logged, and how much was left out before.
+    fn may_log(&mut self) -> Option<LeftOut> {
+        self.log.line(Instant::now())
     }
-}
-
-/// The name that people and scripts know a vif by.
-pub(crate) fn vif_name(vif: Vif) -> String {
-    format!("vif{}.{}", vif.frontend, vif.handle)
 }
 
 impl<H: Hypervisor> Backend<H> {
@@ -57,64 +61,125 @@ impl<H: Hypervisor> Backend<H> {
         let keys = device::read_keys(&mut self.store, &vif.backend_dir())?;
         match (keys, self.vifs.contains_key(&vif)) {
             (Some(keys), true) if !keys.is_online() => self.feed(vif, Input::Offline),
-            (Some(_), true) | (None, false) => Ok(()),
+            (Some(keys), true) => self.changed(vif, &keys),
+            (None, false) => Ok(()),
             (None, true) => self.feed(vif, Input::Gone),
-            // Not written to the end yet, or on its way out: there is nothing to serve.
-            (Some(keys), false) if !keys.is_online() => Ok(()),
-            (Some(keys), false) => match self.begin(vif, &keys) {
-                Ok(()) => {
-                    let own = keys.state();
-                    let peer = device::state(&mut self.store, &vif.frontend_state())?;
-                    self.feed(vif, Input::Start { own, peer })
-                }
-                Err(error) => self.report(vif, &error.to_string()),
-            },
+            (Some(keys), false) if !keys.is_online() => self.unwanted(vif, keys.state()),
+            (Some(keys), false) => {
+                let start = self.begin(vif, &keys)?;
+                self.feed(vif, start)
+            }
         }
     }
 
-    /// Makes what a vif needs before its guest appears.
-    fn begin(&mut self, vif: Vif, keys: &ringway_xenbus::Keys) -> io::Result<()> {
-        let mac = keys.mac().map_err(io::Error::other)?;
-        let max_queues = keys.max_queues_wanted().map_err(io::Error::other)?;
-        let offer = Offer {
-            queues_max: max_queues.unwrap_or(self.config.max_queues).max(1),
-            split_event_channels: self.config.split_event_channels,
-            features: Features::from(self.config.offloads),
-        };
-        let port = self.allocate_port()?;
-        let bridge = match keys.bridge() {
-            Some(bridge) => match self.make_bridged(vif, bridge, offer.queues_max) {
-                Ok(bridged) => Some(bridged),
-                Err(error) => {
-                    self.free_port(port);
-                    return Err(error);
-                }
-            },
-            None => None,
-        };
-        self.store.watch(&vif.frontend_state(), &vif.backend_dir())?;
-        let served = Served {
-            handshake: Handshake::new(offer),
-            port,
-            offer,
-            mac: mac.map(|mac| mac.to_string()),
-            bridge,
-            error: None,
-            queues: Vec::new(),
-            caps: OffloadCaps::NONE,
-        };
-        self.vifs.insert(vif, served);
+    /// A vif that is not written to the end yet, or on its way out. The toolstack may wait for an
+    /// earlier backend, which has ended, to close it.
+    fn unwanted(&mut self, vif: Vif, state: XenbusState) -> io::Result<()> {
+        if state.is_gone() || state == XenbusState::Initialising {
+            return Ok(());
+        }
+        device::set_state(&mut self.store, &vif.backend_state(), XenbusState::Closed)
+    }
+
+    /// The toolstack, or a script of its, has changed keys of a vif that is in our care.
+    fn changed(&mut self, vif: Vif, keys: &Keys) -> io::Result<()> {
+        let own = self.vifs.get(&vif).map(|served| served.handshake.state());
+        let is_asked = keys.state() == XenbusState::Closing && own != Some(XenbusState::Closing);
+        self.set_rate(vif, keys);
+        self.feed(vif, Input::Hotplug(Hotplug::read(keys)))?;
+        if is_asked {
+            self.feed(vif, Input::AskedToClose)?;
+        }
         Ok(())
     }
 
-    /// A TAP device for the vif, on the bridge, named as the kernel's backend names its own.
-    fn make_bridged(&mut self, vif: Vif, bridge: &str, queues: u16) -> io::Result<Bridged> {
-        let tap = Tap::create(&vif_name(vif), queues)?;
-        tap.set_offloads(OffloadCaps::ALL)?;
-        let settings = [GSO_MAX, LinkSetting::Master(bridge), LinkSetting::Up];
-        Netlink::open()?.set(tap.name(), &settings)?;
-        let tap_port = self.allocate_port()?;
-        Ok(Bridged { name: bridge.to_owned(), tap, tap_port, queues_made: queues })
+    /// Somebody, mostly we, has written a backend's state.
+    pub(crate) fn own_state_written(&mut self, vif: Vif) -> io::Result<()> {
+        let own = self.vifs.get(&vif).map(|served| served.handshake.state());
+        let found = device::state(&mut self.store, &vif.backend_state())?;
+        if own.is_some_and(|own| own != found) { self.look_at(vif) } else { Ok(()) }
+    }
+
+    /// Makes what a vif needs before its guest appears, and tells how its handshake begins.
+    fn begin(&mut self, vif: Vif, keys: &Keys) -> io::Result<Input> {
+        let (mut offer, mut mac, mut vif_device) = (self.offer(None), None, None);
+        let peer = device::state(&mut self.store, &vif.frontend_state())?;
+        let mut start = Input::Start { own: keys.state(), peer };
+        match self.prepare(vif, keys) {
+            Ok(prepared) => (offer, mac, vif_device) = prepared,
+            Err(error) => start = Input::Refused(error.to_string()),
+        }
+        self.store.watch(&vif.frontend_state(), &vif.backend_dir())?;
+        let served = Served {
+            handshake: Handshake::new(offer, Hotplug::read(keys)),
+            offer,
+            mac: mac.map(|mac| mac.to_string()),
+            device: vif_device,
+            rate: Ok(None),
+            credit: None,
+            error: None,
+            connection: None,
+            log: LogAllowance::new(Instant::now()),
+        };
+        self.vifs.insert(vif, served);
+        self.set_rate(vif, keys);
+        Ok(start)
+    }
+
+    /// # Errors
+    /// Why this host cannot serve the vif as the toolstack describes it.
+    fn prepare(
+        &self,
+        vif: Vif,
+        keys: &Keys,
+    ) -> io::Result<(Offer, Option<MacAddr>, Option<VifDevice>)> {
+        let mac = keys.mac().map_err(io::Error::other)?;
+        if let Some(mac) = mac.filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
+            let expected = "the address of one station, and not that of the host's end";
+            return Err(io::Error::other(format!("the vif's mac is {mac}, expected {expected}")));
+        }
+        let offer = self.offer(keys.max_queues_wanted().map_err(io::Error::other)?);
+        let owner = self.device_owner();
+        let vif_device = VifDevice::make(vif, keys, offer.queues_max, &owner)?;
+        Ok((offer, mac, vif_device))
+    }
+
+    fn offer(&self, queues_wanted: Option<u16>) -> Offer {
+        Offer {
+            queues_max: queues_wanted.unwrap_or(self.config.max_queues).max(1),
+            split_event_channels: self.config.split_event_channels,
+            features: Features::from(self.config.offloads),
+        }
+    }
+
+    /// By what devices of this backend are known. A backend with another run directory may serve
+    /// another XenStore, where the same names mean other vifs.
+    pub(crate) fn device_owner(&self) -> String {
+        self.config.dir.path().display().to_string()
+    }
+
+    /// Limits what the guest may transmit as the toolstack wants it. A rate that cannot be read is
+    /// none, as for Linux' backend.
+    fn set_rate(&mut self, vif: Vif, keys: &Keys) {
+        let Some(served) = self.vifs.get_mut(&vif) else { return };
+        let rate = keys.rate();
+        if served.rate == rate {
+            return;
+        }
+        let limit = rate.as_ref().ok().copied().flatten();
+        served.credit = limit.map(|Rate { bytes, interval_us }| {
+            Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
+        });
+        match &rate {
+            Ok(rate) => {
+                tracing::info!(vif = vif_name(vif), ?rate, "limit of what the guest transmits");
+            }
+            Err(bad) => tracing::warn!(vif = vif_name(vif), "{bad}: transmits without a limit"),
+        }
+        served.rate = rate;
+        if let Some(connection) = &served.connection {
+            self.workers.limit(connection.port, served.credit.as_ref());
+        }
     }
 
     pub(crate) fn frontend_changed(&mut self, vif: Vif) -> io::Result<()> {
@@ -127,26 +192,36 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Workers gave queues up.
     pub(crate) fn take_port_events(&mut self) -> io::Result<()> {
-        while let Some(event) = self.workers.next_event() {
+        while let Some(event) = self.port_events.pop_front().or_else(|| self.workers.next_event()) {
             let reason = event.down.to_string();
             let is_it = |served: &Served| {
-                let tap_port = served.bridge.as_ref().map(|bridge| bridge.tap_port);
-                served.port == event.port_id || tap_port == Some(event.port_id)
+                let connection = served.connection.as_ref();
+                connection.is_some_and(|it| {
+                    it.port == event.port_id || it.device_port == Some(event.port_id)
+                })
             };
             let vif = self.vifs.iter().find(|(_, served)| is_it(served)).map(|(vif, _)| *vif);
+            let is_uplink = self.uplink.as_ref().is_some_and(|up| up.port == event.port_id);
             // The port ends here, and with it the mapping of its rings.
             drop(event.port);
-            match vif {
-                Some(vif) => {
-                    let fault = format!("queue {}: {reason}", event.queue_index);
-                    self.feed(vif, Input::PeerFault(fault))?;
-                }
-                None => {
-                    return Err(io::Error::other(format!("the uplink failed: {reason}")));
-                }
+            if let Some(vif) = vif {
+                let fault = format!("queue {}: {reason}", event.queue_index);
+                self.feed(vif, Input::PeerFault(fault))?;
+            } else if is_uplink {
+                return Err(io::Error::other(format!("the uplink failed: {reason}")));
             }
         }
         Ok(())
+    }
+
+    /// Forgets what workers have said of a port that they no longer have: its number may be another
+    /// vif's from now on.
+    fn forget_port(&mut self, port: PortId) {
+        while let Some(event) = self.workers.next_event() {
+            self.port_events.push_back(event);
+        }
+        self.port_events.retain(|event| event.port_id != port);
+        self.free_port(port);
     }
 
     /// Runs the handshake until it waits for something from outside.
@@ -183,11 +258,25 @@ impl<H: Hypervisor> Backend<H> {
                 return Ok(Some(Input::Attached(attached)));
             }
             Action::Detach => self.detach(vif),
+            Action::AwaitHotplug => {
+                if let Some(LeftOut(left_out)) = self.may_log(vif) {
+                    let name = vif_name(vif);
+                    tracing::info!(
+                        vif = name,
+                        left_out,
+                        "served, and waits for the hotplug script"
+                    );
+                }
+            }
             Action::ReportError(reason) => self.report(vif, &reason)?,
             Action::ClearError => self.clear_error(vif)?,
             Action::Finished => self.finish(vif)?,
         }
         Ok(None)
+    }
+
+    fn may_log(&mut self, vif: Vif) -> Option<LeftOut> {
+        self.vifs.get_mut(&vif)?.may_log()
     }
 
     /// Maps the guest's rings, binds its event channels and gives the queues to workers.
@@ -198,47 +287,67 @@ impl<H: Hypervisor> Backend<H> {
         let mut counters = Vec::new();
         for queue in &config.queues {
             let parts = self.queue_parts(vif, queue, features)?;
-            let counted = Arc::clone(&parts.counters);
-            let port = VifQueue::attach(parts).map_err(io::Error::other)?;
-            counters.push(Arc::clone(&counted));
-            attachments.push(Attachment {
-                port: VifOrTap::Vif(port),
-                counters: counted,
-                flood: self.switch.flood_budget(self.now()),
-            });
+            counters.push(Arc::clone(&parts.counters));
+            let counters = Arc::clone(&parts.counters);
+            let port = VifOrTap::Vif(VifQueue::attach(parts).map_err(io::Error::other)?);
+            let flood = self.switch.flood_budget(self.now());
+            attachments.push(Attachment { port, counters, flood });
         }
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
-        let now = self.now();
-        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
-        let forwarding = match &mut served.bridge {
-            None => Forwarding::Switch(Arc::clone(&self.switch)),
-            Some(bridged) => {
-                bridged.tap.set_enabled(count)?;
-                bridged.tap.set_offloads(features.caps)?;
-                let counters: Vec<Arc<QueueCounters>> =
-                    (0..count).map(|_| Arc::default()).collect();
-                let queues = bridged.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
-                let queues = queues.into_iter().zip(counters);
-                let taps = queues.map(|(queue, counters)| Attachment {
-                    port: VifOrTap::Tap(queue),
-                    counters,
-                    flood: self.switch.flood_budget(now),
-                });
-                let to_guest = Forwarding::Patch(served.port);
-                self.workers.attach(bridged.tap_port, &to_guest, taps.collect())?;
-                Forwarding::Patch(bridged.tap_port)
+        let port = self.allocate_port()?;
+        let device_port = match self.attach_device(vif, port, count, features.caps) {
+            Ok(device_port) => device_port,
+            Err(error) => {
+                self.free_port(port);
+                return Err(error);
             }
         };
-        if let Err(error) = self.workers.attach(served.port, &forwarding, attachments) {
-            if let Forwarding::Patch(tap_port) = forwarding {
-                self.workers.detach(tap_port);
-            }
+        let forwarding = match device_port {
+            None => Forwarding::Switch(Arc::clone(&self.switch)),
+            Some(device_port) => Forwarding::Patch(device_port),
+        };
+        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        let credit = served.credit.as_ref();
+        let attached = self.workers.attach_limited(port, &forwarding, credit, attachments);
+        let caps = features.caps.and(self.config.offloads);
+        served.connection = Some(Connection { port, device_port, queues: counters, caps });
+        if let Err(error) = attached {
+            self.detach(vif);
             return Err(error);
         }
-        served.queues = counters;
-        served.caps = features.caps.and(self.config.offloads);
-        tracing::info!(vif = vif_name(vif), queues = count, "connected");
+        if let Some(LeftOut(left_out)) = self.may_log(vif) {
+            tracing::info!(vif = vif_name(vif), queues = count, left_out, "connected");
+        }
         Ok(())
+    }
+
+    /// Gives the queues of the vif's network device to workers, if it has one, as another port.
+    fn attach_device(
+        &mut self,
+        vif: Vif,
+        to: PortId,
+        count: u16,
+        caps: OffloadCaps,
+    ) -> io::Result<Option<PortId>> {
+        let now = self.now();
+        let Some(served) = self.vifs.get_mut(&vif) else { return Ok(None) };
+        let Some(vif_device) = &mut served.device else { return Ok(None) };
+        vif_device.tap.set_enabled(count)?;
+        vif_device.tap.set_offloads(caps)?;
+        let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
+        let queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
+        let port = self.allocate_port()?;
+        let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
+            port: VifOrTap::Tap(queue),
+            counters,
+            flood: self.switch.flood_budget(now),
+        });
+        let taps = taps.collect();
+        if let Err(error) = self.workers.attach(port, &Forwarding::Patch(to), taps) {
+            self.free_port(port);
+            return Err(error);
+        }
+        Ok(Some(port))
     }
 
     fn queue_parts(
@@ -271,22 +380,35 @@ impl<H: Hypervisor> Backend<H> {
     /// Takes the queues back from their workers, which unmaps and unbinds them.
     fn detach(&mut self, vif: Vif) {
         let Some(served) = self.vifs.get_mut(&vif) else { return };
-        if let Some(bridged) = &served.bridge {
-            self.workers.detach(bridged.tap_port);
+        let Some(connection) = served.connection.take() else { return };
+        for port in connection.device_port.into_iter().chain([connection.port]) {
+            self.workers.detach(port);
+            self.forget_port(port);
         }
-        self.workers.detach(served.port);
-        self.switch.fdb().remove_port(served.port);
-        served.queues.clear();
-        tracing::info!(vif = vif_name(vif), "disconnected");
+        if let Some(LeftOut(left_out)) = self.may_log(vif) {
+            tracing::info!(vif = vif_name(vif), left_out, "disconnected");
+        }
     }
 
     /// Says why a vif is closed: once in the log, and where tools look.
     fn report(&mut self, vif: Vif, reason: &str) -> io::Result<()> {
-        tracing::warn!(vif = vif_name(vif), "{reason}");
+        if let Some(LeftOut(left_out)) = self.may_log(vif) {
+            tracing::warn!(vif = vif_name(vif), left_out, "{reason}");
+        }
         let [for_tools, beside_keys] = vif.backend_errors();
-        self.store.write(&for_tools, reason)?;
-        if self.store.read_bytes(&vif.backend_state())?.is_some() {
-            self.store.write(&beside_keys, reason)?;
+        let written = self.store.transaction(|tx| {
+            tx.write(&for_tools, reason)?;
+            match tx.read_bytes(&vif.backend_state())? {
+                Some(_) => tx.write(&beside_keys, reason),
+                None => Ok(()),
+            }
+        });
+        match written {
+            // A driver domain may lack the right, or the room: its guests are served nevertheless.
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                tracing::debug!(vif = vif_name(vif), %error, "the error nodes");
+            }
+            written => written?,
         }
         if let Some(served) = self.vifs.get_mut(&vif) {
             served.error = Some(reason.to_owned());
@@ -307,10 +429,11 @@ impl<H: Hypervisor> Backend<H> {
     /// The vif is no longer this backend's business.
     fn finish(&mut self, vif: Vif) -> io::Result<()> {
         self.store.unwatch(&vif.frontend_state(), &vif.backend_dir())?;
-        if let Some(served) = self.vifs.remove(&vif) {
-            self.free_port(served.port);
-            if let Some(bridged) = served.bridge {
-                self.free_port(bridged.tap_port);
+        let served = self.vifs.remove(&vif);
+        if let Some(vif_device) = served.and_then(|served| served.device) {
+            let name = vif_device.tap.name().to_owned();
+            if let Err(error) = vif_device.remove() {
+                tracing::debug!(name, %error, "the network device was gone already");
             }
         }
         let [for_tools, _] = vif.backend_errors();

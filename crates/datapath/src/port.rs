@@ -16,6 +16,12 @@ pub trait Port {
     /// [`PortDown`] when the port can no longer be used. Frames already in `into` are good.
     fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown>;
 
+    /// Bounds each later call of `ingress`: one that has taken in so many bytes takes no further
+    /// frame. A kind of port whose rate nobody limits has no use for it.
+    fn limit_ingress(&mut self, bytes_max: usize) {
+        let _ = bytes_max;
+    }
+
     /// Sends frames from the front of `from`, in order. What does not fit now stays there; frames
     /// that are sent or dropped are recycled, and drops counted by the port.
     ///

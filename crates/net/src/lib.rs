@@ -52,6 +52,8 @@ pub struct Link {
     pub gso_max_size: u32,
     /// See [`LinkSetting::TxQueueLen`].
     pub tx_queue_len: u32,
+    /// See [`LinkSetting::Alias`].
+    pub alias: Option<String>,
 }
 
 /// Something to change about a link.
@@ -79,6 +81,8 @@ pub enum LinkSetting<'a> {
     GsoMaxSize(u32),
     /// Frames that wait in front of the link; of a TAP device, in each of its queues.
     TxQueueLen(u32),
+    /// A note for people and programs (`ifalias`), of at most 255 bytes.
+    Alias(&'a str),
     /// Moved into the network namespace of this process.
     NetnsOf(u32),
     /// Moved into this network namespace.
@@ -151,6 +155,7 @@ impl Netlink {
                 LinkSetting::NoMaster => LinkAttribute::Controller(0),
                 LinkSetting::GsoMaxSize(size) => LinkAttribute::GsoMaxSize(size),
                 LinkSetting::TxQueueLen(len) => LinkAttribute::TxQueueLen(len),
+                LinkSetting::Alias(alias) => LinkAttribute::IfAlias(alias.to_owned()),
                 LinkSetting::NetnsOf(pid) => LinkAttribute::NetNsPid(pid),
                 LinkSetting::Netns(fd) => LinkAttribute::NetNsFd(fd.as_raw_fd()),
             };
@@ -285,6 +290,7 @@ fn as_link(message: RouteNetlinkMessage) -> Option<Link> {
         master: None,
         gso_max_size: 0,
         tx_queue_len: 0,
+        alias: None,
     };
     for attribute in message.attributes {
         match attribute {
@@ -294,6 +300,7 @@ fn as_link(message: RouteNetlinkMessage) -> Option<Link> {
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::GsoMaxSize(size) => link.gso_max_size = size,
             LinkAttribute::TxQueueLen(len) => link.tx_queue_len = len,
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
             LinkAttribute::LinkInfo(info) => {
                 link.kind = info.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use ringway_net::LinkSetting::{
-    Address, Down, GsoMaxSize, Master, Mtu, Name, Netns, NetnsOf, NoMaster, TxQueueLen, Up,
+    Address, Alias, Down, GsoMaxSize, Master, Mtu, Name, Netns, NetnsOf, NoMaster, TxQueueLen, Up,
 };
 use ringway_net::{Link, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
@@ -68,6 +68,8 @@ fn settings() -> Outcome {
     net.add_veth("a", "b")?;
     let mac = [2, 0, 0, 0, 0, 1];
     net.set("a", &[Address(mac), Mtu(9000), GsoMaxSize(65535), TxQueueLen(500), Up])?;
+    assert_eq!(net.link("a")?.alias, None);
+    net.set("a", &[Alias("a note of 1")])?;
     let link = net.link("a")?;
     let expected = Link {
         index: link.index,
@@ -79,6 +81,7 @@ fn settings() -> Outcome {
         master: None,
         gso_max_size: 65535,
         tx_queue_len: 500,
+        alias: Some("a note of 1".to_owned()),
     };
     assert_eq!(link, expected);
     assert_eq!(net.links()?.len(), 3);

@@ -72,8 +72,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
-    /// Turns slots into packets, frames and copies, up to the room in `into`, the buffers in the
-    /// pool, or the first fault. What was planned before a fault is still served.
+    /// Turns slots into packets, frames and copies, up to the room in `into`, the bytes of a
+    /// call, the buffers in the pool, or the first fault. What was planned before a fault is
+    /// still served.
     fn plan_packets(
         &mut self,
         taken: usize,
@@ -85,8 +86,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         scratch.copies.clear();
         scratch.packets.clear();
         let first_frame = into.len();
+        let mut bytes = 0;
         let mut rest = &scratch.tx_requests[..taken];
-        while !rest.is_empty() && !into.is_full() {
+        while !rest.is_empty() && !into.is_full() && bytes < self.ingress_bytes_max {
             let Some(parsed) = parse(rest, taken == waiting, self.tx.consumer())? else { break };
             let (packet_slots, others) = rest.split_at(parsed.slots);
             let mut packet = TxPacket {
@@ -98,6 +100,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             if let Ok(total) = parsed.total {
                 let Some(mut frame) = pool.take(usize::from(total)) else { break };
                 frame.offload = parsed.offload;
+                bytes += usize::from(total);
                 let local = into.len() - first_frame;
                 let local = u16::try_from(local).expect("a batch is small");
                 packet.copies = match packet_slots {

@@ -62,6 +62,8 @@ pub struct VifQueue<M, E> {
     counters: Arc<QueueCounters>,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
+    /// See [`Port::limit_ingress`].
+    ingress_bytes_max: usize,
     scratch: Box<Scratch>,
     // Last, so that the rings stop using the pages before their grants end.
     _ring_pages: [ForeignPage; 2],
@@ -95,6 +97,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             features,
             counters,
             rx_pages_wanted: 0,
+            ingress_bytes_max: usize::MAX,
             scratch: Box::new(Scratch {
                 tx_requests: [TxRequest::default(); ingress::WINDOW],
                 rx_requests: [RxRequest::default(); RX_RING_SLOTS],
@@ -125,6 +128,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
     fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
         self.take_packets(pool, into)
+    }
+
+    fn limit_ingress(&mut self, bytes_max: usize) {
+        self.ingress_bytes_max = bytes_max;
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {

@@ -4,6 +4,7 @@
 //! together, [`description`] says what it consists of.
 
 mod cli;
+mod confine;
 mod description;
 mod host;
 mod logging;

@@ -10,9 +10,10 @@ use std::io;
 use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
-use ringway_sys::tun::{Lifetime, QueueMode, QueueState, TunFile, TunOffload};
+use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
 
 pub use queue::{Side, TapQueue};
+pub use ringway_sys::tun::Lifetime;
 pub use station::VifOrTap;
 
 /// A TAP device with a fixed number of queues, of which some are enabled.
@@ -33,8 +34,21 @@ impl Tap {
     /// # Errors
     /// If `queues` is 0 or more than 256, and as [`TunFile::open`], with the remedy.
     pub fn create(name: &str, queues: u16) -> io::Result<Tap> {
-        check_queue_count(queues.into(), QUEUES_MAX)?;
         let mode = if queues == 1 { QueueMode::Single } else { QueueMode::Multi };
+        Tap::open(name, queues, mode)
+    }
+
+    /// The same for a device that is to outlive this process: a later one may open it with any
+    /// number of queues, whatever this one has. See [`set_lifetime`](Tap::set_lifetime).
+    ///
+    /// # Errors
+    /// As [`create`](Tap::create).
+    pub fn create_lasting(name: &str, queues: u16) -> io::Result<Tap> {
+        Tap::open(name, queues, QueueMode::Multi)
+    }
+
+    fn open(name: &str, queues: u16, mode: QueueMode) -> io::Result<Tap> {
+        check_queue_count(queues.into(), QUEUES_MAX)?;
         let first = TunFile::open(name, mode)?;
         let name = first.name()?;
         let mut files = vec![Arc::new(first)];

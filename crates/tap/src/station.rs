@@ -25,6 +25,13 @@ impl<V: Port> Port for VifOrTap<V> {
         }
     }
 
+    fn limit_ingress(&mut self, bytes_max: usize) {
+        match self {
+            VifOrTap::Vif(vif) => vif.limit_ingress(bytes_max),
+            VifOrTap::Tap(tap) => tap.limit_ingress(bytes_max),
+        }
+    }
+
     #[inline]
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
         match self {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Port, PortDown, Probe,
@@ -11,6 +11,7 @@ use ringway_datapath::{
 use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
 
 use crate::capture::{Capture, Passage};
+use crate::credit::Credit;
 use crate::directory::{Forwarding, SlotId};
 use crate::gauge::{Backlog, Gauge, HIGH, LIMIT, LOW, STALL};
 
@@ -30,6 +31,8 @@ pub(crate) struct Attached<P> {
     pub(crate) kept: VecDeque<(Frame, Verdict)>,
     /// Someone who watches.
     pub(crate) capture: Option<Arc<Capture>>,
+    /// What limits how much enters here, if anything does.
+    credit: Option<Arc<Credit>>,
     /// In the list of queues that are polled.
     pub(crate) is_active: bool,
     /// In the list of queues whose backlog is to be sent.
@@ -69,6 +72,7 @@ impl<P: Port> Attached<P> {
             held_by: None,
             kept: VecDeque::new(),
             capture: None,
+            credit: None,
             is_active: false,
             has_backlog: false,
             caps,
@@ -90,6 +94,34 @@ impl<P: Port> Attached<P> {
     /// Whether ingress has to wait.
     pub(crate) fn is_held(&mut self) -> bool {
         self.holder().is_some()
+    }
+
+    /// Limits how much enters from now on, or no longer.
+    pub(crate) fn limit(&mut self, credit: Option<Arc<Credit>>) {
+        self.credit = credit;
+        self.port.limit_ingress(usize::MAX);
+    }
+
+    /// How long ingress has to wait for credit, if it has to. What was taken in has been paid.
+    pub(crate) fn credit_due(&self, now: Instant) -> Option<Duration> {
+        let credit = self.credit.as_deref().filter(|_| self.kept.is_empty())?;
+        credit.due(now)
+    }
+
+    /// Takes a batch in, as far as there is credit.
+    pub(crate) fn ingress(
+        &mut self,
+        pool: &mut FramePool,
+        batch: &mut FrameBatch,
+        now: Instant,
+    ) -> Result<(), PortDown> {
+        let Some(credit) = &self.credit else { return self.port.ingress(pool, batch) };
+        let available = credit.available(now);
+        self.port.limit_ingress(usize::try_from(available).unwrap_or(usize::MAX));
+        let taken = self.port.ingress(pool, batch);
+        let bytes: usize = batch.iter().map(Frame::len).sum();
+        credit.spend(u64::try_from(bytes).unwrap_or(u64::MAX));
+        taken
     }
 
     /// Finds where frames that came in go: `verdicts` becomes one for each.

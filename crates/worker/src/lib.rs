@@ -15,6 +15,7 @@
 
 mod attached;
 mod capture;
+mod credit;
 mod directory;
 pub mod gauge;
 mod idle;
@@ -24,6 +25,7 @@ mod pool;
 mod round;
 
 pub use capture::{Capture, CapturedFrame, Passage};
+pub use credit::Credit;
 pub use directory::Forwarding;
 pub use idle::Polling;
 pub use placement::{Placement, Policy};

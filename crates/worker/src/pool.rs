@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attached::Attached;
 use crate::capture::Capture;
+use crate::credit::Credit;
 use crate::directory::{Directory, Forwarding, QueueAddress, SlotId};
 use crate::gauge::Gauge;
 use crate::idle::Polling;
@@ -35,6 +36,8 @@ pub(crate) enum Command<P> {
     Detach { id: SlotId, reply: Sender<Option<Box<Attached<P>>>> },
     /// Copy frames of a queue for someone who watches, in place of who did before.
     Capture { id: SlotId, capture: Arc<Capture> },
+    /// Limit how much enters by a queue, or no longer.
+    Limit { id: SlotId, credit: Option<Arc<Credit>> },
     /// Answer, when all before is done.
     Answer { reply: Sender<()> },
     /// End.
@@ -174,6 +177,21 @@ impl<P: Port + Send + 'static> Workers<P> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<P>>,
     ) -> io::Result<()> {
+        self.attach_limited(port, forwarding, None, queues)
+    }
+
+    /// The same, with a limit of what enters from the first frame on; see
+    /// [`limit`](Workers::limit).
+    ///
+    /// # Errors
+    /// As [`attach`](Workers::attach).
+    pub fn attach_limited(
+        &mut self,
+        port: PortId,
+        forwarding: &Forwarding,
+        credit: Option<&Arc<Credit>>,
+        queues: Vec<Attachment<P>>,
+    ) -> io::Result<()> {
         if self.placed.iter().any(|placed| placed.port == port) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -196,20 +214,19 @@ impl<P: Port + Send + 'static> Workers<P> {
             self.placed.push(Placed { port, queue: index, address, load_before: 0 });
             let forwarding = forwarding.clone();
             let Attachment { port: queue, counters, flood } = queue;
-            attached.push((
-                worker,
-                Box::new(Attached::new(
-                    id,
-                    port,
-                    index,
-                    queue,
-                    forwarding,
-                    flood,
-                    counters,
-                    gauge,
-                    Instant::now(),
-                )),
+            let mut queue = Box::new(Attached::new(
+                id,
+                port,
+                index,
+                queue,
+                forwarding,
+                flood,
+                counters,
+                gauge,
+                Instant::now(),
             ));
+            queue.limit(credit.cloned());
+            attached.push((worker, queue));
         }
         let workers: BTreeSet<usize> = attached.iter().map(|(worker, _)| *worker).collect();
         for (worker, attached) in attached {
@@ -259,6 +276,15 @@ impl<P: Port + Send + 'static> Workers<P> {
             found = true;
         }
         found
+    }
+
+    /// Limits how much enters by all queues of a port together, from now on; `None` ends that. It
+    /// stays with the queues until they are detached.
+    pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
+        for placed in self.placed.iter().filter(|placed| placed.port == port) {
+            let (id, credit) = (placed.address.slot, credit.cloned());
+            self.command(placed.address.worker, Command::Limit { id, credit });
+        }
     }
 
     /// Evens out the load since the last call, by at most one move. A no-op unless the policy is
@@ -343,6 +369,19 @@ impl<P: Port + Send + 'static> Workers<P> {
     /// How many workers there are.
     pub fn count(&self) -> usize {
         self.threads.len()
+    }
+
+    /// Whether every worker answers within this time. Each does between two rounds, and those who
+    /// sleep are woken: one that does not answer is stuck or has panicked.
+    pub fn all_answer(&self, timeout: Duration) -> bool {
+        let (reply, answers) = mpsc::channel();
+        for worker in 0..self.threads.len() {
+            self.command(worker, Command::Answer { reply: reply.clone() });
+        }
+        drop(reply);
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        std::iter::from_fn(|| answers.recv_timeout(left()).ok()).count() == self.threads.len()
     }
 
     /// A queue that failed since the last call. Its port's other queues go on until

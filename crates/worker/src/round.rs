@@ -209,13 +209,13 @@ impl<P: Port> Worker<P> {
     /// One batch from one queue to wherever its frames go.
     fn take_in(&mut self, slot: usize, directory: &Directory) -> Taken {
         let Some(attached) = self.slots[slot].attached() else { return Taken::Gone };
-        if attached.is_held() {
+        if attached.is_held() || attached.credit_due(self.now).is_some() {
             return Taken::Nothing;
         }
         let mut frames = std::mem::take(&mut attached.kept);
         let mut taken = Ok(());
         if frames.is_empty() {
-            taken = attached.port.ingress(&mut self.pool, &mut self.batch);
+            taken = attached.ingress(&mut self.pool, &mut self.batch, self.now);
             self.is_short |= self.pool.take_shortage();
             if !self.batch.is_empty() {
                 let ticks = ticks(self.now.duration_since(self.started));
@@ -341,24 +341,30 @@ impl<P: Port> Worker<P> {
         }
         // A source that is held must see the pressure fall, or be nudged for it: it looks once
         // more after saying that it sleeps.
-        let slots = &mut self.slots;
-        let held = |slot: &usize| slots[*slot].attached().is_some_and(Attached::is_held);
-        if !self.active.iter().all(held) {
-            self.inbox.awake();
-            return;
+        let mut timeout = None;
+        for slot in &self.active {
+            let Some(attached) = self.slots[*slot].attached() else { continue };
+            // Without credit it waits for nothing but the time.
+            let due = attached.credit_due(self.now);
+            if due.is_none() && !attached.is_held() {
+                self.inbox.awake();
+                return;
+            }
+            timeout = sooner(timeout, due);
         }
         // One that has stalled wakes us when it has room; only the others have a clock to watch.
         let slots = &mut self.slots;
         let is_timed =
             |slot: &usize| slots[*slot].attached().is_some_and(|attached| attached.has_clock());
-        let timeout = self.backlogged.iter().any(is_timed).then_some(STALL);
+        let stall = self.backlogged.iter().any(is_timed).then_some(STALL);
         let before = Instant::now();
-        self.wait(timeout);
+        self.wait(sooner(timeout, stall));
         self.inbox.awake();
         self.idle.slept(before.elapsed());
     }
 
-    /// Arms the active queues and drops them from the list; those that are held stay in it.
+    /// Arms the active queues and drops them from the list; those that are held, or are out of
+    /// credit, stay in it.
     fn arm_all(&mut self) -> Pending {
         let mut pending = Pending::Nothing;
         let mut position = 0;
@@ -369,6 +375,10 @@ impl<P: Port> Worker<P> {
             };
             if let Some(gauge) = attached.holder() {
                 gauge.await_relief();
+                position += 1;
+                continue;
+            }
+            if attached.credit_due(self.now).is_some() {
                 position += 1;
                 continue;
             }
@@ -400,8 +410,9 @@ impl<P: Port> Worker<P> {
             if !matches!(attached.port.arm(), Ok(Pending::Work)) {
                 continue;
             }
-            // While it is held, frames that could enter are no reason to stay awake; room is.
-            let is_room = match attached.is_held() {
+            // While it waits, frames that could enter are no reason to stay awake; room is.
+            let waits = attached.is_held() || attached.credit_due(self.now).is_some();
+            let is_room = match waits {
                 true => attached.egress(&mut self.pool, self.now).map_or(true, |sent| {
                     self.has_relieved |= sent.relieved;
                     sent.moved > 0 || sent.relieved
@@ -497,6 +508,11 @@ impl<P: Port> Worker<P> {
                         here.capture = Some(capture);
                     }
                 }
+                Command::Limit { id, credit } => {
+                    if let Some(here) = self.slot(id).attached().filter(|here| here.id == id) {
+                        here.limit(credit);
+                    }
+                }
                 Command::Answer { reply } => {
                     let _ = reply.send(());
                 }
@@ -569,6 +585,11 @@ enum Taken {
     Frames,
     Nothing,
     Gone,
+}
+
+/// The shorter of two waits, of which there may be none.
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
 }
 
 /// Switch time: seconds since the workers started.

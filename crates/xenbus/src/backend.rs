@@ -3,9 +3,13 @@
 //! A frontend that leaves goes through `Closing` and `Closed`, and the backend follows it there;
 //! one that starts over at `Initialising` is offered the vif again. A frontend that was refused
 //! has to start over by itself, or it would be refused without end.
+//!
+//! Where the toolstack has a hotplug script for the vif's network device, a frontend is served at
+//! once and called connected when the script is done.
 
 use crate::config::{FrontendConfig, Offer};
-use crate::keys::{KeyChange, Keys};
+use crate::hotplug::Hotplug;
+use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
 
 /// What happens to a backend.
@@ -18,6 +22,9 @@ pub enum Input {
         /// The frontend's state as found in XenStore.
         peer: XenbusState,
     },
+    /// Instead of the start: this host cannot serve the vif that the toolstack describes, for this
+    /// reason. It stays closed until the toolstack removes it.
+    Refused(String),
     /// The frontend's state may have changed.
     FrontendState(XenbusState),
     /// The answer to [`Action::ReadFrontend`].
@@ -32,6 +39,11 @@ pub enum Input {
         /// The most queues a frontend may ask for; at least 1.
         queues_max: u16,
     },
+    /// What the toolstack's hotplug script says may have changed.
+    Hotplug(Hotplug),
+    /// Somebody else has written `Closing` to the backend's own state, and still wants the vif. It
+    /// stays there until the frontend follows, if that has begun.
+    AskedToClose,
     /// The toolstack wants the vif to go (`online` is 0). It waits for `Closed`, so the backend
     /// does not wait for a frontend that may be dead.
     Offline,
@@ -52,6 +64,8 @@ pub enum Action {
     Attach(FrontendConfig, Attachment),
     /// Unmap and unbind everything.
     Detach,
+    /// The frontend is served, and called connected when the hotplug script is done: say so.
+    AwaitHotplug,
     /// Write this to the error nodes.
     ReportError(String),
     /// Remove the error nodes.
@@ -73,6 +87,7 @@ pub enum Attachment {
 #[derive(Debug, Clone)]
 pub struct Handshake {
     offer: Offer,
+    hotplug: Hotplug,
     phase: Phase,
     own: XenbusState,
     peer: XenbusState,
@@ -96,6 +111,8 @@ enum Phase {
     Closing,
     /// Both have let go.
     Closed,
+    /// Whatever the frontend does, nothing can be served.
+    Refused,
     Finished,
 }
 
@@ -111,10 +128,12 @@ enum Reoffer {
 }
 
 impl Handshake {
-    /// A backend that will offer this. Feed it [`Input::Start`].
-    pub fn new(offer: Offer) -> Handshake {
+    /// A backend that will offer this, with what the hotplug script has said by now. Feed it
+    /// [`Input::Start`].
+    pub fn new(offer: Offer, hotplug: Hotplug) -> Handshake {
         Handshake {
             offer: Offer { queues_max: offer.queues_max.max(1), ..offer },
+            hotplug,
             phase: Phase::Idle,
             own: XenbusState::Unknown,
             peer: XenbusState::Unknown,
@@ -142,18 +161,16 @@ impl Handshake {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
             (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
-            (Input::Offline, _) => {
-                self.detach();
-                self.set_state(Closing);
-                self.set_state(Closed);
-                self.finish();
-            }
+            (Input::Refused(reason), Phase::Idle) => self.refuse(reason),
+            (Input::Offline, _) => self.offline(),
             (Input::Gone, _) => {
                 // To write anything would make the directory again.
                 self.detach();
                 self.finish();
             }
-            (_, Phase::Idle) | (Input::Start { .. }, _) => {}
+            (_, Phase::Idle | Phase::Refused) | (Input::Start { .. } | Input::Refused(_), _) => {}
+            (Input::Hotplug(hotplug), _) => self.hotplug_changed(hotplug),
+            (Input::AskedToClose, _) => self.close(),
             (Input::FrontendState(state), _) => self.frontend_state(state),
             (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
             (Input::Attached(outcome), _) => self.attached(outcome),
@@ -165,8 +182,53 @@ impl Handshake {
         std::mem::take(&mut self.actions)
     }
 
+    fn refuse(&mut self, reason: String) {
+        self.actions.push(Action::ReportError(reason));
+        self.set_state(Closing);
+        self.set_state(Closed);
+        self.phase = Phase::Refused;
+    }
+
+    fn offline(&mut self) {
+        self.detach();
+        if self.hotplug != Hotplug::Absent {
+            // The device goes, too, and the script has to be run for the next one.
+            let stale = KeyChange::Remove(HOTPLUG_STATUS.to_owned());
+            self.actions.push(Action::WriteKeys(vec![stale]));
+        }
+        if self.own != Closed {
+            self.set_state(Closing);
+        }
+        // In any case: the toolstack, which waits for it, may have written over what we wrote.
+        self.set_state(Closed);
+        self.finish();
+    }
+
+    fn hotplug_changed(&mut self, hotplug: Hotplug) {
+        let is_over = self.hotplug == Hotplug::Connected && hotplug == Hotplug::Pending;
+        if is_over || self.hotplug == hotplug {
+            // A script that is done is not run again, whoever removes its word.
+            return;
+        }
+        self.hotplug = hotplug;
+        match (&self.hotplug, &self.phase) {
+            (Hotplug::Failed(reason), _) => {
+                self.actions.push(Action::ReportError(reason.clone()));
+                self.shut();
+            }
+            (_, Phase::Serving(_)) => self.connect(),
+            // It was refused for the script's sake only.
+            (_, Phase::Closed) if self.peer == Initialising => self.wait(),
+            _ => {}
+        }
+    }
+
     fn start(&mut self, own: XenbusState, peer: XenbusState) {
         (self.own, self.peer) = (own, peer);
+        if let Hotplug::Failed(reason) = &self.hotplug {
+            self.actions.push(Action::ReportError(reason.clone()));
+            return self.shut();
+        }
         match own {
             _ if peer == Closing => self.close(),
             Connected if peer.has_keys() => self.read(Attachment::Reattach),
@@ -192,7 +254,9 @@ impl Handshake {
         match (&self.phase, state) {
             _ if is_repeated => {}
             (Phase::Waiting, state) if state.has_keys() => self.read(Attachment::Fresh),
-            (Phase::Waiting, Initialising) => {}
+            // One that has gone may come back, and then the offer stands. To withdraw it would cross
+            // with the frontend's coming back, again and again.
+            (Phase::Waiting, state) if state == Initialising || state.is_gone() => {}
             // The frontend starts over, from whatever it was doing.
             (_, Initialising) => {
                 self.detach();
@@ -247,14 +311,21 @@ impl Handshake {
                 }
                 self.reoffer = Reoffer::No;
                 self.actions.push(Action::ClearError);
-                if self.own != Connected {
-                    self.set_state(Connected);
-                }
+                self.connect();
             }
             Err(reason) => {
                 self.phase = Phase::Waiting;
                 self.fail(&reason);
             }
+        }
+    }
+
+    /// Says that the frontend is served, or waits for the script.
+    fn connect(&mut self) {
+        match self.hotplug {
+            _ if self.own == Connected => {}
+            Hotplug::Pending => self.actions.push(Action::AwaitHotplug),
+            _ => self.set_state(Connected),
         }
     }
 
@@ -277,6 +348,14 @@ impl Handshake {
     /// Writes the offer and waits for an answer.
     fn wait(&mut self) {
         self.reoffer = Reoffer::No;
+        if let Hotplug::Failed(_) = self.hotplug {
+            // That has been reported, and a guest that tries again is no news.
+            self.phase = Phase::Closed;
+            if self.own != Closed {
+                self.set_state(Closed);
+            }
+            return;
+        }
         self.phase = Phase::Waiting;
         self.actions.push(Action::WriteKeys(self.offer.changes()));
         self.set_state(InitWait);
@@ -300,6 +379,15 @@ impl Handshake {
         if self.peer.is_gone() {
             self.closed();
         }
+    }
+
+    /// Lets go for good, as far as it is for us: without waiting for a frontend that may never have
+    /// seen an offer.
+    fn shut(&mut self) {
+        self.detach();
+        self.set_state(Closing);
+        self.set_state(Closed);
+        self.phase = Phase::Closed;
     }
 
     /// The frontend has let go too.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::rate::Rate;
 use crate::state::XenbusState;
 use ringway_datapath::MacAddr;
 
@@ -17,6 +18,11 @@ pub(crate) const MTU: &str = "mtu";
 pub(crate) const ERROR: &str = "error";
 pub(crate) const TYPE: &str = "type";
 pub(crate) const BRIDGE: &str = "bridge";
+pub(crate) const SCRIPT: &str = "script";
+pub(crate) const VIFNAME: &str = "vifname";
+pub(crate) const RATE: &str = "rate";
+pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
+pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 
 pub(crate) const FEATURE_SG: &str = "feature-sg";
@@ -57,6 +63,12 @@ const ERROR_MAX: usize = 300;
 /// The largest MTU: netif counts the bytes of a whole frame, its 14 of Ethernet included, in 16
 /// bits.
 const MTU_MAX: u16 = u16::MAX - 14;
+
+/// The hotplug script that is ours, by the last part of its path.
+const SWITCH_SCRIPT: &str = "vif-ringway";
+
+/// Bytes of an interface's name that Linux has room for (`IFNAMSIZ`, less the 0 at its end).
+const INTERFACE_NAME_MAX: usize = 15;
 
 /// MTU of a vif for which nobody has set one, in bytes.
 const MTU_DEFAULT: u16 = 1500;
@@ -171,14 +183,68 @@ impl Keys {
     /// # Errors
     /// [`BadKeys::Unreadable`] when it is none that IPv4 over netif can have (68 to 65521).
     pub fn mtu(&self) -> Result<u16, BadKeys> {
-        let Some(text) = self.text(MTU) else { return Ok(MTU_DEFAULT) };
-        let mtu = text.parse().ok().filter(|mtu| (68..=MTU_MAX).contains(mtu));
-        mtu.ok_or_else(|| self.unreadable(MTU, text, "an MTU from 68 to 65521"))
+        Ok(self.mtu_wanted()?.unwrap_or(MTU_DEFAULT))
     }
 
-    /// The Linux bridge that the vif is to be attached to, if the toolstack has named one.
+    /// The vif's MTU in bytes, if the toolstack has set one.
+    ///
+    /// # Errors
+    /// As [`mtu`](Keys::mtu).
+    pub fn mtu_wanted(&self) -> Result<Option<u16>, BadKeys> {
+        let parse = |text: &str| {
+            let mtu = text.parse().ok().filter(|mtu| (68..=MTU_MAX).contains(mtu));
+            mtu.ok_or_else(|| self.unreadable(MTU, text, "an MTU from 68 to 65521"))
+        };
+        self.text(MTU).map(parse).transpose()
+    }
+
+    /// The hotplug script that the toolstack runs for the vif's network device, if there is one.
+    /// Then the toolstack, and not the backend, decides where that device belongs.
+    pub fn script(&self) -> Option<&str> {
+        self.text(SCRIPT).filter(|script| !script.is_empty() && !self.is_for_switch())
+    }
+
+    /// Whether the vif is to be on ringway's own switch, which a toolstack says by naming our
+    /// script: it has no other word for it.
+    fn is_for_switch(&self) -> bool {
+        self.text(SCRIPT).is_some_and(|script| script.rsplit('/').next() == Some(SWITCH_SCRIPT))
+    }
+
+    /// The name that the toolstack wants the vif's network device to have (`vifname`), if it does
+    /// not leave that to the backend.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when Linux would not take it as a name, or as a pattern of names.
+    pub fn device_name(&self) -> Result<Option<&str>, BadKeys> {
+        let Some(name) = self.text(VIFNAME).filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        // With a `%` the kernel would choose the name; the others it refuses (`dev_valid_name`).
+        let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
+        let is_dots = matches!(name, "." | "..");
+        if name.len() > INTERFACE_NAME_MAX || is_dots || name.contains(is_bad) {
+            return Err(self.unreadable(VIFNAME, name, "a name for a network interface"));
+        }
+        Ok(Some(name))
+    }
+
+    /// How much the guest may transmit, if the toolstack limits it.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when it is no rate. Linux' backend takes that for no limit.
+    pub fn rate(&self) -> Result<Option<Rate>, BadKeys> {
+        let parse = |text: &str| {
+            Rate::parse(text).ok_or_else(|| {
+                self.unreadable(RATE, text, "bytes and microseconds with a comma between them")
+            })
+        };
+        Ok(self.text(RATE).map(parse).transpose()?.flatten())
+    }
+
+    /// The Linux bridge that the vif is to be attached to, if the toolstack has named one. What is
+    /// named beside our own script is libxl's default.
     pub fn bridge(&self) -> Option<&str> {
-        self.text(BRIDGE).filter(|bridge| !bridge.is_empty())
+        self.text(BRIDGE).filter(|bridge| !bridge.is_empty() && !self.is_for_switch())
     }
 
     /// The most queues that the toolstack wants a backend to offer for this vif, if it has a wish
@@ -235,9 +301,13 @@ impl Keys {
     }
 
     pub(crate) fn unreadable(&self, key: &str, found: &str, expected: &'static str) -> BadKeys {
-        let found = found.escape_debug().take(FOUND_MAX).collect();
-        BadKeys::Unreadable { path: self.path(key), found, expected }
+        BadKeys::Unreadable { path: self.path(key), found: shown(found), expected }
     }
+}
+
+/// Somebody else's text as we repeat it, cut and escaped.
+pub(crate) fn shown(text: &str) -> String {
+    text.escape_debug().take(FOUND_MAX).collect()
 }
 
 /// What the absence of a flag means.
@@ -258,5 +328,64 @@ impl KeyChange {
 
     pub(crate) fn flag(key: &str, is_set: bool) -> KeyChange {
         KeyChange::number(key, u8::from(is_set))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(key: &str, value: &str) -> Keys {
+        Keys::new("/local/domain/0/backend/vif/1/0", [(key.to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn a_device_has_a_name_that_linux_takes_as_it_is() {
+        for name in ["vif1.0", "a", "fifteen-bytes-x", "\u{e9}t\u{e9}"] {
+            assert_eq!(keys(VIFNAME, name).device_name(), Ok(Some(name)));
+        }
+        assert_eq!(keys(VIFNAME, "").device_name(), Ok(None));
+        assert_eq!(keys(STATE, "1").device_name(), Ok(None));
+        for bad in [
+            "sixteen-bytes-xx",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "a\tb",
+            "a\n",
+            "a:1",
+            "tap%d",
+            "a\0b",
+            "\x1b[2J",
+        ] {
+            let error = keys(VIFNAME, bad).device_name().expect_err(bad).to_string();
+            assert!(error.contains("/1/0/vifname") && !error.contains(char::is_control), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_vif_with_our_own_script_is_on_no_bridge_and_waits_for_no_script() {
+        let both = |script: &str| {
+            let own = |text: &str| text.to_owned();
+            Keys::new("/b", [(own(SCRIPT), own(script)), (own(BRIDGE), own("xenbr0"))])
+        };
+        for script in ["vif-ringway", "/etc/xen/scripts/vif-ringway"] {
+            assert_eq!((both(script).script(), both(script).bridge()), (None, None));
+        }
+        for script in ["/etc/xen/scripts/vif-bridge", "/etc/not-vif-ringway"] {
+            let keys = both(script);
+            assert_eq!((keys.script(), keys.bridge()), (Some(script), Some("xenbr0")));
+        }
+    }
+
+    #[test]
+    fn an_mtu_that_is_absent_is_nobodys_wish() {
+        assert_eq!(keys(STATE, "1").mtu_wanted(), Ok(None));
+        assert_eq!(keys(STATE, "1").mtu(), Ok(1500));
+        assert_eq!(keys(MTU, "9000").mtu_wanted(), Ok(Some(9000)));
+        for bad in ["", "67", "65536", "-1", "1500 ", "jumbo"] {
+            assert!(keys(MTU, bad).mtu_wanted().is_err(), "{bad:?}");
+        }
     }
 }

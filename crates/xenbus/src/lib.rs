@@ -9,6 +9,8 @@
 //!
 //! * Watch the other end's `state` node, and feed its *current* value at every event. Events may
 //!   be merged or repeated. Where a state node is missing, feed [`XenbusState::Unknown`].
+//! * As a backend, also watch what the toolstack writes into the backend's own directory: `online`,
+//!   `hotplug-status`, and the backend's own `state`.
 //! * Carry out the actions of one input in order. Actions that ask for an answer (`Read…`,
 //!   `Attach`, `Allocate`) come last, and the answer is the next input.
 
@@ -16,12 +18,16 @@ pub mod backend;
 mod config;
 mod features;
 pub mod frontend;
+mod hotplug;
 pub mod keys;
+mod rate;
 mod state;
 mod vif;
 
 pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig};
 pub use features::Features;
+pub use hotplug::Hotplug;
 pub use keys::{BadKeys, KeyChange, Keys};
+pub use rate::Rate;
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

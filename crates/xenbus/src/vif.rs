@@ -3,8 +3,8 @@
 use ringway_wire::DomId;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND, FRONTEND_ID, HANDLE, KeyChange, Keys,
-    MAC, MAX_QUEUES_WANTED, MTU, ONLINE, STATE, TYPE,
+    BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND, FRONTEND_ID, HANDLE, HOTPLUG_STATUS,
+    KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, STATE, TYPE,
 };
 use crate::state::XenbusState;
 use ringway_datapath::MacAddr;
@@ -55,6 +55,16 @@ impl Vif {
     /// The node to watch for the toolstack's wish to remove the vif.
     pub fn online(self) -> String {
         format!("{}/{ONLINE}", self.backend_dir())
+    }
+
+    /// The node to watch for what the toolstack's hotplug script says.
+    pub fn hotplug_status(self) -> String {
+        format!("{}/{HOTPLUG_STATUS}", self.backend_dir())
+    }
+
+    /// The node to watch for another limit of what the guest may transmit.
+    pub fn rate(self) -> String {
+        format!("{}/{RATE}", self.backend_dir())
     }
 
     /// The nodes a backend writes its errors to: where Xen's tools look, and beside its other

@@ -7,10 +7,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
-use ringway_xenbus::{Features, Keys, Offer, Vif, XenbusState, backend};
-use world::{Disturbance, End, VIF, World};
+use ringway_xenbus::{Features, Hotplug, Keys, Offer, Vif, XenbusState, backend};
+use world::{Disturbance, End, Script, VIF, World};
 
-const ENDS: [End; 2] = [End::Backend, End::Frontend];
+const ENDS: [End; 3] = [End::Backend, End::Frontend, End::Script];
 
 fn connected(queues_max: u16, wanted: u16) -> World {
     let mut world = World::new(queues_max, QueueCount::AtMost(wanted));
@@ -20,10 +20,19 @@ fn connected(queues_max: u16, wanted: u16) -> World {
 }
 
 /// Visits every state that any order of steps can lead to, with the disturbances coming at any
-/// moment in their order, and checks all those in which neither end has anything left to do.
+/// moment in their order, and checks all those in which no end has anything left to do.
 ///
 /// That the number of states is finite also shows that no order of steps goes on for ever.
 fn explore(start: World, disturbances: &[Disturbance]) -> usize {
+    explore_to(start, disturbances, World::check_connected)
+}
+
+/// The same, with another end of the story.
+fn explore_to(
+    start: World,
+    disturbances: &[Disturbance],
+    check: fn(&World) -> Result<(), String>,
+) -> usize {
     const STATES_MAX: usize = 400_000;
     let mut seen = HashSet::new();
     let mut pending = vec![(start, disturbances)];
@@ -47,7 +56,7 @@ fn explore(start: World, disturbances: &[Disturbance]) -> usize {
             pending.push((next, rest));
         } else if busy.is_empty() {
             settled += 1;
-            if let Err(problem) = world.check_connected() {
+            if let Err(problem) = check(&world) {
                 panic!("{problem} after {disturbances:?}: {world:#?}");
             }
         }
@@ -76,6 +85,122 @@ fn one_disturbance_at_any_moment_is_survived() {
     ] {
         explore(World::new(2, QueueCount::AtMost(4)), &[disturbance]);
     }
+}
+
+#[test]
+fn a_script_that_is_done_at_any_moment_leads_to_a_connection() {
+    let start = || World::with_script(2, QueueCount::AtMost(2), Script::Connects);
+    explore(start(), &[]);
+    for first in [
+        Disturbance::KillBackend,
+        Disturbance::KillFrontend,
+        Disturbance::OfferChanged(1),
+        Disturbance::Reconnect(1),
+    ] {
+        explore(start(), &[first]);
+        for second in [Disturbance::KillBackend, Disturbance::KillFrontend] {
+            explore(start(), &[first, second]);
+        }
+    }
+}
+
+#[test]
+fn a_script_that_fails_at_any_moment_closes_the_vif() {
+    let start = || World::with_script(2, QueueCount::AtMost(2), Script::Fails);
+    for disturbances in [
+        &[][..],
+        &[Disturbance::KillBackend],
+        &[Disturbance::KillFrontend],
+        &[Disturbance::DestroyGuest],
+        &[Disturbance::OfferChanged(1)],
+    ] {
+        explore_to(start(), disturbances, |world| {
+            let error = world.error().ok_or("no reason")?;
+            assert!(error.contains("hotplug script"), "{error}");
+            world.check_closed()
+        });
+    }
+}
+
+#[test]
+fn a_removal_at_any_moment_ends_closed_whatever_else_happens() {
+    for script in [Script::Absent, Script::Connects, Script::Fails] {
+        let start = || World::with_script(2, QueueCount::AtMost(2), script);
+        explore_to(start(), &[Disturbance::Remove], World::check_removed);
+        for other in
+            [Disturbance::KillBackend, Disturbance::KillFrontend, Disturbance::DestroyGuest]
+        {
+            explore_to(start(), &[Disturbance::Remove, other], World::check_removed);
+            explore_to(start(), &[other, Disturbance::Remove], World::check_removed);
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_anew() {
+    for script in [Script::Absent, Script::Connects] {
+        let start = World::with_script(2, QueueCount::AtMost(2), script);
+        explore_to(start, &[Disturbance::AskToClose], |world| {
+            // A frontend that has not begun does not follow; nothing of it is held.
+            let is_closing = world.state(End::Backend) == XenbusState::Closing;
+            match is_closing && !world.is_attached() {
+                true => Ok(()),
+                false => world.check_closed().or_else(|_| world.check_connected()),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_guest_is_served_and_called_connected_when_the_script_is_done() {
+    let mut world = World::with_script(2, QueueCount::AtMost(2), Script::Connects);
+    for _ in 0..100 {
+        for end in [End::Backend, End::Frontend] {
+            if !world.is_idle(end) {
+                world.step(end);
+            }
+        }
+    }
+    assert!(world.is_attached() && world.has_awaited_script);
+    assert_eq!(world.state(End::Backend), XenbusState::InitWait);
+    world.settle();
+    world.check_connected().expect("the script is done");
+
+    // The script is not run for a guest that comes back, even if its word was removed.
+    world.say_hotplug(None);
+    world.reconnect(QueueCount::AtMost(1));
+    world.settle();
+    world.check_connected().expect("it reconnects");
+}
+
+#[test]
+fn a_script_that_failed_may_be_run_again_by_hand() {
+    let mut world = World::with_script(2, QueueCount::AtMost(2), Script::Fails);
+    world.settle();
+    world.check_closed().expect("it failed");
+    world.disturb(Disturbance::KillFrontend);
+    world.settle();
+    world.check_closed().expect("a guest that tries again is not served");
+    world.say_hotplug(Some("connected"));
+    world.settle();
+    world.check_connected().expect("the device is in its place now");
+}
+
+#[test]
+fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
+    let features = Features::from(OffloadCaps::ALL);
+    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
+    let closed = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
+    let actions = machine.handle(backend::Input::Refused("the name is taken".to_owned()));
+    let reported = backend::Action::ReportError("the name is taken".to_owned());
+    assert_eq!(actions, [&[reported], closed.as_slice()].concat());
+    for state in [XenbusState::Initialising, XenbusState::Connected, XenbusState::Closing] {
+        assert_eq!(machine.handle(backend::Input::FrontendState(state)), []);
+    }
+    assert_eq!(machine.handle(backend::Input::Hotplug(Hotplug::Connected)), []);
+    let actions = machine.handle(backend::Input::Offline);
+    assert_eq!(actions[1..], [closed[1].clone(), backend::Action::Finished]);
 }
 
 #[test]
@@ -258,7 +383,7 @@ fn a_backend_whose_directory_is_gone_writes_nothing_more() {
 fn a_frontend_may_be_initialised_before_it_is_connected() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
-    let mut machine = backend::Handshake::new(offer);
+    let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let start =
         backend::Input::Start { own: XenbusState::Initialising, peer: XenbusState::Initialising };
     let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
@@ -301,7 +426,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
 fn a_backend_that_finds_its_vif_unwanted_just_closes_it() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
-    let mut machine = backend::Handshake::new(offer);
+    let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let actions = machine.handle(backend::Input::Offline);
     let states = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
     assert_eq!(actions, [states.as_slice(), &[backend::Action::Finished]].concat());

@@ -79,14 +79,16 @@ impl Client {
     }
 
     /// Connects to the XenStore of the Xen domain that this program runs in: by the daemon's
-    /// socket where the daemon runs, otherwise by the kernel's device.
+    /// socket where the daemon runs and lets us in, otherwise by the kernel's device.
     ///
     /// # Errors
     /// When there is neither, or it is not permitted, with the remedy.
     pub fn of_this_domain() -> io::Result<Client> {
-        let socket = Path::new(DAEMON_SOCKET);
-        if socket.exists() {
-            return Client::connect(socket);
+        match Client::connect(Path::new(DAEMON_SOCKET)) {
+            // Only root may use the socket, and others may be let in to the device.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {}
+            connected => return connected,
         }
         let device = File::options().read(true).write(true).open(KERNEL_DEVICE);
         let device = device.map_err(|error| {

@@ -38,12 +38,16 @@ pub fn read_keys(store: &mut Client, dir: &str) -> io::Result<Option<Keys>> {
     })
 }
 
-/// Makes changes in a device's directory, all or none.
+/// Makes changes in a device's directory, all or none; none if the toolstack has removed the
+/// device meanwhile: to write then would make its directory again.
 ///
 /// # Errors
 /// What the store answers.
 pub fn change(store: &mut Client, dir: &str, changes: &[KeyChange]) -> io::Result<()> {
     store.transaction(|tx| {
+        if tx.read_bytes(dir)?.is_none() {
+            return Ok(());
+        }
         changes.iter().try_for_each(|change| match change {
             KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
             KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// the last row but one: it may use everything above, and only the last row may use it.
 const ROWS: [&[&str]; 7] = [
     &["wire"],
-    &["sys", "datapath"],
+    &["sys", "datapath", "confine"],
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
     &["netback", "netfront", "emu", "xen", "worker", "xenstore"],
     &["backend", "frontend"],

@@ -4,9 +4,13 @@
 //! - `tidy`: style that a program can check: the direction of dependencies, where `unsafe` stands,
 //!   lengths and words.
 //! - `spec`: each rule of the wire has code that keeps it and a test.
-//! - `ci`: all of it and every test, as `make test` runs it.
+//! - `deb`: the Debian package, and a look at what is in it.
+//! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
+//! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
 
+mod deb;
 mod layers;
+mod race;
 mod run;
 mod spec;
 mod tidy;
@@ -24,7 +28,9 @@ usage: cargo xtask VERB
   check  format, lints, tidy, spec and the fast tests: before each push
   tidy   dependencies, unsafety, lengths and words
   spec   every rule in docs/spec/netif.toml has code and a test
+  deb    the Debian package, made and looked into; needs cargo-deb
   ci     what `make test` runs: tidy, spec, build, every test
+  race   FILE: a table of the lines that tests/xen/scenarios/race.sh has written
 ";
 
 fn main() -> ExitCode {
@@ -46,6 +52,12 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("ci") => ci(root),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
+        Some("race") => {
+            let file = std::env::args().nth(2).context("which file? race FILE")?;
+            print!("{}", race::table(Path::new(&file))?);
+            Ok(())
+        }
+        Some("deb") => deb::make(root),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())
@@ -69,9 +81,19 @@ fn ci(root: &Path) -> Result<()> {
     tidy(root)?;
     spec(root)?;
     run::build(root)?;
+    package(root)?;
     run::all_tests(root)?;
+    run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())
+}
+
+/// Makes the Debian package where that is possible: `make test` installs no cargo command.
+fn package(root: &Path) -> Result<()> {
+    if run::has_cargo_deb(root) {
+        return deb::make(root);
+    }
+    run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
 }
 
 fn tidy(root: &Path) -> Result<()> {

@@ -1,8 +1,8 @@
 //! The tools that are run, with their output left as it is.
 
 use std::env;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -12,6 +12,8 @@ use crate::layers::Metadata;
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
 const SLOW: [&str; 6] = ["ringway", "bench", "lab", "sim", "backend", "frontend"];
+/// The status with which `tests/xen/run` says that this machine cannot boot Xen.
+const CANNOT_BOOT_XEN: i32 = 77;
 
 /// What the workspace is made of.
 pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
@@ -56,10 +58,41 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     run(root, &["build", "--release", "--package", PROGRAM])
 }
 
+/// Whether Debian packages can be made here.
+pub(crate) fn has_cargo_deb(root: &Path) -> bool {
+    !is_missing(root, "deb")
+}
+
+/// The Debian package of a program that is built; its path.
+pub(crate) fn package(root: &Path) -> Result<PathBuf> {
+    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", PROGRAM];
+    println!("cargo {}", arguments.join(" "));
+    let output = cargo(root, &arguments).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "cargo deb failed");
+    let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
+    let path = printed.lines().next_back().context("cargo deb names no package")?;
+    Ok(root.join(path))
+}
+
 /// Every test of the workspace, those that need namespaces among them: as root, or in a user
 /// namespace that they make themselves.
 pub(crate) fn all_tests(root: &Path) -> Result<()> {
     run(root, &["test", "--workspace", "--no-fail-fast"])
+}
+
+/// The scenarios on real Xen that take a few minutes, with the program that `build` has built.
+pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
+    println!("tests/xen/run --set smoke");
+    let mut command = Command::new(root.join("tests/xen/run"));
+    command.current_dir(root).args(["--set", "smoke"]).stderr(Stdio::piped());
+    let output = command.spawn().and_then(Child::wait_with_output).context("tests/xen/run")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    eprint!("{said}");
+    match output.status.code() {
+        Some(0) => Ok(()),
+        Some(CANNOT_BOOT_XEN) => skip("real Xen", said.lines().last().unwrap_or("no reason given")),
+        _ => bail!("tests/xen/run --set smoke failed"),
+    }
 }
 
 fn run(root: &Path, arguments: &[&str]) -> Result<()> {
@@ -77,7 +110,7 @@ fn is_missing(root: &Path, tool: &str) -> bool {
     !status.is_ok_and(|status| status.success())
 }
 
-fn skip(what: &str, why: &str) -> Result<()> {
+pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
     println!("SKIPPED: {what}: {why}");
     Ok(())
 }

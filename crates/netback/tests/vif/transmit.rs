@@ -39,6 +39,23 @@ fn a_packet_of_one_slot_arrives_and_is_answered_with_its_own_id() {
 }
 
 #[test]
+fn a_call_ends_with_the_packet_that_reaches_its_limit_and_leaves_the_others_on_the_ring() {
+    let mut bench = Bench::new();
+    for id in 0..4 {
+        let packet = bench.packet(id, &[&pattern(usize::from(id), 100)]);
+        let _ = bench.send(&packet);
+    }
+    bench.back.limit_ingress(150);
+    assert_eq!(bench.ingress().expect("sound packets").len(), 2);
+    assert_eq!(bench.tx_statuses(), answers(0, 2, NETIF_RSP_OKAY));
+    bench.back.limit_ingress(1);
+    assert_eq!(bench.ingress().expect("sound packets").len(), 1);
+    bench.back.limit_ingress(usize::MAX);
+    assert_eq!(bench.ingress().expect("sound packets").len(), 1);
+    assert_eq!(bench.tx_statuses(), answers(2, 2, NETIF_RSP_OKAY));
+}
+
+#[test]
 fn ids_that_repeat_are_echoed_as_often() {
     let mut bench = Bench::new();
     for seed in 0..3 {

@@ -368,6 +368,19 @@ mod tests {
     }
 
     #[test]
+    fn what_the_package_configures_is_a_description_without_guests() {
+        let text = include_str!("../../../../packaging/ringway.toml");
+        assert!(parse("as it is", text).expect("good").guests.is_empty());
+        // Every line that is commented out can be used.
+        let used: Vec<&str> = text
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
+            .collect();
+        let host = parse("all of it", &used.join("\n")).expect("good");
+        assert_eq!(host.workers.count, Some(2));
+    }
+
+    #[test]
     fn processes_get_the_description_that_was_read() {
         let host = Host::example();
         let json = serde_json::to_string(&host).expect("writable");

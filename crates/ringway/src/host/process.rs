@@ -92,6 +92,8 @@ impl Process {
             .arg("--parent")
             .arg(std::process::id().to_string())
             .args(arguments)
+            // The service manager's wish for signs of life is the backend's to fulfil, for us.
+            .env_remove("WATCHDOG_PID")
             .stdin(Stdio::null())
             .stdout(stdout)
             // Ctrl-C is for us: we end the others in order.

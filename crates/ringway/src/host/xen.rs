@@ -15,6 +15,7 @@ use ringway_xenstore::{Client, DomId};
 use super::claim::Claim;
 use super::process::ProcessRecord;
 use super::progress::{Event, Show};
+use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
 use crate::stop::Stop;
 use crate::verb::backend;
@@ -43,6 +44,8 @@ pub(crate) fn serve(host: &Host, dir: &Path, show: Show, stop: &Stop) -> Result<
     let hypervisor = XenHypervisor::backend(domid)?;
     let _claim = claim(dir, host)?;
     let config = backend::config(host, RunDir::new(dir))?;
+    // Everything that needs more rights is open, and no thread has been started.
+    confine(dir)?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     ringway_backend::run(hypervisor, store, config, stop)?;

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ringway_backend::{BackendConfig, Uplink};
+use ringway_backend::{BackendConfig, Service, Uplink};
 use ringway_control::RunDir;
 use ringway_emu::EmuHypervisor;
 use ringway_xenstore::{Client, DomId};
 
+use crate::confine::confine;
 use crate::description::Host;
 use crate::host::read_description;
 use crate::stop::Stop;
@@ -30,6 +31,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     let hypervisor = EmuHypervisor::connect(dir.path(), DomId(0))
         .context("connect to the broker as domain 0")?;
     let store = Client::connect(&dir.xenstore())?;
+    confine(dir.path())?;
     ringway_backend::run(hypervisor, store, config(&host, dir)?, stop)?;
     Ok(())
 }
@@ -55,5 +57,6 @@ pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
             mtu: u32::from(uplink.mtu),
         }),
         switch: host.switch_config(hash_seed),
+        service: Service::from_env(),
     })
 }

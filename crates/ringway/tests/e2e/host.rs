@@ -1,5 +1,6 @@
 //! A host that runs for one test, and what can be asked of it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -39,7 +40,10 @@ fn wait_or<T>(
 /// A command that runs the program under test.
 pub(crate) fn ringway() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
-    command.env_remove("RINGWAY_DIR").env_remove("RINGWAY_LOG").stdin(Stdio::null());
+    for variable in ["RINGWAY_DIR", "RINGWAY_LOG", "RINGWAY_CONFINE", "NOTIFY_SOCKET"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
     command
 }
 
@@ -106,6 +110,15 @@ impl Host {
 
     /// Starts a host where another may have been.
     pub(crate) fn start_in(place: TempDir, description: &str) -> Host {
+        Host::start_with(place, description, &[])
+    }
+
+    /// Starts a host with some variables in its environment.
+    pub(crate) fn start_with(
+        place: TempDir,
+        description: &str,
+        variables: &[(&str, &OsStr)],
+    ) -> Host {
         let config = place.path().join("host.toml");
         fs::write(&config, description).expect("written");
         let file = |name: &str| File::create(place.path().join(name)).expect("created");
@@ -113,6 +126,7 @@ impl Host {
         let dir = place.path().join("run");
         let mut command = ringway();
         command.args(["run", "--json", "--config"]).arg(&config).arg("--dir").arg(&dir);
+        command.envs(variables.iter().copied());
         let supervisor = Running::start(command.stdout(events).stderr(log));
         let mut host = Host { supervisor, members: Vec::new(), place };
         host.wait("the guests to connect", 3 * SOON, |host| host.event("ready"));

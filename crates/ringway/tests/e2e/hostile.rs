@@ -21,7 +21,7 @@ const HOST: DomId = DomId(0);
 const RETRANSMITS_MAX: u64 = 50;
 
 /// A frontend of one queue that does as it is told.
-struct Hostile<'a> {
+pub(crate) struct Hostile<'a> {
     host: &'a Host,
     vif: Vif,
     store: Client,
@@ -36,7 +36,16 @@ struct Hostile<'a> {
 
 impl<'a> Hostile<'a> {
     /// Makes a domain with a vif, as a toolstack does, and becomes it.
-    fn new(host: &'a Host, toolstack: &EmuHypervisor) -> Hostile<'a> {
+    pub(crate) fn new(host: &'a Host, toolstack: &EmuHypervisor) -> Hostile<'a> {
+        Hostile::with_keys(host, toolstack, &[])
+    }
+
+    /// With other or more keys in the backend's directory.
+    pub(crate) fn with_keys(
+        host: &'a Host,
+        toolstack: &EmuHypervisor,
+        keys: &[(&str, &str)],
+    ) -> Hostile<'a> {
         let new = NewDomain { domid: None, memory_bytes: 4 << 20, role: Role::Guest };
         let domid = toolstack.create_domain(new).expect("domain 0 may");
         let vif = Vif { backend: HOST, frontend: domid, handle: 0 };
@@ -53,7 +62,10 @@ impl<'a> Hostile<'a> {
             })
         };
         write(&mut store, &vif.frontend_dir(), device.frontend_changes()).expect("written");
-        write(&mut store, &vif.backend_dir(), device.backend_changes()).expect("written");
+        let mut backend_keys = device.backend_changes();
+        let set = |(key, value): &(&str, &str)| KeyChange::Set((*key).into(), (*value).into());
+        backend_keys.extend(keys.iter().map(set));
+        write(&mut store, &vif.backend_dir(), backend_keys).expect("written");
         let hypervisor = EmuHypervisor::connect(&host.dir(), domid).expect("it is free");
         let mut grants = hypervisor.grants().expect("a guest has a table");
         let pages = grants.alloc_pages(3).expect("there is memory");
@@ -71,7 +83,7 @@ impl<'a> Hostile<'a> {
     }
 
     /// Says that it is connected, after changing some of the keys that say how.
-    fn publish(&mut self, changes: &[(&str, &str)]) {
+    pub(crate) fn publish(&mut self, changes: &[(&str, &str)]) {
         let (vif, host) = (self.vif, self.host);
         host.wait("the backend's offer", SOON, |host| {
             host.node(&vif.backend_state()).filter(|state| state == "2")
@@ -93,7 +105,20 @@ impl<'a> Hostile<'a> {
         }
     }
 
-    fn connect(&mut self) {
+    pub(crate) fn vif(&self) -> Vif {
+        self.vif
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("vif{}.{}", self.vif.frontend, self.vif.handle)
+    }
+
+    /// Writes its own state.
+    pub(crate) fn set_state(&mut self, state: &str) {
+        self.store.write(&self.vif.frontend_state(), state).expect("written");
+    }
+
+    pub(crate) fn connect(&mut self) {
         self.publish(&[]);
         let vif = self.vif;
         self.host.wait("the backend to connect", SOON, |host| {
@@ -113,8 +138,8 @@ impl<'a> Hostile<'a> {
     }
 
     /// Waits until its vif is closed for a reason with these parts, and said so once.
-    fn expect_closed(&self, parts: &[&str]) {
-        let name = format!("vif{}.{}", self.vif.frontend, self.vif.handle);
+    pub(crate) fn expect_closed(&self, parts: &[&str]) {
+        let name = self.name();
         let [for_tools, beside_keys] = self.vif.backend_errors();
         let mut reason = String::new();
         for node in [for_tools, beside_keys] {

@@ -5,6 +5,7 @@
 //! some measure time.
 
 mod backend;
+mod confinement;
 mod demo;
 mod discovered;
 mod guests;
@@ -14,7 +15,9 @@ mod lab;
 mod lifetime;
 mod paths;
 mod refusals;
+mod service;
 mod store;
+mod toolstack;
 mod traffic;
 
 use std::io::Write;

@@ -18,7 +18,7 @@ use ringway_datapath::{
 };
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
-use ringway_sys::tun::{QueueMode, TunFile};
+use ringway_sys::tun::{Lifetime, QueueMode, TunFile};
 use ringway_tap::{Side, Tap, TapQueue};
 
 use crate::guest::Guest;
@@ -46,11 +46,12 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 8] = [
+    let tests: [Test; 9] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
         ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
+        ("a_device_is_taken_over_with_another_number_of_queues", another_process_takes_over),
         ("frames_that_linux_refuses_are_counted_and_the_rest_goes_on", refused_frames),
         ("a_deleted_device_takes_its_port_down", deleted_device),
         ("without_buffers_frames_wait_or_are_counted", no_buffers),
@@ -133,6 +134,24 @@ fn queues_come_and_go() -> Outcome {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
     wire.stop()?.assert_nothing_leaked();
+    Ok(())
+}
+
+fn another_process_takes_over() -> Outcome {
+    let mut net = Netlink::open()?;
+    for queues in [1, 4, 2] {
+        let tap = Tap::create_lasting("tap9", queues)?;
+        tap.set_lifetime(Lifetime::Persistent)?;
+        drop(tap);
+        net.link("tap9")?;
+    }
+    let tap = Tap::create_lasting("tap9", 1)?;
+    tap.set_lifetime(Lifetime::LastFile)?;
+    let queue = only_queue(&tap, Side::Host, &Arc::default())?;
+    drop(tap);
+    net.link("tap9")?;
+    drop(queue);
+    assert!(net.link("tap9").is_err(), "it goes with its last queue");
     Ok(())
 }
 

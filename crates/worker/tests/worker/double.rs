@@ -53,6 +53,8 @@ pub(crate) struct Far {
     pub(crate) room_per_look: usize,
     /// Frames that one call takes in at most.
     pub(crate) batch: usize,
+    /// Bytes after which a call takes in no further frame.
+    pub(crate) bytes_max: usize,
     /// Frames that left.
     pub(crate) received: u64,
     /// By flow: the sequence number that is next if nothing was lost.
@@ -100,6 +102,7 @@ pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
         room: usize::MAX,
         room_per_look: 0,
         batch: BATCH,
+        bytes_max: usize::MAX,
         received: 0,
         expected: vec![0; FLOWS_MAX],
         reordered: 0,
@@ -184,6 +187,13 @@ impl Peer {
         self.0.ring();
     }
 
+    /// Holds the port's worker up at its next look, which is now, until the result is dropped.
+    pub(crate) fn hold_up(&self) -> MutexGuard<'_, Far> {
+        let far = self.far();
+        self.0.ring();
+        far
+    }
+
     /// Waits until the far side is as wanted, and fails the test if that never happens.
     pub(crate) fn wait_until(&self, what: &str, wanted: impl Fn(&Far) -> bool) {
         let (far, timeout) = self
@@ -219,10 +229,15 @@ impl Port for TestPort {
     fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
         let mut far = self.shared.look()?;
         let count = far.batch.min(into.remaining_capacity()).min(far.script.len());
+        let mut bytes = 0;
         for _ in 0..count {
+            if bytes >= far.bytes_max {
+                break;
+            }
             let Some(scripted) = far.script.front().copied() else { break };
             let Some(mut frame) = pool.take(scripted.len) else { break };
             far.script.pop_front();
+            bytes += scripted.len;
             write_frame(frame.bytes_mut(), scripted);
             into.push(frame);
         }
@@ -230,6 +245,10 @@ impl Port for TestPort {
             self.shared.changed.notify_all();
         }
         Ok(())
+    }
+
+    fn limit_ingress(&mut self, bytes_max: usize) {
+        self.shared.far.lock().expect("no test panics with the lock").bytes_max = bytes_max;
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {

@@ -1,6 +1,7 @@
 //! Ports that fail or go: reported once, and nobody else suffers.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::{PortDown, Probe};
 use ringway_switch::PortId;
@@ -170,4 +171,29 @@ fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
             assert_eq!(workers.detach(PortId(id)).len(), 1);
         }
     }
+}
+
+#[test]
+fn a_worker_that_is_stuck_or_has_panicked_does_not_answer() {
+    let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
+    let (left, near) = port();
+    workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
+    assert!(workers.all_answer(FAILURE));
+    let silence_begins = |workers: &Workers<TestPort>| {
+        let deadline = Instant::now() + FAILURE;
+        while workers.all_answer(Duration::from_millis(20)) {
+            assert!(Instant::now() < deadline, "the worker still answers");
+        }
+    };
+    let held = near.hold_up();
+    silence_begins(&workers);
+    drop(held);
+    assert!(workers.all_answer(FAILURE));
+    // A lock that was held by a panic makes the worker panic, too.
+    let poisoned = std::panic::catch_unwind(|| {
+        let _held = near.hold_up();
+        panic!("as intended");
+    });
+    poisoned.expect_err("it has panicked");
+    silence_begins(&workers);
 }

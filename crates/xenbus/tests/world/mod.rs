@@ -7,8 +7,8 @@ use ringway_datapath::OffloadCaps;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Carrier, QueueCount, Wish};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, KeyChange, Keys, Offer, QueueConfig, Vif,
-    XenbusState, backend, frontend,
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig,
+    Vif, XenbusState, backend, frontend,
 };
 
 pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 0 };
@@ -20,13 +20,28 @@ pub(crate) enum Disturbance {
     KillFrontend,
     OfferChanged(u16),
     Reconnect(u16),
+    /// The toolstack removes the vif: it writes into the backend's directory, state included.
+    Remove,
+    /// The guest is destroyed, its directory with it.
+    DestroyGuest,
+    /// Somebody writes `Closing` to the backend's state and leaves it online.
+    AskToClose,
 }
 
-/// The two ends.
+/// The two ends, and the toolstack's script, which runs when the backend has made its offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Backend,
     Frontend,
+    Script,
+}
+
+/// What the toolstack's script does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Script {
+    Absent,
+    Connects,
+    Fails,
 }
 
 #[derive(Debug, Clone)]
@@ -34,6 +49,15 @@ pub(crate) struct World {
     store: BTreeMap<String, String>,
     backend: Shell<backend::Handshake, backend::Input, backend::Action>,
     frontend: Shell<frontend::Handshake, frontend::Input, frontend::Action>,
+    script: Script,
+    is_script_due: bool,
+    /// The watch on what the script says has fired.
+    is_hotplug_news: bool,
+    /// The toolstack has written the backend's state, so a frontend cannot tell by it what the
+    /// backend still has mapped. A hypervisor then keeps the pages until it is unmapped.
+    is_state_forged: bool,
+    /// The backend has said that it waits for the script.
+    pub(crate) has_awaited_script: bool,
     offer: Offer,
     wish: Wish,
     /// What the backend has mapped.
@@ -73,6 +97,10 @@ impl<H, I, A> Shell<H, I, A> {
 
 impl World {
     pub(crate) fn new(queues_max: u16, wanted: QueueCount) -> World {
+        World::with_script(queues_max, wanted, Script::Absent)
+    }
+
+    pub(crate) fn with_script(queues_max: u16, wanted: QueueCount, script: Script) -> World {
         let features = Features::from(OffloadCaps::ALL);
         let offer = Offer { queues_max, split_event_channels: true, features };
         let wish = Wish { queues: wanted, features };
@@ -80,11 +108,16 @@ impl World {
         let start = backend::Input::Start { own: unknown, peer: unknown };
         let mut world = World {
             store: BTreeMap::new(),
-            backend: Shell::new(backend::Handshake::new(offer), start),
+            backend: Shell::new(backend::Handshake::new(offer, Hotplug::Absent), start),
             frontend: Shell::new(
                 frontend::Handshake::new(wish),
                 frontend::Input::Start { own: unknown, peer: unknown },
             ),
+            script,
+            is_script_due: false,
+            is_hotplug_news: false,
+            is_state_forged: false,
+            has_awaited_script: false,
             offer,
             wish,
             attached: None,
@@ -100,16 +133,22 @@ impl World {
         let device = Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None };
         world.change(&VIF.backend_dir(), device.backend_changes());
         world.change(&VIF.frontend_dir(), device.frontend_changes());
-        let (own, peer) = (world.state(End::Backend), world.state(End::Frontend));
-        world.backend.inputs = [backend::Input::Start { own, peer }].into();
+        if script != Script::Absent {
+            let path = "/etc/xen/scripts/vif-bridge".to_owned();
+            world.change(&VIF.backend_dir(), vec![KeyChange::Set("script".to_owned(), path)]);
+        }
+        world.start_backend();
         world
     }
 
     /// Whether this end has nothing to do until the other does something.
     pub(crate) fn is_idle(&self, end: End) -> bool {
         match end {
-            End::Backend => self.backend.is_idle(),
+            End::Backend => {
+                self.backend.is_idle() && (self.backend.is_finished || !self.is_hotplug_news)
+            }
             End::Frontend => self.frontend.is_idle(),
+            End::Script => !self.is_script_due,
         }
     }
 
@@ -118,16 +157,52 @@ impl World {
         match end {
             End::Backend => self.step_backend(),
             End::Frontend => self.step_frontend(),
+            End::Script => self.step_script(),
         }
+    }
+
+    fn step_script(&mut self) {
+        self.is_script_due = false;
+        let status = if self.script == Script::Fails { "error" } else { "connected" };
+        self.say_hotplug(Some(status));
+    }
+
+    /// Changes what the script has said.
+    pub(crate) fn say_hotplug(&mut self, status: Option<&str>) {
+        let key = "hotplug-status".to_owned();
+        let change = match status {
+            Some(status) => KeyChange::Set(key, status.to_owned()),
+            None => KeyChange::Remove(key),
+        };
+        self.change(&VIF.backend_dir(), vec![change]);
+        self.is_hotplug_news = true;
+    }
+
+    fn hotplug(&self) -> Hotplug {
+        Hotplug::read(&self.keys(&VIF.backend_dir()))
+    }
+
+    /// A new process, which finds what is there.
+    fn start_backend(&mut self) {
+        let (own, peer) = (self.state(End::Backend), self.state(End::Frontend));
+        let is_online = self.keys(&VIF.backend_dir()).is_online();
+        let start = match is_online {
+            true => backend::Input::Start { own, peer },
+            false => backend::Input::Offline,
+        };
+        let machine = backend::Handshake::new(self.offer, self.hotplug());
+        self.backend = Shell::new(machine, start);
+        self.is_hotplug_news = true;
     }
 
     /// Steps both in turn until neither has anything to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1000 {
-            if self.is_idle(End::Backend) && self.is_idle(End::Frontend) {
+            let ends = [End::Backend, End::Frontend, End::Script];
+            if ends.iter().all(|end| self.is_idle(*end)) {
                 return;
             }
-            for end in [End::Backend, End::Frontend] {
+            for end in ends {
                 if !self.is_idle(end) {
                     self.step(end);
                 }
@@ -141,9 +216,7 @@ impl World {
             Disturbance::KillBackend => {
                 self.attached = None;
                 self.was_backend_killed = true;
-                let (own, peer) = (self.state(End::Backend), self.state(End::Frontend));
-                let machine = backend::Handshake::new(self.offer);
-                self.backend = Shell::new(machine, backend::Input::Start { own, peer });
+                self.start_backend();
             }
             Disturbance::KillFrontend => {
                 self.queues.clear();
@@ -158,6 +231,52 @@ impl World {
                 self.tell_backend(backend::Input::OfferChanged { queues_max });
             }
             Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
+            Disturbance::Remove => {
+                // As libxl does: a state that is closed already is left as it is.
+                let mut changes = Device::removal_changes();
+                changes.truncate(if self.state(End::Backend) == XenbusState::Closed {
+                    1
+                } else {
+                    2
+                });
+                self.change(&VIF.backend_dir(), changes);
+                self.is_state_forged = true;
+                // Nor does it begin to run a script for what it removes.
+                self.is_script_due = false;
+                self.script = Script::Absent;
+                self.frontend.is_notified = true;
+                self.tell_backend(backend::Input::Offline);
+            }
+            Disturbance::DestroyGuest => {
+                self.queues.clear();
+                self.granted.clear();
+                self.frontend.is_finished = true;
+                self.remove(&VIF.frontend_dir());
+            }
+            Disturbance::AskToClose => {
+                let closing = XenbusState::Closing.value().to_owned();
+                self.store.insert(VIF.backend_state(), closing);
+                self.is_state_forged = true;
+                self.frontend.is_notified = true;
+                self.tell_backend(backend::Input::AskedToClose);
+            }
+        }
+    }
+
+    /// Nothing is attached, and who waits for the vif to be closed sees it.
+    pub(crate) fn check_closed(&self) -> Result<(), String> {
+        match (self.is_attached(), self.state(End::Backend)) {
+            (false, XenbusState::Closed) => Ok(()),
+            other => Err(format!("attached and state: {other:?}")),
+        }
+    }
+
+    /// The same, and the backend has nothing more to do with it.
+    pub(crate) fn check_removed(&self) -> Result<(), String> {
+        self.check_closed()?;
+        match (self.backend.is_finished, self.get(&VIF.hotplug_status())) {
+            (true, None) => Ok(()),
+            other => Err(format!("finished and hotplug status: {other:?}")),
         }
     }
 
@@ -206,7 +325,7 @@ impl World {
     pub(crate) fn state(&self, end: End) -> XenbusState {
         let path = match end {
             End::Backend => VIF.backend_state(),
-            End::Frontend => VIF.frontend_state(),
+            End::Frontend | End::Script => VIF.frontend_state(),
         };
         XenbusState::parse(self.store.get(&path).map(String::as_str))
     }
@@ -232,6 +351,7 @@ impl World {
         match end {
             End::Backend => self.backend.is_finished,
             End::Frontend => self.frontend.is_finished,
+            End::Script => self.script == Script::Absent,
         }
     }
 
@@ -245,6 +365,9 @@ impl World {
         if let Some(action) = self.backend.actions.pop_front() {
             self.backend_action(action);
         } else if let Some(input) = self.backend.inputs.pop_front() {
+            self.backend.actions.extend(self.backend.machine.handle(input));
+        } else if std::mem::take(&mut self.is_hotplug_news) {
+            let input = backend::Input::Hotplug(self.hotplug());
             self.backend.actions.extend(self.backend.machine.handle(input));
         } else {
             self.backend.is_notified = false;
@@ -260,7 +383,12 @@ impl World {
             backend::Action::SetState(state) => {
                 self.store.insert(VIF.backend_state(), state.value().to_owned());
                 self.frontend.is_notified = true;
+                let has_run = self.get(&VIF.hotplug_status()).is_some();
+                if state == XenbusState::InitWait && self.script != Script::Absent && !has_run {
+                    self.is_script_due = true;
+                }
             }
+            backend::Action::AwaitHotplug => self.has_awaited_script = true,
             backend::Action::ReadFrontend => {
                 let keys = self.keys(&VIF.frontend_dir());
                 self.backend.inputs.push_front(backend::Input::FrontendKeys(keys));
@@ -326,7 +454,11 @@ impl World {
             frontend::Action::Release => {
                 let mapped = self.attached.iter().flat_map(|config| refs(&config.queues));
                 let in_use: Vec<u32> = mapped.filter(|gref| self.granted.contains(gref)).collect();
-                assert!(in_use.is_empty(), "released while the backend has {in_use:?} mapped");
+                let may_be_in_use = self.is_state_forged;
+                assert!(
+                    in_use.is_empty() || may_be_in_use,
+                    "released while the backend has {in_use:?} mapped"
+                );
                 self.queues.clear();
                 self.granted.clear();
             }

@@ -1,0 +1,66 @@
+//! How much a guest may have logged.
+
+use std::time::{Duration, Instant};
+
+/// Lines that a vif may have at once.
+const BURST: u32 = 20;
+/// After which it may have one more.
+const REFILL: Duration = Duration::from_secs(5);
+
+/// What one vif's guest may still have logged: a guest that goes through the states as fast as it
+/// can must not fill the log.
+#[derive(Debug)]
+pub(crate) struct LogAllowance {
+    lines: u32,
+    refilled: Instant,
+    left_out: u64,
+}
+
+impl LogAllowance {
+    pub(crate) fn new(now: Instant) -> LogAllowance {
+        LogAllowance { lines: BURST, refilled: now, left_out: 0 }
+    }
+
+    /// Whether one more line may be written; if so, with the number of those that were left out
+    /// before it.
+    pub(crate) fn line(&mut self, now: Instant) -> Option<LeftOut> {
+        let intervals = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
+        if let Ok(intervals @ 1..) = u32::try_from(intervals) {
+            self.lines = self.lines.saturating_add(intervals).min(BURST);
+            self.refilled = now;
+        }
+        if self.lines == 0 {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines -= 1;
+        let left_out = std::mem::take(&mut self.left_out);
+        Some(LeftOut((left_out > 0).then_some(left_out)))
+    }
+}
+
+/// How many lines were left out, if any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeftOut(pub(crate) Option<u64>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_logged_and_then_a_line_now_and_then_that_says_how_many_are_missing() {
+        let start = Instant::now();
+        let mut allowance = LogAllowance::new(start);
+        for _ in 0..BURST {
+            assert_eq!(allowance.line(start), Some(LeftOut(None)));
+        }
+        for _ in 0..1000 {
+            assert_eq!(allowance.line(start), None);
+        }
+        assert_eq!(allowance.line(start + REFILL), Some(LeftOut(Some(1000))));
+        assert_eq!(allowance.line(start + REFILL), None);
+        let later = start + 1000 * REFILL;
+        let lines = (0..100).filter(|_| allowance.line(later).is_some()).count();
+        assert_eq!(u32::try_from(lines), Ok(BURST));
+    }
+}

@@ -1,0 +1,415 @@
+//! System calls: those on the lists below, some of them with certain arguments only.
+//!
+//! The lists were made from what a serving backend was seen to call, with what glibc and the
+//! standard library may call instead on another machine: time without a vDSO clock (Xen's, in a
+//! paravirtual domain 0), other ways to poll, sleep and allocate. Arguments that are pointers
+//! cannot be checked, so a call that is dangerous by what it points to is not on a list.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
+use seccompiler::{
+    BackendError, BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp,
+    SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+};
+
+/// Puts this thread, all others, and those that they start under the filter.
+pub(crate) fn filter() -> Result<(), Error> {
+    // Of two filters the sterner answer counts, so this one's order does not matter.
+    for program in [program_for_clone3()?, program()?] {
+        apply_filter_all_threads(&program)?;
+    }
+    Ok(())
+}
+
+/// By call: the arguments it may have, any if there are none.
+type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
+
+/// Allowed with any arguments.
+const ALWAYS: &[c_long] = &[
+    // Frames, events, requests: descriptors that are open.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fstat,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    // Control socket, XenStore, broker: socket(2) itself is below.
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_shutdown,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    // Files: which ones is for Landlock and the file system to say.
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_ftruncate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_unlinkat,
+    // Memory: mmap(2) and mprotect(2) are below.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    // Threads and signals.
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // Time and chance.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    // Who we are, and what the kernel is.
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_uname,
+    // What a panic with a backtrace shortens its paths by.
+    libc::SYS_getcwd,
+];
+
+/// The same by the names that only this architecture has.
+#[cfg(target_arch = "x86_64")]
+const ALWAYS_HERE: &[c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_chmod,
+    libc::SYS_unlink,
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALWAYS_HERE: &[c_long] = &[];
+
+/// The requests of ioctl(2), whatever the descriptor: the kernel's devices do not share numbers.
+const IOCTLS: [u64; 18] = [
+    libc::FIONBIO,
+    // TAP devices.
+    libc::TUNSETIFF,
+    libc::TUNGETIFF,
+    libc::TUNSETQUEUE,
+    libc::TUNSETOFFLOAD,
+    libc::TUNSETPERSIST,
+    libc::TUNSETSNDBUF,
+    libc::TUNSETVNETHDRSZ,
+    // /dev/xen/evtchn, by number: BIND_INTERDOMAIN, BIND_UNBOUND_PORT, UNBIND, NOTIFY,
+    // RESTRICT_DOMID. Not BIND_VIRQ and not RESET.
+    xen_ioctl(b'E', 1, 8),
+    xen_ioctl(b'E', 2, 4),
+    xen_ioctl(b'E', 3, 4),
+    xen_ioctl(b'E', 4, 4),
+    xen_ioctl(b'E', 6, 2),
+    // /dev/xen/gntdev: MAP_GRANT_REF, UNMAP_GRANT_REF, SET_MAX_GRANTS, SET_UNMAP_NOTIFY,
+    // GRANT_COPY. Not the DMA buffers.
+    xen_ioctl(b'G', 0, 24),
+    xen_ioctl(b'G', 1, 16),
+    xen_ioctl(b'G', 3, 4),
+    xen_ioctl(b'G', 7, 16),
+    xen_ioctl(b'G', 8, 16),
+];
+
+/// `_IOC(_IOC_NONE, kind, number, size)`, as in the kernel's `xen/evtchn.h` and `xen/gntdev.h`.
+const fn xen_ioctl(kind: u8, number: u8, size: u16) -> u64 {
+    u64::from_be_bytes([0, 0, 0, 0, size.to_be_bytes()[0], size.to_be_bytes()[1], kind, number])
+}
+
+/// `PR_SET_VMA`, by which newer C libraries name their memory; a number that libc lacks.
+const SET_VMA: u64 = 0x5356_4d41;
+
+/// What makes a new namespace in clone(2).
+const CLONE_NEW: u64 = bits(
+    libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET,
+);
+
+/// The filter that allows what is on the lists and ends the process for all else.
+fn program() -> Result<BpfProgram, BackendError> {
+    build(allowed()?, SeccompAction::KillProcess, SeccompAction::Allow)
+}
+
+fn allowed() -> Result<Rules, BackendError> {
+    let mut rules = Rules::new();
+    for call in ALWAYS.iter().chain(ALWAYS_HERE) {
+        rules.insert(*call, Vec::new());
+    }
+    // The C library asks this first: see `program_for_clone3`.
+    rules.insert(libc::SYS_clone3, Vec::new());
+    rules.insert(libc::SYS_clone, vec![is_thread()?]);
+    rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+    rules.insert(libc::SYS_socket, sockets()?);
+    let unix = bits(libc::AF_UNIX);
+    rules.insert(libc::SYS_socketpair, any_of(0, &[unix])?);
+    // Memory never becomes code.
+    rules.insert(libc::SYS_mmap, vec![without(2, bits(libc::PROT_EXEC))?]);
+    rules.insert(libc::SYS_mprotect, vec![without(2, bits(libc::PROT_EXEC))?]);
+    let names = [bits(libc::PR_SET_NAME), bits(libc::PR_GET_NAME), SET_VMA];
+    rules.insert(libc::SYS_prctl, any_of(0, &names)?);
+    // A signal to ourselves, as abort(3) sends it.
+    let ours = u64::from(std::process::id());
+    rules.insert(libc::SYS_tgkill, any_of(0, &[ours])?);
+    // Limits are read and not changed.
+    let unchanged = vec![int(0, 0)?, long(2, Eq, 0)?];
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(unchanged)?]);
+    Ok(rules)
+}
+
+/// Threads without the call whose flags cannot be seen: where it is missing, the C library uses
+/// clone(2), whose flags are an argument.
+fn program_for_clone3() -> Result<BpfProgram, BackendError> {
+    let rules = Rules::from([(libc::SYS_clone3, Vec::new())]);
+    let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    build(rules, SeccompAction::Allow, missing)
+}
+
+fn build(
+    rules: Rules,
+    otherwise: SeccompAction,
+    on_match: SeccompAction,
+) -> Result<BpfProgram, BackendError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    SeccompFilter::new(rules, otherwise, on_match, arch)?.try_into()
+}
+
+/// clone(2) for a thread of this process, and not for a process of its own or a namespace.
+fn is_thread() -> Result<SeccompRule, BackendError> {
+    let thread = bits(libc::CLONE_THREAD);
+    SeccompRule::new(vec![long(0, MaskedEq(thread | CLONE_NEW), thread)?])
+}
+
+/// Sockets that do not leave the machine: to other processes, and to the kernel for its links.
+fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
+    let netlink = vec![int(0, bits(libc::AF_NETLINK))?, int(2, bits(libc::NETLINK_ROUTE))?];
+    let unix = int(0, bits(libc::AF_UNIX))?;
+    Ok(vec![SeccompRule::new(vec![unix])?, SeccompRule::new(netlink)?])
+}
+
+/// One rule for each value that an argument of 32 bits may have.
+fn any_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
+    let one = |value: &u64| SeccompRule::new(vec![int(argument, *value)?]);
+    values.iter().map(one).collect()
+}
+
+/// None of some bits in an argument.
+fn without(argument: u8, bits: u64) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(vec![long(argument, MaskedEq(bits), 0)?])
+}
+
+/// An argument of which the kernel looks at the lower half.
+fn int(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, Eq, value)
+}
+
+fn long(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)
+}
+
+/// A constant of the C library as the kernel sees it.
+const fn bits(constant: libc::c_int) -> u64 {
+    let [a, b, c, d] = constant.to_be_bytes();
+    u64::from_be_bytes([0, 0, 0, 0, a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would say: it interprets the program for one call of ours.
+    fn answer(program: &BpfProgram, call: c_long, arguments: &[(usize, u64)]) -> u32 {
+        let mut data = [0_u8; 64];
+        data[..4].copy_from_slice(&u32::try_from(call).expect("a number").to_ne_bytes());
+        // AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64.
+        let arch: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        data[4..8].copy_from_slice(&arch.to_ne_bytes());
+        for (argument, value) in arguments {
+            let at = 16 + 8 * argument;
+            data[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+        }
+        let (mut next, mut value) = (0, 0_u32);
+        loop {
+            let step = &program[next];
+            next += 1;
+            let jump = |holds: bool| usize::from(if holds { step.jt } else { step.jf });
+            // linux/bpf_common.h: load a word, compare, mask, return.
+            match step.code {
+                0x20 => {
+                    let at = usize::try_from(step.k).expect("an offset");
+                    value = u32::from_ne_bytes(data[at..at + 4].try_into().expect("a word"));
+                }
+                0x05 => next += usize::try_from(step.k).expect("an offset"),
+                0x15 => next += jump(value == step.k),
+                0x25 => next += jump(value > step.k),
+                0x35 => next += jump(value >= step.k),
+                0x54 => value &= step.k,
+                0x06 => return step.k,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    type Case = (c_long, &'static [(usize, u64)], u32);
+
+    const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+    const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+    #[test]
+    fn what_leads_out_of_a_process_is_on_no_list() {
+        let program = program().expect("it compiles");
+        for call in [
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_mount,
+            libc::SYS_umount2,
+            libc::SYS_move_mount,
+            libc::SYS_fsopen,
+            libc::SYS_pivot_root,
+            libc::SYS_chroot,
+            libc::SYS_setns,
+            libc::SYS_unshare,
+            libc::SYS_bpf,
+            libc::SYS_perf_event_open,
+            libc::SYS_userfaultfd,
+            libc::SYS_io_uring_setup,
+            libc::SYS_keyctl,
+            libc::SYS_kexec_load,
+            libc::SYS_init_module,
+            libc::SYS_finit_module,
+            libc::SYS_delete_module,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_mknodat,
+            libc::SYS_symlinkat,
+            libc::SYS_linkat,
+            libc::SYS_renameat2,
+            libc::SYS_fchownat,
+            libc::SYS_setuid,
+            libc::SYS_capset,
+            libc::SYS_seccomp,
+            libc::SYS_kill,
+            libc::SYS_reboot,
+            libc::SYS_swapon,
+            libc::SYS_sethostname,
+            libc::SYS_clock_settime,
+            libc::SYS_personality,
+        ] {
+            assert_eq!(answer(&program, call, &[]), KILL, "call {call}");
+        }
+        assert_eq!(answer(&program, libc::SYS_read, &[]), ALLOW);
+        // The same number in the x32 table.
+        assert_eq!(answer(&program, libc::SYS_read | 0x4000_0000, &[]), KILL);
+    }
+
+    #[test]
+    fn arguments_decide_where_they_can_be_seen() {
+        let program = program().expect("it compiles");
+        let cases: &[Case] = &[
+            (libc::SYS_socket, &[(0, 1), (1, 5)], ALLOW),
+            (libc::SYS_socket, &[(0, 16), (1, 3), (2, 0)], ALLOW),
+            (libc::SYS_socket, &[(0, 16), (1, 3), (2, 9)], KILL),
+            (libc::SYS_socket, &[(0, 2), (1, 1)], KILL),
+            (libc::SYS_socket, &[(0, 10), (1, 2)], KILL),
+            (libc::SYS_socket, &[(0, 17), (1, 3)], KILL),
+            (libc::SYS_socketpair, &[(0, 1)], ALLOW),
+            (libc::SYS_socketpair, &[(0, 2)], KILL),
+            (libc::SYS_mmap, &[(2, 3)], ALLOW),
+            (libc::SYS_mmap, &[(2, 5)], KILL),
+            (libc::SYS_mprotect, &[(2, 1)], ALLOW),
+            (libc::SYS_mprotect, &[(2, 7)], KILL),
+            // A thread as glibc makes it, a fork, and a thread in a network namespace.
+            (libc::SYS_clone, &[(0, 0x3d_0f00)], ALLOW),
+            (libc::SYS_clone, &[(0, 0x0120_0011)], KILL),
+            (libc::SYS_clone, &[(0, 0x403d_0f00)], KILL),
+            (libc::SYS_prctl, &[(0, 15)], ALLOW),
+            (libc::SYS_prctl, &[(0, 4), (1, 1)], KILL),
+            (libc::SYS_tgkill, &[(0, 1), (2, 9)], KILL),
+            (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0)], ALLOW),
+            (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0x7fff_0000)], KILL),
+        ];
+        for (call, arguments, expected) in cases {
+            assert_eq!(answer(&program, *call, arguments), *expected, "{call} {arguments:?}");
+        }
+        let ourselves = [(0, std::process::id().into()), (2, 6)];
+        assert_eq!(answer(&program, libc::SYS_tgkill, &ourselves), ALLOW);
+    }
+
+    #[test]
+    fn only_known_ioctls_pass() {
+        let program = program().expect("it compiles");
+        // TUNSETIFF, IOCTL_EVTCHN_NOTIFY and IOCTL_GNTDEV_GRANT_COPY, as a C compiler has them.
+        for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708] {
+            assert_eq!(answer(&program, libc::SYS_ioctl, &[(1, request)]), ALLOW, "{request:#x}");
+        }
+        // TIOCSTI, TUNATTACHFILTER, IOCTL_EVTCHN_BIND_VIRQ, IOCTL_EVTCHN_RESET, and DMA buffers.
+        for request in [0x5412, 0x4010_54d5, 0x0004_4500, 0x0000_4505, 0x0010_4709] {
+            assert_eq!(answer(&program, libc::SYS_ioctl, &[(1, request)]), KILL, "{request:#x}");
+        }
+    }
+
+    #[test]
+    fn clone3_is_missing_rather_than_forbidden() {
+        let program = program_for_clone3().expect("it compiles");
+        let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
+        assert_eq!(answer(&program, libc::SYS_clone3, &[]), missing);
+        assert_eq!(answer(&program, libc::SYS_execve, &[]), ALLOW);
+    }
+}

@@ -1,0 +1,45 @@
+//! Capabilities: all but [`KEPT`] go, from every set.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+};
+
+/// `CAP_NET_ADMIN`: a guest on a bridge gets a TAP device when it comes, which is then set up and
+/// put on its bridge, and no guest announces itself before the backend has started.
+const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
+
+/// Bits of a set, more than any kernel has capabilities.
+const CAPABILITIES_MAX: u32 = 64;
+
+pub(crate) fn reduce() -> io::Result<()> {
+    let had = capabilities(None)?;
+    // Only who has this may change the bounding set. Who has it not was started with few rights by
+    // somebody who saw to that, and has no way to gain one: set-uid programs give nothing after
+    // PR_SET_NO_NEW_PRIVS, and execve is not on the list of calls.
+    if had.effective.contains(CapabilitySet::SETPCAP) {
+        reduce_bounding_set()?;
+    }
+    clear_ambient_capability_set()?;
+    let kept = had.permitted & KEPT;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    Ok(set_capabilities(None, sets)?)
+}
+
+fn reduce_bounding_set() -> io::Result<()> {
+    let each = (0..CAPABILITIES_MAX).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
+    for capability in each.filter(|capability| !KEPT.contains(*capability)) {
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) => remove_capability_from_bounding_set(capability)?,
+            Ok(false) => {}
+            // The kernel knows no such capability, and none after it.
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! What a confined process is refused, and what it can still do, asked of the real kernel.
+//!
+//! Each case is a process: this program again, which confines itself and then tries one thing.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::kmod::ModuleInitFlags;
+use nix::sched::CloneFlags;
+use ringway_confine::{BACKEND_DEVICES, Confinement, FileRules};
+use ringway_sys::tun::{QueueMode, TunFile};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::mount::MountFlags;
+use rustix::net::{AddressFamily, SocketType, netlink, socket};
+use rustix::process::{DumpableBehavior, getppid, set_dumpable_behavior, test_kill_process};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// Set for a process that is a case: its name, and the directory that it keeps.
+const CASE: &str = "RINGWAY_CONFINE_CASE";
+const DIR: &str = "RINGWAY_CONFINE_DIR";
+/// What a case says once it is confined.
+const CONFINED: &str = "confined\n";
+/// `SIGSYS`: the end of a process that makes a call which is not on the list.
+const SIGSYS: i32 = 31;
+
+/// Its name, and what it does in the directory that it keeps.
+type Case = (&'static str, fn(&Path));
+
+/// What is refused by the end of the process.
+const FATAL: [Case; 17] = [
+    ("execve", |_| ignore(Command::new("/bin/true").exec())),
+    ("fork", |_| ignore(Command::new("/bin/true").spawn())),
+    ("ptrace", |_| ignore(nix::sys::ptrace::traceme())),
+    ("mount", |_| ignore(rustix::mount::mount("none", "/mnt", "tmpfs", mount_flags(), None))),
+    ("unshare", |_| ignore(nix::sched::unshare(CloneFlags::CLONE_NEWUSER))),
+    ("setns", |_| ignore(nix::sched::setns(io::stdin(), CloneFlags::CLONE_NEWNET))),
+    ("chroot", |_| ignore(nix::unistd::chroot("/"))),
+    ("a kernel module", |_| {
+        ignore(nix::kmod::finit_module(io::stdin(), c"", ModuleInitFlags::empty()));
+    }),
+    ("an internet socket", |_| ignore(UdpSocket::bind("127.0.0.1:0"))),
+    ("a packet socket", |_| ignore(socket(AddressFamily::PACKET, SocketType::RAW, None))),
+    ("another netlink", |_| {
+        ignore(socket(AddressFamily::NETLINK, SocketType::RAW, Some(netlink::AUDIT)));
+    }),
+    ("another ioctl", |_| ignore(rustix::io::ioctl_fionread(io::stdin()))),
+    ("another process", |_| ignore(getppid().map(test_kill_process))),
+    ("a core dump", |_| ignore(set_dumpable_behavior(DumpableBehavior::Dumpable))),
+    ("a link", |dir| ignore(std::os::unix::fs::symlink("/etc/passwd", dir.join("link")))),
+    ("a capability", |_| ignore(rustix::thread::capabilities(None))),
+    ("execve in a later thread", |_| {
+        ignore(thread::spawn(|| Command::new("/bin/true").exec()).join());
+    }),
+];
+
+/// What works.
+const FINE: [Case; 6] = [
+    ("threads", |_| {
+        let threads = (0..8).map(|number| {
+            thread::Builder::new().name(format!("worker{number}")).spawn(|| {
+                thread::sleep(Duration::from_millis(1));
+                vec![0_u8; 4 << 20].len()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        for thread in threads {
+            assert_eq!(thread.expect("started").join().expect("ended"), 4 << 20);
+        }
+    }),
+    ("a thread that panics", |_| {
+        thread::spawn(|| panic!("as intended")).join().expect_err("it has panicked");
+    }),
+    ("events", |_| drop(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"))),
+    ("sockets in the directory", |dir| {
+        let path = dir.join("control.sock");
+        let listener = UnixListener::bind(&path).expect("bound");
+        let mut client = UnixStream::connect(&path).expect("connected");
+        client.write_all(b"x").expect("written");
+        let (mut served, _) = listener.accept().expect("accepted");
+        served.read_exact(&mut [0]).expect("read");
+        fs::remove_file(&path).expect("removed");
+    }),
+    ("routing messages", |_| {
+        drop(socket(AddressFamily::NETLINK, SocketType::RAW, None).expect("protocol 0 is ROUTE"));
+    }),
+    ("files in the directory", |dir| {
+        let path = dir.join("file");
+        fs::write(&path, "text").expect("written");
+        assert_eq!(fs::read(&path).expect("read"), b"text");
+        fs::remove_file(&path).expect("removed");
+    }),
+];
+
+fn main() -> ExitCode {
+    if let (Ok(case), Some(dir)) = (std::env::var(CASE), std::env::var_os(DIR)) {
+        run_case(&case, &PathBuf::from(dir));
+        return ExitCode::SUCCESS;
+    }
+    let mut tally = Tally::default();
+    for (case, _) in FATAL {
+        tally.note(&format!("{case} ends the process"), ended_by_sigsys(case));
+    }
+    for (case, _) in FINE {
+        tally.note(&format!("{case} still work"), ended_well(case));
+    }
+    tally.note("other files cannot be opened", ended_well("other files"));
+    tally.note("a TAP device can still be made", ended_well("a TAP device"));
+    tally.note("a kernel without Landlock restricts the rest", ended_well("no Landlock"));
+    tally.note("no capability but one is left in any thread", is_reduced());
+    tally.note("a process with threads is refused", ended_well("too late"));
+    tally.close()
+}
+
+/// The case itself, in a process of its own.
+fn run_case(case: &str, dir: &Path) {
+    if case == "too late" {
+        let other = thread::spawn(thread::park);
+        let refusal = confine(dir).expect_err("there are two threads");
+        assert!(refusal.to_string().contains("2 threads"), "{refusal}");
+        other.thread().unpark();
+        return other.join().expect("ended");
+    }
+    let had_tap = case == "a TAP device" && can_make_tap();
+    if case == "no Landlock" {
+        forget_landlock();
+    }
+    let rules = confine(dir).expect("confined");
+    print!("{CONFINED}");
+    io::stdout().flush().expect("somebody reads");
+    match case {
+        "other files" => other_files(rules),
+        "a TAP device" if had_tap => assert!(can_make_tap(), "there was one before"),
+        "a TAP device" => println!("SKIPPED: no TAP device can be made here, confined or not"),
+        "no Landlock" => {
+            assert_eq!(rules, FileRules::Missing);
+            File::open("/etc/passwd").expect("nothing forbids it");
+        }
+        "waits" => {
+            let reader = thread::spawn(|| io::stdin().read(&mut [0]).expect("readable"));
+            reader.join().expect("ended");
+        }
+        case => {
+            let known = FATAL.iter().chain(&FINE).find(|(name, _)| *name == case);
+            known.expect("a case").1(dir);
+        }
+    }
+}
+
+fn confine(dir: &Path) -> Result<FileRules, ringway_confine::ConfineError> {
+    Confinement { dir, devices: BACKEND_DEVICES }.apply()
+}
+
+fn other_files(rules: FileRules) {
+    if rules == FileRules::Missing {
+        println!("SKIPPED: this kernel has no Landlock, so files are not restricted");
+        return;
+    }
+    for path in ["/etc/passwd", "/proc/self/status"] {
+        let kind = File::open(path).map(drop).map_err(|error| error.kind());
+        assert_eq!(kind, Err(io::ErrorKind::PermissionDenied), "{path}");
+    }
+    let program = File::options().write(true).create_new(true).open("/var/ringway-test");
+    assert_eq!(program.map(drop).map_err(|e| e.kind()), Err(io::ErrorKind::PermissionDenied));
+}
+
+fn can_make_tap() -> bool {
+    TunFile::open("ringway%d", QueueMode::Single).is_ok()
+}
+
+/// Makes this kernel one that has no Landlock, as far as this process sees.
+fn forget_landlock() {
+    let rules = [(libc::SYS_landlock_create_ruleset, Vec::new())].into();
+    let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().expect("known");
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, missing, arch).expect("sound");
+    let program: BpfProgram = filter.try_into().expect("it compiles");
+    seccompiler::apply_filter(&program).expect("taken");
+}
+
+fn ended_by_sigsys(case: &str) -> Result<(), String> {
+    let (dir, mut child) = start(case);
+    wait_until_confined(&mut child)?;
+    let status = child.wait().map_err(|error| error.to_string())?;
+    drop(dir);
+    match status.signal() {
+        Some(SIGSYS) => Ok(()),
+        _ => Err(format!("expected an end by SIGSYS, and not {status}")),
+    }
+}
+
+fn ended_well(case: &str) -> Result<(), String> {
+    let (dir, child) = start(case);
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    drop(dir);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let skipped: String = text.lines().filter(|line| line.starts_with("SKIPPED")).collect();
+    if !skipped.is_empty() {
+        println!("{skipped}");
+    }
+    if output.status.success() { Ok(()) } else { Err(output.status.to_string()) }
+}
+
+/// What the kernel says of a confined process and of a thread that it started then.
+fn is_reduced() -> Result<(), String> {
+    let (dir, mut child) = start("waits");
+    wait_until_confined(&mut child)?;
+    let tasks = PathBuf::from(format!("/proc/{}/task", child.id()));
+    let texts = loop {
+        let paths = fs::read_dir(&tasks).map_err(|error| error.to_string())?.flatten();
+        let texts: Vec<String> =
+            paths.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).collect();
+        if texts.len() == 2 {
+            break texts;
+        }
+        thread::yield_now();
+    };
+    drop(child.stdin.take());
+    let status = child.wait().map_err(|error| error.to_string())?;
+    drop(dir);
+    let net_admin = "0000000000001000";
+    let had = field(&fs::read_to_string("/proc/self/status").expect("ours"), "CapEff");
+    let is_full = had != "0".repeat(16);
+    let kept = if is_full { net_admin.to_owned() } else { had };
+    for text in &texts {
+        for (name, expected) in [
+            ("CapInh", "0".repeat(16)),
+            ("CapPrm", kept.clone()),
+            ("CapEff", kept.clone()),
+            ("CapAmb", "0".repeat(16)),
+            ("NoNewPrivs", "1".to_owned()),
+            ("Seccomp", "2".to_owned()),
+        ] {
+            let found = field(text, name);
+            if found != expected {
+                return Err(format!("{name} is {found}, expected {expected}"));
+            }
+        }
+        if is_full && field(text, "CapBnd") != net_admin {
+            return Err(format!("CapBnd is {}", field(text, "CapBnd")));
+        }
+    }
+    if status.success() { Ok(()) } else { Err(status.to_string()) }
+}
+
+fn field(status: &str, name: &str) -> String {
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned()).expect("a field")
+}
+
+fn start(case: &str) -> (tempfile::TempDir, Child) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.env(CASE, case).env(DIR, dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    (dir, command.spawn().expect("started"))
+}
+
+/// So that a process which ends on the way is not taken for one that was refused something.
+fn wait_until_confined(child: &mut Child) -> Result<(), String> {
+    let mut said = [0; CONFINED.len()];
+    let stdout = child.stdout.as_mut().expect("a pipe");
+    stdout.read_exact(&mut said).map_err(|error| format!("it was not confined: {error}"))?;
+    if said == CONFINED.as_bytes() { Ok(()) } else { Err("it said something else".to_owned()) }
+}
+
+/// Nothing that a case tries is expected to return.
+fn ignore<T>(_outcome: T) {}
+
+fn mount_flags() -> MountFlags {
+    MountFlags::empty()
+}
+
+/// The lines that test programs end with.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+}
+
+impl Tally {
+    fn note(&mut self, name: &str, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => {
+                println!("test {name} ... ok");
+                self.passed += 1;
+            }
+            Err(reason) => {
+                println!("test {name} ... FAILED: {reason}");
+                self.failed += 1;
+            }
+        }
+    }
+
+    fn close(&self) -> ExitCode {
+        let word = if self.failed == 0 { "ok" } else { "FAILED" };
+        println!("test result: {word}. {} passed; {} failed", self.passed, self.failed);
+        if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}

@@ -1,0 +1,76 @@
+//! The backend has given up what serving does not take.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::host::{Host, SOON, pair, send};
+use crate::turn;
+
+/// `CAP_NET_ADMIN` alone, as the kernel prints a set.
+const NET_ADMIN: &str = "0000000000001000";
+
+#[test]
+fn no_thread_of_the_backend_has_more_than_it_needs() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    host.ping("a", "10.77.0.2");
+    let statuses = statuses_of(host.pid_of("backend"));
+    assert!(statuses.len() > 1, "no worker: {statuses:?}");
+    for status in statuses {
+        for (field, expected) in [
+            ("CapInh", "0000000000000000"),
+            ("CapPrm", NET_ADMIN),
+            ("CapEff", NET_ADMIN),
+            ("CapBnd", NET_ADMIN),
+            ("CapAmb", "0000000000000000"),
+            ("NoNewPrivs", "1"),
+            ("Seccomp", "2"),
+            ("Seccomp_filters", "2"),
+        ] {
+            assert_eq!(field_of(&status, field), Some(expected), "{field} in\n{status}");
+        }
+    }
+}
+
+#[test]
+fn a_new_backend_is_confined_as_the_first_was() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    send(host.pid_of("backend"), Signal::KILL);
+    host.wait("the restart", SOON, |host| host.event("backend-restarted"));
+    host.wait("a confined backend", SOON, |host| {
+        let statuses = statuses_of(host.pid_of("backend"));
+        let is_confined = |status: &String| field_of(status, "CapEff") == Some(NET_ADMIN);
+        (!statuses.is_empty() && statuses.iter().all(is_confined)).then_some(())
+    });
+    host.wait("both vifs", SOON, |host| {
+        let vifs = host.vifs();
+        (vifs.len() == 2 && vifs.iter().all(|vif| vif.state == "Connected")).then_some(())
+    });
+    host.ping("a", "10.77.0.2");
+}
+
+#[test]
+fn confinement_can_be_turned_off_and_says_so() {
+    let Some(_turn) = turn(&[]) else { return };
+    let place = tempfile::tempdir().expect("a directory can be made");
+    let host = Host::start_with(place, &pair(), &[("RINGWAY_CONFINE", OsStr::new("off"))]);
+    let statuses = statuses_of(host.pid_of("backend"));
+    assert!(statuses.iter().all(|status| field_of(status, "Seccomp") == Some("0")), "{statuses:?}");
+    assert_eq!(host.log_count("RINGWAY_CONFINE=off"), 1, "{}", host.log());
+}
+
+/// What the kernel says of each thread of a process.
+fn statuses_of(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task"));
+    let paths = tasks.into_iter().flatten().flatten().map(|task| task.path().join("status"));
+    paths.filter_map(|path| fs::read_to_string(path).ok()).collect()
+}
+
+fn field_of<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim())
+}

@@ -1,0 +1,301 @@
+//! The life of a vif under a stock toolstack: its hotplug script, its limits, its removal. The test
+//! plays the toolstack and its script.
+
+use std::process::Command;
+
+use ringway_emu::EmuHypervisor;
+use ringway_xenbus::Vif;
+use ringway_xenstore::DomId;
+use rustix::process::Signal;
+
+use crate::host::{Host, Member, SOON, describe, pair, send, start_time};
+use crate::hostile::Hostile;
+use crate::traffic::Iperf;
+use crate::turn;
+
+const SCRIPT: (&str, &str) = ("script", "/etc/xen/scripts/vif-bridge");
+const BRIDGE: (&str, &str) = ("bridge", "xenbr0");
+const VIF_A: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
+
+/// `ip` where the backend is.
+fn ip(host: &Host, arguments: &str) -> Option<String> {
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &host.pid_of("backend").to_string(), "--net"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    let output = command.arg("ip").args(arguments.split(' ')).output().expect("util-linux");
+    let text = String::from_utf8(output.stdout).expect("text");
+    output.status.success().then_some(text)
+}
+
+fn ip_ok(host: &Host, arguments: &str) -> String {
+    ip(host, arguments).unwrap_or_else(|| panic!("ip {arguments}\n{}", host.log()))
+}
+
+fn wait_state(host: &Host, vif: Vif, state: &str) {
+    host.wait(&format!("state {state} of {vif:?}"), SOON, |host| {
+        host.node(&vif.backend_state()).filter(|found| found == state)
+    });
+}
+
+fn write(host: &Host, vif: Vif, key: &str, value: &str) {
+    host.store().write(&format!("{}/{key}", vif.backend_dir()), value).expect("written");
+}
+
+/// What libxl writes to remove a vif, which it then waits to see closed.
+fn remove(host: &Host, vif: Vif) {
+    let dir = vif.backend_dir();
+    host.store()
+        .transaction(|tx| {
+            tx.write(&format!("{dir}/online"), "0")?;
+            match tx.read(&format!("{dir}/state"))?.as_deref() {
+                Some("6") => Ok(()),
+                _ => tx.write(&format!("{dir}/state"), "5"),
+            }
+        })
+        .expect("written");
+    wait_state(host, vif, "6");
+    host.store().remove(&dir).expect("removed");
+}
+
+fn toolstack(host: &Host) -> EmuHypervisor {
+    EmuHypervisor::connect(&host.dir(), DomId(0)).expect("anybody may be domain 0")
+}
+
+#[test]
+fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that() {
+    let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
+    let host = Host::start(&describe("max-queues = 2", &[]));
+    let toolstack = toolstack(&host);
+    let keys = [SCRIPT, BRIDGE, ("vifname", "guest-tap"), ("mtu", "1400")];
+    let mut guest = Hostile::with_keys(&host, &toolstack, &keys);
+    let vif = guest.vif();
+    wait_state(&host, vif, "2");
+    // What a script finds.
+    let link = ip_ok(&host, "-d link show guest-tap");
+    for part in ["mtu 1400", "fe:ff:ff:ff:ff:ff", "tun type tap", "multi_queue", "persist on"] {
+        assert!(link.contains(part), "{part}: {link}");
+    }
+    assert!(link.contains("state DOWN") && !link.contains("master"), "{link}");
+
+    guest.publish(&[]);
+    host.wait("the guest to be served", SOON, |host| {
+        host.log().contains("waits for the hotplug script").then_some(())
+    });
+    assert_eq!(host.node(&vif.backend_state()).as_deref(), Some("2"));
+    let status = host.vif(&guest.name()).expect("it is listed");
+    assert_eq!((status.queues.len(), status.attached_to.as_str()), (1, "xenbr0"));
+    write(&host, vif, "hotplug-status", "connected");
+    wait_state(&host, vif, "4");
+
+    // The guest closes its interface and opens it again: no script is run for that.
+    for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {
+        guest.set_state(guests);
+        wait_state(&host, vif, ours);
+    }
+    ip_ok(&host, "link show guest-tap");
+    guest.publish(&[]);
+    wait_state(&host, vif, "4");
+    assert_eq!(host.log_count("waits for the hotplug script"), 1);
+
+    // The backend is asked to close, by whoever may write its state, while the vif is to stay.
+    write(&host, vif, "state", "5");
+    host.wait("nothing to be attached", SOON, |host| {
+        host.vif(&guest.name()).filter(|vif| vif.queues.is_empty())
+    });
+    guest.set_state("6");
+    wait_state(&host, vif, "6");
+
+    remove(&host, vif);
+    host.wait("the device to go", SOON, |host| {
+        ip(host, "link show guest-tap").is_none().then_some(())
+    });
+    assert_eq!(host.vif(&guest.name()).map(|vif| vif.name), None);
+}
+
+#[test]
+fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
+    let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
+    let host = Host::start(&describe("max-queues = 2", &[]));
+    let toolstack = toolstack(&host);
+    let mut guest = Hostile::with_keys(&host, &toolstack, &[SCRIPT]);
+    let vif = guest.vif();
+    guest.publish(&[]);
+    write(&host, vif, "hotplug-status", "connected");
+    wait_state(&host, vif, "4");
+    // `xl destroy`: the guest's directory goes first.
+    host.store().remove(&vif.frontend_dir()).expect("removed");
+    wait_state(&host, vif, "6");
+    assert_eq!(host.vif(&guest.name()).expect("listed").queues.len(), 0);
+    remove(&host, vif);
+    let name = guest.name();
+    host.wait("the device to go", SOON, |host| {
+        ip(host, &format!("link show {name}")).is_none().then_some(())
+    });
+
+    let mut guest = Hostile::with_keys(&host, &toolstack, &[SCRIPT]);
+    guest.publish(&[]);
+    let (vif, reason) = (guest.vif(), "bridge xenbr7 does not exist");
+    write(&host, vif, "hotplug-error", reason);
+    write(&host, vif, "hotplug-status", "error");
+    guest.expect_closed(&["hotplug script", reason]);
+    wait_state(&host, vif, "6");
+    remove(&host, vif);
+}
+
+#[test]
+fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() {
+    let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
+    let host = Host::start(&describe("max-queues = 2", &[]));
+    let toolstack = toolstack(&host);
+    ip_ok(&host, "link add others type bridge");
+    ip_ok(&host, "tuntap add othertap mode tap multi_queue vnet_hdr");
+    for (keys, parts) in [
+        (&[SCRIPT, ("vifname", "others")][..], ["others", "taken"]),
+        (&[SCRIPT, ("vifname", "othertap")], ["othertap", "taken"]),
+        (&[SCRIPT, ("vifname", "../../etc")], ["vifname", "../../etc"]),
+        (&[SCRIPT, ("vifname", "tap%d")], ["vifname", "tap%d"]),
+        (&[SCRIPT, ("vifname", "sixteen-bytes-xx")], ["vifname", "sixteen"]),
+        (&[SCRIPT, ("mtu", "60")], ["mtu", "60"]),
+        (&[SCRIPT, ("mac", "fe:ff:ff:ff:ff:ff")], ["mac", "fe:ff"]),
+        (&[SCRIPT, ("mac", "banana")], ["mac", "banana"]),
+        (&[BRIDGE], ["xenbr0", "link"]),
+    ] {
+        let guest = Hostile::with_keys(&host, &toolstack, keys);
+        guest.expect_closed(&parts);
+        wait_state(&host, guest.vif(), "6");
+        remove(&host, guest.vif());
+        host.wait("the vif to be forgotten", SOON, |host| {
+            host.vif(&guest.name()).is_none().then_some(())
+        });
+    }
+    assert!(ip_ok(&host, "link show others").contains("others"));
+    assert!(ip_ok(&host, "link show othertap").contains("othertap"));
+}
+
+/// Makes the guest's vif one with a script, as a backend that is started finds it; and is the
+/// script.
+fn hand_to_script(host: &Host, vif: Vif) {
+    write(host, vif, SCRIPT.0, SCRIPT.1);
+    end_backend(host, Signal::KILL, || {});
+    let name = format!("vif{}.{}", vif.frontend, vif.handle);
+    host.wait("the device", SOON, |host| ip(host, &format!("link show {name}")));
+    ip_ok(host, &format!("link set {name} master xenbr0"));
+    ip_ok(host, &format!("link set {name} up"));
+    write(host, vif, "hotplug-status", "connected");
+}
+
+/// Ends the backend, and lets another one start when something is done.
+fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
+    let backend = host.pid_of("backend");
+    host.signal(Signal::STOP);
+    send(backend, signal);
+    host.wait("the backend to end", SOON, |_| start_time(backend).is_none().then_some(()));
+    meanwhile();
+    host.signal(Signal::CONT);
+    host.wait("another backend", SOON, |host| {
+        let is_other = |member: &Member| member.name == "backend" && member.pid != backend;
+        host.members().iter().any(is_other).then_some(())
+    });
+    host.wait("the backend to answer", SOON, Host::backend);
+}
+
+#[test]
+fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_vif() {
+    let Some(_turn) = turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    ip_ok(&host, "link add xenbr0 type bridge");
+    ip_ok(&host, "link set xenbr0 up");
+    let vif_b = Vif { frontend: DomId(2), ..VIF_A };
+    hand_to_script(&host, VIF_A);
+    hand_to_script(&host, vif_b);
+    let ping = || {
+        host.wait("both to be connected", SOON, |host| {
+            let vifs = host.vifs();
+            vifs.iter().all(|vif| vif.state == "Connected").then_some(())
+        });
+        host.ping("a", "10.77.0.2");
+    };
+    ping();
+    let before = ip_ok(&host, "-o link show vif1.0");
+    end_backend(&host, Signal::KILL, || {});
+    // The kernel says NO-CARRIER until its queues are there again.
+    let place =
+        |link: &str| link.split(' ').skip_while(|word| *word != "master").nth(1).map(str::to_owned);
+    let after = ip_ok(&host, "-o link show vif1.0");
+    assert_eq!(before.split(':').next(), after.split(':').next(), "the same device");
+    assert_eq!(place(&after).as_deref(), Some("xenbr0"), "{after}");
+    ping();
+    // With another number of queues.
+    host.text(&["guest", "set", "a", "queues", "1"]);
+    host.wait("one queue", SOON, |host| {
+        host.vif("vif1.0").filter(|vif| vif.queues.len() == 1 && vif.state == "Connected")
+    });
+    ping();
+    // In order, as for an upgrade: that costs nobody its place, either.
+    end_backend(&host, Signal::TERM, || {});
+    ping();
+
+    // A vif that goes while no backend is there takes its device with it, and no other's.
+    end_backend(&host, Signal::KILL, || {
+        let mut store = host.store();
+        store.remove(&vif_b.backend_dir()).expect("removed");
+    });
+    host.wait("the device to go", SOON, |host| {
+        ip(host, "link show vif2.0").is_none().then_some(())
+    });
+    ip_ok(&host, "link show vif1.0");
+
+    // One that is on its way out is closed by the next backend, for the toolstack waits for that.
+    end_backend(&host, Signal::KILL, || {
+        write(&host, VIF_A, "online", "0");
+        write(&host, VIF_A, "state", "5");
+    });
+    wait_state(&host, VIF_A, "6");
+    host.wait("the device to go", SOON, |host| {
+        ip(host, "link show vif1.0").is_none().then_some(())
+    });
+}
+
+#[test]
+fn a_guest_transmits_at_its_rate_and_at_another_when_that_changes() {
+    let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    let rate = |bytes: &str| write(&host, VIF_A, "rate", bytes);
+    let run = || Iperf::start_with(&host, "b", ("a", "10.77.0.1"), 2, &["-P", "2"]).finish().rate();
+    // The client of `b` is sent to by `a`, whose tx is what is limited.
+    for (bytes, wanted) in [("100000,50000", 16e6), ("10000,2000", 40e6)] {
+        rate(bytes);
+        let seen = run();
+        println!("{bytes}: {seen:.0} bit/s, at most {wanted:.0}");
+        // How near a busy machine comes to it is TCP's affair; `worker/credit.rs` tests the rest.
+        assert!((0.5 * wanted..=1.1 * wanted).contains(&seen), "{bytes}: {seen}");
+    }
+    for unlimited in ["0,0", "banana"] {
+        rate("100000,50000");
+        rate(unlimited);
+        let seen = run();
+        assert!(seen > 160e6, "{unlimited}: {seen}");
+    }
+    assert_eq!(host.log_count("banana"), 1, "{}", host.log());
+    host.ping("a", "10.77.0.2");
+}
+
+#[test]
+fn a_guest_that_goes_through_the_states_without_end_does_not_fill_the_log() {
+    let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    let toolstack = toolstack(&host);
+    let mut guest = Hostile::new(&host, &toolstack);
+    for _ in 0..100 {
+        guest.connect();
+        for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {
+            guest.set_state(guests);
+            wait_state(&host, guest.vif(), ours);
+        }
+    }
+    let lines = host.log_count(&guest.name());
+    assert!((20..60).contains(&lines), "{lines} lines");
+    host.ping("a", "10.77.0.2");
+}

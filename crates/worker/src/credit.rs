@@ -1,0 +1,171 @@
+//! A limit of what enters by a port: so many bytes in each interval.
+//!
+//! One budget serves all queues of the port, whoever owns them. A queue takes in while there is
+//! credit, and what the last frame takes beyond it is paid back before the next: so the rate holds
+//! exactly in the long run, and no frame is too long for it. A queue without credit leaves its
+//! frames where they are, and its worker sleeps until there is some. Time is an argument.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Credit that may gather while a port is idle, at least: two of the longest frames, as in Linux'
+/// backend.
+const BURST_MIN: u64 = 128 << 10;
+
+/// The credit of one port.
+#[derive(Debug)]
+pub struct Credit {
+    /// Earned in each interval; at least 1.
+    bytes: u64,
+    interval_ns: u64,
+    zero: Instant,
+    /// Bytes that were taken in, or not taken in time, since `zero`.
+    spent: AtomicU64,
+}
+
+impl Credit {
+    /// So many bytes for each interval, the first of which begins now. Zeros count as the least
+    /// there is: 1 byte, 1 nanosecond.
+    pub fn new(bytes: u64, interval: Duration, now: Instant) -> Credit {
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Credit { bytes: bytes.max(1), interval_ns, zero: now, spent: AtomicU64::new(0) }
+    }
+
+    /// Bytes that may be taken in now.
+    pub fn available(&self, now: Instant) -> u64 {
+        let earned = self.earned(now);
+        let unused_max = self.bytes.max(BURST_MIN);
+        let forgone = earned.saturating_sub(unused_max);
+        // Queues that look at once may each use all there is. That is bounded by a batch of each,
+        // and paid back like any other debt.
+        let spent = self.spent.fetch_max(forgone, Ordering::Relaxed).max(forgone);
+        earned.saturating_sub(spent)
+    }
+
+    /// Notes what was taken in.
+    pub fn spend(&self, bytes: u64) {
+        self.spent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How long until there is credit; `None` if there is some.
+    pub fn due(&self, now: Instant) -> Option<Duration> {
+        if self.available(now) > 0 {
+            return None;
+        }
+        let missing = self.spent.load(Ordering::Relaxed) - self.earned(now).min(u64::MAX - 1);
+        // Strictly more than what is owed.
+        let intervals = u128::from(missing / self.bytes) + 1 + u128::from(self.intervals(now));
+        let at = intervals.saturating_mul(u128::from(self.interval_ns));
+        let wait = at.saturating_sub(now.saturating_duration_since(self.zero).as_nanos());
+        Some(Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
+    }
+
+    fn earned(&self, now: Instant) -> u64 {
+        self.intervals(now).saturating_add(1).saturating_mul(self.bytes)
+    }
+
+    /// Intervals that are over.
+    fn intervals(&self, now: Instant) -> u64 {
+        let elapsed = now.saturating_duration_since(self.zero).as_nanos();
+        u64::try_from(elapsed / u128::from(self.interval_ns)).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Bytes that get through in `time` if frames of `len` bytes always wait in `queues` queues,
+    /// which are woken so much too late; and how often a queue looked.
+    fn simulate(
+        credit: &Credit,
+        time: Duration,
+        len: u64,
+        queues: u32,
+        late: Duration,
+    ) -> (u64, u64) {
+        let start = credit.zero;
+        let (mut now, mut through, mut looks) = (start, 0, 0);
+        while now < start + time {
+            let mut is_idle = true;
+            for _ in 0..queues {
+                looks += 1;
+                let mut available = credit.available(now);
+                let mut taken = 0;
+                while available > 0 {
+                    taken += len;
+                    available = available.saturating_sub(len);
+                }
+                credit.spend(taken);
+                through += taken;
+                is_idle &= taken == 0;
+            }
+            if is_idle {
+                now += credit.due(now).expect("nothing could be taken") + late;
+            }
+        }
+        (through, looks)
+    }
+
+    #[test]
+    fn the_rate_is_held_for_all_queues_together_whatever_the_frames() {
+        let late = Duration::from_micros(300);
+        for (bytes, interval_us) in
+            [(6250, 50_000), (625_000, 50_000), (100, 100), (1 << 20, 10_000)]
+        {
+            for len in [60, 1514, 65535] {
+                for queues in [1, 4] {
+                    let interval = Duration::from_micros(interval_us);
+                    let credit = Credit::new(bytes, interval, Instant::now());
+                    let (through, looks) = simulate(&credit, 60 * SECOND, len, queues, late);
+                    let allowed = 60_000_000 / interval_us * bytes;
+                    let percent = through * 100 / allowed;
+                    assert!((90..=110).contains(&percent), "{bytes},{interval_us} {len} {percent}");
+                    // Each sleep ends with something to do.
+                    let looks_max = 2 * u64::from(queues) * (60_000_000 / interval_us + 2);
+                    assert!(looks <= looks_max, "{looks} looks, at most {looks_max}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_port_gathers_a_burst_and_no_more() {
+        let start = Instant::now();
+        let later = start + 3600 * SECOND;
+        for (bytes, burst) in [(1000, BURST_MIN), (1 << 20, 1 << 20)] {
+            let credit = Credit::new(bytes, Duration::from_millis(50), start);
+            assert_eq!(credit.available(start), bytes);
+            assert_eq!(credit.available(later), burst);
+            credit.spend(burst);
+            assert_eq!(credit.available(later), 0);
+            assert_eq!(credit.due(later), Some(Duration::from_millis(50)));
+        }
+    }
+
+    #[test]
+    fn absurd_rates_are_no_trouble() {
+        let start = Instant::now();
+        for bytes in [0, 1, u64::MAX] {
+            for interval in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+                let credit = Credit::new(bytes, interval, start);
+                for now in [start, start + SECOND, start + 1_000_000 * SECOND] {
+                    credit.spend(credit.available(now).min(1 << 30) + 65535);
+                    let due = credit.due(now);
+                    assert!(due.is_none_or(|due| due > Duration::ZERO));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_earns_nothing() {
+        let now = Instant::now();
+        let credit = Credit::new(1000, SECOND, now + SECOND);
+        assert_eq!(credit.available(now), 1000);
+        credit.spend(1000);
+        assert_eq!(credit.due(now), Some(SECOND));
+    }
+}

@@ -1,0 +1,68 @@
+//! What a toolstack's hotplug script says of a vif's network device.
+
+use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, shown};
+
+/// How far the script is that puts a vif's network device where it belongs: on a bridge, say.
+///
+/// The toolstack runs it once, when the backend has come to `InitWait`, and not again when the
+/// guest reconnects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hotplug {
+    /// There is no script, so nobody to wait for.
+    Absent,
+    /// It has not said anything yet.
+    Pending,
+    /// The device is in its place.
+    Connected,
+    /// It could not be put there, for this reason.
+    Failed(String),
+}
+
+impl Hotplug {
+    /// Reads it from the backend's directory (`script`, `hotplug-status` and `hotplug-error`).
+    pub fn read(keys: &Keys) -> Hotplug {
+        if keys.script().is_none() {
+            return Hotplug::Absent;
+        }
+        match keys.text(HOTPLUG_STATUS) {
+            Some("connected") => Hotplug::Connected,
+            Some("error") => {
+                let said = keys.text(HOTPLUG_ERROR).filter(|said| !said.is_empty());
+                let said = said.map_or("it says no reason".to_owned(), shown);
+                let script = keys.path(SCRIPT);
+                Hotplug::Failed(format!("the hotplug script ({script}) failed: {said}"))
+            }
+            _ => Hotplug::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[(&str, &str)]) -> Hotplug {
+        let values = values.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Hotplug::read(&Keys::new("/local/domain/0/backend/vif/1/0", values))
+    }
+
+    #[test]
+    fn a_status_without_a_script_counts_for_nothing() {
+        assert_eq!(read(&[]), Hotplug::Absent);
+        assert_eq!(read(&[("script", ""), ("hotplug-status", "error")]), Hotplug::Absent);
+    }
+
+    #[test]
+    fn a_script_is_waited_for_until_it_says_one_of_two_words() {
+        let script = ("script", "/etc/xen/scripts/vif-bridge");
+        for status in ["", "busy", "Connected"] {
+            assert_eq!(read(&[script, ("hotplug-status", status)]), Hotplug::Pending, "{status:?}");
+        }
+        assert_eq!(read(&[script]), Hotplug::Pending);
+        assert_eq!(read(&[script, ("hotplug-status", "connected")]), Hotplug::Connected);
+        let failed = [script, ("hotplug-status", "error"), ("hotplug-error", "no bridge\n")];
+        let Hotplug::Failed(reason) = read(&failed) else { panic!("it failed") };
+        assert!(reason.contains("/1/0/script") && reason.contains("no bridge\\n"), "{reason}");
+        assert!(matches!(read(&failed[..2]), Hotplug::Failed(_)));
+    }
+}

@@ -1,0 +1,95 @@
+//! The Debian package: what is generated for it, cargo-deb, and a look at what came of that.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::run;
+
+/// Generated files, where the package's list of assets expects them.
+const GENERATED: &str = "target/package";
+/// What whoever installs it relies on.
+const CONTENTS: [&str; 12] = [
+    "./usr/bin/ringway",
+    "./usr/lib/systemd/system/ringway.service",
+    "./usr/lib/sysusers.d/ringway.conf",
+    "./usr/lib/udev/rules.d/60-ringway.rules",
+    "./etc/ringway/ringway.toml",
+    "./usr/share/man/man1/ringway.1.gz",
+    "./usr/share/man/man1/ringway-run.1.gz",
+    "./usr/share/bash-completion/completions/ringway",
+    "./usr/share/zsh/vendor-completions/_ringway",
+    "./usr/share/fish/vendor_completions.d/ringway.fish",
+    "./usr/share/doc/ringway/xen.md",
+    "./usr/share/doc/ringway/examples/no-xen-netback.conf",
+];
+/// Where nothing may be: there it would change a host that only installs the package.
+const NEVER: [&str; 3] = ["/modprobe.d/", "/modules-load.d/", "/multi-user.target.wants/"];
+
+/// Makes the package from a release build and checks it.
+pub(crate) fn make(root: &Path) -> Result<()> {
+    run::build(root)?;
+    generate(root)?;
+    let package = run::package(root)?;
+    contents(&package)?;
+    program(root, &package)?;
+    lint(&package)?;
+    println!("deb: {}", package.display());
+    Ok(())
+}
+
+/// Manual pages and completions, which the program itself writes.
+fn generate(root: &Path) -> Result<()> {
+    let dir = root.join(GENERATED);
+    let _ = fs::remove_dir_all(&dir);
+    let man = dir.join("man");
+    fs::create_dir_all(&man).with_context(|| man.display().to_string())?;
+    let ringway = root.join("target/release/ringway");
+    output(Command::new(&ringway).arg("man").arg(&man))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(Command::new(&ringway).args(["completions", shell]))?;
+        fs::write(dir.join(format!("ringway.{shell}")), script)?;
+    }
+    Ok(())
+}
+
+fn contents(package: &Path) -> Result<()> {
+    let listed = output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
+    let paths: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    for path in CONTENTS {
+        ensure!(paths.contains(&path), "{} lacks {path}:\n{listed}", package.display());
+    }
+    for path in NEVER {
+        ensure!(!listed.contains(path), "{} has {path}:\n{listed}", package.display());
+    }
+    Ok(())
+}
+
+/// The program in the package starts.
+fn program(root: &Path, package: &Path) -> Result<()> {
+    let dir: PathBuf = root.join(GENERATED).join("unpacked");
+    output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&dir))?;
+    let version = output(Command::new(dir.join("usr/bin/ringway")).arg("--version"))?;
+    ensure!(version.starts_with("ringway "), "--version says {version:?}");
+    Ok(())
+}
+
+fn lint(package: &Path) -> Result<()> {
+    let mut lintian = Command::new("lintian");
+    match lintian.args(["--fail-on", "error"]).arg(package).status() {
+        Ok(status) => ensure!(status.success(), "lintian has found errors"),
+        Err(_) => run::skip("lintian", "it is not installed")?,
+    }
+    Ok(())
+}
+
+/// What a command prints, which must succeed.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{command:?}: {}\n{complaint}{text}", output.status);
+    Ok(text)
+}

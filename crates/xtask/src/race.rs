@@ -1,0 +1,141 @@
+//! Shows what two backends did on real Xen, in turns: a line for each cell of
+//! `tests/xen/scenarios/race.sh`.
+//!
+//! Rounds are compared in pairs, because what disturbs a machine disturbs neighbours alike: a ratio
+//! is the median of the rounds' own ratios, and beside it stand the least and the greatest of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+/// One measurement, as a line of JSON.
+#[derive(Debug, Deserialize)]
+struct Run {
+    round: u32,
+    backend: String,
+    queues: u32,
+    cell: String,
+    unit: String,
+    value: f64,
+}
+
+/// The values of one cell, by round.
+#[derive(Debug, Default)]
+struct Cell {
+    unit: String,
+    kernel: BTreeMap<u32, f64>,
+    ringway: BTreeMap<u32, f64>,
+}
+
+/// The table of a file of runs.
+pub(crate) fn table(file: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    Ok(render(&cells(&text)?))
+}
+
+/// Cells in the order of their first line, by the number of queues and name.
+fn cells(text: &str) -> Result<Vec<((u32, String), Cell)>> {
+    let mut cells: Vec<((u32, String), Cell)> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let run: Run = serde_json::from_str(line).with_context(|| format!("line {}", index + 1))?;
+        let key = (run.queues, run.cell);
+        let place = cells.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            cells.push((key, Cell { unit: run.unit, ..Cell::default() }));
+            cells.len() - 1
+        });
+        let cell = &mut cells[place].1;
+        let values = if run.backend == "kernel" { &mut cell.kernel } else { &mut cell.ringway };
+        values.insert(run.round, run.value);
+    }
+    Ok(cells)
+}
+
+fn render(cells: &[((u32, String), Cell)]) -> String {
+    let mut text = String::from(
+        "Medians, with least and greatest; ratio: ringway / kernel, of each round by itself\n\n",
+    );
+    let heads = ("cell", "queues", "kernel", "ringway", "ratio");
+    let line = |text: &mut String, (name, queues, kernel, ringway, ratio): Columns<'_>| {
+        let left = format!("{name:<30} {queues:>6}  {kernel:<36} {ringway:<36} {ratio}");
+        writeln!(text, "{}", left.trim_end()).expect("a String takes everything");
+    };
+    line(&mut text, heads);
+    for ((queues, name), cell) in cells {
+        let (kernel, ringway) = (cell.kernel.values(), cell.ringway.values());
+        let ratios: Vec<f64> = cell
+            .ringway
+            .iter()
+            .filter_map(|(round, ours)| Some(ours / cell.kernel.get(round)?))
+            .filter(|ratio| ratio.is_finite())
+            .collect();
+        let columns = [
+            spread(kernel.copied().collect(), &cell.unit),
+            spread(ringway.copied().collect(), &cell.unit),
+            spread(ratios, ""),
+        ];
+        line(&mut text, (name, &queues.to_string(), &columns[0], &columns[1], &columns[2]));
+    }
+    text
+}
+
+type Columns<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
+
+/// Median, least, greatest and how many, such as `412 (398-430) Mbit/s, n=5`.
+fn spread(mut values: Vec<f64>, unit: &str) -> String {
+    values.sort_by(f64::total_cmp);
+    let (Some(least), Some(greatest)) = (values.first(), values.last()) else {
+        return "-".to_owned();
+    };
+    let (scale, unit) = if unit == "bit/s" { (1e6, "Mbit/s") } else { (1.0, unit) };
+    let digits = if unit.is_empty() { 2 } else { 0 };
+    let (middle, count) = (median(&values) / scale, values.len());
+    let (least, greatest) = (least / scale, greatest / scale);
+    let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+    format!("{middle:.digits$} ({least:.digits$}-{greatest:.digits$}){unit}, n={count}")
+}
+
+/// Of values in order, at least one.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_of_neighbours_and_not_of_medians() {
+        let mut lines = String::new();
+        for (round, kernel, ringway) in [(1, 100.0, 50.0), (2, 10.0, 20.0), (3, 40.0, 40.0)] {
+            for (backend, value) in [("kernel", kernel), ("ringway", ringway)] {
+                let line = format!(
+                    "{{\"round\":{round},\"backend\":\"{backend}\",\"queues\":2,\
+                     \"cell\":\"ping-pong\",\"unit\":\"us\",\"value\":{value}}}"
+                );
+                lines += &(line + "\n");
+            }
+        }
+        let table = render(&cells(&lines).expect("runs"));
+        let row = table.lines().last().expect("a row");
+        for column in ["40 (10-100) us, n=3", "40 (20-50) us, n=3", "1.00 (0.50-2.00), n=3"] {
+            assert!(row.contains(column), "{column} is not in {row}");
+        }
+    }
+
+    #[test]
+    fn a_cell_that_only_one_backend_has_shows_no_ratio() {
+        let line =
+            r#"{"round":1,"backend":"kernel","queues":1,"cell":"TCP","unit":"bit/s","value":5e6}"#;
+        let table = render(&cells(line).expect("a run"));
+        assert!(
+            table.ends_with(
+                "5 (5-5) Mbit/s, n=1                  -                                    -\n"
+            ),
+            "{table}"
+        );
+    }
+}

@@ -1,0 +1,387 @@
+# shellcheck shell=bash
+# What scenarios are made of. Runs in dom0 as `bash lib.sh SCENARIO`, with BACKEND (kernel or
+# ringway), SCENARIO (its name) and FOLDER (for its results) in the environment.
+#
+# A scenario that ends has passed, one in which a command failed has not. All helpers that wait have
+# a limit in seconds, generous because emulation beside other work is slow; none asserts a speed.
+set -eEuo pipefail
+
+: "${BACKEND:?}" "${SCENARIO:?}" "${FOLDER:?}"
+state=/run/rig
+guest_images=/mnt
+mkdir -p "$state"
+
+# --- results -------------------------------------------------------------------------------------
+
+say() {
+    printf '[%s] %s\n' "$(cut -d ' ' -f 1 /proc/uptime)" "$*"
+}
+
+# Ends the scenario: REASON
+fail() {
+    say "FAILED: $*"
+    # The first reason is the one that counts.
+    [ -e "$FOLDER/reason" ] || echo "$*" > "$FOLDER/reason"
+    exit 1
+}
+
+skip() {
+    say "SKIPPED: $*"
+    echo "$*" > "$FOLDER/reason"
+    exit 77
+}
+
+trap 'fail "line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND: status $?"' ERR
+
+# Adds a number to results.json: NAME VALUE
+measure() {
+    say "measured $1: $2"
+    jq -nc --arg name "$1" --arg value "$2" '{($name): ($value | tonumber? // $value)}' \
+        >> "$FOLDER/measurements"
+}
+
+# Fails unless two values are the same: WHAT EXPECTED FOUND
+expect() {
+    [ "$2" = "$3" ] || fail "$1: expected '$2', found '$3'"
+}
+
+# Waits until a command succeeds: SECONDS WHAT COMMAND...
+wait_until() {
+    local limit=$1 what=$2 end
+    shift 2
+    end=$((SECONDS + limit))
+    until "$@" > /dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || fail "$what: not within $limit s"
+        sleep 0.3
+    done
+}
+
+only_with() {
+    [ "$BACKEND" = "$1" ] || skip "only with the backend $1"
+}
+
+# --- the backend under test ----------------------------------------------------------------------
+
+# Queues that the backend offers at most: [QUEUES]
+backend_start() {
+    local queues=${1:-4}
+    say "backend $BACKEND, at most $queues queues"
+    if [ "$BACKEND" = kernel ]; then
+        modprobe xen-netback max_queues="$queues"
+        return
+    fi
+    ringway_has run || skip "this ringway run has no --hypervisor"
+    ringway run --hypervisor xen --dir "$state/ringway" --max-queues "$queues" \
+        2>> "$FOLDER/ringway.log" > "$FOLDER/ringway.out" &
+    echo $! > "$state/ringway.pid"
+    wait_until 30 "ringway is ready" backend_answers
+}
+
+# Whether a verb of the payload's ringway knows real Xen: VERB
+ringway_has() {
+    ringway "$1" --help 2>&1 | grep -q -- --hypervisor
+}
+
+backend_answers() {
+    kill -0 "$(backend_pid)" || fail "ringway ended: $(tail -n 1 "$FOLDER/ringway.log")"
+    ringway vif list --dir "$state/ringway"
+}
+
+backend_pid() {
+    cat "$state/ringway.pid"
+}
+
+backend_stop() {
+    if [ "$BACKEND" = kernel ]; then
+        rmmod xen-netback
+    else
+        kill -INT "$(backend_pid)"
+        wait_until 20 "ringway ends" backend_is_gone
+    fi
+}
+
+# The process, and all that it started.
+backend_kill() {
+    kill -9 "$(backend_pid)" $(pgrep -P "$(backend_pid)") 2> /dev/null || true
+    wait_until 5 "ringway is dead" backend_is_gone
+}
+
+backend_is_gone() {
+    ! kill -0 "$(backend_pid)" 2> /dev/null
+}
+
+# What each queue of a vif has moved, a line `QUEUE TX RX` each: slots answered on its rings with the
+# kernel's backend, frames with ringway's. VIF
+backend_queues() {
+    if [ "$BACKEND" = kernel ]; then
+        local file
+        for file in /sys/kernel/debug/xen-netback/"$1"/io_ring_q*; do
+            awk -v queue="${file##*_q}" '/^rsp prod/ { moved = moved " " $3 } END { print queue moved }' "$file"
+        done
+    else
+        ringway vif show "$1" --dir "$state/ringway" --json |
+            jq -r '.queues[] | "\(.index) \(.tx_packets) \(.rx_packets)"'
+    fi
+}
+
+# --- dom0's network ------------------------------------------------------------------------------
+
+# The bridge of all guests, with dom0's addresses 10.77.0.1 and fd77::1: [MTU]
+bridge_create() {
+    ip link add br0 type bridge forward_delay 0
+    ip link set br0 mtu "${1:-1500}"
+    ip address add 10.77.0.1/24 dev br0
+    ip address add fd77::1/64 dev br0 nodad
+    ip link set br0 up
+}
+
+# --- guests --------------------------------------------------------------------------------------
+
+# Makes a guest and waits until it is up: NAME [KEY=VALUE]...
+guest_start() {
+    guest_create "$@"
+    guest_wait "$1"
+}
+
+# Makes a guest: NAME [KEY=VALUE]... with these keys
+#   type=pv|pvh   host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
+#   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
+#   vif=no (none at all)   bridge=NAME (default br0; none: on ringway's own switch)   memory=MIB
+#   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
+guest_create() {
+    local name=$1 word
+    local type=pv host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
+        role=guest netfront=yes programs=no vif=yes
+    shift
+    for word in "$@"; do
+        case ${word%%=*} in
+        type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif)
+            printf -v "${word%%=*}" %s "${word#*=}"
+            ;;
+        *) fail "a guest has no ${word%%=*}" ;;
+        esac
+    done
+    say "guest $name: $*"
+    local line
+    line=mac=$(guest_mac "$host")
+    [ "$bridge" = none ] || line+=,bridge=$bridge
+    [ "$bridge" != none ] || line+=,script=/payload/vif-ringway
+    [ -z "$backend" ] || line+=,backend=$backend
+    [ -z "$mtu" ] || line+=,mtu=$mtu
+    cat > "$state/$name.cfg" <<END
+name = "$name"
+type = "$type"
+kernel = "$guest_images/vmlinux"
+ramdisk = "$(guest_ramdisk "$role" "$programs")"
+extra = "console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
+rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
+memory = $memory
+vcpus = ${vcpus:-$queues}
+vif = [$([ "$vif" = no ] || echo "\"$line\"")]
+driver_domain = $([ "$role" = backend ] && echo 1 || echo 0)
+on_crash = "destroy"
+END
+    timeout 120 xl create "$state/$name.cfg" || fail "xl create $name: status $?"
+    guest_renew "$name"
+}
+
+# Learns a guest's domain, which is another one after a reboot or restore: NAME
+guest_renew() {
+    # Each start of xl costs a quarter of a second emulated, so it is not asked again.
+    xl domid "$1" > "$state/$1.id"
+}
+
+guest_mac() {
+    printf '00:16:3e:77:00:%02x' "$1"
+}
+
+# An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS
+guest_ramdisk() {
+    local archives=("$guest_images/base.cpio") file=$state/base
+    if [ "$1" = backend ]; then
+        archives+=("$guest_images/host.cpio")
+        file+=-host
+    fi
+    if [ "$2" = yes ]; then
+        [ -e /payload/programs.cpio ] || skip "there is no ringway in the payload"
+        archives+=(/payload/programs.cpio)
+        file+=-programs
+    fi
+    if [ ${#archives[@]} -eq 1 ]; then
+        echo "${archives[0]}"
+        return
+    fi
+    [ -e "$file.cpio" ] || cat "${archives[@]}" > "$file.cpio"
+    echo "$file.cpio"
+}
+
+# Waits until a guest's agent runs and its network is configured: NAME
+guest_wait() {
+    wait_until 300 "guest $1 is up" guest_is_up "$1"
+    say "guest $1 is up"
+}
+
+guest_is_up() {
+    [ "$(xenstore-read "$(guest_path "$1")/data/up")" = 1 ]
+}
+
+guest_id() {
+    cat "$state/$1.id"
+}
+
+guest_path() {
+    echo "/local/domain/$(guest_id "$1")"
+}
+
+# The name of a guest's only vif: NAME
+guest_vif() {
+    echo "vif$(guest_id "$1").0"
+}
+
+# Starts a command in a guest and does not wait for it: NAME LOG COMMAND...
+guest_begin() {
+    local name=$1 log=$2
+    shift 2
+    guest "$name" "($*) > $log 2>&1 < /dev/null &"
+}
+
+# Runs a command in a guest, prints what it prints and has its status: NAME COMMAND...
+# One that is not done within GUEST_LIMIT seconds has the status 124.
+guest() {
+    local path number reply
+    path=$(guest_path "$1")/data
+    shift
+    number=$EPOCHREALTIME
+    xenstore-write "$path/command" "$number $(base64 -w 0 <<< "$*")"
+    local end=$((SECONDS + ${GUEST_LIMIT:-60}))
+    while reply=$(xenstore-read "$path/answer" 2> /dev/null); [ "${reply%% *}" != "$number" ]; do
+        [ $SECONDS -lt $end ] || return 124
+        sleep 0.1
+    done
+    local status pieces
+    read -r _ status pieces <<< "$reply"
+    if [ "$pieces" -gt 0 ]; then
+        local keys=() piece
+        for ((piece = 0; piece < pieces; piece++)); do
+            keys+=("$path/output/$piece")
+        done
+        xenstore-read "${keys[@]}" | tr -d '\n' | base64 -d
+    fi
+    return "$status"
+}
+
+# Ends a guest at once and waits until nothing of it is left: NAME
+guest_destroy() {
+    local id
+    id=$(guest_id "$1")
+    timeout 60 xl destroy "$1" || fail "xl destroy $1: status $?"
+    wait_until 30 "domain $id is gone" domain_is_gone "$id"
+}
+
+domain_is_gone() {
+    ! xl list "$1" && ! xenstore-exists "/local/domain/$1"
+}
+
+# --- XenStore ------------------------------------------------------------------------------------
+
+# A key of the backend's, or of the frontend's, end of a guest's only vif: NAME KEY
+backend_key() {
+    xenstore-read "$(backend_path "$1")/$2" 2> /dev/null
+}
+
+# NAME KEY VALUE
+backend_key_is() {
+    [ "$(backend_key "$1" "$2")" = "$3" ]
+}
+
+backend_path() {
+    xenstore-read "$(guest_path "$1")/device/vif/0/backend"
+}
+
+frontend_key() {
+    xenstore-read "$(guest_path "$1")/device/vif/0/$2" 2> /dev/null
+}
+
+# Whether both ends of a guest's vif are connected: NAME
+vif_is_connected() {
+    [ "$(frontend_key "$1" state)/$(backend_key "$1" state)" = 4/4 ]
+}
+
+vif_wait() {
+    wait_until 60 "the vif of $1 is connected" vif_is_connected "$1"
+}
+
+# What the backend has to say against a guest's vif; Linux's puts it below its domain's own path.
+backend_error() {
+    local path
+    path=$(backend_path "$1")
+    xenstore-read "$path/error" 2> /dev/null ||
+        xenstore-read "${path%%/backend/*}/error/${path#/local/domain/*/}/error" 2> /dev/null
+}
+
+# --- traffic -------------------------------------------------------------------------------------
+
+# Fails unless pings are answered, all of a series: FROM ADDRESS [OPTION]...
+# FROM is a guest, or dom0.
+check_ping() {
+    local from=$1 address=$2 try
+    shift 2
+    # The first one may be lost while the bridge and both ends learn of each other.
+    wait_until 60 "$address answers a ping from $from" at "$from" "ping -c 1 -W 2 $address"
+    # A late answer on a busy machine is no fault.
+    for try in 1 2 3; do
+        ! at "$from" "ping -q -c 5 -i 0.2 -W 5 $* $address" | grep ' 0% packet loss' || return 0
+        say "ping $* $address from $from: some were lost in try $try"
+    done
+    fail "pings from $from to $address were lost"
+}
+
+# TCP from dom0 to a guest's server, or with `-R` back; prints bits per second: ADDRESS [OPTION]...
+iperf() {
+    local address=$1 limit
+    shift
+    limit=${IPERF_LIMIT:-90}
+    timeout "$limit" iperf3 --client "$address" --connect-timeout 10000 --json "$@" \
+        > "$state/iperf.json" 2> "$state/iperf.err" ||
+        { say "iperf3: $(jq -r '.error // empty' "$state/iperf.json") $(cat "$state/iperf.err")"; return 1; }
+    jq '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json"
+}
+
+# Sends random bytes from one end to the other and compares what arrived: FROM TO ADDRESS [MIB]
+# FROM and TO are guests, or dom0; ADDRESS is that of TO.
+check_payload() {
+    local from=$1 to=$2 address=$3 bytes=$((${4:-32} << 20)) sent received
+    local listen="TCP-LISTEN:5555,reuseaddr"
+    case $address in *:*) address=[$address] listen="TCP6-LISTEN:5555,reuseaddr" ;; esac
+    sent=$(at "$from" "head -c $bytes /dev/urandom > /tmp/sent && sha256sum < /tmp/sent")
+    at "$to" "socat -u $listen CREATE:/tmp/received.part && mv /tmp/received.part /tmp/received" begin
+    # The receiver takes a moment to listen, so the sender tries again.
+    GUEST_LIMIT=240 at "$from" "timeout 200 socat -u OPEN:/tmp/sent TCP:$address:5555,retry=50,interval=0.2 &&
+        rm /tmp/sent" || fail "$bytes bytes from $from to $to: not sent"
+    wait_until 60 "$to has all bytes" at "$to" "test -e /tmp/received"
+    expect "bytes from $from to $to" $bytes "$(at "$to" "wc -c < /tmp/received")"
+    received=$(at "$to" "sha256sum < /tmp/received && rm /tmp/received")
+    expect "checksum of $bytes bytes from $from to $to" "$sent" "$received"
+    say "$bytes bytes from $from to $to arrived as they were"
+}
+
+# Runs a command in dom0 or in a guest: PLACE COMMAND [begin]
+at() {
+    if [ "$1" = dom0 ] && [ "${3:-}" = begin ]; then
+        bash -c "$2" > /tmp/begun 2>&1 < /dev/null &
+    elif [ "$1" = dom0 ]; then
+        bash -c "$2"
+    elif [ "${3:-}" = begin ]; then
+        guest_begin "$1" /tmp/begun "$2"
+    else
+        guest "$1" "$2"
+    fi
+}
+
+# A server in a guest for `iperf`, and for other guests: NAME
+iperf_serve() {
+    guest "$1" "iperf3 --server --daemon"
+}
+
+# shellcheck source=/dev/null
+. "$1"

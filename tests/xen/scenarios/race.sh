@@ -1,0 +1,80 @@
+# The kernel's backend and ringway in turns: same boot, guest and bridge. `cargo xtask race` shows it.
+# sets: race
+# limit: 7200
+rounds=${ROUNDS:?}
+seconds=3
+racers=(kernel ringway)
+# With the kernel's alone, it only fills one side of the table.
+[ "$BACKEND" = ringway ] || racers=(kernel)
+[ "$BACKEND" = kernel ] || ringway_has run || skip "this ringway run has no --hypervisor"
+bridge_create
+
+# One result, as a line of race.jsonl: CELL UNIT VALUE
+record() {
+    say "$BACKEND, $queues queues: $1: $3 $2"
+    jq -nc --argjson round "$round" --arg backend "$BACKEND" --argjson queues "$queues" \
+        --arg cell "$1" --arg unit "$2" --argjson value "$3" \
+        '{$round, $backend, $queues, $cell, $unit, $value}' >> "$FOLDER/race.jsonl"
+}
+
+# A cell that could not be measured is left out of the table, but makes the scenario fail in the end.
+missing=0
+try() {
+    local cell=$1 unit=$2 value
+    shift 2
+    if value=$("$@") && [ -n "$value" ]; then
+        record "$cell" "$unit" "$value"
+    else
+        say "$BACKEND, $queues queues: $cell: not measured"
+        missing=$((missing + 1))
+    fi
+}
+
+# Datagrams per second that arrived: [OPTION]...
+datagrams() {
+    iperf 10.77.0.2 --udp --length 64 --bitrate 0 --time $seconds "$@" > /dev/null
+    jq '.end.sum | (.packets - .lost_packets) / .seconds | round' "$state/iperf.json"
+}
+
+# Half of a round trip, in microseconds, of ping-pong over UDP: PERCENTILE
+latency() {
+    awk -v percentile="$1" '$0 ~ "percentile " percentile { print $NF }' "$state/sockperf"
+}
+
+ping_pong() {
+    timeout 60 sockperf ping-pong --ip 10.77.0.2 --time $seconds > "$state/sockperf" 2>&1
+}
+
+measure_all() {
+    local streams
+    for streams in 1 2 4; do
+        try "TCP to the guest, $streams streams" bit/s iperf 10.77.0.2 -t $seconds -P $streams
+        try "TCP from the guest, $streams streams" bit/s iperf 10.77.0.2 -t $seconds -P $streams -R
+    done
+    try "64-byte UDP to the guest" packet/s datagrams
+    try "64-byte UDP from the guest" packet/s datagrams -R
+    ping_pong || say "sockperf: $(tail -n 3 "$state/sockperf")"
+    try "ping-pong, median" us latency 50.000
+    try "ping-pong, 99th percentile" us latency 99.000
+}
+
+for ((round = 1; round <= rounds; round++)); do
+    for queues in 1 2; do
+        for BACKEND in "${racers[@]}"; do
+            say "round $round of $rounds: $BACKEND, $queues queues"
+            backend_start "$queues"
+            guest_start a queues=$queues vcpus=2
+            vif_wait a
+            check_ping dom0 10.77.0.2
+            iperf_serve a
+            guest_begin a /tmp/sockperf sockperf server
+            measure_all
+            guest_destroy a
+            backend_stop
+        done
+    done
+    # Who is first may matter, so it is another one each round.
+    [ ${#racers[@]} -eq 1 ] || racers=("${racers[1]}" "${racers[0]}")
+done
+measure cells "$(wc -l < "$FOLDER/race.jsonl")"
+expect "cells that could not be measured" 0 $missing
