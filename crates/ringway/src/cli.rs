@@ -7,7 +7,9 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
-use crate::verb::{backend, broker, capture, completions, demo, guest, run, top, vif, xenstore};
+use crate::verb::{
+    backend, broker, capture, completions, demo, guest, lab, run, top, vif, xenstore,
+};
 
 /// Multi-queue paravirtual networking in user space
 #[derive(Debug, Parser)]
@@ -66,6 +68,7 @@ pub(crate) enum Verb {
     Capture(capture::Capture),
     Xenstore(xenstore::Xenstore),
     Demo(demo::Demo),
+    Lab(lab::Lab),
     Completions(completions::Completions),
     Man(completions::Man),
     #[command(hide = true)]
@@ -115,6 +118,7 @@ mod tests {
             "vif set vif1.0 max-queues 2",
             "guest set a queues 2 --vif 1",
             "demo --queues 2 --streams 3 --seconds 1",
+            "lab check results --assert q4.s8>=9.4G",
             "xenstore watch -n 2 /",
         ] {
             let arguments = std::iter::once("ringway").chain(line.split(' '));

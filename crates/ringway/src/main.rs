@@ -22,7 +22,9 @@ use clap::Parser;
 
 use crate::cli::{Cli, Verb};
 use crate::output::ReaderLeft;
-use crate::verb::{backend, broker, capture, completions, demo, guest, run, top, vif, xenstore};
+use crate::verb::{
+    backend, broker, capture, completions, demo, guest, lab, run, top, vif, xenstore,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -50,6 +52,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Capture(args) => capture::run(&args)?,
         Verb::Xenstore(args) => xenstore::run(&args)?,
         Verb::Demo(args) => return demo::run(&args, &common),
+        Verb::Lab(args) => return lab::run(&args),
         Verb::Completions(args) => completions::run(&args)?,
         Verb::Man(args) => completions::run_man(&args)?,
         Verb::Broker(args) => broker::run(&args)?,

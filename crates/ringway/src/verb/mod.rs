@@ -6,6 +6,7 @@ pub(crate) mod capture;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod guest;
+pub(crate) mod lab;
 pub(crate) mod run;
 pub(crate) mod top;
 pub(crate) mod vif;

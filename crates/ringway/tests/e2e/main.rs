@@ -11,6 +11,7 @@ mod discovered;
 mod guests;
 mod host;
 mod hostile;
+mod lab;
 mod lifetime;
 mod paths;
 mod refusals;

@@ -1,0 +1,341 @@
+//! What the records of a study say: per cell, against what was published, and in a paragraph.
+//!
+//! This is `summary.json`, and all that the report, the export and the rules look at.
+
+mod verdict;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ringway_steering::QueueIndex;
+use ringway_steering::placement::split_of;
+use serde::Serialize;
+
+use crate::metric::{self, Metric};
+use crate::plan::primary_metric;
+use crate::record::{Host, Records, Run};
+use crate::stats::{Ratio, Summary, drift, modes, ratio};
+use crate::study::{Comparison, Published, Study, Subject};
+use crate::value::Cell;
+
+/// Runs below which a mean is worth a warning.
+const RUNS_MIN: usize = 5;
+
+/// What the records of a study say.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Analysis {
+    /// The study.
+    pub study: String,
+    /// Its title.
+    pub title: String,
+    /// What it asks.
+    pub question: String,
+    /// The rows that it answers.
+    pub rows: Vec<String>,
+    /// The answer, as far as there is one.
+    pub verdict: String,
+    /// The machine.
+    pub host: Host,
+    /// All runs.
+    pub runs: usize,
+    /// The cells that have runs.
+    pub cells: Vec<CellSummary>,
+    /// Cells without any run, by their short names.
+    pub missing: Vec<String>,
+    /// Published figures and what they are here.
+    pub published: Vec<PublishedRow>,
+    /// Cells against cells.
+    pub comparisons: Vec<ComparisonRow>,
+    /// What was wrong with the files but could be helped.
+    pub notices: Vec<String>,
+}
+
+/// What the runs of a cell say.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CellSummary {
+    /// Who was measured.
+    pub subject: Subject,
+    /// Where.
+    pub cell: Cell,
+    /// Its short name.
+    pub label: String,
+    /// By name of the metric.
+    pub values: BTreeMap<String, Summary>,
+    /// How often streams were split over queues in which way.
+    pub splits: BTreeMap<String, usize>,
+    /// Mean seconds of CPU time per second, by station.
+    pub cpus_used: BTreeMap<String, f64>,
+    /// What to hold against it.
+    pub warnings: Vec<Warning>,
+}
+
+/// What to hold against the figures of a cell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Warning {
+    /// The machine has fewer CPUs than the cell keeps busy.
+    FewCpus {
+        /// What the cell wants, by [`Study::cpus_wanted`].
+        wanted: u64,
+        /// What there is.
+        has: u32,
+    },
+    /// Too few runs.
+    FewRuns {
+        /// How many there are.
+        count: usize,
+    },
+    /// The values fall into two groups, so the mean is none of them.
+    Bimodal {
+        /// Mean of the lower group.
+        low: f64,
+        /// Mean of the upper group.
+        high: f64,
+        /// Of which metric.
+        metric: String,
+    },
+    /// The values change with time, so repeats are not repeats.
+    Drifting {
+        /// Kendall's tau: above 0 if they rise.
+        tau: f64,
+        /// How often chance does that.
+        chance: f64,
+    },
+}
+
+/// For a list of what to hold against one cell.
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::FewCpus { wanted, has } => {
+                write!(f, "too few CPUs (about {wanted} wanted, {has} here)")
+            }
+            Warning::FewRuns { count } => write!(f, "too few runs ({count})"),
+            Warning::Bimodal { low, high, metric } => {
+                let show = |value| metric::find(metric).map_or_else(String::new, |m| m.show(value));
+                write!(f, "bimodal: around {} or around {}", show(*low), show(*high))
+            }
+            Warning::Drifting { tau, .. } => {
+                write!(
+                    f,
+                    "drifting: it {} from run to run",
+                    if *tau > 0.0 { "rose" } else { "fell" }
+                )
+            }
+        }
+    }
+}
+
+/// A published figure and its counterpart.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PublishedRow {
+    /// What was published.
+    #[serde(flatten)]
+    pub published: Published,
+    /// The short name of the cell that is compared with it, if that was measured.
+    pub label: Option<String>,
+    /// Measured here.
+    pub measured: Option<Summary>,
+    /// Measured by published; by the nearer end where a range was published, and 1 within it.
+    pub ratio: Option<f64>,
+}
+
+/// Two cells.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ComparisonRow {
+    /// What is compared.
+    #[serde(flatten)]
+    pub comparison: Comparison,
+    /// Short names of both cells.
+    pub labels: [String; 2],
+    /// The ratio, if both were measured.
+    pub ratio: Option<Ratio>,
+}
+
+impl Analysis {
+    /// Of all records of a study.
+    pub fn of(records: &Records) -> Analysis {
+        let study = &records.study;
+        let mut cells = Vec::new();
+        let mut missing = Vec::new();
+        for subject in study.subjects() {
+            for cell in study.cells(subject) {
+                let runs: Vec<&Run> = records.of_cell(subject, &cell).collect();
+                if runs.is_empty() {
+                    missing.push(cell_name(study, subject, &cell));
+                } else {
+                    cells.push(summarise(records, subject, &cell, &runs));
+                }
+            }
+        }
+        let mut analysis = Analysis {
+            study: study.id.clone(),
+            title: study.title.clone(),
+            question: study.question.clone(),
+            rows: study.rows.clone(),
+            verdict: String::new(),
+            host: records.host.clone(),
+            runs: records.runs.len(),
+            published: study
+                .published
+                .iter()
+                .map(|one| compare_published(study, one, &cells))
+                .collect(),
+            comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
+            cells,
+            missing,
+            notices: records.notices.clone(),
+        };
+        analysis.verdict = verdict::of(records, &analysis);
+        analysis
+    }
+
+    /// What a cell's runs say.
+    pub fn cell(&self, subject: Subject, cell: &Cell) -> Option<&CellSummary> {
+        self.cells.iter().find(|one| one.subject == subject && one.cell == *cell)
+    }
+
+    /// The cells of a subject.
+    pub fn of_subject(&self, subject: Subject) -> impl Iterator<Item = &CellSummary> {
+        self.cells.iter().filter(move |cell| cell.subject == subject)
+    }
+}
+
+/// `q4.s8`, or `baseline-veth-bridge s8`.
+pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
+    match subject {
+        Subject::Ringway => study.label(cell),
+        _ => format!("{subject} {}", study.label(cell)),
+    }
+}
+
+/// Values of a metric in the order of time.
+pub fn values(runs: &[&Run], metric: &str) -> Vec<f64> {
+    runs.iter().filter_map(|run| run.values.get(metric).copied()).collect()
+}
+
+/// The values of a metric in a cell in the order of time.
+pub fn cell_values(records: &Records, subject: Subject, cell: &Cell, metric: &str) -> Vec<f64> {
+    values(&records.of_cell(subject, cell).collect::<Vec<_>>(), metric)
+}
+
+/// How the streams of a run were split over queues; `None` where that is not known of all.
+pub fn split(run: &Run) -> Option<Vec<usize>> {
+    let queues: Option<Vec<QueueIndex>> =
+        run.streams.iter().map(|stream| stream.queue.map(QueueIndex)).collect();
+    queues.filter(|queues| !queues.is_empty()).map(|queues| split_of(&queues))
+}
+
+fn summarise(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> CellSummary {
+    let study = &records.study;
+    let names: std::collections::BTreeSet<&String> =
+        runs.iter().flat_map(|run| run.values.keys()).collect();
+    let summary = |name: &String| Some((name.clone(), Summary::of(&values(runs, name))?));
+    let mut splits = BTreeMap::new();
+    for parts in runs.iter().filter_map(|run| split(run)) {
+        *splits.entry(crate::placement::name(&parts)).or_default() += 1;
+    }
+    CellSummary {
+        subject,
+        cell: cell.clone(),
+        label: study.label(cell),
+        values: names.into_iter().filter_map(summary).collect(),
+        splits,
+        cpus_used: cpus_used(runs),
+        warnings: warnings(records, subject, cell, runs),
+    }
+}
+
+fn cpus_used(runs: &[&Run]) -> BTreeMap<String, f64> {
+    let mut used: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.seconds > 0.0) {
+        for (station, seconds) in run.cpu.stations() {
+            if let Some(seconds) = seconds {
+                used.entry(station.to_owned()).or_default().push(seconds / run.seconds);
+            }
+        }
+    }
+    used.into_iter().map(|(station, values)| (station, crate::stats::mean(&values))).collect()
+}
+
+fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let (wanted, has) = (records.study.cpus_wanted(cell), records.host.cpus);
+    if subject == Subject::Ringway && wanted > u64::from(has) {
+        warnings.push(Warning::FewCpus { wanted, has });
+    }
+    if runs.len() < RUNS_MIN {
+        warnings.push(Warning::FewRuns { count: runs.len() });
+    }
+    let Some(metric) = primary_metric(&records.study, runs) else { return warnings };
+    let values = values(runs, metric);
+    if let Some(found) = modes(&values) {
+        let metric = metric.to_owned();
+        warnings.push(Warning::Bimodal { low: found.low, high: found.high, metric });
+    }
+    if let Some(found) = drift(&values) {
+        warnings.push(Warning::Drifting { tau: found.tau, chance: found.chance });
+    }
+    warnings
+}
+
+fn compare_published(study: &Study, published: &Published, cells: &[CellSummary]) -> PublishedRow {
+    let better = metric::find(&published.metric).map(|metric| metric.better);
+    let candidates = cells
+        .iter()
+        .filter(|cell| cell.subject == Subject::Ringway && cell.cell.matches(&published.cell));
+    let with_value =
+        candidates.filter_map(|cell| Some((cell, cell.values.get(&published.metric)?)));
+    let best = with_value.max_by(|a, b| {
+        let order = a.1.mean.total_cmp(&b.1.mean);
+        if better == Some(metric::Better::Less) { order.reverse() } else { order }
+    });
+    PublishedRow {
+        published: published.clone(),
+        label: best.map(|(cell, _)| study.label(&cell.cell)),
+        measured: best.map(|(_, summary)| *summary),
+        ratio: best.map(|(_, summary)| published_ratio(published, summary.mean)),
+    }
+}
+
+fn published_ratio(published: &Published, mean: f64) -> f64 {
+    match (published.value, published.low, published.high) {
+        (Some(value), _, _) => mean / value,
+        (None, Some(low), _) if mean < low => mean / low,
+        (None, _, Some(high)) if mean > high => mean / high,
+        _ => 1.0,
+    }
+}
+
+fn compare_cells(records: &Records, comparison: &Comparison) -> ComparisonRow {
+    let values = |cell| cell_values(records, Subject::Ringway, cell, &comparison.metric);
+    ComparisonRow {
+        comparison: comparison.clone(),
+        labels: [&comparison.of, &comparison.to].map(|cell| records.study.label(cell)),
+        ratio: ratio(&values(&comparison.of), &values(&comparison.to)),
+    }
+}
+
+impl Published {
+    /// The figure for people: `9.40`, `at least 620`, `4 to 12`, without the unit.
+    pub fn show(&self, metric: &Metric) -> String {
+        match (self.value, self.low, self.high) {
+            (Some(value), _, _) => metric.number(value),
+            (None, Some(low), Some(high)) => {
+                format!("{} to {}", metric.number(low), metric.number(high))
+            }
+            (None, Some(low), None) => format!("more than {}", metric.number(low)),
+            (None, None, Some(high)) => format!("less than {}", metric.number(high)),
+            (None, None, None) => String::new(),
+        }
+    }
+
+    /// Whether comparisons use it.
+    pub fn is_used(&self) -> bool {
+        self.not_used.is_none()
+    }
+}

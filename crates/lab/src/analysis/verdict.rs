@@ -1,0 +1,163 @@
+//! The paragraph: what the figures say, and nothing that they do not.
+//!
+//! A difference is stated only if the interval of the ratio leaves 1 out. What the machine cannot
+//! show is said before anything that it seems to show.
+
+use super::{Analysis, CellSummary, ComparisonRow, Warning, cell_values};
+use crate::metric::{Better, Metric, find, number};
+use crate::record::Records;
+use crate::stats::{Interval, Ratio, ratio};
+use crate::study::Subject;
+
+pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
+    if analysis.of_subject(Subject::Ringway).next().is_none() {
+        return "Nothing of ringway was measured yet, so there is nothing to say.".to_owned();
+    }
+    let mut sentences = Vec::new();
+    sentences.extend(cpus(analysis));
+    sentences.extend(best(records, analysis));
+    let used = analysis.comparisons.iter().filter(|row| row.comparison.not_used.is_none());
+    sentences.extend(used.filter_map(comparison));
+    sentences.extend(published(analysis));
+    sentences.extend(doubts(analysis));
+    sentences.join(" ")
+}
+
+/// Says first what the machine cannot show.
+fn cpus(analysis: &Analysis) -> Option<String> {
+    let few = |cell: &&CellSummary| {
+        cell.warnings.iter().any(|warning| matches!(warning, Warning::FewCpus { .. }))
+    };
+    let all = analysis.of_subject(Subject::Ringway).count();
+    let short = analysis.of_subject(Subject::Ringway).filter(few).count();
+    let which = match short {
+        0 => return None,
+        _ if short == all => "every cell".to_owned(),
+        _ => format!("{short} of {all} cells"),
+    };
+    let cpus = analysis.host.cpus;
+    let noun = if cpus == 1 { "CPU" } else { "CPUs" };
+    Some(format!(
+        "This machine has {cpus} {noun}, fewer than {which} would keep busy: there, figures show \
+         how it shares its {noun} rather than what queues can do."
+    ))
+}
+
+/// The best cell, and what the baselines do in its place.
+fn best(records: &Records, analysis: &Analysis) -> Option<String> {
+    let metric = find(&records.study.load.metric)?;
+    let cells = analysis.of_subject(Subject::Ringway);
+    let measured = cells.filter_map(|cell| Some((cell, cell.values.get(metric.name)?)));
+    let (cell, summary) = measured.max_by(|a, b| {
+        let order = a.1.mean.total_cmp(&b.1.mean);
+        if metric.better == Better::More { order } else { order.reverse() }
+    })?;
+    let mut sentence = format!(
+        "ringway's best mean {} is {} ({}{})",
+        metric.title,
+        metric.show(summary.mean),
+        cell.label,
+        summary.interval.map_or_else(
+            || ", a single run".to_owned(),
+            |interval| format!(", 95 % interval {}", span(metric, interval))
+        ),
+    );
+    let ours = cell_values(records, Subject::Ringway, &cell.cell, metric.name);
+    for subject in records.study.baselines.iter().copied() {
+        let there = records.study.projected(&cell.cell, subject);
+        let theirs = cell_values(records, subject, &there, metric.name);
+        if let Some(found) = ratio(&ours, &theirs) {
+            sentence += &format!(
+                "; {} times what {} does there{}",
+                number(found.value),
+                subject.title(),
+                ratio_interval(found)
+            );
+        }
+    }
+    Some(sentence + ".")
+}
+
+fn comparison(row: &ComparisonRow) -> Option<String> {
+    let metric = find(&row.comparison.metric)?;
+    let found = row.ratio?;
+    let title = crate::metric::capitalised(&row.comparison.title);
+    let claim = row.comparison.published;
+    let said = match found.interval {
+        None => {
+            return Some(format!(
+                "{title}: a ratio of {}, from too few runs to conclude anything.",
+                number(found.value)
+            ));
+        }
+        Some(interval) if interval.has(1.0) => format!(
+            "{title}: no difference in {} can be told (ratio {}, {} to {})",
+            metric.title,
+            number(found.value),
+            number(interval.low),
+            number(interval.high)
+        ),
+        Some(_) => format!(
+            "{title}: {} is {} times as high{}",
+            metric.title,
+            number(found.value),
+            ratio_interval(found)
+        ),
+    };
+    let against = claim.map(|claim| {
+        let agrees = found.interval.is_some_and(|interval| interval.has(claim));
+        let verb = if agrees { "which does not contradict" } else { "where the source has" };
+        let noun = if agrees { " of the source" } else { "" };
+        format!(", {verb} {}{noun}", number(claim))
+    });
+    Some(said + &against.unwrap_or_default() + ".")
+}
+
+/// How far the published figures are, as a range over all that have a counterpart.
+fn published(analysis: &Analysis) -> Option<String> {
+    let used: Vec<_> = analysis.published.iter().filter(|row| row.published.is_used()).collect();
+    let mut ratios: Vec<f64> = used.iter().filter_map(|row| row.ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    let (low, high) = (ratios.first()?, ratios.last()?);
+    let range = if ratios.len() == 1 {
+        format!("{} times", number(*low))
+    } else {
+        format!("{} to {} times", number(*low), number(*high))
+    };
+    Some(format!(
+        "Of {} published figures {} have a counterpart here, which is {range} as large, on another \
+         machine.",
+        used.len(),
+        ratios.len(),
+    ))
+}
+
+/// What speaks against the figures.
+fn doubts(analysis: &Analysis) -> Option<String> {
+    let count = |is: fn(&Warning) -> bool| {
+        analysis.cells.iter().filter(|cell| cell.warnings.iter().any(is)).count()
+    };
+    let parts = [
+        (count(|one| matches!(one, Warning::FewRuns { .. })), "of fewer than 5 runs"),
+        (count(|one| matches!(one, Warning::Bimodal { .. })), "bimodal"),
+        (count(|one| matches!(one, Warning::Drifting { .. })), "drifting"),
+        (analysis.missing.len(), "not measured"),
+    ];
+    let said: Vec<String> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let all = analysis.cells.len() + analysis.missing.len();
+    (!said.is_empty()).then(|| format!("Of {all} cells, {}.", said.join(", ")))
+}
+
+fn span(metric: &Metric, interval: Interval) -> String {
+    format!("{} to {}", metric.number(interval.low), metric.number(interval.high))
+}
+
+fn ratio_interval(found: Ratio) -> String {
+    found.interval.map_or_else(String::new, |interval| {
+        format!(" ({} to {})", number(interval.low), number(interval.high))
+    })
+}

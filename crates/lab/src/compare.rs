@@ -1,0 +1,157 @@
+//! Two directories of records: what changed, and how sure that is.
+
+use serde::Serialize;
+
+use crate::analysis::{cell_name, values};
+use crate::metric::{self, Better};
+use crate::plan::primary_metric;
+use crate::record::{Host, Records, Run};
+use crate::stats::{Ratio, holm, mean, ratio, welch};
+
+/// A change is reported if chance would make it, in any of the cells, less often than this.
+const CHANCE_MAX: f64 = 0.05;
+
+/// Why two records cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// They are of different studies.
+    #[error("the one is of `{a}`, the other of `{b}`; compare two runs of one study")]
+    OtherStudy {
+        /// The one study.
+        a: String,
+        /// The other.
+        b: String,
+    },
+    /// No cell has runs in both.
+    #[error("no cell was measured in both")]
+    NothingInCommon,
+}
+
+/// What changed from one to the other.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Changes {
+    /// The study.
+    pub study: String,
+    /// What is not the same about the two, such as the machine.
+    pub differences: Vec<String>,
+    /// Cell by cell.
+    pub cells: Vec<Change>,
+    /// Cells that only one of them has.
+    pub only_in_one: Vec<String>,
+}
+
+/// What changed in a cell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Change {
+    /// Subject and short name.
+    pub cell: String,
+    /// What is compared.
+    pub metric: String,
+    /// The mean before.
+    pub before: f64,
+    /// The mean after.
+    pub after: f64,
+    /// After by before.
+    pub ratio: Option<Ratio>,
+    /// By Welch's test, raised for the number of cells by Holm's method.
+    pub chance: Option<f64>,
+    /// What to make of it.
+    pub verdict: Verdict,
+}
+
+/// What to make of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is better now.
+    Better,
+    /// It is worse now.
+    Worse,
+    /// Nothing can be told; see the interval for how much might be hidden.
+    NotTold,
+    /// There are too few runs for a test.
+    TooFewRuns,
+}
+
+/// Compares `b` with `a`.
+pub fn compare(a: &Records, b: &Records) -> Result<Changes, CompareError> {
+    if a.study.id != b.study.id {
+        let (a, b) = (a.study.id.clone(), b.study.id.clone());
+        return Err(CompareError::OtherStudy { a, b });
+    }
+    let mut cells = Vec::new();
+    let mut only_in_one = Vec::new();
+    for subject in a.study.subjects() {
+        let mut all = a.study.cells(subject);
+        all.extend(b.study.cells(subject));
+        all.sort();
+        all.dedup();
+        for cell in all {
+            let name = cell_name(&a.study, subject, &cell);
+            let runs = [a, b].map(|records| records.of_cell(subject, &cell).collect::<Vec<_>>());
+            match change(a, &name, &runs) {
+                Some(change) => cells.push(change),
+                None if runs.iter().any(|runs| !runs.is_empty()) => only_in_one.push(name),
+                None => {}
+            }
+        }
+    }
+    if cells.is_empty() {
+        return Err(CompareError::NothingInCommon);
+    }
+    judge(&mut cells);
+    let mut differences = host_differences(&a.host, &b.host);
+    if a.study.load != b.study.load || a.study.setup != b.study.setup {
+        differences.push("the study: length of runs, or fixed parameters".to_owned());
+    }
+    Ok(Changes { study: a.study.id.clone(), differences, cells, only_in_one })
+}
+
+fn change(records: &Records, name: &str, [before, after]: &[Vec<&Run>; 2]) -> Option<Change> {
+    let both: Vec<&Run> = before.iter().chain(after).copied().collect();
+    let metric = primary_metric(&records.study, &both)?;
+    let (before, after) = (values(before, metric), values(after, metric));
+    (!before.is_empty() && !after.is_empty()).then(|| Change {
+        cell: name.to_owned(),
+        metric: metric.to_owned(),
+        before: mean(&before),
+        after: mean(&after),
+        ratio: ratio(&after, &before),
+        chance: welch(&before, &after).map(|test| test.chance),
+        verdict: Verdict::TooFewRuns,
+    })
+}
+
+/// Raises the chances for their number, and decides.
+fn judge(cells: &mut [Change]) {
+    let chances: Vec<f64> = cells.iter().filter_map(|cell| cell.chance).collect();
+    let tested = cells.iter_mut().filter(|cell| cell.chance.is_some());
+    for (cell, chance) in tested.zip(holm(&chances)) {
+        let better = metric::find(&cell.metric).map_or(Better::More, |metric| metric.better);
+        let is_more = cell.after > cell.before;
+        cell.chance = Some(chance);
+        cell.verdict = match (chance < CHANCE_MAX, is_more == (better == Better::More)) {
+            (false, _) => Verdict::NotTold,
+            (true, true) => Verdict::Better,
+            (true, false) => Verdict::Worse,
+        };
+    }
+}
+
+fn host_differences(a: &Host, b: &Host) -> Vec<String> {
+    let fields = |host: &Host| {
+        [
+            ("CPU", format!("{} × {}", host.cpus, host.cpu_model)),
+            ("kernel", host.kernel.clone()),
+            ("system", host.os.clone()),
+            ("hypervisor", host.hypervisor.clone()),
+            ("ringway", format!("{} {}", host.ringway_version, host.git_commit)),
+            ("tools", format!("{:?}", host.tools)),
+            ("mitigations", host.mitigations.join(", ")),
+        ]
+    };
+    let pairs = fields(a).into_iter().zip(fields(b));
+    pairs.filter(|(a, b)| a != b).map(|((name, a), (_, b))| format!("{name}: {a} → {b}")).collect()
+}

@@ -1,0 +1,239 @@
+//! How streams fall on queues: what chance makes of it, and how to have it as one wants.
+//!
+//! It is the largest systematic uncertainty of a multi-queue measurement (row P13). Which stream
+//! is on which queue follows from the hash that our own frontend uses, so source ports decide it.
+
+use ringway_steering::placement::{from_split, source_ports, spread};
+use ringway_steering::{FlowTuple, QueueIndex, queue_of};
+
+use crate::stats::float;
+
+/// More streams than this have more splits than a figure can show.
+pub const STREAMS_MAX: usize = 24;
+/// Ports below it belong to services.
+const PORT_MIN: u16 = 20_000;
+
+/// One way in which streams can be split over queues.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Split {
+    /// Streams per queue, the fullest first, without empty queues: 2, 1, 1.
+    pub parts: Vec<usize>,
+    /// How probable it is if every stream picks its queue at random.
+    pub probability: f64,
+}
+
+/// As in `2+1+1`.
+pub fn name(parts: &[usize]) -> String {
+    parts.iter().map(usize::to_string).collect::<Vec<_>>().join("+")
+}
+
+/// All splits of streams over queues, the most uneven first; their probabilities sum to 1. None
+/// for more than [`STREAMS_MAX`] streams, or for no queues.
+pub fn splits(streams: usize, queues: usize) -> Vec<Split> {
+    if streams == 0 || streams > STREAMS_MAX || queues == 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    partitions(streams, streams, queues, &mut Vec::new(), &mut found);
+    let with_probability = |parts: Vec<usize>| {
+        let probability = probability(&parts, queues);
+        Split { parts, probability }
+    };
+    found.into_iter().map(with_probability).collect()
+}
+
+/// Ways to write `left` as at most `queues` parts, none above `part_max`.
+fn partitions(
+    left: usize,
+    part_max: usize,
+    queues: usize,
+    parts: &mut Vec<usize>,
+    found: &mut Vec<Vec<usize>>,
+) {
+    if left == 0 {
+        found.push(parts.clone());
+    } else if queues > 0 {
+        for part in (1..=part_max.min(left)).rev() {
+            parts.push(part);
+            partitions(left - part, part, queues - 1, parts, found);
+            parts.pop();
+        }
+    }
+}
+
+/// Ways to deal the streams to the parts, times ways to give the parts to queues, by all ways to
+/// place streams on queues.
+fn probability(parts: &[usize], queues: usize) -> f64 {
+    let streams: usize = parts.iter().sum();
+    let dealt: f64 = parts.iter().map(|part| ln_factorial(*part)).sum();
+    let alike: f64 = parts.chunk_by(|a, b| a == b).map(|group| ln_factorial(group.len())).sum();
+    let empty = ln_factorial(queues - parts.len());
+    let ways = ln_factorial(streams) - dealt + ln_factorial(queues) - alike - empty;
+    (ways - float(streams) * float(queues).ln()).exp()
+}
+
+fn ln_factorial(n: usize) -> f64 {
+    (2..=n).map(|factor| float(factor).ln()).sum()
+}
+
+/// How source ports are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// As they come: every repeat has others.
+    Random,
+    /// So that over the repeats every split comes as often as its probability says.
+    Stratified,
+    /// So that streams are spread over queues as evenly as can be.
+    Ideal,
+}
+
+impl Placement {
+    /// From the value of the parameter `placement`.
+    pub fn from_name(name: &str) -> Option<Placement> {
+        match name {
+            "random" => Some(Placement::Random),
+            "stratified" => Some(Placement::Stratified),
+            "ideal" => Some(Placement::Ideal),
+            _ => None,
+        }
+    }
+
+    /// The queue of each stream in a repeat. The same seed and repeat give the same queues.
+    pub fn queues(self, streams: usize, queues: u16, repeat: u32, seed: u64) -> Vec<QueueIndex> {
+        let mut random = fastrand::Rng::with_seed(seed ^ (u64::from(repeat) << 32));
+        let wanted = match self {
+            Placement::Random => {
+                return (0..streams).map(|_| QueueIndex(random.u16(..queues.max(1)))).collect();
+            }
+            Placement::Ideal => spread(streams, queues),
+            Placement::Stratified => {
+                let splits = splits(streams, usize::from(queues));
+                stratum(&splits, repeat)
+                    .map_or_else(|| spread(streams, queues), |split| from_split(&split.parts))
+            }
+        };
+        // Which queues are the full ones must not matter, so it changes.
+        let mut names: Vec<u16> = (0..queues).collect();
+        random.shuffle(&mut names);
+        wanted.into_iter().map(|QueueIndex(at)| QueueIndex(names[usize::from(at)])).collect()
+    }
+}
+
+/// The split of a repeat: each time the one that lags most behind its probability.
+fn stratum(splits: &[Split], repeat: u32) -> Option<&Split> {
+    let mut counts = vec![0.0; splits.len()];
+    let mut chosen = None;
+    for round in 0..=repeat {
+        let lag = |at: usize| splits[at].probability * f64::from(round + 1) - counts[at];
+        chosen = (0..splits.len()).max_by(|&a, &b| lag(a).total_cmp(&lag(b)));
+        counts[chosen?] += 1.0;
+    }
+    splits.get(chosen?)
+}
+
+/// Source ports that put streams on these queues of a frontend that steers by default; `None` if
+/// there are not enough. All but the source port is taken from `template`. From `turn` on other
+/// ports are chosen, so that repeats do not meet connections that still linger.
+pub fn ports(
+    template: FlowTuple,
+    wanted: &[QueueIndex],
+    queues: u16,
+    turn: u16,
+) -> Option<Vec<u16>> {
+    let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), queues);
+    let first = PORT_MIN.saturating_add(turn.saturating_mul(997) % 30_000);
+    source_ports(template, wanted, first, steer)
+        .or_else(|| source_ports(template, wanted, PORT_MIN, steer))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_datapath::headers::Transport;
+    use ringway_steering::placement::split_of;
+
+    use super::*;
+
+    #[test]
+    fn four_streams_on_four_queues_split_as_computed() {
+        let splits = splits(4, 4);
+        let names: Vec<String> = splits.iter().map(|split| name(&split.parts)).collect();
+        assert_eq!(names, ["4", "3+1", "2+2", "2+1+1", "1+1+1+1"]);
+        let of_256 = [4.0, 48.0, 36.0, 144.0, 24.0];
+        for (split, ways) in splits.iter().zip(of_256) {
+            assert!((split.probability - ways / 256.0).abs() < 1e-12, "{split:?}");
+        }
+    }
+
+    #[test]
+    fn probabilities_sum_to_one_and_agree_with_counting() {
+        for (streams, queues) in [(1, 1), (1, 8), (2, 2), (8, 4), (8, 8), (12, 3), (24, 8)] {
+            let sum: f64 = splits(streams, queues).iter().map(|split| split.probability).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{streams} on {queues}: {sum}");
+        }
+        // Every one of the 3^5 ways to place five streams on three queues.
+        let all: Vec<Vec<usize>> = (0..243_u16)
+            .map(|way| (0..5).map(|at| QueueIndex(way / 3_u16.pow(at) % 3)).collect::<Vec<_>>())
+            .map(|placed| split_of(&placed))
+            .collect();
+        for split in splits(5, 3) {
+            let counted = all.iter().filter(|parts| **parts == split.parts).count();
+            assert!((split.probability - float(counted) / 243.0).abs() < 1e-12, "{split:?}");
+        }
+        assert!(splits(STREAMS_MAX + 1, 2).is_empty() && splits(2, 0).is_empty());
+    }
+
+    #[test]
+    fn strata_come_as_often_as_they_are_probable() {
+        let splits = splits(4, 4);
+        let mut counts = vec![0.0; splits.len()];
+        for repeat in 0..64 {
+            let placed = Placement::Stratified.queues(4, 4, repeat, 7);
+            let parts = split_of(&placed);
+            counts[splits.iter().position(|split| split.parts == parts).unwrap()] += 1.0;
+            for (split, count) in splits.iter().zip(&counts) {
+                let expected = split.probability * f64::from(repeat + 1);
+                assert!((count - expected).abs() < 1.5, "{repeat}: {split:?} {count}");
+            }
+        }
+        assert_eq!(counts, [1.0, 12.0, 9.0, 36.0, 6.0]);
+    }
+
+    #[test]
+    fn random_placement_splits_as_chance_does() {
+        let mut counts = std::collections::BTreeMap::new();
+        for seed in 0..40 {
+            for repeat in 0..100 {
+                let parts = split_of(&Placement::Random.queues(4, 4, repeat, seed));
+                *counts.entry(parts).or_insert(0.0) += 1.0 / 4_000.0;
+            }
+        }
+        for split in splits(4, 4) {
+            let share = counts.get(&split.parts).copied().unwrap_or(0.0);
+            assert!((share - split.probability).abs() < 0.03, "{split:?}: {share}");
+        }
+    }
+
+    #[test]
+    fn ports_put_streams_where_they_are_wanted() {
+        let template = FlowTuple {
+            src: "10.0.0.1:0".parse().unwrap(),
+            dst: "10.0.0.2:5201".parse().unwrap(),
+            transport: Transport::Tcp,
+        };
+        for placement in [Placement::Random, Placement::Stratified, Placement::Ideal] {
+            for repeat in 0..5 {
+                let wanted = placement.queues(8, 8, repeat, 3);
+                assert_eq!(wanted, placement.queues(8, 8, repeat, 3), "a seed repeats it");
+                let ports = ports(template, &wanted, 8, 1).expect("there are enough");
+                let queue = |port: &u16| {
+                    let src = std::net::SocketAddr::new(template.src.ip(), *port);
+                    queue_of(Some(FlowTuple { src, ..template }.hash()), 8)
+                };
+                assert_eq!(ports.iter().map(queue).collect::<Vec<_>>(), wanted);
+                if placement == Placement::Ideal {
+                    assert_eq!(split_of(&wanted), [1; 8]);
+                }
+            }
+        }
+    }
+}

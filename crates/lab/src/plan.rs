@@ -1,0 +1,157 @@
+//! What to run next: the matrix in a seeded random order, and repeats until they suffice.
+//!
+//! A plan looks only at the study and at the runs that are done, so that an interrupted study goes
+//! on by asking again. Repeats are interleaved: every cell has its first run before any has its
+//! second, each time in another order, so that what changes with time changes all cells.
+
+use std::collections::BTreeSet;
+
+use crate::metric::METRICS;
+use crate::record::Run;
+use crate::stats::Summary;
+use crate::study::{Study, Subject};
+use crate::value::Cell;
+
+/// One run that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Task {
+    /// Who is measured.
+    pub subject: Subject,
+    /// Where.
+    pub cell: Cell,
+    /// Which repeat, from 0.
+    pub repeat: u32,
+}
+
+/// Which runs a study needs.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    study: &'a Study,
+    /// Half of an interval's width as a part of the mean: a cell with less needs no more repeats.
+    precision: f64,
+    seed: u64,
+    given_up: BTreeSet<(Subject, Cell)>,
+}
+
+/// How far a plan is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// Runs that are done.
+    pub done: usize,
+    /// Runs that are certain to follow.
+    pub left: usize,
+    /// Seconds that those take, without what it takes to begin and end each.
+    pub seconds_left: f64,
+}
+
+impl<'a> Plan<'a> {
+    /// A plan that repeats a cell until half of the interval of its mean is at most `ci_percent`
+    /// of the mean, within the repeats that the study allows.
+    pub fn new(study: &'a Study, ci_percent: f64, seed: u64) -> Plan<'a> {
+        Plan { study, precision: ci_percent / 100.0, seed, given_up: BTreeSet::new() }
+    }
+
+    /// No more runs of a cell, because they fail.
+    pub fn give_up(&mut self, subject: Subject, cell: &Cell) {
+        self.given_up.insert((subject, cell.clone()));
+    }
+
+    /// The run to make now; `None` when all that is wanted is done.
+    pub fn next(&self, runs: &[Run]) -> Option<Task> {
+        (0..self.study.load.max_repeats).find_map(|round| {
+            self.order(round).into_iter().find_map(|(subject, cell)| {
+                let done = runs_of(runs, subject, &cell);
+                let is_due = done.len() <= usize::try_from(round).ok()?
+                    && self.wants_another(subject, &cell, &done);
+                let repeat = u32::try_from(done.len()).ok()?;
+                is_due.then_some(Task { subject, cell, repeat })
+            })
+        })
+    }
+
+    /// How many runs are done and how many follow at least.
+    pub fn progress(&self, runs: &[Run]) -> Progress {
+        let load = &self.study.load;
+        let missing = |(subject, cell): (Subject, Cell)| {
+            let done = runs_of(runs, subject, &cell);
+            let least = usize::try_from(load.repeats).unwrap_or(usize::MAX);
+            match self.wants_another(subject, &cell, &done) {
+                true => least.saturating_sub(done.len()).max(1),
+                false => 0,
+            }
+        };
+        let left: usize = self.order(0).into_iter().map(missing).sum();
+        let each = load.seconds + load.warmup_seconds;
+        Progress { done: runs.len(), left, seconds_left: crate::stats::float(left) * each }
+    }
+
+    /// All cells of all subjects as they come in one round.
+    fn order(&self, round: u32) -> Vec<(Subject, Cell)> {
+        let of = |subject| self.study.cells(subject).into_iter().map(move |cell| (subject, cell));
+        let mut all: Vec<_> = self.study.subjects().into_iter().flat_map(of).collect();
+        fastrand::Rng::with_seed(self.seed ^ (u64::from(round) << 32)).shuffle(&mut all);
+        all
+    }
+
+    fn wants_another(&self, subject: Subject, cell: &Cell, done: &[&Run]) -> bool {
+        let count = u32::try_from(done.len()).unwrap_or(u32::MAX);
+        let load = &self.study.load;
+        if self.given_up.contains(&(subject, cell.clone())) || count >= load.max_repeats {
+            return false;
+        }
+        count < load.repeats || !is_precise(&primary_values(self.study, done), self.precision)
+    }
+}
+
+/// Whether repeats may stop: half of the interval of the mean is at most this part of it.
+pub fn is_precise(values: &[f64], precision: f64) -> bool {
+    let summary = Summary::of(values);
+    summary.and_then(|summary| summary.precision()).is_some_and(|part| part <= precision)
+}
+
+/// The metric that decides about a cell: the study's, or where its tool does not measure that the
+/// first that it does.
+pub fn primary_metric<'a>(study: &'a Study, runs: &[&Run]) -> Option<&'a str> {
+    let in_all =
+        |name: &str| !runs.is_empty() && runs.iter().all(|run| run.values.contains_key(name));
+    let names = std::iter::once(study.load.metric.as_str());
+    names.chain(METRICS.iter().map(|metric| metric.name)).find(|name| in_all(name))
+}
+
+fn primary_values(study: &Study, runs: &[&Run]) -> Vec<f64> {
+    let Some(name) = primary_metric(study, runs) else { return Vec::new() };
+    runs.iter().filter_map(|run| run.values.get(name).copied()).collect()
+}
+
+fn runs_of<'a>(runs: &'a [Run], subject: Subject, cell: &Cell) -> Vec<&'a Run> {
+    runs.iter().filter(|run| run.subject == subject && run.cell == *cell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::shipped;
+
+    #[test]
+    fn a_cell_that_is_given_up_is_not_asked_for_again() {
+        let study = shipped("transmit").expect("it is shipped");
+        let mut plan = Plan::new(&study, 5.0, 1);
+        let first = plan.next(&[]).expect("nothing is done");
+        assert_eq!(first, plan.next(&[]).expect("nothing is done"), "a seed repeats it");
+        assert_ne!(Some(&first), Plan::new(&study, 5.0, 2).next(&[]).as_ref());
+        let before = plan.progress(&[]);
+        assert_eq!((before.done, before.left), (0, 240));
+        assert!((before.seconds_left - 240.0 * 65.0).abs() < 1e-6);
+        plan.give_up(first.subject, &first.cell);
+        let next = plan.next(&[]).expect("there are others");
+        assert_ne!((next.subject, &next.cell), (first.subject, &first.cell));
+        assert_eq!(plan.progress(&[]).left, 230);
+    }
+
+    #[test]
+    fn a_mean_is_precise_when_its_interval_is_narrow() {
+        assert!(is_precise(&[100.0, 101.0, 99.0, 100.0], 0.02));
+        assert!(!is_precise(&[100.0, 140.0, 60.0, 100.0], 0.05));
+        assert!(!is_precise(&[100.0], 0.5), "one value has no interval");
+    }
+}

@@ -1,0 +1,561 @@
+//! What was measured, as files that outlive whoever wrote them.
+//!
+//! A directory holds `study.toml` and `host.json`, written once, and `runs.jsonl`, to which each
+//! finished run is appended and synced, so that neither Ctrl-C nor a crash costs a finished run.
+//! Everything else in it is made from these three and can be made again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::study::{Study, StudyError, Subject};
+use crate::value::Cell;
+
+/// The copy of the study.
+pub const STUDY_FILE: &str = "study.toml";
+/// The description of the machine.
+pub const HOST_FILE: &str = "host.json";
+/// The runs, a line each, in the order of time.
+pub const RUNS_FILE: &str = "runs.jsonl";
+
+/// One measurement of one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Run {
+    /// The study's id.
+    pub study: String,
+    /// The point of the matrix.
+    pub cell: Cell,
+    /// Which repeat of the cell, from 0.
+    pub repeat: u32,
+    /// What the order of runs and the choice of ports came from.
+    pub seed: u64,
+    /// When it began: RFC 3339, UTC.
+    pub started: String,
+    /// Seconds that count.
+    pub seconds: f64,
+    /// Seconds before them.
+    pub warmup_seconds: f64,
+    /// Who was measured.
+    pub subject: Subject,
+    /// What made the load.
+    pub tools: Vec<ToolRun>,
+    /// By name of the metric.
+    pub values: BTreeMap<String, f64>,
+    /// The streams, where the tool tells them apart.
+    #[serde(default)]
+    pub streams: Vec<Stream>,
+    /// What each queue carried.
+    #[serde(default)]
+    pub queues: Vec<QueueUse>,
+    /// CPU time during the seconds that count.
+    #[serde(default)]
+    pub cpu: Cpu,
+    /// What to know about this run, such as "steal 4 %".
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A tool, as it was run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ToolRun {
+    /// Its name.
+    pub name: String,
+    /// Its version, as it says itself.
+    pub version: String,
+    /// The whole command line.
+    pub command: String,
+    /// Its exit status.
+    pub exit_status: i32,
+}
+
+/// A stream of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Stream {
+    /// From 0.
+    pub index: u32,
+    /// The guest that has it, from 0.
+    #[serde(default)]
+    pub guest: u32,
+    /// The sender's port.
+    pub source_port: u16,
+    /// The queue that it was on, where that is known.
+    pub queue: Option<u16>,
+    /// What it carried, in bit/s.
+    pub bps: f64,
+}
+
+/// A queue during a run. Directions are the guest's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct QueueUse {
+    /// The vif.
+    pub vif: String,
+    /// From 0.
+    pub index: u16,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+}
+
+/// Seconds of CPU time by station; `None` where it is not known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Cpu {
+    /// The guest's tools, in user mode.
+    pub guest_user: Option<f64>,
+    /// The guest's kernel on their behalf.
+    pub guest_system: Option<f64>,
+    /// The guest's softirqs.
+    pub guest_softirq: Option<f64>,
+    /// The frontend's threads.
+    pub netfront: Option<f64>,
+    /// The backend's workers.
+    pub netback: Option<f64>,
+    /// The switch, where it has threads of its own.
+    pub switch: Option<f64>,
+    /// Softirqs of the whole host.
+    pub host_softirq: Option<f64>,
+    /// Taken by the hypervisor below.
+    pub steal: Option<f64>,
+}
+
+impl Cpu {
+    /// Every station with its name for people.
+    pub fn stations(&self) -> [(&'static str, Option<f64>); 8] {
+        [
+            ("guest user", self.guest_user),
+            ("guest system", self.guest_system),
+            ("guest softirq", self.guest_softirq),
+            ("netfront", self.netfront),
+            ("netback", self.netback),
+            ("switch", self.switch),
+            ("host softirq", self.host_softirq),
+            ("steal", self.steal),
+        ]
+    }
+}
+
+/// The machine, without which no figure means anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Host {
+    /// The CPU's model.
+    pub cpu_model: String,
+    /// CPUs that may be used.
+    pub cpus: u32,
+    /// KiB.
+    pub memory_kib: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The distribution.
+    pub os: String,
+    /// The hypervisor under it, or `none`.
+    pub hypervisor: String,
+    /// ringway's version.
+    pub ringway_version: String,
+    /// The commit that ringway was built from.
+    pub git_commit: String,
+    /// Versions of tools by name.
+    pub tools: BTreeMap<String, String>,
+    /// The kernel's clock source.
+    pub clock_source: String,
+    /// What the kernel does about faults of the CPU.
+    pub mitigations: Vec<String>,
+    /// When this was written: RFC 3339, UTC.
+    pub date: String,
+}
+
+impl Host {
+    /// Whether figures of both can be compared with each other.
+    pub fn is_same_machine(&self, other: &Host) -> bool {
+        let what = |host: &Host| (host.cpu_model.clone(), host.cpus, host.kernel.clone());
+        what(self) == what(other)
+    }
+}
+
+/// Why records cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// There are none.
+    #[error("{} holds no records of a study: it has no {file}", dir.display())]
+    None {
+        /// The directory.
+        dir: PathBuf,
+        /// What is missing.
+        file: &'static str,
+    },
+    /// The file system refused.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A line is no run.
+    #[error("{}, line {line}: {source}", path.display())]
+    BadLine {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A line is a run of something else.
+    #[error("{}, line {line}: {fault}", path.display())]
+    Stranger {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What does not belong.
+        fault: String,
+    },
+    /// The description of the host cannot be read.
+    #[error("{}: {source}", path.display())]
+    BadHost {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// The copy of the study cannot be read.
+    #[error(transparent)]
+    Study(#[from] StudyError),
+    /// The directory is taken by another study.
+    #[error("{} holds records of another study or matrix; choose another directory", dir.display())]
+    OtherStudy {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The records are of another machine.
+    #[error(
+        "{} holds records of another machine ({was}); choose another directory, figures of two \
+         machines do not mix",
+        dir.display()
+    )]
+    OtherHost {
+        /// The directory.
+        dir: PathBuf,
+        /// The machine of the records.
+        was: String,
+    },
+    /// Somebody is writing to it.
+    #[error("{} is being written to by another run; wait for it or choose another", dir.display())]
+    Busy {
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+/// All records of a study.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Records {
+    /// The study as it was run.
+    pub study: Study,
+    /// The machine.
+    pub host: Host,
+    /// The runs in the order of time.
+    pub runs: Vec<Run>,
+    /// What was wrong with the files but could be helped.
+    pub notices: Vec<String>,
+}
+
+impl Records {
+    /// Reads the records in a directory.
+    pub fn read(dir: &Path) -> Result<Records, RecordError> {
+        let study_path = existing(dir, STUDY_FILE)?;
+        let study = Study::read(&study_path)?;
+        let host_path = existing(dir, HOST_FILE)?;
+        let host = serde_json::from_str(&read(&host_path)?)
+            .map_err(|source| RecordError::BadHost { path: host_path, source })?;
+        let path = existing(dir, RUNS_FILE)?;
+        let text = read(&path)?;
+        let Lines { runs, notice, .. } = parse_runs(&path, &study, &text)?;
+        Ok(Records { study, host, runs, notices: notice.into_iter().collect() })
+    }
+
+    /// The runs of a cell that are done.
+    pub fn of_cell<'a>(
+        &'a self,
+        subject: Subject,
+        cell: &'a Cell,
+    ) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(move |run| run.subject == subject && run.cell == *cell)
+    }
+}
+
+/// Records that are being written.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    /// What there is so far.
+    pub records: Records,
+}
+
+impl Journal {
+    /// Begins the records of a study in a directory, or goes on with them if they are there.
+    pub fn open(dir: &Path, study: &Study, host: &Host) -> Result<Journal, RecordError> {
+        fs::create_dir_all(dir).map_err(at("make the directory", dir))?;
+        let path = dir.join(RUNS_FILE);
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).read(true);
+        let file = options.open(&path).map_err(at("open", &path))?;
+        // Two that append at once would each count the other's runs as their own.
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| RecordError::Busy { dir: dir.to_owned() })?;
+        begin(dir, study, host)?;
+        let text = read(&path)?;
+        let Lines { runs, notice, good_len } = parse_runs(&path, study, &text)?;
+        if good_len < text.len() {
+            let len = u64::try_from(good_len).expect("a file in memory");
+            file.set_len(len).map_err(at("shorten", &path))?;
+        }
+        let notices = notice.into_iter().collect();
+        let records = Records { study: study.clone(), host: host.clone(), runs, notices };
+        let mut journal = Journal { file, path, records };
+        if good_len > 0 && !text[..good_len].ends_with('\n') {
+            journal.write(b"\n")?;
+        }
+        Ok(journal)
+    }
+
+    /// Keeps a run. When this returns, it is on the disk.
+    pub fn append(&mut self, run: Run) -> Result<(), RecordError> {
+        let mut line = serde_json::to_vec(&run).expect("a run has no maps but by name");
+        line.push(b'\n');
+        self.write(&line)?;
+        self.records.runs.push(run);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
+        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
+        written.map_err(at("write to", &self.path))
+    }
+}
+
+/// Writes what is there once, or compares it with what is there.
+fn begin(dir: &Path, study: &Study, host: &Host) -> Result<(), RecordError> {
+    let study_path = dir.join(STUDY_FILE);
+    if study_path.exists() {
+        if Study::read(&study_path)? != *study {
+            return Err(RecordError::OtherStudy { dir: dir.to_owned() });
+        }
+    } else {
+        write_whole(&study_path, study.to_toml().as_bytes())?;
+    }
+    let host_path = dir.join(HOST_FILE);
+    if !host_path.exists() {
+        let text = serde_json::to_string_pretty(host).expect("a host has no maps but by name");
+        return write_whole(&host_path, (text + "\n").as_bytes());
+    }
+    let was: Host = serde_json::from_str(&read(&host_path)?)
+        .map_err(|source| RecordError::BadHost { path: host_path, source })?;
+    if was.is_same_machine(host) {
+        return Ok(());
+    }
+    let was = format!("{}, {} CPUs, Linux {}", was.cpu_model, was.cpus, was.kernel);
+    Err(RecordError::OtherHost { dir: dir.to_owned(), was })
+}
+
+/// Replaces a file at once: whoever reads it sees all of the old one or all of the new one.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let write = || {
+        let mut file = File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_data()?;
+        fs::rename(&new, path)
+    };
+    write().map_err(at("write", path))
+}
+
+struct Lines {
+    runs: Vec<Run>,
+    notice: Option<String>,
+    /// Bytes that hold whole runs.
+    good_len: usize,
+}
+
+/// A last line without an end was being written when the machine or the program stopped: it is
+/// dropped if it is no run. All other lines have to be runs of this study.
+fn parse_runs(path: &Path, study: &Study, text: &str) -> Result<Lines, RecordError> {
+    let mut lines = Lines { runs: Vec::new(), notice: None, good_len: 0 };
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let number = index + 1;
+        match serde_json::from_str::<Run>(line) {
+            Ok(run) => {
+                belongs(study, &run).map_err(|fault| RecordError::Stranger {
+                    path: path.to_owned(),
+                    line: number,
+                    fault,
+                })?;
+                lines.runs.push(run);
+            }
+            Err(_) if !line.ends_with('\n') => {
+                lines.notice =
+                    Some(format!("line {number} of {RUNS_FILE} is cut off and was left out"));
+                break;
+            }
+            Err(source) => {
+                return Err(RecordError::BadLine { path: path.to_owned(), line: number, source });
+            }
+        }
+        lines.good_len += line.len();
+    }
+    Ok(lines)
+}
+
+fn belongs(study: &Study, run: &Run) -> Result<(), String> {
+    if run.study != study.id {
+        return Err(format!("a run of `{}` among those of `{}`", run.study, study.id));
+    }
+    if !study.cells(run.subject).contains(&run.cell) {
+        return Err(format!("the study has no cell {} of {}", run.cell, run.subject));
+    }
+    match run.values.iter().find(|(_, value)| !value.is_finite()) {
+        Some((name, _)) => Err(format!("{name} is no number")),
+        None => Ok(()),
+    }
+}
+
+fn existing(dir: &Path, file: &'static str) -> Result<PathBuf, RecordError> {
+    let path = dir.join(file);
+    if path.is_file() { Ok(path) } else { Err(RecordError::None { dir: dir.to_owned(), file }) }
+}
+
+fn read(path: &Path) -> Result<String, RecordError> {
+    fs::read_to_string(path).map_err(at("read", path))
+}
+
+fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
+    let path = path.to_owned();
+    move |source| RecordError::Io { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::shipped;
+
+    fn study() -> Study {
+        shipped("transmit").expect("it is shipped")
+    }
+
+    fn host() -> Host {
+        Host { cpu_model: "A CPU".to_owned(), cpus: 2, ..Host::default() }
+    }
+
+    fn run(repeat: u32) -> Run {
+        Run {
+            study: "transmit".to_owned(),
+            cell: Cell::default().with("queues", 4).with("streams", 8),
+            repeat,
+            seed: 7,
+            started: "2024-01-02T03:04:05Z".to_owned(),
+            seconds: 1.0,
+            warmup_seconds: 0.5,
+            subject: Subject::Ringway,
+            tools: vec![],
+            values: BTreeMap::from([("throughput-bps".to_owned(), 1e9)]),
+            streams: vec![Stream { index: 0, guest: 0, source_port: 1, queue: Some(3), bps: 1e9 }],
+            queues: vec![],
+            cpu: Cpu { netback: Some(0.5), ..Cpu::default() },
+            notes: vec![],
+        }
+    }
+
+    /// A directory with three runs, and its path to `runs.jsonl`.
+    fn three_runs() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut journal = Journal::open(dir.path(), &study(), &host()).expect("it is empty");
+        (0..3).for_each(|repeat| journal.append(run(repeat)).expect("it has room"));
+        let path = dir.path().join(RUNS_FILE);
+        (dir, path)
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (dir, _) = three_runs();
+        let records = Records::read(dir.path()).expect("good records");
+        assert_eq!(records.runs, [run(0), run(1), run(2)]);
+        assert_eq!((records.study, records.host), (study(), host()));
+        assert!(records.notices.is_empty());
+    }
+
+    #[test]
+    fn a_line_cut_anywhere_costs_that_run_only() {
+        let (dir, path) = three_runs();
+        let text = fs::read_to_string(&path).unwrap();
+        let start = text.trim_end().rfind('\n').unwrap() + 1;
+        for len in start..text.len() {
+            fs::write(&path, &text[..len]).unwrap();
+            let records = Records::read(dir.path()).expect("it is only cut");
+            // Cut behind the closing brace, it is whole.
+            let whole = 2 + usize::from(len == text.len() - 1);
+            assert_eq!(records.runs.len(), whole, "{len}");
+            assert_eq!(records.notices.is_empty(), len == start || whole == 3);
+            let mut journal = Journal::open(dir.path(), &study(), &host()).expect("it goes on");
+            journal.append(run(9)).expect("it has room");
+            let records = Records::read(dir.path()).expect("good records");
+            assert_eq!(records.runs.len(), whole + 1, "{len}");
+            assert!(records.notices.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let (dir, path) = three_runs();
+        let text = fs::read_to_string(&path).unwrap();
+        for (from, to, word) in [
+            ("\"repeat\":1", "\"repeet\":1", "repeet"),
+            ("\"repeat\":1", "\"repeat\":-1", "line 2"),
+            ("\"queues\":4,\"streams\":8},\"repeat\":1", "\"queues\":4},\"repeat\":1", "no cell"),
+            ("{\"queues\":4,\"streams\":8},\"repeat\":1", "{},\"repeat\":1", "no cell"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            fs::write(&path, text.replace(from, to)).unwrap();
+            let error = Records::read(dir.path()).expect_err(to).to_string();
+            assert!(error.contains("line 2") && error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_of_one_study_one_machine_and_one_writer() {
+        let (dir, _) = three_runs();
+        let other = shipped("receive").expect("it is shipped");
+        let error = Journal::open(dir.path(), &other, &host()).expect_err("another study");
+        assert!(matches!(error, RecordError::OtherStudy { .. }), "{error}");
+        let error = Journal::open(dir.path(), &study(), &Host { cpus: 3, ..host() });
+        assert!(matches!(error.expect_err("another host"), RecordError::OtherHost { .. }));
+        let _first = Journal::open(dir.path(), &study(), &host()).expect("the same");
+        let error = Journal::open(dir.path(), &study(), &host()).expect_err("two at once");
+        assert!(matches!(error, RecordError::Busy { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_directory_without_records_says_what_is_missing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let error = Records::read(dir.path()).expect_err("it is empty").to_string();
+        assert!(error.contains("study.toml"), "{error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! Quartiles, medians and every run: what means hide.
+
+use maud::{Markup, html};
+
+use super::chart::{Chart, Point, Series};
+use super::frame::{Form, Frame, hint};
+use super::style::px;
+use crate::stats::float;
+
+/// The part of a place that its boxes take.
+const FILLED: f64 = 0.7;
+/// No box is wider.
+const WIDTH_MAX: f64 = 70.0;
+
+pub(super) fn draw(chart: &Chart, form: Form) -> Markup {
+    let frame = Frame::of(chart, form, &[]);
+    let width = (frame.place_width() * FILLED / float(chart.crowd())).min(WIDTH_MAX);
+    let inside = html! {
+        @for (index, series) in chart.series.iter().enumerate() {
+            @for (place, point) in series.points.iter().enumerate() {
+                @if let Some(point) = point {
+                    @let (rank, count) = chart.rank(index, place);
+                    @let shift = (float(rank) - (float(count) - 1.0) / 2.0) * width;
+                    g {
+                        (hint(&format!(
+                            "{}, {}: median {}, {} runs", series.name, chart.places[place].name,
+                            chart.metric.show(point.summary.median), point.summary.count
+                        )))
+                        (draw_box(chart, &frame, series, point, frame.x(place) + shift, width))
+                    }
+                }
+            }
+        }
+    };
+    frame.draw(chart, &inside)
+}
+
+fn draw_box(
+    chart: &Chart,
+    frame: &Frame,
+    series: &Series,
+    point: &Point,
+    x: f64,
+    width: f64,
+) -> Markup {
+    let y = |value: f64| frame.y(value / chart.metric.scale);
+    let summary = &point.summary;
+    let half = (width / 2.0 - 3.0).max(3.0);
+    let (left, right) = (px(x - half), px(x + half));
+    let (top, bottom) = (y(summary.quartile_high), y(summary.quartile_low));
+    let colour = series.style.colour;
+    html! {
+        path d={ "M" (px(x)) " " (px(y(summary.max))) "V" (px(top)) "M" (px(x)) " " (px(bottom)) "V"
+            (px(y(summary.min))) } stroke=(colour) stroke-width="1.5" {}
+        rect x=(left) y=(px(top)) width=(px(2.0 * half)) height=(px((bottom - top).max(1.0)))
+            fill=(colour) fill-opacity="0.16" stroke=(colour) stroke-width="1.5" {}
+        path d={ "M" (left) " " (px(y(summary.median))) "H" (right) } stroke=(colour)
+            stroke-width="3" {}
+        @for (index, value) in point.values.iter().enumerate() {
+            circle cx=(px(x + spread(index) * half)) cy=(px(y(*value))) r="2.4" fill=(colour)
+                fill-opacity="0.75" {}
+        }
+    }
+}
+
+/// Somewhere from -0.6 to 0.6, well apart for neighbours and the same in every drawing.
+pub(super) fn spread(index: usize) -> f64 {
+    ((float(index) * 0.618_033_988_75).fract() - 0.5) * 1.2
+}

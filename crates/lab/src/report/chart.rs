@@ -1,0 +1,305 @@
+//! What a figure shows, before it is drawn: the same for the drawing, its table and its text.
+
+use std::collections::BTreeMap;
+
+use crate::analysis::{Analysis, Warning, split, values};
+use crate::metric::{self, Metric};
+use crate::placement;
+use crate::record::{Records, Run};
+use crate::stats::Summary;
+use crate::study::{Figure, FigureKind, Study, Subject};
+use crate::value::{Cell, Value};
+
+use super::style::Style;
+
+/// What a figure shows.
+pub(super) struct Chart {
+    pub(super) id: String,
+    pub(super) kind: FigureKind,
+    pub(super) title: String,
+    pub(super) metric: &'static Metric,
+    /// What is from left to right.
+    pub(super) x_title: String,
+    /// The places from left to right.
+    pub(super) places: Vec<Place>,
+    pub(super) series: Vec<Series>,
+    /// What to know before believing it; drawn on the figure itself.
+    pub(super) notes: Vec<String>,
+}
+
+/// A place from left to right.
+pub(super) struct Place {
+    pub(super) name: String,
+    /// How probable it is, where places are splits.
+    pub(super) probability: Option<f64>,
+}
+
+/// One line, or the bars of one colour.
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) style: Style,
+    /// Whether a legend has to name it, because its place does not.
+    pub(super) is_in_legend: bool,
+    /// One for each place.
+    pub(super) points: Vec<Option<Point>>,
+}
+
+/// What was measured at one place.
+pub(super) struct Point {
+    pub(super) summary: Summary,
+    pub(super) values: Vec<f64>,
+}
+
+impl Chart {
+    /// `None` if nothing of it was measured.
+    pub(super) fn of(records: &Records, analysis: &Analysis, figure: &Figure) -> Option<Chart> {
+        let metric = metric::find(&figure.metric)?;
+        let mut chart = Chart {
+            id: figure.id.clone(),
+            kind: figure.kind,
+            title: figure.title.clone(),
+            metric,
+            x_title: axis_title(&figure.x),
+            places: Vec::new(),
+            series: Vec::new(),
+            notes: Vec::new(),
+        };
+        match figure.kind {
+            FigureKind::Placement => chart.fill_splits(records, figure),
+            _ => chart.fill(records, figure),
+        }
+        chart.series.retain(|series| series.points.iter().any(Option::is_some));
+        chart.notes.extend(notes(analysis, &records.study, figure));
+        (!chart.series.is_empty()).then_some(chart)
+    }
+
+    /// A place for each value of the axis, a series for each value of the other one and for each
+    /// baseline.
+    fn fill(&mut self, records: &Records, figure: &Figure) {
+        let study = &records.study;
+        let xs = axis_values(study, &figure.x);
+        self.places = xs.iter().map(|x| Place { name: x.to_string(), probability: None }).collect();
+        let point = |subject: Subject, cell: &Cell| {
+            let runs: Vec<&Run> = records.of_cell(subject, cell).collect();
+            Point::of(values(&runs, &figure.metric))
+        };
+        let along = |subject, cell: &Cell| {
+            let at = |x: &Value| study.projected(&cell.with(&figure.x, x.clone()), subject);
+            xs.iter().map(|x| point(subject, &at(x))).collect()
+        };
+        match &figure.lines {
+            None => self.series.push(Series {
+                name: "ringway".to_owned(),
+                style: Style::only(),
+                is_in_legend: true,
+                points: along(Subject::Ringway, &figure.filter),
+            }),
+            Some(axis) => {
+                for (index, value) in axis_values(study, axis).iter().enumerate() {
+                    self.series.push(Series {
+                        name: series_name(axis, value),
+                        style: Style::of_value(axis, value, index),
+                        is_in_legend: true,
+                        points: along(Subject::Ringway, &figure.filter.with(axis, value.clone())),
+                    });
+                }
+            }
+        }
+        for (index, &subject) in study.baselines.iter().enumerate() {
+            let style = Style::of_baseline(index);
+            let title = subject.title();
+            let has = |axis: &String| study.baseline_axes.contains(axis);
+            if figure.kind != FigureKind::Lines && !has(&figure.x) {
+                // It is the same whatever the place, so it gets a place of its own.
+                let cell = study.projected(&figure.filter, subject);
+                self.push_apart(title, style, point(subject, &cell));
+                continue;
+            }
+            // Lines of its own for each value would double the figure: the first stands for it.
+            let value = figure
+                .lines
+                .as_ref()
+                .filter(|axis| has(axis))
+                .and_then(|axis| Some((axis, axis_values(study, axis).into_iter().next()?)));
+            let (name, cell) = match value {
+                Some((axis, value)) => (
+                    format!("{title}, {}", series_name(axis, &value)),
+                    figure.filter.with(axis, value),
+                ),
+                None => (title.to_owned(), figure.filter.clone()),
+            };
+            let points = along(subject, &cell);
+            self.series.push(Series { name, style, is_in_legend: true, points });
+        }
+    }
+
+    /// Adds a place that has a single point.
+    fn push_apart(&mut self, name: &str, style: Style, point: Option<Point>) {
+        let Some(point) = point else { return };
+        self.series.iter_mut().for_each(|series| series.points.push(None));
+        let mut points: Vec<Option<Point>> = self.places.iter().map(|_| None).collect();
+        points.push(Some(point));
+        self.places.push(Place { name: name.to_owned(), probability: None });
+        self.series.push(Series { name: name.to_owned(), style, is_in_legend: false, points });
+    }
+
+    /// A place for each split, and a series for each value of the axis.
+    fn fill_splits(&mut self, records: &Records, figure: &Figure) {
+        let setup = records.study.setup(&figure.filter);
+        let count = |name| usize::try_from(setup.number(name).unwrap_or(1)).unwrap_or(usize::MAX);
+        let splits = placement::splits(count("streams"), count("queues"));
+        self.x_title = "streams per queue".to_owned();
+        self.places = splits
+            .iter()
+            .map(|split| Place {
+                name: placement::name(&split.parts),
+                probability: Some(split.probability),
+            })
+            .collect();
+        let mut unknown = 0;
+        for (index, value) in axis_values(&records.study, &figure.x).iter().enumerate() {
+            let cell = figure.filter.with(&figure.x, value.clone());
+            let mut by_split: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+            for run in records.of_cell(Subject::Ringway, &cell) {
+                match (split(run), run.values.get(&figure.metric)) {
+                    (Some(parts), Some(value)) => {
+                        by_split.entry(placement::name(&parts)).or_default().push(*value);
+                    }
+                    _ => unknown += 1,
+                }
+            }
+            let at = |place: &Place| by_split.remove(&place.name).and_then(Point::of);
+            let points = self.places.iter().map(at).collect();
+            let name = value.to_string();
+            let style = Style::of_value(&figure.x, value, index);
+            self.series.push(Series { name, style, is_in_legend: true, points });
+        }
+        if unknown > 0 {
+            self.notes
+                .push(format!("left out: {unknown} runs whose streams' queues are not known"));
+        }
+    }
+
+    /// Where a series stands among those at a place, from 0, and how many there are.
+    pub(super) fn rank(&self, series: usize, place: usize) -> (usize, usize) {
+        let is_there = |series: &&Series| series.points[place].is_some();
+        let before = self.series[..series].iter().filter(is_there).count();
+        (before, self.series.iter().filter(is_there).count())
+    }
+
+    /// The most series at any place.
+    pub(super) fn crowd(&self) -> usize {
+        let places = 0..self.places.len();
+        places.map(|place| self.rank(0, place).1).max().unwrap_or(1).max(1)
+    }
+
+    /// The largest number that is drawn.
+    pub(super) fn top(&self) -> f64 {
+        let of_point = |point: &Point| match self.kind {
+            FigureKind::Boxes | FigureKind::Placement => point.summary.max,
+            FigureKind::Lines | FigureKind::Bars => {
+                point.summary.mean + point.summary.sd.unwrap_or(0.0)
+            }
+        };
+        let points = self.series.iter().flat_map(|series| series.points.iter().flatten());
+        points.map(of_point).fold(0.0, f64::max) / self.metric.scale
+    }
+
+    /// What the figure shows, in words, for those who do not see it.
+    pub(super) fn alt(&self) -> String {
+        let series = self.series.iter().map(|series| {
+            let points = self.places.iter().zip(&series.points).filter_map(|(place, point)| {
+                let point = point.as_ref()?;
+                Some(format!("{} at {}", self.metric.show(point.summary.mean), place.name))
+            });
+            format!("{}: {}", series.name, points.collect::<Vec<_>>().join(", "))
+        });
+        let series = series.collect::<Vec<_>>().join("; ");
+        format!("{}. {} by {}. {series}.", self.title, self.metric.axis_title(), self.x_title)
+    }
+}
+
+impl Point {
+    fn of(values: Vec<f64>) -> Option<Point> {
+        Some(Point { summary: Summary::of(&values)?, values })
+    }
+}
+
+fn axis_values(study: &Study, name: &str) -> Vec<Value> {
+    study.axis(name).map(|axis| axis.values.clone()).unwrap_or_default()
+}
+
+fn axis_title(name: &str) -> String {
+    match name {
+        "streams" => "TCP streams",
+        "mtu" => "MTU of every hop in bytes",
+        "tcp" => "settings of TCP",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn series_name(axis: &str, value: &Value) -> String {
+    match value {
+        Value::Number(1) => format!("1 {}", axis.strip_suffix('s').unwrap_or(axis)),
+        Value::Number(number) if axis == "mtu" => format!("MTU {number}"),
+        Value::Number(number) => format!("{number} {axis}"),
+        Value::Text(text) => text.clone(),
+    }
+}
+
+/// What to hold against the cells of a figure, one line for each kind.
+fn notes(analysis: &Analysis, study: &Study, figure: &Figure) -> Vec<String> {
+    let drawn: Vec<_> = analysis
+        .cells
+        .iter()
+        .filter(|cell| cell.cell.matches(&study.projected(&figure.filter, cell.subject)))
+        .filter(|cell| cell.values.contains_key(&figure.metric))
+        .collect();
+    let which = |is: &dyn Fn(&Warning) -> bool| {
+        let found: Vec<String> = drawn
+            .iter()
+            .filter(|cell| cell.warnings.iter().any(is))
+            .map(|cell| match cell.subject {
+                Subject::Ringway => cell.label.clone(),
+                subject => format!("{} {}", subject.title(), cell.label),
+            })
+            .collect();
+        let all = drawn.len();
+        match found.len() {
+            0 => None,
+            count if count == all => Some("all cells".to_owned()),
+            count if count > 8 => Some(format!("{count} of {all} cells")),
+            _ => Some(found.join(", ")),
+        }
+    };
+    let wanted = drawn.iter().flat_map(|cell| &cell.warnings).filter_map(|warning| match warning {
+        Warning::FewCpus { wanted, .. } => Some(*wanted),
+        _ => None,
+    });
+    let (least, most) = wanted.fold((u64::MAX, 0), |(a, b), one| (a.min(one), b.max(one)));
+    let few_cpus = (most > 0).then(|| {
+        let range = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        let cells = drawn.iter().filter(|cell| cell.subject == Subject::Ringway).count();
+        let short = drawn
+            .iter()
+            .filter(|cell| cell.warnings.iter().any(|one| matches!(one, Warning::FewCpus { .. })))
+            .count();
+        let which = if short == cells {
+            "ringway's cells".to_owned()
+        } else {
+            which(&|one| matches!(one, Warning::FewCpus { .. })).unwrap_or_default()
+        };
+        format!("too few CPUs: {} here, {which} would keep {range} busy", analysis.host.cpus)
+    });
+    let few_runs = which(&|one| matches!(one, Warning::FewRuns { .. }));
+    let bimodal = which(&|one| matches!(one, Warning::Bimodal { .. }));
+    let drifting = which(&|one| matches!(one, Warning::Drifting { .. }));
+    let lines = [
+        few_cpus,
+        few_runs.map(|which| format!("too few runs (below 5): {which}")),
+        bimodal.map(|which| format!("bimodal, so the mean is neither: {which}")),
+        drifting.map(|which| format!("drifting from run to run: {which}")),
+    ];
+    lines.into_iter().flatten().collect()
+}

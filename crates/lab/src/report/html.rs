@@ -1,0 +1,201 @@
+//! The page: one file without scripts that opens offline, on a phone and in print.
+
+mod tables;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::chart::Chart;
+use super::frame::Form;
+use super::{charts, draw};
+use crate::analysis::Analysis;
+use crate::record::{Host, Records};
+use crate::study::FigureKind;
+
+const STYLE: &str = include_str!("page.css");
+/// Commands that are shown; the records have all.
+const COMMANDS_MAX: usize = 12;
+
+pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (analysis.title) " – ringway lab" }
+                // Otherwise browsers ask for one, which is not here.
+                link rel="icon" href="data:,";
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    (head(records, analysis))
+                    (verdict(analysis))
+                    (facts(records, analysis))
+                    (figures(records, analysis))
+                    (tables::published(analysis))
+                    (tables::comparisons(analysis))
+                    (tables::cells(records, analysis))
+                    (tables::cpu(analysis))
+                    (tables::splits(records, analysis))
+                    (machine(&records.host))
+                    (method(records))
+                    footer {
+                        "Made from the records beside this page by ringway "
+                        (records.host.ringway_version)
+                        ". Raw runs: runs.jsonl and runs.csv; summary: summary.json; "
+                        "figures: figures/."
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn head(records: &Records, analysis: &Analysis) -> Markup {
+    html! {
+        header {
+            p.kicker { "ringway lab · study " (analysis.study) }
+            h1 { (analysis.title) }
+            p.question { (analysis.question) }
+            p.aside { (records.study.topology.about) }
+            ul.rows aria-label="Rows that this study answers" {
+                @for row in &analysis.rows { li { (row) } }
+            }
+        }
+    }
+}
+
+fn verdict(analysis: &Analysis) -> Markup {
+    html! {
+        section.verdict aria-label="Verdict" { p { (analysis.verdict) } }
+        @if !analysis.notices.is_empty() {
+            section.notices { @for notice in &analysis.notices { p { (notice) } } }
+        }
+    }
+}
+
+fn facts(records: &Records, analysis: &Analysis) -> Markup {
+    let load = &records.study.load;
+    let started = records.runs.iter().map(|run| run.started.as_str());
+    let (first, last) = (started.clone().min(), started.max());
+    let fact = |name: &str, value: &str| html! { div { dt { (name) } dd { (value) } } };
+    let cells = analysis.cells.len();
+    html! {
+        dl.facts {
+            (fact("Runs", &format!("{} in {cells} cells", analysis.runs)))
+            (fact("Not measured", &format!("{} cells", analysis.missing.len())))
+            (fact("Each run", &format!("{} s after {} s", load.seconds, load.warmup_seconds)))
+            (fact("CPUs", &records.host.cpus.to_string()))
+            (fact("First run", &minute(first)))
+            (fact("Last run", &minute(last)))
+        }
+    }
+}
+
+/// A time of the records to the minute, which is as much as anybody compares.
+fn minute(time: Option<&str>) -> String {
+    let Some(time) = time else { return "–".to_owned() };
+    match (time.get(..10), time.get(11..16)) {
+        (Some(day), Some(minute)) => format!("{day} {minute} UTC"),
+        _ => time.to_owned(),
+    }
+}
+
+fn figures(records: &Records, analysis: &Analysis) -> Markup {
+    let charts = charts(records, analysis);
+    html! {
+        @if !charts.is_empty() { h2 { "Figures" } }
+        @for chart in &charts { (figure(chart)) }
+    }
+}
+
+fn figure(chart: &Chart) -> Markup {
+    html! {
+        figure id={ "figure-" (chart.id) } {
+            div.wide { (draw(chart, Form::Wide)) }
+            div.narrow { (draw(chart, Form::Narrow)) }
+            figcaption { (caption(chart)) }
+            (tables::of_chart(chart))
+        }
+    }
+}
+
+fn caption(chart: &Chart) -> String {
+    let what = match chart.kind {
+        FigureKind::Lines | FigureKind::Bars => "mean ± standard deviation",
+        FigureKind::Boxes | FigureKind::Placement => "summary of the runs",
+    };
+    let unit = chart.metric.unit;
+    let unit = if unit.is_empty() { String::new() } else { format!(" in {unit}") };
+    format!("The data of this figure{unit}: {what}. Everything else is under “Every cell”.")
+}
+
+fn machine(host: &Host) -> Markup {
+    let tools = host.tools.iter().map(|(name, version)| format!("{name} {version}"));
+    let tools = tools.collect::<Vec<_>>().join(", ");
+    let fields = [
+        ("CPU", format!("{} × {}", host.cpus, host.cpu_model)),
+        ("Memory", format!("{} MiB", host.memory_kib / 1024)),
+        ("Kernel", host.kernel.clone()),
+        ("System", host.os.clone()),
+        ("Hypervisor below", host.hypervisor.clone()),
+        ("ringway", format!("{}, commit {}", host.ringway_version, host.git_commit)),
+        ("Tools", tools),
+        ("Clock source", host.clock_source.clone()),
+        ("Mitigations", host.mitigations.join("; ")),
+        ("Described", host.date.clone()),
+    ];
+    html! {
+        h2 { "The machine" }
+        p { "Absolute figures are figures of this machine. Others will have others." }
+        dl.host {
+            @for (name, value) in fields.iter().filter(|(_, value)| !value.trim().is_empty()) {
+                dt { (name) }
+                dd { (value) }
+            }
+        }
+    }
+}
+
+fn method(records: &Records) -> Markup {
+    let mut commands: Vec<(&str, &str, &str)> = Vec::new();
+    for tool in records.runs.iter().flat_map(|run| &run.tools) {
+        let entry = (tool.name.as_str(), tool.version.as_str(), tool.command.as_str());
+        if !commands.contains(&entry) && commands.len() < COMMANDS_MAX {
+            commands.push(entry);
+        }
+    }
+    let seeds: std::collections::BTreeSet<u64> = records.runs.iter().map(|run| run.seed).collect();
+    let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    html! {
+        h2 { "How it was measured" }
+        p {
+            "Cells were run in random order, every cell once before any cell a second time "
+            "(seed " (seeds) "). The warm-up of each run is left out. A cell is repeated at least "
+            (records.study.load.repeats) " and at most " (records.study.load.max_repeats)
+            " times, until half of the interval of its mean is small enough. "
+            "SD is the standard deviation of the runs. Intervals are of the mean, 95 %, by "
+            "Student’s t, or bootstrapped where the runs are skewed (marked b). Intervals of "
+            "ratios are by the delta method on logarithms, with Welch’s degrees of freedom. "
+            "Stopping when an interval is small makes it a little too small."
+        }
+        p {
+            "Bimodal: the runs fall into two groups further apart than chance puts them. Drifting: "
+            "Mann and Kendall’s test finds a trend that chance makes in less than 1 % of series. "
+            "Too few CPUs: a rule of thumb counts a sender and a receiver for each guest, and both "
+            "ends of every queue that can have a stream."
+        }
+        @if !commands.is_empty() {
+            h3 { "Commands" }
+            div.scroll {
+                table {
+                    tr { th { "Tool" } th { "Version" } th { "Command" } }
+                    @for (name, version, command) in commands {
+                        tr { td { (name) } td { (version) } td { code { (command) } } }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Tables of the page.
+
+use maud::{Markup, html};
+
+use crate::analysis::{Analysis, CellSummary};
+use crate::metric::{self, Metric, number};
+use crate::placement;
+use crate::record::Records;
+use crate::report::chart::Chart;
+use crate::report::splits::percent;
+use crate::stats::{Interval, Method, Summary, float};
+use crate::study::{FigureKind, Subject};
+
+/// The data of a figure: means with deviations side by side, or all about each box.
+pub(super) fn of_chart(chart: &Chart) -> Markup {
+    match chart.kind {
+        FigureKind::Lines | FigureKind::Bars => means(chart),
+        FigureKind::Boxes | FigureKind::Placement => summaries(chart),
+    }
+}
+
+fn means(chart: &Chart) -> Markup {
+    let metric = chart.metric;
+    html! {
+        div.scroll {
+            table {
+                tr {
+                    th { (place_title(chart)) }
+                    @for series in &chart.series { th.n { (series.name) } }
+                }
+                @for (index, place) in chart.places.iter().enumerate() {
+                    tr {
+                        td { (place.name) }
+                        @for series in &chart.series {
+                            td.n {
+                                @if let Some(point) = &series.points[index] {
+                                    (metric.number(point.summary.mean))
+                                    @if let Some(sd) = point.summary.sd {
+                                        @let sd = metric.number_beside(sd, point.summary.mean);
+                                        " " span.aside { "± " (sd) }
+                                    }
+                                } @else { "–" }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn summaries(chart: &Chart) -> Markup {
+    let is_split = chart.kind == FigureKind::Placement;
+    let has_series = chart.series.iter().filter(|series| series.is_in_legend).count() > 1;
+    html! {
+        div.scroll {
+            table {
+                tr {
+                    th { (place_title(chart)) }
+                    @if is_split { th.n { "By chance" } }
+                    @if has_series { th { "Series" } }
+                    (summary_head())
+                }
+                @for (index, place) in chart.places.iter().enumerate() {
+                    @for series in &chart.series {
+                        @if let Some(point) = &series.points[index] {
+                            tr {
+                                td { (place.name) }
+                                @if let Some(probability) = place.probability {
+                                    td.n { (percent(probability)) }
+                                }
+                                @if has_series { td { (series.name) } }
+                                (summary_cells(chart.metric, &point.summary))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn place_title(chart: &Chart) -> String {
+    metric::capitalised(&chart.x_title)
+}
+
+fn summary_head() -> Markup {
+    html! {
+        th.n { "Runs" } th.n { "Mean" } th.n { "SD" } th.n { "Median" } th.n { "95 % interval" }
+    }
+}
+
+fn summary_cells(metric: &Metric, summary: &Summary) -> Markup {
+    let sd = summary.sd.map(|sd| metric.number_beside(sd, summary.mean));
+    html! {
+        td.n { (summary.count) }
+        td.n { (metric.number(summary.mean)) }
+        td.n { (sd.unwrap_or_else(|| "–".to_owned())) }
+        td.n { (metric.number(summary.median)) }
+        td.n { (interval(metric, summary)) }
+    }
+}
+
+fn interval(metric: &Metric, summary: &Summary) -> String {
+    let mark = if summary.method == Method::Bootstrap { " b" } else { "" };
+    summary.interval.map_or_else(
+        || "–".to_owned(),
+        |Interval { low, high }| {
+            let [low, high] = [low, high].map(|end| metric.number_beside(end, summary.mean));
+            format!("{low} – {high}{mark}")
+        },
+    )
+}
+
+/// Published, measured here, and the ratio.
+pub(super) fn published(analysis: &Analysis) -> Markup {
+    if analysis.published.is_empty() {
+        return html! {};
+    }
+    html! {
+        h2 { "Published, measured here, ratio" }
+        p {
+            "Published figures are of other machines, other software and other years; the ratio "
+            "says how far this machine with ringway is from them, not which is better."
+        }
+        div.scroll {
+            table {
+                tr {
+                    th { "Row" } th { "Source" } th { "Cell" } th.n { "Published" }
+                    th.n { "Measured here" } th.n { "Ratio" }
+                }
+                @for row in &analysis.published {
+                    @let one = &row.published;
+                    @if let Some(metric) = metric::find(&one.metric) {
+                        tr.unused[!one.is_used()] {
+                            td { (one.row) }
+                            td {
+                                (one.source)
+                                @if let Some(note) = &one.note { br; span.aside { (note) } }
+                                @if let Some(why) = &one.not_used {
+                                    br; span.aside { "Not used: " (why) "." }
+                                }
+                            }
+                            td {
+                                (row.label.clone().unwrap_or_else(|| one.cell.to_string()))
+                                @if one.best_of.is_some() && row.label.is_some() {
+                                    br; span.aside { "the best of its line" }
+                                }
+                                br; span.aside { (metric.title) }
+                            }
+                            td.n { (one.show(metric)) " " (metric.unit) }
+                            td.n {
+                                @if let Some(summary) = &row.measured {
+                                    (metric.show(summary.mean))
+                                    br; span.aside { (interval(metric, summary)) }
+                                } @else { "not measured" }
+                            }
+                            td.n { (row.ratio.map_or_else(|| "–".to_owned(), number)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Cells against cells.
+pub(super) fn comparisons(analysis: &Analysis) -> Markup {
+    if analysis.comparisons.is_empty() {
+        return html! {};
+    }
+    html! {
+        h2 { "Cells against cells" }
+        div.scroll {
+            table {
+                tr {
+                    th { "Row" } th { "What" } th { "Cells" } th.n { "Ratio here" }
+                    th.n { "95 % interval" } th.n { "Published" }
+                }
+                @for row in &analysis.comparisons {
+                    @let one = &row.comparison;
+                    tr.unused[one.not_used.is_some()] {
+                        td { (one.row) }
+                        td {
+                            (metric::capitalised(&one.title))
+                            @if let Some(source) = &one.source { br; span.aside { (source) } }
+                            @if let Some(why) = &one.not_used {
+                                br; span.aside { "Not used: " (why) "." }
+                            }
+                        }
+                        td { (row.labels[0]) " / " (row.labels[1]) }
+                        @if let Some(found) = &row.ratio {
+                            td.n { (number(found.value)) }
+                            td.n {
+                                @match found.interval {
+                                    Some(Interval { low, high }) => {
+                                        (number(low)) " – " (number(high))
+                                    }
+                                    None => "–",
+                                }
+                            }
+                        } @else {
+                            td.n { "not measured" }
+                            td.n { "–" }
+                        }
+                        td.n { (one.published.map_or_else(|| "–".to_owned(), number)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// All cells by the study's own metric, or the first that they have, with their warnings.
+pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
+    html! {
+        h2 { "Every cell" }
+        div.scroll {
+            table {
+                tr {
+                    th { "Cell" } th { "Subject" } th { "Metric" }
+                    (summary_head())
+                    th { "Warnings" }
+                }
+                @for cell in &analysis.cells {
+                    @for (index, (metric, summary)) in shown(records, cell).iter().enumerate() {
+                        tr {
+                            td { @if index == 0 { (cell.label) } }
+                            td { @if index == 0 { (cell.subject.title()) } }
+                            td { (metric.axis_title()) }
+                            (summary_cells(metric, summary))
+                            td.warn { @if index == 0 { (warnings(cell)) } }
+                        }
+                    }
+                }
+            }
+        }
+        @if !analysis.missing.is_empty() {
+            p.aside {
+                "Not measured, of " (records.study.subjects().len()) " subjects: "
+                (analysis.missing.join(", ")) "."
+            }
+        }
+    }
+}
+
+/// The metrics that the study is about; the others are in the summary.
+fn shown<'a>(records: &Records, cell: &'a CellSummary) -> Vec<(&'static Metric, &'a Summary)> {
+    let study = &records.study;
+    let mut about = vec![study.load.metric.as_str()];
+    about.extend(study.figure.iter().map(|figure| figure.metric.as_str()));
+    about.extend(study.published.iter().map(|published| published.metric.as_str()));
+    about.extend(study.comparison.iter().map(|comparison| comparison.metric.as_str()));
+    let values = cell.values.iter().filter(|(name, _)| about.contains(&name.as_str()));
+    values.filter_map(|(name, summary)| Some((metric::find(name)?, summary))).collect()
+}
+
+fn warnings(cell: &CellSummary) -> String {
+    cell.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// CPU time by station.
+pub(super) fn cpu(analysis: &Analysis) -> Markup {
+    let stations: std::collections::BTreeSet<&String> =
+        analysis.cells.iter().flat_map(|cell| cell.cpus_used.keys()).collect();
+    if stations.is_empty() {
+        return html! {};
+    }
+    html! {
+        h2 { "CPUs, by station" }
+        p { "How many CPUs each station kept busy, as the mean over the runs." }
+        div.scroll {
+            table {
+                tr {
+                    th { "Cell" } th { "Subject" }
+                    @for station in &stations { th.n { (metric::capitalised(station)) } }
+                }
+                @for cell in analysis.cells.iter().filter(|cell| !cell.cpus_used.is_empty()) {
+                    tr {
+                        td { (cell.label) }
+                        td { (cell.subject.title()) }
+                        @for station in &stations {
+                            td.n {
+                                (cell.cpus_used.get(*station).map_or_else(
+                                    || "–".to_owned(), |cpus| number(*cpus)))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How streams fell on queues, beside what chance makes of it.
+pub(super) fn splits(records: &Records, analysis: &Analysis) -> Markup {
+    let with_splits = || {
+        analysis.of_subject(Subject::Ringway).filter(|cell| {
+            cell.splits.keys().any(|split| split.contains('+')) || cell.splits.len() > 1
+        })
+    };
+    if with_splits().next().is_none() {
+        return html! {};
+    }
+    html! {
+        h2 { "How streams fell on queues" }
+        p { "Runs by the streams on each queue, the fullest first; in brackets what chance gives." }
+        div.scroll {
+            table {
+                tr { th { "Cell" } th { "Splits" } }
+                @for cell in with_splits() {
+                    tr { td { (cell.label) } td { (split_list(records, cell)) } }
+                }
+            }
+        }
+    }
+}
+
+fn split_list(records: &Records, cell: &CellSummary) -> String {
+    let setup = records.study.setup(&cell.cell);
+    let count = |name| usize::try_from(setup.number(name).unwrap_or(1)).unwrap_or(usize::MAX);
+    let known = placement::splits(count("streams"), count("queues"));
+    let runs: usize = cell.splits.values().sum();
+    let mut shown: Vec<(&String, &usize)> = cell.splits.iter().collect();
+    shown.sort_by(|a, b| b.1.cmp(a.1));
+    let texts = shown.into_iter().map(|(name, times)| {
+        let chance = known.iter().find(|split| placement::name(&split.parts) == *name);
+        let chance = chance.map_or_else(String::new, |split| {
+            format!(" ({:.1} of {runs})", split.probability * float(runs))
+        });
+        format!("{name}: {times}{chance}")
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,572 @@
+//! What is to be measured: a study, as a few lines of TOML that anybody can edit.
+//!
+//! A study names the rows of the requirements that it answers, a topology, the parameters that it
+//! fixes (`setup`) and those that it varies (`axis`), what was published before, and the figures
+//! to draw. The shipped ones are in `studies/`.
+
+mod check;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::value::{Cell, Value};
+
+/// A study.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Study {
+    /// Its name on the command line.
+    pub id: String,
+    /// Its name for people.
+    pub title: String,
+    /// What it asks, in a sentence or two.
+    pub question: String,
+    /// The rows that it answers, such as `P10`.
+    pub rows: Vec<String>,
+    /// Other ways through the same machine, to judge the figures by.
+    #[serde(default)]
+    pub baselines: Vec<Subject>,
+    /// The axes that make a difference to baselines; they have no queues of ours, for one.
+    #[serde(default)]
+    pub baseline_axes: Vec<String>,
+    /// What is connected to what.
+    pub topology: Topology,
+    /// How long, and how often.
+    pub load: Load,
+    /// Parameters that are the same in all cells.
+    #[serde(default)]
+    pub setup: Cell,
+    /// Parameters that vary; the cells are all combinations.
+    pub axis: Vec<Axis>,
+    /// Several parameters under one name, which is a value of an axis.
+    #[serde(default)]
+    pub bundle: BTreeMap<String, Cell>,
+    /// Kernel settings under one name, which is a value of `tcp`: a sysctl and its value, or
+    /// `txqueuelen` or `gso` of the interface.
+    #[serde(default)]
+    pub settings: BTreeMap<String, BTreeMap<String, String>>,
+    /// Figures that were published.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// Cells to compare with each other.
+    #[serde(default)]
+    pub comparison: Vec<Comparison>,
+    /// What to draw.
+    #[serde(default)]
+    pub figure: Vec<Figure>,
+    /// What `--quick` leaves of all this.
+    pub quick: Quick,
+}
+
+/// What is connected to what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Topology {
+    /// Its shape.
+    pub kind: TopologyKind,
+    /// What it stands for, in a sentence.
+    pub about: String,
+}
+
+/// The shape of a topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TopologyKind {
+    /// Guests on the switch, whose uplink is a wire to another host.
+    Wire,
+    /// Guests on the switch that talk to each other, in pairs.
+    Guests,
+    /// A host, a guest that routes, and targets behind it.
+    Router,
+}
+
+/// How long a run takes, and how often it is repeated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Load {
+    /// Seconds that count.
+    pub seconds: f64,
+    /// Seconds before them, which do not.
+    pub warmup_seconds: f64,
+    /// Runs of every cell.
+    pub repeats: u32,
+    /// Runs of a cell whose interval is still too wide.
+    pub max_repeats: u32,
+    /// What is measured first of all; decides whether a cell is repeated.
+    pub metric: String,
+}
+
+/// A parameter that varies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Axis {
+    /// The parameter.
+    pub name: String,
+    /// The letter before its numbers in the short names of cells; words stand for themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short: Option<char>,
+    /// Its values.
+    pub values: Vec<Value>,
+}
+
+/// A figure that somebody published.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Published {
+    /// The row of the requirements.
+    pub row: String,
+    /// Where it is from, for people.
+    pub source: String,
+    /// The cell that it is about. If it names not all axes, see `best_of`.
+    pub cell: Cell,
+    /// The axis over which the best value was published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_of: Option<String>,
+    /// What was measured.
+    pub metric: String,
+    /// The figure itself, in the metric's unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// Instead of it, the least that was published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// And the most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// Why comparisons do not use it, where another source disagrees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_used: Option<String>,
+    /// What to know about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Two cells whose ratio says something.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Comparison {
+    /// The row of the requirements.
+    pub row: String,
+    /// What is compared, as in "8 queues against 1, with 8 streams".
+    pub title: String,
+    /// The numerator.
+    pub of: Cell,
+    /// The denominator.
+    pub to: Cell,
+    /// What was measured.
+    pub metric: String,
+    /// The ratio that was published, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<f64>,
+    /// Where it is from; required with `published`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Why the verdict does not use it, where another source disagrees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_used: Option<String>,
+}
+
+/// What to draw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Figure {
+    /// Its name as a file.
+    pub id: String,
+    /// Its form.
+    pub kind: FigureKind,
+    /// Its title.
+    pub title: String,
+    /// The axis from left to right.
+    pub x: String,
+    /// The axis with a line, or a bar in each group, for each value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<String>,
+    /// What is drawn.
+    pub metric: String,
+    /// The cells that are drawn.
+    #[serde(rename = "where", default, skip_serializing_if = "Cell::is_empty")]
+    pub filter: Cell,
+}
+
+impl Cell {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The form of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FigureKind {
+    /// Means with bars of a standard deviation, joined by lines.
+    Lines,
+    /// The same as bars.
+    Bars,
+    /// Medians, quartiles and every run.
+    Boxes,
+    /// Every run by how its streams were split over queues, with the probabilities of the splits.
+    Placement,
+}
+
+/// What `--quick` changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Quick {
+    /// Seconds that count.
+    pub seconds: f64,
+    /// Seconds before them.
+    pub warmup_seconds: f64,
+    /// Runs of every cell, and no more.
+    pub repeats: u32,
+    /// Values of axes; the others keep theirs.
+    #[serde(default)]
+    pub axis: BTreeMap<String, Vec<Value>>,
+}
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Subject {
+    /// Ours.
+    #[serde(rename = "ringway")]
+    Ringway,
+    /// The kernel alone: a pair of veth devices and a bridge.
+    #[serde(rename = "baseline-veth-bridge")]
+    VethBridge,
+    /// The least that a process in user space can do: it copies between two TAP devices.
+    #[serde(rename = "baseline-tap-relay")]
+    TapRelay,
+}
+
+impl Subject {
+    /// All of them.
+    pub const ALL: [Subject; 3] = [Subject::Ringway, Subject::VethBridge, Subject::TapRelay];
+
+    /// As records spell it.
+    pub fn id(self) -> &'static str {
+        match self {
+            Subject::Ringway => "ringway",
+            Subject::VethBridge => "baseline-veth-bridge",
+            Subject::TapRelay => "baseline-tap-relay",
+        }
+    }
+
+    /// As figures spell it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Subject::Ringway => "ringway",
+            Subject::VethBridge => "veth + bridge",
+            Subject::TapRelay => "bare TAP relay",
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id())
+    }
+}
+
+/// Why there is no study.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// No shipped study has this name.
+    #[error("there is no study `{name}`; there are {}", ids().join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the study {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not TOML, or not a study.
+    #[error("{name} is not a study: {source}")]
+    Malformed {
+        /// The file.
+        name: String,
+        /// Where, and what is wrong there.
+        source: Box<toml::de::Error>,
+    },
+    /// It contradicts itself, or asks for what does not exist.
+    #[error("study `{id}`: {fault}")]
+    Impossible {
+        /// The study.
+        id: String,
+        /// What is wrong, and what it may be instead.
+        fault: String,
+    },
+}
+
+/// The shipped studies: name and text.
+const SHIPPED: &[(&str, &str)] = &[
+    ("transmit", include_str!("../studies/transmit.toml")),
+    ("receive", include_str!("../studies/receive.toml")),
+    ("guest-to-guest", include_str!("../studies/guest-to-guest.toml")),
+    ("latency", include_str!("../studies/latency.toml")),
+    ("aggregate", include_str!("../studies/aggregate.toml")),
+    ("network-node", include_str!("../studies/network-node.toml")),
+    ("offloads", include_str!("../studies/offloads.toml")),
+    ("jumbo", include_str!("../studies/jumbo.toml")),
+    ("tcp-settings", include_str!("../studies/tcp-settings.toml")),
+    ("bridge-or-ovs", include_str!("../studies/bridge-or-ovs.toml")),
+    ("workers", include_str!("../studies/workers.toml")),
+    ("scenarios", include_str!("../studies/scenarios.toml")),
+    ("placement", include_str!("../studies/placement.toml")),
+];
+
+/// How the cell without axes is called.
+const NO_AXES: &str = "any";
+
+/// Names of the shipped studies.
+pub fn ids() -> Vec<&'static str> {
+    SHIPPED.iter().map(|(id, _)| *id).collect()
+}
+
+/// The text of a shipped study, to be shown or edited.
+pub fn shipped_text(id: &str) -> Result<&'static str, StudyError> {
+    let found = SHIPPED.iter().find(|(name, _)| *name == id);
+    found.map(|(_, text)| *text).ok_or_else(|| StudyError::Unknown { name: id.to_owned() })
+}
+
+/// A shipped study.
+pub fn shipped(id: &str) -> Result<Study, StudyError> {
+    Study::parse(id, shipped_text(id)?)
+}
+
+impl Study {
+    /// Reads and checks a study from a file.
+    pub fn read(path: &Path) -> Result<Study, StudyError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| StudyError::Unreadable { path: path.to_owned(), source })?;
+        Study::parse(&path.display().to_string(), &text)
+    }
+
+    /// Reads and checks a study from text; `name` is for messages.
+    pub fn parse(name: &str, text: &str) -> Result<Study, StudyError> {
+        let study: Study = toml::from_str(text).map_err(|source| StudyError::Malformed {
+            name: name.to_owned(),
+            source: Box::new(source),
+        })?;
+        study.check().map_err(|fault| StudyError::Impossible { id: study.id.clone(), fault })?;
+        Ok(study)
+    }
+
+    /// What `--quick` leaves of it.
+    #[must_use]
+    pub fn quick(&self) -> Study {
+        let mut study = self.clone();
+        for axis in &mut study.axis {
+            if let Some(values) = self.quick.axis.get(&axis.name) {
+                axis.values.clone_from(values);
+            }
+        }
+        study.load.seconds = self.quick.seconds;
+        study.load.warmup_seconds = self.quick.warmup_seconds;
+        study.load.repeats = self.quick.repeats;
+        study.load.max_repeats = self.quick.repeats;
+        study.leave_out_impossible();
+        study
+    }
+
+    /// Leaves out what is about cells that are no longer in the matrix.
+    fn leave_out_impossible(&mut self) {
+        let axes = self.axis.clone();
+        let is_possible = |cell: &Cell| {
+            axes.iter()
+                .all(|axis| cell.get(&axis.name).is_none_or(|value| axis.values.contains(value)))
+        };
+        self.published.retain(|published| is_possible(&published.cell));
+        self.comparison.retain(|one| is_possible(&one.of) && is_possible(&one.to));
+        self.figure.retain(|figure| is_possible(&figure.filter));
+    }
+
+    /// The axis of this name.
+    pub fn axis(&self, name: &str) -> Option<&Axis> {
+        self.axis.iter().find(|axis| axis.name == name)
+    }
+
+    /// All cells of a subject, in the order of the axes: the last one varies fastest.
+    pub fn cells(&self, subject: Subject) -> Vec<Cell> {
+        let mut cells = vec![Cell::default()];
+        for axis in self.axis.iter().filter(|axis| self.has_axis(subject, &axis.name)) {
+            let with_each = |cell: &Cell| {
+                axis.values.iter().map(|value| cell.with(&axis.name, value.clone())).collect()
+            };
+            cells = cells.iter().flat_map::<Vec<Cell>, _>(with_each).collect();
+        }
+        cells
+    }
+
+    /// Who is measured: ringway first.
+    pub fn subjects(&self) -> Vec<Subject> {
+        std::iter::once(Subject::Ringway).chain(self.baselines.iter().copied()).collect()
+    }
+
+    /// The cell of a subject that a cell of ringway's is compared with.
+    #[must_use]
+    pub fn projected(&self, cell: &Cell, subject: Subject) -> Cell {
+        cell.retained(|name| self.has_axis(subject, name))
+    }
+
+    fn has_axis(&self, subject: Subject, name: &str) -> bool {
+        subject == Subject::Ringway || self.baseline_axes.iter().any(|axis| axis == name)
+    }
+
+    /// All parameters of a cell: those of the study, of the bundles that the cell names, and its
+    /// own, the later ones in front.
+    #[must_use]
+    pub fn setup(&self, cell: &Cell) -> Cell {
+        let bundles = cell.0.values().filter_map(|value| self.bundle.get(&value.to_string()));
+        bundles.fold(self.setup.clone(), |setup, bundle| setup.overlaid(bundle)).overlaid(cell)
+    }
+
+    /// The short name of a cell, such as `q4.s8`. The cell without axes is `any`.
+    pub fn label(&self, cell: &Cell) -> String {
+        let parts = self.axis.iter().filter_map(|axis| {
+            let value = cell.get(&axis.name)?;
+            Some(axis.short.map_or_else(|| value.to_string(), |letter| format!("{letter}{value}")))
+        });
+        let label = parts.collect::<Vec<_>>().join(".");
+        if label.is_empty() { NO_AXES.to_owned() } else { label }
+    }
+
+    /// The cell of a short name.
+    pub fn cell_of_label(&self, label: &str) -> Option<Cell> {
+        if label == NO_AXES {
+            return Some(Cell::default());
+        }
+        let mut cell = Cell::default();
+        for part in label.split('.') {
+            let (axis, value) = self.axis.iter().find_map(|axis| {
+                let named = |value: &&Value| match axis.short {
+                    Some(letter) => format!("{letter}{value}") == part,
+                    None => value.to_string() == part,
+                };
+                Some((axis, axis.values.iter().find(named)?))
+            })?;
+            cell = cell.with(&axis.name, value.clone());
+        }
+        Some(cell)
+    }
+
+    /// CPUs that a cell would keep busy at once, by a rule of thumb: for each guest a sender and a
+    /// receiver, and for each queue that can have a stream the threads of both of its ends.
+    /// A machine with fewer measures itself, not the queues (rows P12, P20, L6).
+    pub fn cpus_wanted(&self, cell: &Cell) -> u64 {
+        let setup = self.setup(cell);
+        let count = |name| setup.number(name).unwrap_or(1).max(1);
+        let streams = count("streams") * count("targets");
+        let busy_queues = count("queues").min(streams);
+        let vifs = match self.topology.kind {
+            TopologyKind::Wire => 1,
+            TopologyKind::Guests | TopologyKind::Router => 2,
+        };
+        count("guests") * (2 + busy_queues * (1 + vifs))
+    }
+
+    /// As TOML, for the copy that goes with the records.
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).expect("a study has no maps with keys that are not strings")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transmit() -> Study {
+        shipped("transmit").expect("it is shipped")
+    }
+
+    #[test]
+    fn every_shipped_study_is_possible_and_survives_a_copy() {
+        for id in ids() {
+            let study = shipped(id).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(study.id, id);
+            assert!(!study.rows.is_empty() && !study.figure.is_empty(), "{id}");
+            assert_eq!(Study::parse("the copy", &study.to_toml()).expect("it was good"), study);
+            let quick = study.quick();
+            assert_eq!(Study::parse("the copy", &quick.to_toml()).expect("it is possible"), quick);
+            assert!(!quick.figure.is_empty(), "{id}");
+        }
+    }
+
+    #[test]
+    fn quick_ends_within_two_minutes() {
+        for id in ids() {
+            let study = shipped(id).expect("it is shipped").quick();
+            let cells: usize =
+                study.subjects().into_iter().map(|subject| study.cells(subject).len()).sum();
+            let runs = f64::from(u32::try_from(cells).unwrap()) * f64::from(study.load.repeats);
+            // A second and a half for a tool to start and end, and for the topology to change.
+            let seconds = runs * (study.load.seconds + study.load.warmup_seconds + 1.5);
+            assert!(seconds <= 120.0, "{id}: {seconds} s");
+        }
+    }
+
+    #[test]
+    fn the_matrix_is_all_combinations_and_baselines_have_fewer_axes() {
+        let study = transmit();
+        assert_eq!(study.cells(Subject::Ringway).len(), 16);
+        assert_eq!(study.cells(Subject::TapRelay).len(), 4);
+        let cell = Cell::default().with("queues", 4).with("streams", 8);
+        assert_eq!(study.label(&cell), "q4.s8");
+        assert_eq!(study.cell_of_label("q4.s8"), Some(cell.clone()));
+        assert_eq!(study.cell_of_label("s8.q4"), Some(cell.clone()));
+        assert_eq!(study.cell_of_label("q5.s8"), None);
+        assert_eq!(study.label(&study.projected(&cell, Subject::VethBridge)), "s8");
+        assert_eq!(study.setup(&cell).text("tool"), Some("iperf3"));
+        assert_eq!(study.setup(&cell).number("queues"), Some(4));
+    }
+
+    #[test]
+    fn a_bundle_gives_a_cell_its_parameters() {
+        let study = shipped("latency").expect("it is shipped");
+        let cell = study.cell_of_label("guest-synchronous.iperf3").expect("a cell");
+        assert_eq!(study.setup(&cell).text("completion"), Some("synchronous"));
+        assert_eq!(study.setup(&cell).number("queues"), Some(1));
+    }
+
+    #[test]
+    fn more_queues_want_more_cpus_but_only_as_far_as_streams_reach() {
+        let study = transmit();
+        let wanted = |label: &str| study.cpus_wanted(&study.cell_of_label(label).expect(label));
+        assert_eq!(wanted("q1.s1"), 4);
+        assert_eq!(wanted("q8.s1"), 4);
+        assert_eq!(wanted("q8.s8"), 18);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_remedy() {
+        let text = shipped_text("transmit").expect("it is shipped");
+        for (from, to, word) in [
+            ("values = [1, 2, 4, 8]", "values = [1, 99]", "from 1 to 64"),
+            ("values = [1, 2, 4, 8]", "values = []", "no values"),
+            ("values = [1, 2, 4, 8]", "values = [1, 1]", "twice"),
+            ("name = \"queues\"", "name = \"quues\"", "there are queues"),
+            ("short = \"q\"", "", "short"),
+            ("repeats = 10", "repeats = 50", "max-repeats"),
+            ("seconds = 60.0", "seconds = -1.0", "seconds"),
+            ("x = \"streams\"", "x = \"guests\"", "no axis"),
+            ("cell = { queues = 4 }", "cell = { queues = 3 }", "not in the matrix"),
+            ("best-of = \"streams\"", "", "no `streams`"),
+            ("line = \"none\"", "line = \"fast\"", "10G"),
+            ("rows =", "rwos =", "rwos"),
+            ("metric = \"throughput-bps\"", "metric = \"speed\"", "there is no metric"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            let error = Study::parse("a test", &text.replacen(from, to, 1)).expect_err(to);
+            assert!(error.to_string().contains(word), "{to}: {error}");
+        }
+        assert!(shipped("transmitt").expect_err("unknown").to_string().contains("guest-to-guest"));
+    }
+}

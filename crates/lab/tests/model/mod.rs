@@ -1,0 +1,148 @@
+//! A seeded model of what a machine might measure, for tests only. Its figures mean nothing.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ringway_lab::placement::Placement;
+use ringway_lab::plan::{Plan, Task};
+use ringway_lab::record::{Cpu, Host, Journal, QueueUse, Run, Stream, ToolRun};
+use ringway_lab::study::{Study, Subject};
+
+/// What one queue of the model carries, in bit/s.
+pub(crate) const QUEUE_BPS: f64 = 2.4e9;
+
+/// The machine of the model.
+pub(crate) fn host(cpus: u32) -> Host {
+    Host {
+        cpu_model: "A model of a CPU that no one has built".to_owned(),
+        cpus,
+        memory_kib: 8 << 20,
+        kernel: "6.1.0-model".to_owned(),
+        os: "A test".to_owned(),
+        hypervisor: "none".to_owned(),
+        ringway_version: "0.1.0".to_owned(),
+        git_commit: "0000000".to_owned(),
+        tools: BTreeMap::from([("iperf3".to_owned(), "3.17 (not run)".to_owned())]),
+        clock_source: "tsc".to_owned(),
+        mitigations: vec!["none".to_owned()],
+        date: "2024-01-01T00:00:00Z".to_owned(),
+    }
+}
+
+/// Makes all runs that a plan asks for, and keeps them in a directory.
+pub(crate) fn fill(dir: &Path, study: &Study, host: &Host, seed: u64, speed: f64) {
+    let mut journal = Journal::open(dir, study, host).expect("the directory is good");
+    let plan = Plan::new(study, 5.0, seed);
+    while let Some(task) = plan.next(&journal.records.runs) {
+        let run = run(study, &task, seed, journal.records.runs.len(), speed);
+        journal.append(run).expect("it has room");
+    }
+}
+
+/// One run of the model.
+pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f64) -> Run {
+    let setup = study.setup(&task.cell);
+    let count = |name: &str| setup.number(name).unwrap_or(1);
+    let whole = |number: u64| u16::try_from(number).expect("small");
+    let mut random = fastrand::Rng::with_seed(seed ^ u64::try_from(index).expect("small"));
+    let streams = usize::from(whole(count("streams") * count("targets") * count("guests")));
+    let queues = if task.subject == Subject::Ringway { whole(count("queues")) } else { 1 };
+    let placement = setup.text("placement").and_then(Placement::from_name);
+    let placement = placement.unwrap_or(Placement::Random);
+    let placed = placement.queues(streams, queues, task.repeat, seed);
+    let capacity = match task.subject {
+        Subject::Ringway => QUEUE_BPS * slowed(&setup),
+        Subject::VethBridge => 11e9,
+        Subject::TapRelay => 4.1e9,
+    };
+    // Each queue shares what it carries among its streams, and no stream is faster than 1.9 Gbit/s.
+    let on = |queue| placed.iter().filter(|other| **other == queue).count();
+    let mut noise = || (1.0 + 0.05 * (random.f64() + random.f64() - 1.0)) * speed;
+    let streams: Vec<Stream> = (0_u32..)
+        .zip(&placed)
+        .map(|(index, queue)| Stream {
+            index,
+            guest: 0,
+            source_port: 30_000 + u16::try_from(index).expect("small"),
+            queue: (task.subject == Subject::Ringway).then_some(queue.0),
+            bps: (capacity / f64::from(u32::try_from(on(*queue)).expect("small"))).min(1.9e9)
+                * noise(),
+        })
+        .collect();
+    let sum: f64 = streams.iter().map(|stream| stream.bps).sum();
+    let rates: Vec<f64> = streams.iter().map(|stream| stream.bps).collect();
+    let rtt = 42.0 / slowed(&setup) * noise();
+    let values = match setup.text("tool").unwrap_or("iperf3") {
+        "sockperf" => {
+            vec![("rtt-median-us", rtt), ("rtt-p99-us", 2.4 * rtt), ("rtt-max-us", 30.0 * rtt)]
+        }
+        "ddsperf-ping" => vec![("rtt-median-us", 2.0 * rtt), ("rtt-max-us", 40.0 * rtt)],
+        _ => vec![
+            ("throughput-bps", sum),
+            ("fairness", ringway_lab::stats::jain(&rates).expect("something flows")),
+            ("guest-min-bps", rates.iter().copied().fold(f64::MAX, f64::min)),
+            ("cpu-seconds-per-gbit", 0.31 * noise()),
+        ],
+    };
+    let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Run {
+        study: study.id.clone(),
+        cell: task.cell.clone(),
+        repeat: task.repeat,
+        seed,
+        started: format!(
+            "2024-01-01T{:02}:{:02}:{:02}Z",
+            index / 3600,
+            index / 60 % 60,
+            index % 60
+        ),
+        seconds: study.load.seconds,
+        warmup_seconds: study.load.warmup_seconds,
+        subject: task.subject,
+        tools: vec![ToolRun {
+            name: "iperf3".to_owned(),
+            version: "3.17 (not run)".to_owned(),
+            command: "iperf3 --client 10.0.0.2 --window 256k --length 256k --parallel 1".to_owned(),
+            exit_status: 0,
+        }],
+        values,
+        queues: (0..queues)
+            .map(|index| QueueUse {
+                vif: "vif1.0".to_owned(),
+                index,
+                tx_packets: 1000,
+                tx_bytes: 1_500_000,
+                rx_packets: 10,
+                rx_bytes: 660,
+            })
+            .collect(),
+        streams,
+        cpu: Cpu {
+            guest_system: Some(0.6 * study.load.seconds * noise()),
+            netback: Some(0.8 * study.load.seconds * noise()),
+            steal: Some(0.0),
+            ..Cpu::default()
+        },
+        notes: Vec::new(),
+    }
+}
+
+/// What a setting leaves of the model's capacity.
+fn slowed(setup: &ringway_lab::value::Cell) -> f64 {
+    let factors = [
+        match setup.text("completion") {
+            Some("synchronous") => 0.12,
+            Some("staged") => 0.9,
+            _ => 1.0,
+        },
+        match setup.text("offloads") {
+            None | Some("all") => 1.0,
+            Some("none") => 0.2,
+            Some(_) => 0.7,
+        },
+        if setup.text("line") == Some("1G") { 0.39 } else { 1.0 },
+    ];
+    factors.iter().product()
+}

@@ -1,0 +1,331 @@
+//! The files of a report, from records of a model: complete, consistent, and good in a browser.
+
+mod model;
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringway_lab::analysis::Analysis;
+use ringway_lab::record::Records;
+use ringway_lab::study::{Study, ids, shipped};
+use ringway_lab::{assert, compare, report};
+use serde_json::Value;
+
+/// A browser that has not come up by then does not.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Fewer repeats than are shipped, and no more than are needed.
+fn short(id: &str, repeats: u32) -> Study {
+    let mut study = shipped(id).expect("it is shipped");
+    study.load.repeats = repeats;
+    study.load.max_repeats = repeats;
+    study
+}
+
+/// Records of the model with all files of their report. They stay if `RINGWAY_LAB_KEEP` names a
+/// directory for them.
+fn reported(study: &Study, cpus: u32) -> (tempfile::TempDir, PathBuf, Records) {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let dir = match std::env::var_os("RINGWAY_LAB_KEEP") {
+        Some(keep) => Path::new(&keep).join(&study.id),
+        None => temporary.path().to_owned(),
+    };
+    model::fill(&dir, study, &model::host(cpus), 1, 1.0);
+    let records = Records::read(&dir).expect("good records");
+    report::write(&dir, &records).expect("it has room");
+    (temporary, dir, records)
+}
+
+#[test]
+fn every_study_has_a_complete_report() {
+    for id in ids() {
+        let study = short(id, 3);
+        let (_temporary, dir, records) = reported(&study, 2);
+        let page = fs::read_to_string(dir.join("report.html")).expect(id);
+        for figure in &study.figure {
+            let svg = fs::read_to_string(dir.join(format!("figures/{}.svg", figure.id)));
+            let svg = svg.unwrap_or_else(|error| panic!("{id}, {}: {error}", figure.id));
+            assert!(svg.contains("too few CPUs") && svg.contains("aria-label"), "{id}");
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{id}: {}", figure.id);
+            assert!(page.contains(&format!("id=\"figure-{}\"", figure.id)), "{id}");
+        }
+        // Nothing is fetched: what a browser would ask for is the empty icon only.
+        assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
+        assert_eq!(page.matches("href=").count(), 1);
+        for row in &study.rows {
+            assert!(page.contains(&format!("<li>{row}</li>")), "{id}: {row}");
+        }
+        let csv = fs::read_to_string(dir.join("runs.csv")).expect(id);
+        assert_eq!(csv.lines().count(), records.runs.len() + 1);
+        let summary: Value =
+            serde_json::from_slice(&fs::read(dir.join("summary.json")).expect(id)).expect(id);
+        assert_eq!(summary["runs"], records.runs.len());
+        assert!(!summary["verdict"].as_str().expect("a paragraph").is_empty());
+    }
+}
+
+#[test]
+fn the_same_records_give_the_same_files() {
+    let study = short("transmit", 3);
+    let (_temporary, dir, records) = reported(&study, 2);
+    let read = |name: &str| fs::read(dir.join(name)).expect(name);
+    let names = ["report.html", "runs.csv", "summary.json", "metrics.prom"];
+    let before = names.map(read);
+    report::write(&dir, &records).expect("it has room");
+    assert_eq!(names.map(read), before);
+}
+
+#[test]
+fn the_verdict_says_what_the_machine_cannot_show() {
+    let (_temporary, _, records) = reported(&short("transmit", 12), 2);
+    let few = Analysis::of(&records).verdict;
+    assert!(few.contains("This machine has 2 CPUs, fewer than every cell"), "{few}");
+    let (_temporary, _, records) = reported(&short("transmit", 12), 64);
+    let many = Analysis::of(&records).verdict;
+    assert!(!many.contains("fewer than"), "{many}");
+    assert!(many.contains("8 queues against 1, with a single stream: no difference"), "{many}");
+    assert!(many.contains("4 queues against 1, with 8 streams: throughput is 3."), "{many}");
+    assert!(many.contains("times what veth + bridge does there"), "{many}");
+}
+
+#[test]
+fn a_single_run_concludes_nothing_and_no_run_says_so() {
+    let (_temporary, _, mut records) = reported(&short("transmit", 1), 64);
+    let single = Analysis::of(&records).verdict;
+    assert!(single.contains("from too few runs to conclude anything"), "{single}");
+    assert!(single.contains("24 of fewer than 5 runs"), "{single}");
+    records.runs.clear();
+    assert!(Analysis::of(&records).verdict.starts_with("Nothing of ringway was measured"));
+    assert_eq!(Analysis::of(&records).missing.len(), 24);
+}
+
+#[test]
+fn a_study_goes_on_where_it_stopped() {
+    let whole = tempfile::tempdir().expect("a directory");
+    let study = short("placement", 4);
+    model::fill(whole.path(), &study, &model::host(2), 1, 1.0);
+    let text = fs::read_to_string(whole.path().join("runs.jsonl")).expect("records");
+    for keep in [0, 1, text.len() / 3, text.len() - 5] {
+        let dir = tempfile::tempdir().expect("a directory");
+        for file in ["study.toml", "host.json"] {
+            fs::copy(whole.path().join(file), dir.path().join(file)).expect(file);
+        }
+        fs::write(dir.path().join("runs.jsonl"), &text[..keep]).expect("it has room");
+        model::fill(dir.path(), &study, &model::host(2), 1, 1.0);
+        let again = fs::read_to_string(dir.path().join("runs.jsonl")).expect("records");
+        assert!(again == text, "cut at {keep}");
+    }
+}
+
+#[test]
+fn repeats_stop_when_the_mean_is_known_well_enough() {
+    let mut study = short("placement", 10);
+    study.load.max_repeats = 60;
+    let (_temporary, _, records) = reported(&study, 2);
+    let count = |name: &str| {
+        let is_it = |run: &&ringway_lab::record::Run| run.cell.text("placement") == Some(name);
+        records.runs.iter().filter(is_it).count()
+    };
+    // Streams that are spread evenly have the noise of the model only, 2 %; others the splits too.
+    assert_eq!(count("ideal"), 10);
+    assert!(count("random") > 15 && count("random") <= 60, "{}", count("random"));
+    for cell in Analysis::of(&records).cells {
+        let summary = cell.values["throughput-bps"];
+        assert!(summary.precision().expect("many runs") <= 0.05, "{}", cell.label);
+    }
+}
+
+#[test]
+fn cells_are_interleaved_in_an_order_of_the_seed() {
+    let (_temporary, _, records) = reported(&short("transmit", 3), 2);
+    let cells: Vec<_> = records.runs.iter().map(|run| (run.subject, &run.cell)).collect();
+    let rounds: Vec<_> = cells.chunks(24).collect();
+    assert_eq!(rounds.len(), 3);
+    for round in &rounds {
+        let mut once = round.to_vec();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), 24, "every cell once before any twice");
+    }
+    assert!(rounds[0] != rounds[1] && rounds[1] != rounds[2]);
+}
+
+#[test]
+fn compare_finds_what_changed_and_nothing_else() {
+    let study = short("transmit", 10);
+    let filled = |seed, speed| {
+        let dir = tempfile::tempdir().expect("a directory");
+        model::fill(dir.path(), &study, &model::host(64), seed, speed);
+        Records::read(dir.path()).expect("good records")
+    };
+    let before = filled(1, 1.0);
+    let same = compare::compare(&before, &filled(2, 1.0)).expect("one study");
+    let wrong = same.cells.iter().filter(|cell| cell.verdict != compare::Verdict::NotTold);
+    assert_eq!(wrong.count(), 0, "{same:?}");
+    assert!(same.differences.is_empty());
+    let slower = compare::compare(&before, &filled(3, 0.8)).expect("one study");
+    let single = slower.cells.iter().find(|cell| cell.cell == "q1.s1").expect("it is there");
+    assert_eq!(single.verdict, compare::Verdict::Worse);
+    let ratio = single.ratio.expect("both are there").interval.expect("many runs");
+    assert!(ratio.has(0.8), "{ratio:?}");
+    let other = shipped("receive").expect("it is shipped");
+    let other = Records { study: other, ..before.clone() };
+    assert!(compare::compare(&before, &other).is_err());
+}
+
+#[test]
+fn rules_are_checked_against_the_means() {
+    let (_temporary, _, records) = reported(&short("transmit", 10), 64);
+    let check = |rule: &str| rule.parse::<assert::Rule>().expect(rule).check(&records);
+    for (rule, holds) in [
+        ("transmit.q1.s1 >= 1.8G", true),
+        ("q1.s1 >= 2.5G", false),
+        ("transmit.q4.s8 >= 0.9*baseline", false),
+        ("q8.s8 >= 0.9*baseline-tap-relay", true),
+        ("q4.s8 > 1.5*q1.s8", true),
+        ("transmit.q4.s8[fairness] <= 1", true),
+    ] {
+        let outcome = check(rule).expect(rule);
+        assert_eq!(outcome.holds, holds, "{outcome}");
+        assert!(outcome.is_certain, "{outcome}");
+    }
+    // The same cell on both sides: it holds, and nothing is sure about it.
+    assert!(!check("q1.s1 >= q1.s1").expect("it can be checked").is_certain);
+    for (rule, word) in [
+        ("q3.s1 >= 1", "no cell"),
+        ("receive.q1.s1 >= 1", "no cell"),
+        ("q1.s1[rtt-p99-us] <= 5", "there is no rtt-p99-us"),
+        ("q1.s1[speed] <= 5", "no metric"),
+    ] {
+        let error = check(rule).expect_err(rule).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn the_export_is_what_prometheus_reads() {
+    let (_temporary, dir, _) = reported(&short("transmit", 3), 2);
+    let text = fs::read_to_string(dir.join("metrics.prom")).expect("it is there");
+    let line = text.lines().find(|line| {
+        line.starts_with("ringway_lab_mean{")
+            && line.contains("cell=\"q4.s8\"")
+            && line.contains("metric=\"throughput-bps\"")
+    });
+    let line = line.expect("a sample of the cell");
+    assert!(line.contains("queues=\"4\",streams=\"8\"}"), "{line}");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (_, value) = line.rsplit_once("} ").expect(line);
+        assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+    }
+}
+
+#[test]
+fn what_records_say_is_escaped() {
+    let mut study = short("transmit", 1);
+    study.title = "<script>alert(1)</script> & \"more\"".to_owned();
+    let (_temporary, dir, _) = reported(&study, 2);
+    let page = fs::read_to_string(dir.join("report.html")).expect("it is there");
+    assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn a_browser_shows_the_page_without_complaint() {
+    let Some(browser) = browser() else {
+        // Past the capture of the test harness, so that it is seen.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no browser for the page: install chromium");
+        return;
+    };
+    for id in ["transmit", "latency", "placement"] {
+        let (_temporary, dir, _) = reported(&short(id, 10), 2);
+        let page = fs::read_to_string(dir.join("report.html")).expect(id);
+        for width in [1200, 390] {
+            let found = probe(browser, &page, width);
+            assert_eq!(found, Ok("missing 0, hidden 0, overflow 0".to_owned()), "{id} at {width}");
+        }
+    }
+}
+
+#[test]
+fn a_browser_complains_about_a_page_that_is_broken() {
+    let Some(browser) = browser() else { return };
+    let seen = |page: &str| probe(browser, page, 390);
+    assert!(seen("<img src='file:///missing.png'>").is_ok_and(|found| found.contains("missing 1")));
+    assert!(
+        seen("<div style='width: 900px'>.</div>").is_ok_and(|found| found.contains("overflow 1"))
+    );
+    assert!(seen("<figure></figure>").is_ok_and(|found| found.contains("hidden 1")));
+    assert!(seen("<script>nothing.here()</script>").is_err());
+}
+
+/// What a browser finds wrong with a page in a window of a width, or its complaints.
+fn probe(browser: &str, page: &str, width: u32) -> Result<String, String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("probe.html");
+    let page = page.replace('&', "&amp;").replace('"', "&quot;");
+    let probe = PROBE.replace("WIDTH", &width.to_string()).replace("PAGE", &page);
+    fs::write(&file, probe).expect("it has room");
+    let (dom, log) = browse(browser, &file);
+    let complaints: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
+    if !complaints.is_empty() {
+        return Err(complaints.join("\n"));
+    }
+    let found = dom.split("<pre id=\"found\">").nth(1).and_then(|rest| rest.split("</pre>").next());
+    found.map(str::to_owned).ok_or_else(|| format!("no page: {log}"))
+}
+
+/// A page in a frame, because windows of browsers are not as narrow as those of phones. Counts
+/// images and figures that are not shown, and whether the page is wider than the frame.
+const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
+<iframe style="width: WIDTHpx; height: 4000px; border: 0" srcdoc="PAGE"></iframe><script>
+  addEventListener("load", () => {
+    const page = document.querySelector("iframe").contentDocument;
+    const missing = [...page.images].filter(image => image.naturalWidth === 0).length;
+    const is_seen = svg => svg.getBoundingClientRect().height > 100;
+    const figures = [...page.querySelectorAll("figure")];
+    const hidden = figures.filter(one => ![...one.querySelectorAll("svg")].some(is_seen)).length;
+    const overflow = page.documentElement.scrollWidth > WIDTH ? 1 : 0;
+    document.getElementById("found").textContent =
+      `missing ${missing}, hidden ${hidden}, overflow ${overflow}`;
+  });
+</script>"#;
+
+fn browser() -> Option<&'static str> {
+    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        let version = Command::new(name).arg("--version").stdout(Stdio::null()).status();
+        !matches!(version, Err(error) if error.kind() == ErrorKind::NotFound)
+    })
+}
+
+/// The page as the browser has it after loading, and what it logged.
+fn browse(browser: &str, page: &Path) -> (String, String) {
+    let profile = tempfile::tempdir().expect("a directory");
+    let mut child = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg("--window-size=1300,900")
+        .arg(format!("file://{}", page.display()))
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(profile.path().join("dom")).expect("it has room"))
+        .stderr(fs::File::create(profile.path().join("log")).expect("it has room"))
+        .spawn()
+        .expect("it was there a moment ago");
+    let start = Instant::now();
+    while child.try_wait().expect("it is ours").is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().expect("it is ours");
+            child.wait().expect("it is ours");
+            panic!("the browser does not end");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let read = |name| {
+        let bytes = fs::read(profile.path().join(name)).expect("the file is open for it");
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    (read("dom"), read("log"))
+}
