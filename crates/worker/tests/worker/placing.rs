@@ -62,18 +62,20 @@ fn balanced_spreads_queues_and_parts_the_busy_ones() {
         assert!(workers.place(PortId(id), 0, 0));
     }
     workers.rebalance();
-    let mut received = 0;
-    let mut moves = Vec::new();
-    for step in 0..6 {
+    let mut step = 0;
+    let mut work_and_rebalance = |workers: &mut Workers<TestPort>| {
         for (flow, source) in (0..).zip(&sources) {
             source.send_flow(1, 2, flow, step * 5000, 5000);
         }
-        received += 20_000;
-        sink.wait_until("this step's frames", |far| far.received == received);
-        moves.push(workers.rebalance());
-    }
-    assert!(moves[0].is_some_and(|moved| moved.worker == 1), "nothing moved: {moves:?}");
-    assert_eq!(moves[3..], [None; 3], "it does not come to rest");
+        step += 1;
+        sink.wait_until("this step's frames", |far| far.received == u64::from(step) * 20_000);
+        workers.rebalance()
+    };
+    // In which steps a worker has no time to spare is also for the other tests to say, which have the
+    // same CPUs. Two moves even the load out, and from then on there is none to be made.
+    let moves: Vec<_> = (0..30).filter_map(|_| work_and_rebalance(&mut workers)).collect();
+    assert!(moves.first().is_some_and(|moved| moved.worker == 1), "nothing moved");
+    assert!(moves.len() <= 3, "it does not come to rest: {moves:?}");
     assert!(on(&workers, 0) > 0 && on(&workers, 1) > 0);
     assert_eq!(sink.far().reordered, 0);
 }
