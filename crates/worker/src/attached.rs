@@ -211,6 +211,11 @@ impl<P: Port> Attached<P> {
         }
     }
 
+    /// Whether everything it has was taken in and its descriptor tells, unasked, of what comes.
+    pub(crate) fn tells_of_all(&self) -> bool {
+        self.port.probe() == Probe::SystemCall && self.kept.is_empty()
+    }
+
     /// Whether its backlog has to be looked at again without an event: until it counts as stalled,
     /// and always for a port that has no event for room.
     pub(crate) fn has_clock(&self) -> bool {

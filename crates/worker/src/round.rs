@@ -23,7 +23,7 @@ use crate::inbox::Inbox;
 use crate::pool::{Command, PortEvent, Reporter};
 
 /// Busy rounds between looks at the descriptors of queues that sleep.
-const ROUNDS_PER_LOOK: u32 = 16;
+const ROUNDS_PER_LOOK: u32 = 8;
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
 /// Descriptors handled per look.
@@ -191,6 +191,10 @@ impl<P: Port> Worker<P> {
                     position += 1;
                 }
                 Taken::Nothing => position += 1,
+                Taken::Last => {
+                    worked = true;
+                    self.active.swap_remove(position);
+                }
                 Taken::Gone => {
                     self.active.swap_remove(position);
                 }
@@ -233,25 +237,23 @@ impl<P: Port> Worker<P> {
             self.port_down(slot, down);
             return Taken::Gone;
         }
-        if count > 0 {
-            return Taken::Frames;
-        }
+        let is_short = self.is_short;
         match self.slots[slot].attached() {
-            Some(attached) if attached.port.probe() == Probe::SystemCall && !self.is_short => {
-                match attached.port.arm() {
-                    // Its descriptor is edge-triggered and was just found empty: it will wake us.
-                    Ok(Pending::Nothing) => {
-                        attached.is_active = false;
-                        Taken::Gone
-                    }
-                    // Nothing of what came was good, and there is more.
-                    Ok(Pending::Work) => Taken::Frames,
-                    Err(down) => {
-                        self.port_down(slot, down);
-                        Taken::Gone
-                    }
+            Some(attached) if attached.tells_of_all() && !is_short => match attached.port.arm() {
+                // To ask it once more is a system call; its descriptor, which is edge-triggered and
+                // was just found empty, wakes us without.
+                Ok(Pending::Nothing) => {
+                    attached.is_active = false;
+                    if count > 0 { Taken::Last } else { Taken::Gone }
                 }
-            }
+                // There is more, whether or not what came was good.
+                Ok(Pending::Work) => Taken::Frames,
+                Err(down) => {
+                    self.port_down(slot, down);
+                    Taken::Gone
+                }
+            },
+            _ if count > 0 => Taken::Frames,
             _ => Taken::Nothing,
         }
     }
@@ -581,9 +583,15 @@ impl<P: Port> Worker<P> {
     }
 }
 
+/// What came of a look at a queue.
 enum Taken {
+    /// Frames, or the prospect of some.
     Frames,
+    /// None, but the queue is to be polled.
     Nothing,
+    /// Frames, and its descriptor will tell of the next.
+    Last,
+    /// None, and the queue is not to be polled.
     Gone,
 }
 

@@ -67,6 +67,8 @@ pub(crate) struct Far {
     pub(crate) fails: bool,
     /// Calls of the port by its worker.
     pub(crate) looks: u64,
+    /// The last look for frames left some.
+    may_have_more: bool,
     is_ingress_armed: bool,
     is_egress_armed: bool,
     is_egress_wanted: bool,
@@ -109,6 +111,7 @@ pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
         missing: vec![0; FLOWS_MAX],
         fails: false,
         looks: 0,
+        may_have_more: false,
         is_ingress_armed: false,
         is_egress_armed: false,
         is_egress_wanted: false,
@@ -241,6 +244,7 @@ impl Port for TestPort {
             write_frame(frame.bytes_mut(), scripted);
             into.push(frame);
         }
+        far.may_have_more = !far.script.is_empty();
         if far.script.is_empty() {
             self.shared.changed.notify_all();
         }
@@ -273,8 +277,8 @@ impl Port for TestPort {
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let mut far = self.shared.look()?;
         if self.shared.probe == Probe::SystemCall {
-            // As a TAP device: its descriptor tells of every frame, and is not asked.
-            return Ok(Pending::Nothing);
+            // As a TAP device: its descriptor tells of every frame that comes to an empty one.
+            return Ok(if far.may_have_more { Pending::Work } else { Pending::Nothing });
         }
         far.is_ingress_armed = true;
         far.is_egress_armed = far.is_egress_wanted;

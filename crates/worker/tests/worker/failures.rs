@@ -151,6 +151,25 @@ fn a_port_with_a_descriptor_that_tells_all_is_served_too() {
 }
 
 #[test]
+fn a_port_with_a_descriptor_that_tells_all_is_not_asked_in_vain() {
+    let mut workers = Workers::start(config(1, Policy::Balanced)).expect("threads can be made");
+    let (left, near) = port_with(Probe::SystemCall);
+    let (right, far) = port();
+    workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
+    workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
+    near.wait_until("the look after it was attached", |near| near.looks > 0);
+    assert!(workers.all_answer(FAILURE));
+    let before = near.far().looks;
+    for frame in 0..10 {
+        near.send_flow(1, 2, 0, frame, 1);
+        far.wait_until("a frame", |far| far.received == u64::from(frame + 1));
+    }
+    assert!(workers.all_answer(FAILURE));
+    // Each frame is taken in by one call, which finds that there is no other, as a second says.
+    assert_eq!(near.far().looks - before, 20);
+}
+
+#[test]
 fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
     // Less than a few queues that stand still could keep: a leak would end all traffic.
     let little = WorkersConfig { frame_memory: 128 << 10, ..config(2, Policy::Static) };
