@@ -146,15 +146,17 @@ guest_start() {
 # Makes a guest: NAME [KEY=VALUE]... with these keys
 #   type=pv|pvh   host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
-#   vif=no (none at all)   bridge=NAME (default br0; none: on ringway's own switch)   memory=MIB
+#   vif=no (none at all)   bridge=NAME (default br0; empty for none)   memory=MIB
+#   script=FILE, ip=ADDRESS, rate=RATE (of the vif, as xl-network-configuration(5) has them)
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
     local name=$1 word
     local type=pv host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
-        role=guest netfront=yes programs=no vif=yes
+        role=guest netfront=yes programs=no vif=yes line=''
     shift
     for word in "$@"; do
         case ${word%%=*} in
+        script | ip | rate) line+=,$word ;;
         type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif)
             printf -v "${word%%=*}" %s "${word#*=}"
             ;;
@@ -162,10 +164,8 @@ guest_create() {
         esac
     done
     say "guest $name: $*"
-    local line
-    line=mac=$(guest_mac "$host")
-    [ "$bridge" = none ] || line+=,bridge=$bridge
-    [ "$bridge" != none ] || line+=,script=/payload/vif-ringway
+    line=mac=$(guest_mac "$host")$line
+    [ -z "$bridge" ] || line+=,bridge=$bridge
     [ -z "$backend" ] || line+=,backend=$backend
     [ -z "$mtu" ] || line+=,mtu=$mtu
     cat > "$state/$name.cfg" <<END
@@ -253,7 +253,7 @@ guest() {
     shift
     number=$EPOCHREALTIME
     xenstore-write "$path/command" "$number $(base64 -w 0 <<< "$*")"
-    local end=$((SECONDS + ${GUEST_LIMIT:-60}))
+    local end=$((SECONDS + ${GUEST_LIMIT:-120}))
     while reply=$(xenstore-read "$path/answer" 2> /dev/null); [ "${reply%% *}" != "$number" ]; do
         [ $SECONDS -lt $end ] || return 124
         sleep 0.1
@@ -363,6 +363,15 @@ check_payload() {
     received=$(at "$to" "sha256sum < /tmp/received && rm /tmp/received")
     expect "checksum of $bytes bytes from $from to $to" "$sent" "$received"
     say "$bytes bytes from $from to $to arrived as they were"
+}
+
+# Fails unless dom0 and a guest at 10.77.0.2 exchange TCP both ways, and bytes as they were: NAME
+check_conversation() {
+    iperf_serve "$1"
+    measure dom0_to_guest_bits_per_s "$(iperf 10.77.0.2 -t 4)"
+    measure guest_to_dom0_bits_per_s "$(iperf 10.77.0.2 -t 4 -R)"
+    check_payload dom0 "$1" 10.77.0.2 8
+    check_payload "$1" dom0 10.77.0.1 8
 }
 
 # Runs a command in dom0 or in a guest: PLACE COMMAND [begin]

@@ -132,7 +132,7 @@ const ALWAYS_HERE: &[c_long] = &[
 const ALWAYS_HERE: &[c_long] = &[];
 
 /// The requests of ioctl(2), whatever the descriptor: the kernel's devices do not share numbers.
-const IOCTLS: [u64; 18] = [
+const IOCTLS: [u64; 20] = [
     libc::FIONBIO,
     // TAP devices.
     libc::TUNSETIFF,
@@ -156,9 +156,13 @@ const IOCTLS: [u64; 18] = [
     xen_ioctl(b'G', 3, 4),
     xen_ioctl(b'G', 7, 16),
     xen_ioctl(b'G', 8, 16),
+    // /dev/xen/gntalloc: ALLOC_GREF, DEALLOC_GREF.
+    xen_ioctl(b'G', 5, 24),
+    xen_ioctl(b'G', 6, 16),
 ];
 
-/// `_IOC(_IOC_NONE, kind, number, size)`, as in the kernel's `xen/evtchn.h` and `xen/gntdev.h`.
+/// `_IOC(_IOC_NONE, kind, number, size)`, as in the kernel's `xen/evtchn.h`, `xen/gntdev.h` and
+/// `xen/gntalloc.h`.
 const fn xen_ioctl(kind: u8, number: u8, size: u16) -> u64 {
     u64::from_be_bytes([0, 0, 0, 0, size.to_be_bytes()[0], size.to_be_bytes()[1], kind, number])
 }
@@ -396,8 +400,9 @@ mod tests {
     #[test]
     fn only_known_ioctls_pass() {
         let program = program().expect("it compiles");
-        // TUNSETIFF, IOCTL_EVTCHN_NOTIFY and IOCTL_GNTDEV_GRANT_COPY, as a C compiler has them.
-        for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708] {
+        // TUNSETIFF, IOCTL_EVTCHN_NOTIFY, IOCTL_GNTDEV_GRANT_COPY and IOCTL_GNTALLOC_ALLOC_GREF, as
+        // a C compiler has them.
+        for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708, 0x0018_4705] {
             assert_eq!(answer(&program, libc::SYS_ioctl, &[(1, request)]), ALLOW, "{request:#x}");
         }
         // TIOCSTI, TUNATTACHFILTER, IOCTL_EVTCHN_BIND_VIRQ, IOCTL_EVTCHN_RESET, and DMA buffers.

@@ -1,9 +1,10 @@
 //! What a process that serves vifs gives up once it has started.
 //!
-//! A guest that finds a hole in the backend has what the backend has. So the backend keeps what
-//! serving takes, and nothing else: one capability ([`capabilities`]), the system calls and ioctls
-//! on a list ([`calls`]), and, where the kernel has Landlock, a directory and a few devices
-//! ([`files`]). It cannot get anything back, nor can threads that it starts later.
+//! A guest that finds a hole in the backend has what the backend has, and a frontend trusts its
+//! backend no more. So both keep what serving takes, and nothing else: one capability
+//! ([`capabilities`]), the system calls and ioctls on a list ([`calls`]), and, where the kernel has
+//! Landlock, a directory and a few devices ([`files`]). A process cannot get anything back, nor can
+//! threads that it starts later.
 //!
 //! A call that is not on the list ends the process with `SIGSYS`; `docs/adr` says why.
 //!
@@ -35,6 +36,9 @@ pub struct Confinement<'a> {
 /// What a backend opens as guests come: TAP devices, and on Xen the devices of event channels and
 /// grants. XenStore is not among them, because it is open by then.
 pub const BACKEND_DEVICES: &[&str] = &["/dev/net/tun", "/dev/xen/evtchn", "/dev/xen/gntdev"];
+
+/// What a frontend opens as its vifs come and go.
+pub const FRONTEND_DEVICES: &[&str] = &["/dev/net/tun", "/dev/xen/evtchn", "/dev/xen/gntalloc"];
 
 /// Why a process is not confined. It may be in part, so it should end.
 #[derive(Debug, thiserror::Error)]

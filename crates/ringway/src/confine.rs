@@ -4,15 +4,15 @@ use std::env;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringway_confine::{BACKEND_DEVICES, Confinement, FileRules};
+use ringway_confine::{Confinement, FileRules};
 
 /// For a debugger, or for the time until a call that serving turned out to need is on the list:
 /// `off` leaves the process as it is.
 const SWITCH: &str = "RINGWAY_CONFINE";
 
-/// Confines a backend to serving: to its run directory, the devices, one capability and the calls
+/// Confines a process to serving: to its run directory, the devices, one capability and the calls
 /// on the list. To be called once its connections are open, and before it starts a thread.
-pub(crate) fn confine(dir: &Path) -> Result<()> {
+pub(crate) fn confine(dir: &Path, devices: &[&str]) -> Result<()> {
     match env::var(SWITCH).as_deref() {
         Ok("off") => {
             tracing::warn!("{SWITCH}=off: this process keeps all its rights");
@@ -21,10 +21,10 @@ pub(crate) fn confine(dir: &Path) -> Result<()> {
         Ok("on" | "") | Err(env::VarError::NotPresent) => {}
         other => bail!("{SWITCH} is {other:?}, expected \"on\" or \"off\""),
     }
-    let confinement = Confinement { dir, devices: BACKEND_DEVICES };
+    let confinement = Confinement { dir, devices };
     let rules = confinement
         .apply()
-        .with_context(|| format!("confine the backend ({SWITCH}=off goes on without)"))?;
+        .with_context(|| format!("confine this process ({SWITCH}=off goes on without)"))?;
     match rules {
         FileRules::Full | FileRules::Partial => tracing::debug!(?rules, "confined"),
         FileRules::Missing => tracing::info!("no Landlock: which files are opened is unrestricted"),

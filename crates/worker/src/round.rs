@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe};
+use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown};
 use ringway_switch::{Ticks, Verdict};
 use rustix::event::epoll;
 
@@ -185,17 +185,11 @@ impl<P: Port> Worker<P> {
         let mut worked = self.open_parcels();
         let mut position = 0;
         while let Some(&slot) = self.active.get(position) {
-            match self.take_in(slot, directory) {
-                Taken::Frames => {
-                    worked = true;
-                    position += 1;
-                }
-                Taken::Nothing => position += 1,
-                Taken::Last => {
-                    worked = true;
-                    self.active.swap_remove(position);
-                }
-                Taken::Gone => {
+            let taken = self.take_in(slot, directory);
+            worked |= matches!(taken, Taken::Frames | Taken::Last);
+            match taken {
+                Taken::Frames | Taken::Nothing => position += 1,
+                Taken::Last | Taken::Gone => {
                     self.active.swap_remove(position);
                 }
             }

@@ -24,8 +24,8 @@ guest_destroy a
 guest_destroy b
 [ "$BACKEND" = ringway ] || exit 0
 
-guest_create a queues=2 bridge=none
-guest_create b queues=2 host=3 bridge=none
+guest_create a queues=2 bridge= script=/payload/vif-ringway
+guest_create b queues=2 host=3 bridge= script=/payload/vif-ringway
 guest_wait a
 guest_wait b
 converse switch

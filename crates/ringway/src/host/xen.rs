@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use ringway_confine::BACKEND_DEVICES;
 use ringway_control::RunDir;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
 
@@ -47,7 +48,7 @@ pub(crate) fn serve(mut host: Host, dir: &Path, show: Show, stop: &Stop) -> Resu
     let _claim = claim(dir, &host)?;
     let config = backend::config(&host, RunDir::new(dir))?;
     // Everything that needs more rights is open, and no thread has been started.
-    confine(dir)?;
+    confine(dir, BACKEND_DEVICES)?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     ringway_backend::run(hypervisor, store, config, stop)?;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringway_backend::{BackendConfig, Service, Uplink};
+use ringway_confine::BACKEND_DEVICES;
 use ringway_control::RunDir;
 use ringway_emu::EmuHypervisor;
 use ringway_xenstore::{Client, DomId};
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     let hypervisor = EmuHypervisor::connect(dir.path(), DomId(0))
         .context("connect to the broker as domain 0")?;
     let store = Client::connect(&dir.xenstore())?;
-    confine(dir.path())?;
+    confine(dir.path(), BACKEND_DEVICES)?;
     ringway_backend::run(hypervisor, store, config(&host, dir)?, stop)?;
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use ringway_confine::FRONTEND_DEVICES;
 use ringway_control::{GuestRequest, GuestStatus, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_frontend::{FrontendConfig, Interface};
@@ -19,6 +20,7 @@ use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::cli::number;
+use crate::confine::confine;
 use crate::description::{Guest as Description, Host};
 use crate::host::{ProcessRecord, default_dir, read_description, xen};
 use crate::output::{print, print_json};
@@ -325,6 +327,8 @@ fn be_one(args: &Here) -> Result<()> {
         interfaces: BTreeMap::new(),
         others: Interface { queues: args.queues, ..Interface::default() },
     };
+    // Everything that needs more rights is open, and no thread has been started.
+    confine(&dir, FRONTEND_DEVICES)?;
     ringway_frontend::run(domain.hypervisor, domain.store, config, stop)?;
     Ok(())
 }
