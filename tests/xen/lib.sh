@@ -71,7 +71,8 @@ backend_start() {
         return
     fi
     ringway_has run || skip "this ringway run has no --hypervisor"
-    ringway run --hypervisor xen --dir "$state/ringway" --max-queues "$queues" \
+    # As the service's unit has it.
+    chrt --batch 0 ringway run --hypervisor xen --dir "$state/ringway" --max-queues "$queues" \
         2>> "$FOLDER/ringway.log" > "$FOLDER/ringway.out" &
     echo $! > "$state/ringway.pid"
     wait_until 30 "ringway is ready" backend_answers
@@ -222,6 +223,7 @@ guest_wait() {
 }
 
 guest_is_up() {
+    xenstore-exists "$(guest_path "$1")" || fail "guest $1 has died"
     [ "$(xenstore-read "$(guest_path "$1")/data/up")" = 1 ]
 }
 
@@ -246,7 +248,7 @@ guest_begin() {
 }
 
 # Runs a command in a guest, prints what it prints and has its status: NAME COMMAND...
-# One that is not done within GUEST_LIMIT seconds has the status 124.
+# One that is not done within GUEST_LIMIT seconds has the status 124, one whose guest died 125.
 guest() {
     local path number reply
     path=$(guest_path "$1")/data
@@ -256,6 +258,7 @@ guest() {
     local end=$((SECONDS + ${GUEST_LIMIT:-120}))
     while reply=$(xenstore-read "$path/answer" 2> /dev/null); [ "${reply%% *}" != "$number" ]; do
         [ $SECONDS -lt $end ] || return 124
+        [ -n "$reply" ] || xenstore-exists "$path" || return 125
         sleep 0.1
     done
     local status pieces

@@ -7,6 +7,8 @@ ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovssch
 ovsdb-server --detach --pidfile --remote=punix:/run/openvswitch/db.sock /etc/openvswitch/conf.db
 ovs-vsctl --no-wait init
 /usr/lib/openvswitch-switch/ovs-vswitchd --detach --pidfile --log-file
+# The kernel keeps its part when the daemons are gone.
+trap 'ovs-vsctl --timeout=20 del-br ovs0' EXIT
 ovs-vsctl --timeout=60 add-br ovs0 -- add-port ovs0 dom0 tag=7 -- set interface dom0 type=internal
 ip address add 10.77.0.1/24 dev dom0
 ip link set dom0 up
