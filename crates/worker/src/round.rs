@@ -210,7 +210,13 @@ impl<P: Port> Worker<P> {
     fn take_in(&mut self, slot: usize, directory: &Directory) -> Taken {
         let Some(attached) = self.slots[slot].attached() else { return Taken::Gone };
         if attached.is_held() || attached.credit_due(self.now).is_some() {
-            return Taken::Nothing;
+            return match attached.port.settle() {
+                Ok(()) => Taken::Nothing,
+                Err(down) => {
+                    self.port_down(slot, down);
+                    Taken::Gone
+                }
+            };
         }
         let mut frames = std::mem::take(&mut attached.kept);
         let mut taken = Ok(());
