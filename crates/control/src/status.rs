@@ -24,6 +24,9 @@ pub struct QueueStatus {
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
+    /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for their answer now.
+    #[serde(default)]
+    pub tx_unanswered: u64,
     /// Frames dropped, by reason; reasons with none are left out.
     pub dropped: BTreeMap<String, u64>,
 }
@@ -42,6 +45,7 @@ impl QueueStatus {
             rx_bytes: totals.rx_bytes,
             events_sent: totals.events_sent,
             events_received: totals.events_received,
+            tx_unanswered: totals.tx_unanswered,
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }
     }
