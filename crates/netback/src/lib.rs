@@ -148,12 +148,15 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
     }
 
     fn settle(&mut self) -> Result<(), PortDown> {
-        self.answer_sent()?;
-        if let Some(unanswered) = &self.unanswered {
-            // Work is what the next call finds.
-            let _ = unanswered.arm(self.tx.consumer());
+        // Each turn but the last answers something, and nothing is added.
+        loop {
+            self.answer_sent()?;
+            let consumer = self.tx.consumer();
+            let left = self.unanswered.as_ref().map(|unanswered| unanswered.arm(consumer));
+            if left != Some(Pending::Work) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn limit_ingress(&mut self, bytes_max: usize) {
