@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_control::RunDir;
-use ringway_datapath::OffloadCaps;
+use ringway_datapath::{Completion, OffloadCaps};
 use ringway_switch::SwitchConfig;
 use ringway_worker::WorkersConfig;
 
@@ -18,6 +18,8 @@ pub struct BackendConfig {
     pub workers: WorkersConfig,
     /// Queues that a guest may ask for, unless its vif says otherwise.
     pub max_queues: u16,
+    /// When it answers what guests transmit, unless a vif says otherwise.
+    pub completion: Completion,
     /// Whether a queue may have one event channel per direction.
     pub split_event_channels: bool,
     /// Work that guests may leave undone.

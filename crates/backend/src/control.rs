@@ -147,6 +147,7 @@ fn vif_status(
             .map_or("switch".to_owned(), |it| it.attached_to.clone()),
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
+        completion: served.completion.to_string(),
         error: served.error.clone(),
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
     }

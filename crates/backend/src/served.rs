@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
+use ringway_datapath::{Completion, MacAddr, OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::PortId;
@@ -28,6 +28,8 @@ pub(crate) struct Served {
     pub(crate) mac: Option<String>,
     /// If it does not stand on the switch.
     pub(crate) device: Option<VifDevice>,
+    /// When it is answered what it transmits.
+    pub(crate) completion: Completion,
     /// What the guest may transmit, as the toolstack has it.
     rate: Result<Option<Rate>, BadKeys>,
     /// The same as a budget. It outlives connections, or each would bring a new one.
@@ -105,6 +107,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Makes what a vif needs before its guest appears, and tells how its handshake begins.
     fn begin(&mut self, vif: Vif, keys: &Keys) -> io::Result<Input> {
         let (mut offer, mut mac, mut vif_device) = (self.offer(None), None, None);
+        let completion = keys.completion_wanted().ok().flatten();
         let peer = self.state(&vif.frontend_state())?;
         let mut start = Input::Start { own: keys.state(), peer };
         match self.prepare(vif, keys) {
@@ -121,6 +124,7 @@ impl<H: Hypervisor> Backend<H> {
             offer,
             mac: mac.map(|mac| mac.to_string()),
             device: vif_device,
+            completion: completion.unwrap_or(self.config.completion),
             rate: Ok(None),
             credit: None,
             error: None,
@@ -144,6 +148,7 @@ impl<H: Hypervisor> Backend<H> {
             let expected = "the address of one station, and not that of the host's end";
             return Err(io::Error::other(format!("the vif's mac is {mac}, expected {expected}")));
         }
+        keys.completion_wanted().map_err(io::Error::other)?;
         let offer = self.offer(keys.max_queues_wanted().map_err(io::Error::other)?);
         let owner = self.device_owner();
         let vif_device = VifDevice::make(vif, keys, offer.queues_max, &owner)?;
@@ -312,13 +317,18 @@ impl<H: Hypervisor> Backend<H> {
     fn attach(&mut self, vif: Vif, config: &FrontendConfig) -> io::Result<()> {
         let features =
             FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
+        let completion = self.vifs.get(&vif).map(|served| served.completion);
         let mut attachments = Vec::new();
         let mut counters = Vec::new();
         for queue in &config.queues {
             let parts = self.queue_parts(vif, queue, features)?;
             counters.push(Arc::clone(&parts.counters));
             let counters = Arc::clone(&parts.counters);
-            let port = VifOrTap::Vif(VifQueue::attach(parts).map_err(io::Error::other)?);
+            let mut port = VifQueue::attach(parts).map_err(io::Error::other)?;
+            if completion == Some(Completion::Sent) {
+                port.answer_when_sent()?;
+            }
+            let port = VifOrTap::Vif(port);
             let flood = self.switch.flood_budget(self.now());
             attachments.push(Attachment { port, counters, flood });
         }

@@ -24,6 +24,9 @@ pub struct QueueStatus {
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
+    /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for their answer. A
+    /// backend knows at any time, a frontend when it last sent.
+    pub tx_unanswered: u64,
     /// Frames dropped, by reason; reasons with none are left out.
     pub dropped: BTreeMap<String, u64>,
 }
@@ -42,6 +45,7 @@ impl QueueStatus {
             rx_bytes: totals.rx_bytes,
             events_sent: totals.events_sent,
             events_received: totals.events_received,
+            tx_unanswered: totals.tx_unanswered,
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }
     }
@@ -68,6 +72,8 @@ pub struct VifStatus {
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
     pub offloads: Vec<String>,
+    /// When the guest is answered what it transmits: `copied` or `sent`.
+    pub completion: String,
     /// Why it is closed, if it is.
     pub error: Option<String>,
     /// The queues in use.

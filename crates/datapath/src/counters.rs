@@ -93,6 +93,8 @@ pub struct QueueCounters {
     events_sent: AtomicU64,
     /// Events the peer sent us.
     events_received: AtomicU64,
+    /// Slots of the tx ring that were taken and not answered, when last looked at.
+    tx_unanswered: AtomicU64,
     /// Frames dropped in this queue.
     pub dropped: DropCounters,
 }
@@ -112,6 +114,8 @@ pub struct QueueTotals {
     pub events_sent: u64,
     /// Events we received.
     pub events_received: u64,
+    /// Slots of the tx ring that wait for their answer: under way, and not a count.
+    pub tx_unanswered: u64,
 }
 
 impl QueueCounters {
@@ -137,6 +141,11 @@ impl QueueCounters {
         bump(&self.events_received, 1);
     }
 
+    /// Says how many slots of the tx ring wait for their answer.
+    pub fn set_tx_unanswered(&self, slots: u64) {
+        self.tx_unanswered.store(slots, Ordering::Relaxed);
+    }
+
     /// The totals now.
     pub fn totals(&self) -> QueueTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -147,6 +156,7 @@ impl QueueCounters {
             rx_bytes: read(&self.rx_bytes),
             events_sent: read(&self.events_sent),
             events_received: read(&self.events_received),
+            tx_unanswered: read(&self.tx_unanswered),
         }
     }
 }

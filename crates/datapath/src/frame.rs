@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-use crate::Offload;
+use crate::{Offload, Receipt};
 
 /// Frames that one call of a port moves at most.
 pub const BATCH: usize = 64;
@@ -23,8 +23,36 @@ pub const SMALL_LEN: usize = 2048;
 const LARGE_LEN: usize = 65536 + 256;
 
 // On the heap each, because they move between frames and pools by pointer.
-type SmallBuffer = Box<[u8; SMALL_LEN]>;
-type LargeBuffer = Box<[u8; LARGE_LEN]>;
+type SmallBuffer = Box<Space<SMALL_LEN>>;
+type LargeBuffer = Box<Space<LARGE_LEN>>;
+
+#[derive(Debug)]
+struct Space<const LEN: usize> {
+    /// For a sender that waits until the frame and all that is made of it are gone. It is here and
+    /// not in the frame, which is moved from batch to batch; and none in a buffer that is free.
+    receipt: Option<Receipt>,
+    bytes: [u8; LEN],
+}
+
+impl<const LEN: usize> Space<LEN> {
+    fn boxed() -> Box<Space<LEN>> {
+        Box::new(Space { receipt: None, bytes: [0; LEN] })
+    }
+
+    /// Readies the buffer for another frame.
+    #[inline]
+    fn release(&mut self) {
+        if self.receipt.is_some() {
+            self.give_back();
+        }
+    }
+
+    /// Out of the way of frames that nobody waits for.
+    #[cold]
+    fn give_back(&mut self) {
+        self.receipt = None;
+    }
+}
 
 #[derive(Debug)]
 enum Buffer {
@@ -87,15 +115,32 @@ impl Frame {
 
     fn space(&self) -> &[u8] {
         match &self.buffer {
-            Buffer::Small(space) => space.as_slice(),
-            Buffer::Large(space) => space.as_slice(),
+            Buffer::Small(space) => &space.bytes,
+            Buffer::Large(space) => &space.bytes,
         }
     }
 
     fn space_mut(&mut self) -> &mut [u8] {
         match &mut self.buffer {
-            Buffer::Small(space) => space.as_mut_slice(),
-            Buffer::Large(space) => space.as_mut_slice(),
+            Buffer::Small(space) => &mut space.bytes,
+            Buffer::Large(space) => &mut space.bytes,
+        }
+    }
+
+    /// What tells its sender that it is gone, if a sender waits for that.
+    pub fn receipt(&self) -> Option<&Receipt> {
+        match &self.buffer {
+            Buffer::Small(space) => space.receipt.as_ref(),
+            Buffer::Large(space) => space.receipt.as_ref(),
+        }
+    }
+
+    /// Lets a sender wait for the frame, or no longer. Whatever is made of a frame is to have its
+    /// receipt as well.
+    pub fn set_receipt(&mut self, receipt: Option<Receipt>) {
+        match &mut self.buffer {
+            Buffer::Small(space) => space.receipt = receipt,
+            Buffer::Large(space) => space.receipt = receipt,
         }
     }
 }
@@ -214,14 +259,20 @@ impl FramePool {
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         match frame.buffer {
-            Buffer::Small(buffer) if self.small.len() < self.keep_small => self.small.push(buffer),
-            Buffer::Large(buffer) if self.large.len() < self.keep_large => self.large.push(buffer),
-            Buffer::Small(buffer) => {
+            Buffer::Small(mut buffer) => {
+                buffer.release();
+                if self.small.len() < self.keep_small {
+                    return self.small.push(buffer);
+                }
                 if self.budget.small.push(buffer).is_err() {
                     self.budget.give(SMALL_LEN);
                 }
             }
-            Buffer::Large(buffer) => {
+            Buffer::Large(mut buffer) => {
+                buffer.release();
+                if self.large.len() < self.keep_large {
+                    return self.large.push(buffer);
+                }
                 if self.budget.large.push(buffer).is_err() {
                     self.budget.give(LARGE_LEN);
                 }
@@ -237,7 +288,7 @@ impl FramePool {
             self.was_short = true;
             return None;
         }
-        Some(Box::new([0; SMALL_LEN]))
+        Some(Space::boxed())
     }
 
     fn take_large(&mut self) -> Option<LargeBuffer> {
@@ -248,9 +299,7 @@ impl FramePool {
             self.was_short = true;
             return None;
         }
-        // Through a vector, so that 64 KiB never stand on the stack.
-        let zeroed: Box<[u8]> = vec![0; LARGE_LEN].into_boxed_slice();
-        Some(zeroed.try_into().expect("the vector has exactly this length"))
+        Some(Space::boxed())
     }
 
     /// Gives a spare large buffer up for a small one. Without this, memory that large frames have

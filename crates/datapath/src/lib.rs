@@ -4,6 +4,7 @@
 //! This crate does no I/O and knows no ring, grant or descriptor.
 
 pub mod checksum;
+mod completion;
 mod counters;
 mod frame;
 pub mod headers;
@@ -12,6 +13,7 @@ mod port;
 pub mod segment;
 pub mod vnet;
 
+pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
 pub use mac::MacAddr;

@@ -22,6 +22,15 @@ pub trait Port {
         let _ = bytes_max;
     }
 
+    /// Stands in for `ingress` while the port may take nothing in: what else a port does there, it
+    /// does here. Only a port whose peer waits for what it sent has anything to do.
+    ///
+    /// # Errors
+    /// [`PortDown`] when the port can no longer be used.
+    fn settle(&mut self) -> Result<(), PortDown> {
+        Ok(())
+    }
+
     /// Sends frames from the front of `from`, in order. What does not fit now stays there; frames
     /// that are sent or dropped are recycled, and drops counted by the port.
     ///

@@ -35,6 +35,9 @@ pub struct Interface {
     /// The most queues to ask for; as many as there are CPUs if `None`. A vif gets no more than
     /// its backend offers.
     pub queues: Option<u16>,
+    /// Pages of frames that a queue may have unanswered before it sends more; all that its ring has
+    /// if `None` (see `ringway_netfront::VifQueue::limit_unanswered`).
+    pub max_unanswered: Option<u16>,
     /// Work that the backend may leave undone.
     pub offloads: OffloadCaps,
 }
@@ -42,8 +45,13 @@ pub struct Interface {
 /// No address, and all that a vif can have.
 impl Default for Interface {
     fn default() -> Interface {
-        let (addresses, gateway, queues) = (Vec::new(), None, None);
-        Interface { addresses, gateway, queues, offloads: OffloadCaps::ALL }
+        Interface {
+            addresses: Vec::new(),
+            gateway: None,
+            queues: None,
+            max_unanswered: None,
+            offloads: OffloadCaps::ALL,
+        }
     }
 }
 

@@ -182,6 +182,9 @@ impl<H: Hypervisor> Nic<H> {
         let mut queue =
             VifQueue::new(hypervisor.grants()?, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
+        if let Some(pages) = self.interface.max_unanswered {
+            queue.limit_unanswered(pages);
+        }
         self.counters.push(counters);
         Ok(queue)
     }

@@ -71,7 +71,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                 [only] => scratch.copies.push(copy_of(frame, 0, only, local)),
                 several => plan_copies(frame, several, local, &mut scratch.copies),
             }
-            scratch.leaving.extend(from.pop_front());
+            let frame = from.pop_front().expect("a frame was at the front");
+            scratch.leaving.push(frame);
             posted = others;
         }
         self.rx.consume(taken - posted.len());

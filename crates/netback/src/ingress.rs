@@ -48,6 +48,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
+        self.answer_sent()?;
         let (taken, waiting) = self.tx.peek_requests(&mut self.scratch.tx_requests)?;
         if taken == 0 {
             return Ok(());
@@ -62,7 +63,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             return Err(error.into());
         }
         self.judge_copies();
-        self.answer_packets();
+        match self.unanswered {
+            None => self.answer_packets(),
+            Some(_) => self.owe_answers(&mut into[first_frame..]),
+        }
         let notify = self.tx.publish_responses();
         let notified = self.notify(Direction::Tx, notify);
         // Whatever became of the event, a frame that was not filled must not go on.
@@ -137,23 +141,40 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 
     /// One response per slot, in ring order, good or bad; extras are answered NULL.
     fn answer_packets(&mut self) {
-        let mut slots = &self.scratch.tx_requests[..];
-        for packet in &self.scratch.packets {
-            let (own, others) = slots.split_at(packet.slots);
-            let status = if packet.verdict.is_ok() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
-            slots = others;
-            if let [only] = own {
-                self.tx.push_response(TxResponse { id: only.id, status });
-                continue;
+        let scratch = &*self.scratch;
+        responses(&scratch.tx_requests, &scratch.packets, |response| {
+            self.tx.push_response(response);
+        });
+    }
+
+    /// Keeps those responses until the frames have left, each of which gets a receipt.
+    fn owe_answers(&mut self, frames: &mut [Frame]) {
+        let Some(unanswered) = &mut self.unanswered else { return };
+        let scratch = &*self.scratch;
+        let slots: usize = scratch.packets.iter().map(|packet| packet.slots).sum();
+        let slots = u32::try_from(slots).expect("a ring is small");
+        let mut first = self.tx.consumer().wrapping_sub(slots);
+        let mut frames = frames.iter_mut();
+        for packet in &scratch.packets {
+            if packet.copies > 0 {
+                let frame = frames.next().expect("a packet that is copied has a frame");
+                frame.set_receipt(Some(unanswered.issue(first)));
             }
-            for (index, slot) in own.iter().enumerate() {
-                let is_extra = (1..=packet.extras).contains(&index);
-                //= netif.h: extra-null
-                let status = if is_extra { NETIF_RSP_NULL } else { status };
-                //= netif.h: id-echo
-                self.tx.push_response(TxResponse { id: slot.id, status });
-            }
+            first = first.wrapping_add(u32::try_from(packet.slots).expect("a ring is small"));
         }
+        responses(&scratch.tx_requests, &scratch.packets, |response| unanswered.push(response));
+        self.counters.set_tx_unanswered(widen(unanswered.len()));
+    }
+
+    /// Answers the oldest packets, up to the first whose frame has not left.
+    pub(crate) fn answer_sent(&mut self) -> Result<(), PortDown> {
+        let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
+        while let Some(response) = unanswered.pop(self.tx.consumer()) {
+            self.tx.push_response(response);
+        }
+        self.counters.set_tx_unanswered(widen(unanswered.len()));
+        let notify = self.tx.publish_responses();
+        self.notify(Direction::Tx, notify)
     }
 
     /// Takes frames whose copies failed out of the batch without reordering the others, and
@@ -179,6 +200,28 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         let frames = &into[first_frame.min(into.len())..];
         let bytes: usize = frames.iter().map(Frame::len).sum();
         self.counters.add_tx(widen(frames.len()), widen(bytes));
+    }
+}
+
+/// One response per slot of these packets, whose slots come first in `slots`.
+#[inline]
+fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(TxResponse)) {
+    let mut slots = slots;
+    for packet in packets {
+        let (own, others) = slots.split_at(packet.slots);
+        let status = if packet.verdict.is_ok() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
+        slots = others;
+        if let [only] = own {
+            respond(TxResponse { id: only.id, status });
+            continue;
+        }
+        for (index, slot) in own.iter().enumerate() {
+            let is_extra = (1..=packet.extras).contains(&index);
+            //= netif.h: extra-null
+            let status = if is_extra { NETIF_RSP_NULL } else { status };
+            //= netif.h: id-echo
+            respond(TxResponse { id: slot.id, status });
+        }
     }
 }
 

@@ -7,7 +7,9 @@
 
 mod egress;
 mod ingress;
+mod unanswered;
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -22,6 +24,8 @@ use ringway_hypervisor::{
 use ringway_ring::{BackRing, Notify, Rx, Tx};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
+
+use unanswered::Unanswered;
 
 /// What the frontend can take (its `feature-*` keys).
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +64,8 @@ pub struct VifQueue<M, E> {
     events: QueueEvents<E>,
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
+    /// Answers that wait for their frames to leave; none if a guest is answered at once.
+    unanswered: Option<Unanswered>,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
     /// See [`Port::limit_ingress`].
@@ -96,6 +102,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             events,
             features,
             counters,
+            unanswered: None,
             rx_pages_wanted: 0,
             ingress_bytes_max: usize::MAX,
             scratch: Box::new(Scratch {
@@ -110,6 +117,16 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         queue.kick(Direction::Tx)?;
         queue.kick(Direction::Rx)?;
         Ok(queue)
+    }
+
+    /// Answers what the guest transmits only when it has left, from the next frame on
+    /// ([`Completion::Sent`](ringway_datapath::Completion::Sent)).
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn answer_when_sent(&mut self) -> io::Result<()> {
+        self.unanswered = Some(Unanswered::new()?);
+        Ok(())
     }
 
     fn notify(&self, direction: Direction, notify: Notify) -> Result<(), PortDown> {
@@ -130,6 +147,18 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
         self.take_packets(pool, into)
     }
 
+    fn settle(&mut self) -> Result<(), PortDown> {
+        // Each turn but the last answers something, and nothing is added.
+        loop {
+            self.answer_sent()?;
+            let consumer = self.tx.consumer();
+            let left = self.unanswered.as_ref().map(|unanswered| unanswered.arm(consumer));
+            if left != Some(Pending::Work) {
+                return Ok(());
+            }
+        }
+    }
+
     fn limit_ingress(&mut self, bytes_max: usize) {
         self.ingress_bytes_max = bytes_max;
     }
@@ -144,7 +173,12 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
             0 => Pending::Nothing,
             pages => self.rx.arm(pages),
         };
-        Ok(if tx == Pending::Nothing { rx } else { tx })
+        let sent = match &self.unanswered {
+            None => Pending::Nothing,
+            Some(unanswered) => unanswered.arm(self.tx.consumer()),
+        };
+        let is_idle = [tx, rx, sent].iter().all(|pending| *pending == Pending::Nothing);
+        Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
     fn offload_caps(&self) -> OffloadCaps {
@@ -153,6 +187,9 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
 
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.events.visit(visit);
+        if let Some(unanswered) = &self.unanswered {
+            visit(unanswered.waker());
+        }
     }
 
     fn probe(&self) -> Probe {
@@ -162,6 +199,9 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
     fn woken(&mut self) -> Result<(), PortDown> {
         if self.events.ack()? {
             self.counters.add_event_received();
+        }
+        if let Some(unanswered) = &self.unanswered {
+            unanswered.woken();
         }
         Ok(())
     }

@@ -5,14 +5,16 @@ use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
     MAX_TX_SIZE, NETIF_RSP_NULL, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, TxRequest,
+    NETTXF_MORE_DATA, TX_RING_SLOTS, TxRequest,
 };
 
 use crate::VifQueue;
 
-/// A full ring asks to be woken when this many requests were answered: one wake-up then makes room
-/// for the largest packet or for many small ones.
-const ANSWERS_PER_WAKE: u32 = 32;
+/// A queue that may have so many pages unanswered asks to be woken when this many were answered: of
+/// a full ring, one wake-up then makes room for the largest packet or for many small ones.
+pub(crate) fn answers_per_wake(pages: usize) -> u32 {
+    u32::try_from(pages / 8).unwrap_or(u32::MAX).clamp(1, 32)
+}
 
 impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     pub(crate) fn give_packets(
@@ -33,8 +35,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             };
             let pages = frame.len().div_ceil(PAGE_SIZE);
             let slots = pages + usize::from(frame.offload.gso.is_some());
+            let pages = pages.max(self.tx_reserve + 1);
             if slots > self.tx.free() || pages > self.tx_free.len() {
-                self.tx_answers_wanted = ANSWERS_PER_WAKE;
+                self.tx_answers_wanted = self.tx_answers_per_wake;
                 break;
             }
             self.push_packet(frame, total);
@@ -43,8 +46,14 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
         }
         self.counters.add_tx(packets, bytes);
+        self.counters.set_tx_unanswered(self.pages_unanswered());
         let notify = self.tx.publish_requests();
         self.notify(Direction::Tx, notify)
+    }
+
+    /// Pages that the backend may still read.
+    fn pages_unanswered(&self) -> u64 {
+        u64::try_from(TX_RING_SLOTS - self.tx_free.len()).unwrap_or(u64::MAX)
     }
 
     /// Copies one frame into granted pages and pushes its requests: first, extra, further.

@@ -43,6 +43,10 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
     /// Answers that must come before the next frame can leave; 0 if none waits.
     tx_answers_wanted: u32,
+    /// See [`limit_unanswered`](VifQueue::limit_unanswered): buffers that are left unused, and
+    /// answers that are worth a wake-up.
+    tx_reserve: usize,
+    tx_answers_per_wake: u32,
     /// Working memory of one call, kept so that no call allocates.
     tx_responses: Box<[TxResponse; TX_RING_SLOTS]>,
     /// The same for rx.
@@ -102,6 +106,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             tx_free: Box::new(buffer_numbers()),
             tx_outstanding: Box::new([false; TX_RING_SLOTS]),
             tx_answers_wanted: 0,
+            tx_reserve: 0,
+            tx_answers_per_wake: egress::answers_per_wake(TX_RING_SLOTS),
             tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
             rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
@@ -119,6 +125,16 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// Says what the backend can take, once its keys are known.
     pub fn set_caps(&mut self, caps: OffloadCaps) {
         self.caps = caps;
+    }
+
+    /// Lets nothing leave while `pages` or more of what left before are unanswered; a frame takes
+    /// one for each 4096 bytes. So the guest waits for its backend, as one does that sends from
+    /// where its frames are and frees them when they are answered. Without this limit frames leave
+    /// as long as there is a buffer to copy them to.
+    pub fn limit_unanswered(&mut self, pages: u16) {
+        let pages = usize::from(pages).clamp(1, TX_RING_SLOTS);
+        self.tx_reserve = TX_RING_SLOTS - pages;
+        self.tx_answers_per_wake = egress::answers_per_wake(pages);
     }
 
     /// Ends every grant and frees the pages.

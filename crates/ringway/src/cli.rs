@@ -113,6 +113,7 @@ mod tests {
     fn every_number_is_read_as_the_type_that_the_verb_wants() {
         for line in [
             "run --workers 2 --max-queues 4",
+            "run --completion sent",
             "top --interval 2",
             "capture vif1.0 -w - --snaplen 96",
             "vif set vif1.0 max-queues 2",

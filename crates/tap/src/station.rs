@@ -33,6 +33,14 @@ impl<V: Port> Port for VifOrTap<V> {
     }
 
     #[inline]
+    fn settle(&mut self) -> Result<(), PortDown> {
+        match self {
+            VifOrTap::Vif(vif) => vif.settle(),
+            VifOrTap::Tap(tap) => tap.settle(),
+        }
+    }
+
+    #[inline]
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
         match self {
             VifOrTap::Vif(vif) => vif.egress(from, pool),

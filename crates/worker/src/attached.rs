@@ -209,6 +209,8 @@ impl<P: Port> Attached<P> {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
+        // Nor may what stays hold up those who wait for it.
+        self.backlog.iter_mut().for_each(|frame| frame.set_receipt(None));
     }
 
     /// Whether everything it has was taken in and its descriptor tells, unasked, of what comes.

@@ -1,9 +1,9 @@
 //! What a worker does, round after round.
 
 mod delivery;
+mod sleep;
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::mpsc::Receiver;
@@ -17,7 +17,7 @@ use rustix::event::epoll;
 
 use crate::attached::Attached;
 use crate::directory::{Directory, SlotId};
-use crate::gauge::{Gauge, STALL};
+use crate::gauge::Gauge;
 use crate::idle::{Idle, Polling};
 use crate::inbox::Inbox;
 use crate::pool::{Command, PortEvent, Reporter};
@@ -26,10 +26,6 @@ use crate::pool::{Command, PortEvent, Reporter};
 const ROUNDS_PER_LOOK: u32 = 8;
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
-/// Descriptors handled per look.
-const EVENTS_MAX: usize = 64;
-/// How long to wait for buffers that other workers have.
-const SHORTAGE: Duration = Duration::from_millis(1);
 /// Epoll's number for the inbox; slots count from 0.
 const INBOX: u64 = u64::MAX;
 
@@ -208,7 +204,13 @@ impl<P: Port> Worker<P> {
     fn take_in(&mut self, slot: usize, directory: &Directory) -> Taken {
         let Some(attached) = self.slots[slot].attached() else { return Taken::Gone };
         if attached.is_held() || attached.credit_due(self.now).is_some() {
-            return Taken::Nothing;
+            return match attached.port.settle() {
+                Ok(()) => Taken::Nothing,
+                Err(down) => {
+                    self.port_down(slot, down);
+                    Taken::Gone
+                }
+            };
         }
         let mut frames = std::mem::take(&mut attached.kept);
         let mut taken = Ok(());
@@ -317,131 +319,6 @@ impl<P: Port> Worker<P> {
             if std::mem::take(mailed) > 0 {
                 inbox.measure();
                 inbox.nudge();
-            }
-        }
-    }
-
-    /// Waits a little where there is work but no buffer: they come back with our own events, or
-    /// from another worker, which does not know that we wait.
-    fn wait_for_memory(&mut self) {
-        if self.inbox.prepare_sleep() {
-            self.wait(Some(SHORTAGE));
-            self.inbox.awake();
-        }
-    }
-
-    /// Arms every queue, makes sure that nothing came meanwhile, and waits.
-    fn sleep(&mut self) {
-        if self.arm_all() == Pending::Work || !self.inbox.prepare_sleep() {
-            return;
-        }
-        // A source that is held must see the pressure fall, or be nudged for it: it looks once
-        // more after saying that it sleeps.
-        let mut timeout = None;
-        for slot in &self.active {
-            let Some(attached) = self.slots[*slot].attached() else { continue };
-            // Without credit it waits for nothing but the time.
-            let due = attached.credit_due(self.now);
-            if due.is_none() && !attached.is_held() {
-                self.inbox.awake();
-                return;
-            }
-            timeout = sooner(timeout, due);
-        }
-        // One that has stalled wakes us when it has room; only the others have a clock to watch.
-        let slots = &mut self.slots;
-        let is_timed =
-            |slot: &usize| slots[*slot].attached().is_some_and(|attached| attached.has_clock());
-        let stall = self.backlogged.iter().any(is_timed).then_some(STALL);
-        let before = Instant::now();
-        self.wait(sooner(timeout, stall));
-        self.inbox.awake();
-        self.idle.slept(before.elapsed());
-    }
-
-    /// Arms the active queues and drops them from the list; those that are held, or are out of
-    /// credit, stay in it.
-    fn arm_all(&mut self) -> Pending {
-        let mut pending = Pending::Nothing;
-        let mut position = 0;
-        while let Some(&slot) = self.active.get(position) {
-            let Some(attached) = self.slots[slot].attached() else {
-                self.active.swap_remove(position);
-                continue;
-            };
-            if let Some(gauge) = attached.holder() {
-                gauge.await_relief();
-                position += 1;
-                continue;
-            }
-            if attached.credit_due(self.now).is_some() {
-                position += 1;
-                continue;
-            }
-            if !attached.kept.is_empty() {
-                pending = Pending::Work;
-                position += 1;
-                continue;
-            }
-            match attached.port.arm() {
-                Ok(Pending::Work) => {
-                    pending = Pending::Work;
-                    position += 1;
-                }
-                Ok(Pending::Nothing) => {
-                    attached.is_active = false;
-                    self.active.swap_remove(position);
-                }
-                Err(down) => {
-                    self.active.swap_remove(position);
-                    self.port_down(slot, down);
-                    // The next round tells those whom it held.
-                    pending = Pending::Work;
-                }
-            }
-        }
-        for position in 0..self.backlogged.len() {
-            let slot = self.backlogged[position];
-            let Some(attached) = self.slots[slot].attached() else { continue };
-            if !matches!(attached.port.arm(), Ok(Pending::Work)) {
-                continue;
-            }
-            // While it waits, frames that could enter are no reason to stay awake; room is.
-            let waits = attached.is_held() || attached.credit_due(self.now).is_some();
-            let is_room = match waits {
-                true => attached.egress(&mut self.pool, self.now).map_or(true, |sent| {
-                    self.has_relieved |= sent.relieved;
-                    sent.moved > 0 || sent.relieved
-                }),
-                false => true,
-            };
-            if is_room {
-                pending = Pending::Work;
-                self.activate(slot);
-            }
-        }
-        pending
-    }
-
-    /// Handles descriptors that are readable now, or within `timeout`.
-    fn look(&mut self, timeout: Duration) {
-        self.wait(Some(timeout));
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) {
-        let timeout = timeout.map(|timeout| rustix::event::Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
-        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout.as_ref()) else {
-            // Interrupted: the next round looks again.
-            return;
-        };
-        for event in events {
-            match event.data.u64() {
-                INBOX => self.inbox.clear(),
-                slot => self.woken(usize::try_from(slot).unwrap_or(usize::MAX)),
             }
         }
     }
@@ -587,11 +464,6 @@ enum Taken {
     Last,
     /// None, and the queue is not to be polled.
     Gone,
-}
-
-/// The shorter of two waits, of which there may be none.
-fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    one.into_iter().chain(other).min()
 }
 
 /// Switch time: seconds since the workers started.

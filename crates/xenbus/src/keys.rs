@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::rate::Rate;
 use crate::state::XenbusState;
-use ringway_datapath::MacAddr;
+use ringway_datapath::{Completion, MacAddr};
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -24,6 +24,7 @@ pub(crate) const RATE: &str = "rate";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
+pub(crate) const COMPLETION_WANTED: &str = "ringway-completion";
 
 pub(crate) const FEATURE_SG: &str = "feature-sg";
 pub(crate) const FEATURE_GSO_TCPV4: &str = "feature-gso-tcpv4";
@@ -259,6 +260,18 @@ impl Keys {
             number.ok_or_else(|| self.unreadable(MAX_QUEUES_WANTED, text, expected))
         };
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
+    }
+
+    /// When the toolstack wants the backend to answer what this vif's guest transmits, if it has a
+    /// wish (`ringway-completion`, ours: a stock toolstack has no key for it).
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when it is none of the ways to answer.
+    pub fn completion_wanted(&self) -> Result<Option<Completion>, BadKeys> {
+        let parse = |text: &str| {
+            text.parse().map_err(|_| self.unreadable(COMPLETION_WANTED, text, "copied or sent"))
+        };
+        self.text(COMPLETION_WANTED).map(parse).transpose()
     }
 
     /// What the end whose directory this is complains of, cut and escaped: it may be anything.

@@ -3,11 +3,11 @@
 use ringway_wire::DomId;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND, FRONTEND_ID, HANDLE, HOTPLUG_STATUS,
-    KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, STATE, TYPE,
+    BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
+    HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, STATE, TYPE,
 };
 use crate::state::XenbusState;
-use ringway_datapath::MacAddr;
+use ringway_datapath::{Completion, MacAddr};
 
 /// One virtual interface: `handle` counts from 0 in each guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,6 +137,9 @@ pub struct Device {
     /// The most queues that the backend is to offer, if the toolstack has a wish. The key is ours
     /// (`ringway-max-queues`): a stock toolstack has none.
     pub max_queues: Option<u16>,
+    /// When the backend is to answer what the guest transmits, if the toolstack has a wish. The key
+    /// is ours as well (`ringway-completion`).
+    pub completion: Option<Completion>,
 }
 
 impl Device {
@@ -151,6 +154,7 @@ impl Device {
         ];
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
+        changes.extend(self.completion.map(|it| KeyChange::set(COMPLETION_WANTED, it.to_string())));
         changes.extend(self.common());
         changes
     }
@@ -187,9 +191,17 @@ mod tests {
     #[test]
     fn a_backend_reads_what_a_toolstack_wished() {
         let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
-        let plain = Device { vif, mac: MacAddr([2; 6]), mtu: 1500, bridge: None, max_queues: None };
+        let plain = Device {
+            vif,
+            mac: MacAddr([2; 6]),
+            mtu: 1500,
+            bridge: None,
+            max_queues: None,
+            completion: None,
+        };
         let wishful =
             Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };
+        let patient = Device { completion: Some(Completion::Sent), ..plain.clone() };
         let read = |device: &Device| {
             let values = device.backend_changes().into_iter().map(|change| match change {
                 KeyChange::Set(key, value) => (key, value),
@@ -199,6 +211,8 @@ mod tests {
         };
         assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
         assert_eq!(read(&wishful).max_queues_wanted(), Ok(Some(3)));
+        assert_eq!(read(&patient).completion_wanted(), Ok(Some(Completion::Sent)));
+        assert_eq!(read(&plain).completion_wanted(), Ok(None));
         assert_eq!(read(&plain).bridge(), None);
         assert_eq!(read(&plain).max_queues_wanted(), Ok(None));
         assert_eq!(read(&plain).text(TYPE), Some("vif"));

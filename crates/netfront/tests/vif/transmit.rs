@@ -116,6 +116,51 @@ fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_answered() {
 }
 
 #[test]
+fn a_queue_that_is_limited_sends_while_less_than_that_is_unanswered() {
+    for (len, limit, expected) in [
+        (60, 1, 1),
+        (60, 2, 2),
+        (60, 255, 255),
+        (60, 256, 256),
+        (60, 1000, 256),
+        (65_535, 2, 1),
+        (9000, 4, 2),
+        (9000, 1, 1),
+    ] {
+        let mut bench = Bench::new();
+        bench.front.limit_unanswered(limit);
+        let frames: Vec<_> = (0..300).map(|seed| bench.frame(&pattern(seed, len), PLAIN)).collect();
+        let mut waiting = bench.egress(frames).expect("no fault");
+        assert_eq!(300 - waiting.len(), expected, "{len} {limit}");
+        let pages = u64::try_from(expected * len.div_ceil(4096)).expect("few");
+        assert_eq!(bench.counters.totals().tx_unanswered, pages);
+        // Nothing more leaves until there is an answer, and then as much as before.
+        bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+        assert_eq!(300 - waiting.len(), expected, "{len} {limit}");
+        answer_all(&mut bench, NETIF_RSP_OKAY);
+        bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+        assert_eq!(300 - waiting.len(), (2 * expected).min(300), "{len} {limit}");
+    }
+}
+
+#[test]
+fn a_queue_that_may_have_one_page_unanswered_is_woken_by_every_answer() {
+    let mut bench = Bench::new();
+    bench.front.limit_unanswered(1);
+    let frames = (0..10).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
+    let mut waiting = bench.egress(frames).expect("no fault");
+    for left in (0..9).rev() {
+        assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
+        let requests = bench.take_tx();
+        assert_eq!(requests.len(), 1);
+        bench.tx.push_response(TxResponse { id: requests[0].id, status: NETIF_RSP_OKAY });
+        assert_eq!(bench.tx.publish_responses(), ringway_ring::Notify::Peer);
+        bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+        assert_eq!(waiting.len(), left);
+    }
+}
+
+#[test]
 fn buffers_come_back_whatever_the_backend_says_of_them() {
     for status in [NETIF_RSP_OKAY, NETIF_RSP_ERROR, -2, i16::MIN, i16::MAX] {
         let mut bench = Bench::new();

@@ -6,15 +6,15 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ringway_datapath::MacAddr;
+use ringway_datapath::{Completion, MacAddr};
 use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::value::{Cidr, GuestName, InterfaceName, Mac, Within, text};
 use super::{
-    Bridge, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit, QUEUES_MAX, Switch, Uplink,
-    Workers,
+    Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit, QUEUES_MAX, Switch,
+    Uplink, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -23,6 +23,9 @@ const GUESTS_MAX: usize = 1024;
 const VIFS_MAX: usize = 32;
 /// Bytes of a description: far more than the longest with all guests.
 const FILE_LEN_MAX: u64 = 4 << 20;
+
+/// Buffers that a tx ring has: a page for each of its slots.
+const RING_PAGES: u64 = 256;
 
 type Queues = Within<1, QUEUES_MAX>;
 type Mtu = Within<68, 65521>;
@@ -76,6 +79,8 @@ struct HostSection {
     cpus: Vec<Within<0, 1023>>,
     poll_us: Option<Within<0, 1_000_000>>,
     max_queues: Option<Queues>,
+    #[serde(default, with = "text")]
+    completion: Completion,
     split_event_channels: Option<bool>,
     sg: Option<bool>,
     csum: Option<bool>,
@@ -132,6 +137,8 @@ struct VifSection {
     queues: Option<Queues>,
     bridge: Option<Spanned<InterfaceName>>,
     max_queues: Option<Queues>,
+    completion: Option<Answered>,
+    max_unanswered: Option<Within<1, RING_PAGES>>,
     sg: Option<bool>,
     csum: Option<bool>,
     gso: Option<bool>,
@@ -212,6 +219,7 @@ impl Source<'_> {
                 frame_memory_mib: host.frame_memory_mib.and_then(Within::get).unwrap_or(128),
             },
             max_queues: host.max_queues.and_then(Within::get).unwrap_or_else(online_cpus),
+            completion: host.completion,
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),
             uplink: uplink.map(|section| Uplink {
@@ -315,6 +323,8 @@ impl Source<'_> {
             queues: section.queues.and_then(Within::get),
             bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
             max_queues: section.max_queues.and_then(Within::get),
+            completion: section.completion,
+            max_unanswered: section.max_unanswered.and_then(Within::get),
             offloads: offloads(section.sg, section.csum, section.gso),
         })
     }
@@ -398,6 +408,9 @@ mod tests {
             ("[host]\nworkers = \"two\"\n".to_owned(), 2, ["workers = \"two\"", "i64"]),
             ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
             ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
+            ("[host]\ncompletion = \"staged\"\n".to_owned(), 2, ["completion", "copied or sent"]),
+            (format!("{guest}completion = \"now\"\n"), 4, ["completion", "copied or sent"]),
+            (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
             ("[host\n".to_owned(), 1, ["[host", "]"]),
             ("[[guest]]\nmemory-mib = 8\n".to_owned(), 1, ["guest", "missing field `name`"]),
             ("[[guest]]\nname = \"../a\"\n".to_owned(), 2, ["name", "expected 1 to 32"]),

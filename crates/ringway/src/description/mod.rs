@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringway_datapath::OffloadCaps;
+use ringway_datapath::{Completion, OffloadCaps};
 use ringway_switch::{FloodLimit, SwitchConfig};
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,9 @@ pub(crate) struct Host {
     pub(crate) workers: Workers,
     /// Queues that a guest may ask for, unless its vif says otherwise.
     pub(crate) max_queues: u16,
+    /// When it answers what guests transmit, unless a vif says otherwise.
+    #[serde(with = "value::text")]
+    pub(crate) completion: Completion,
     /// Whether a queue may have an event channel for each direction.
     pub(crate) split_event_channels: bool,
     /// What the backend takes from guests undone.
@@ -167,9 +170,19 @@ pub(crate) struct GuestVif {
     pub(crate) bridge: Option<InterfaceName>,
     /// Queues that are offered to it, if not as many as to all.
     pub(crate) max_queues: Option<u16>,
+    /// When it is answered what it transmits, if not as all are.
+    pub(crate) completion: Option<Answered>,
+    /// Pages of frames that may be unanswered before the guest sends more; all that a ring has if
+    /// `None`.
+    pub(crate) max_unanswered: Option<u16>,
     /// What the guest leaves undone.
     pub(crate) offloads: Offloads,
 }
+
+/// A [`Completion`] in a description, where it may be left out.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Answered(#[serde(with = "value::text")] pub(crate) Completion);
 
 impl Host {
     /// Two guests, `a` and `b`, and an uplink, in 10.77.0.0/24 and fd77::/64.

@@ -50,6 +50,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> io::Res
         mtu: described.mtu,
         bridge: described.bridge.as_ref().map(ToString::to_string),
         max_queues: described.max_queues,
+        completion: described.completion.map(|answered| answered.0),
     };
     let (guest, host) = (vif.frontend, vif.backend);
     let permissions = Permissions::new(guest, Rights::None).with(host, Rights::Read);

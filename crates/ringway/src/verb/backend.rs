@@ -45,6 +45,7 @@ pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
         dir,
         workers: host.backend_workers()?,
         max_queues: host.max_queues,
+        completion: host.completion,
         split_event_channels: host.split_event_channels,
         offloads: host.offloads.caps(),
         uplink: host.uplink.as_ref().map(|uplink| Uplink {

@@ -338,6 +338,7 @@ fn interfaces(guest: &Description) -> BTreeMap<u32, Interface> {
         addresses: vif.addresses.iter().map(|cidr| (cidr.address, cidr.prefix_len)).collect(),
         gateway: vif.gateway,
         queues: vif.queues,
+        max_unanswered: vif.max_unanswered,
         offloads: vif.offloads.caps(),
     };
     (0..).zip(guest.vifs.iter().map(interface)).collect()

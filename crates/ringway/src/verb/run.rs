@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use ringway_datapath::Completion;
 use ringway_worker::Policy;
 
 use crate::cli::{Common, number};
@@ -48,6 +49,9 @@ pub(crate) struct Run {
     /// Queues that a guest may ask for [default: one a CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     max_queues: Option<u16>,
+    /// When the backend answers what guests transmit: copied or sent [default: copied]
+    #[arg(long, value_name = "WHEN")]
+    completion: Option<Completion>,
     /// Print events as lines of JSON
     #[arg(long)]
     json: bool,
@@ -62,6 +66,7 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
     host.workers.count = args.workers.map(usize::from).or(host.workers.count);
     host.workers.policy = args.policy.unwrap_or(host.workers.policy);
     host.max_queues = args.max_queues.unwrap_or(host.max_queues);
+    host.completion = args.completion.unwrap_or(host.completion);
     let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
     // The processes are told this path, and have no other directory to start from.
     let dir = std::path::absolute(dir)?;

@@ -161,6 +161,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("attached to", &vif.attached_to),
         ("max-queues", &vif.max_queues.to_string()),
         ("offloads", &offloads),
+        ("completion", &vif.completion),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
         text += &format!("{key:12} {value}\n");

@@ -150,7 +150,8 @@ impl<'a> Guest<'a> {
         let (guest, host) = (vif.frontend, vif.backend);
         let mac = format!("00:16:3e:77:00:{handle:02x}");
         let mac = ringway_datapath::MacAddr::parse(&mac).expect("an address");
-        let device = Device { vif, mac, mtu: 1400, bridge: None, max_queues: None };
+        let device =
+            Device { vif, mac, mtu: 1400, bridge: None, max_queues: None, completion: None };
         let mut front = device.frontend_changes();
         front.extend(
             changes

@@ -51,7 +51,8 @@ impl<'a> Hostile<'a> {
         let vif = Vif { backend: HOST, frontend: domid, handle: 0 };
         let [high, low] = domid.0.to_be_bytes();
         let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
-        let device = Device { vif, mac, mtu: 1500, bridge: None, max_queues: None };
+        let device =
+            Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
         let mut store = host.store();
         let write = |store: &mut Client, dir: &str, changes: Vec<KeyChange>| {
             store.transaction(|tx| {

@@ -5,6 +5,7 @@
 //! some measure time.
 
 mod backend;
+mod completion;
 mod confinement;
 mod demo;
 mod discovered;

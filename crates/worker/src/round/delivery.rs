@@ -50,6 +50,7 @@ impl<P: Port> Worker<P> {
             };
             copy.bytes_mut().copy_from_slice(frame.bytes());
             copy.offload = frame.offload;
+            copy.set_receipt(frame.receipt().cloned());
             let address = steer(&mut copy, queues);
             self.holds(source, address, directory);
             self.hand_over(copy, address, source, directory);

@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     BATCH, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerFault, Pending, Port,
-    PortDown, Probe, QueueCounters,
+    PortDown, Probe, QueueCounters, Receipt, Receipts,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, WorkersConfig};
@@ -69,6 +70,14 @@ pub(crate) struct Far {
     pub(crate) looks: u64,
     /// The last look for frames left some.
     may_have_more: bool,
+    /// Receipts for frames that come in, the first for the first one.
+    pub(crate) receipts: Option<Receipts>,
+    /// How many of those are issued.
+    pub(crate) issued: usize,
+    /// Frames that left and had a receipt.
+    pub(crate) receipted: u64,
+    /// Calls in place of `ingress`.
+    pub(crate) settled: u64,
     is_ingress_armed: bool,
     is_egress_armed: bool,
     is_egress_wanted: bool,
@@ -112,6 +121,10 @@ pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
         fails: false,
         looks: 0,
         may_have_more: false,
+        receipts: None,
+        issued: 0,
+        receipted: 0,
+        settled: 0,
         is_ingress_armed: false,
         is_egress_armed: false,
         is_egress_wanted: false,
@@ -184,6 +197,20 @@ impl Peer {
         self.far().room = 0;
     }
 
+    /// Gives each of the next `count` frames that come in a receipt.
+    pub(crate) fn expect_receipts(&self, count: usize) {
+        self.far().receipts = Some(Receipts::new(count, Waker::noop()));
+    }
+
+    /// Waits until so many receipts are not back: from another worker, which wakes nobody here.
+    pub(crate) fn wait_until_held(&self, count: usize) {
+        let start = Instant::now();
+        while self.far().held() != count {
+            assert!(start.elapsed() < FAILURE, "{} held, expected {count}", self.far().held());
+            std::thread::yield_now();
+        }
+    }
+
     /// Breaks the protocol, which the port finds at its next look.
     pub(crate) fn fail(&self) {
         self.far().fails = true;
@@ -242,12 +269,19 @@ impl Port for TestPort {
             far.script.pop_front();
             bytes += scripted.len;
             write_frame(frame.bytes_mut(), scripted);
+            frame.set_receipt(far.issue());
             into.push(frame);
         }
         far.may_have_more = !far.script.is_empty();
         if far.script.is_empty() {
             self.shared.changed.notify_all();
         }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), PortDown> {
+        self.shared.look()?.settled += 1;
+        self.shared.changed.notify_all();
         Ok(())
     }
 
@@ -309,11 +343,25 @@ impl Port for TestPort {
 }
 
 impl Far {
+    /// The receipt for the next frame, if frames have any.
+    fn issue(&mut self) -> Option<Receipt> {
+        let receipt = self.receipts.as_ref()?.issue(self.issued);
+        self.issued += 1;
+        Some(receipt)
+    }
+
+    /// Receipts that are not back.
+    pub(crate) fn held(&self) -> usize {
+        let receipts = self.receipts.as_ref().expect("the test asked for receipts");
+        (0..self.issued).filter(|number| receipts.is_held(*number)).count()
+    }
+
     fn take(&mut self, frame: &Frame) {
         if self.room != usize::MAX {
             self.room -= 1;
         }
         self.received += 1;
+        self.receipted += u64::from(frame.receipt().is_some());
         let (flow, sequence) = numbers(frame.bytes());
         let flow = usize::from(flow);
         let expected = &mut self.expected[flow];

@@ -1,5 +1,6 @@
 //! Workers with real threads, between ports whose far side is the test.
 
+mod completion;
 mod credit;
 mod double;
 mod failures;

@@ -114,7 +114,8 @@ struct Frontend {
 impl Stock {
     pub(crate) fn new(hotplug: Hotplug) -> Stock {
         let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
-        let device = Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None };
+        let device =
+            Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
         let mut world = Stock {
             store: BTreeMap::new(),
             backend: Backend {

@@ -130,7 +130,8 @@ impl World {
             reattached_count: 0,
         };
         let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
-        let device = Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None };
+        let device =
+            Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
         world.change(&VIF.backend_dir(), device.backend_changes());
         world.change(&VIF.frontend_dir(), device.frontend_changes());
         if script != Script::Absent {

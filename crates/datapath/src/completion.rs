@@ -1,0 +1,196 @@
+//! When a sender is told that it may forget its frame: once it is copied, or once it has left.
+//!
+//! A frame whose sender waits carries a [`Receipt`], and so does everything that is made of it:
+//! copies for a flood, segments of a large one. The last of them to be recycled or dropped,
+//! wherever that is, gives the receipt back. So no way that a frame can take has to be known here.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::Waker;
+
+use crate::Pending;
+
+/// When a backend answers what its guest transmits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Completion {
+    /// As soon as it is copied: nobody waits for the wire (A5).
+    #[default]
+    Copied,
+    /// When it has left by all its ports, or was dropped: what a backend does that sends from the
+    /// guest's own pages (A6).
+    Sent,
+}
+
+impl fmt::Display for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Completion::Copied => "copied",
+            Completion::Sent => "sent",
+        })
+    }
+}
+
+impl FromStr for Completion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Completion, String> {
+        match text {
+            "copied" => Ok(Completion::Copied),
+            "sent" => Ok(Completion::Sent),
+            _ => Err(format!("{text:?} is no completion: expected copied or sent")),
+        }
+    }
+}
+
+/// Held by a frame that somebody waits for, and by whatever is made of it.
+#[derive(Debug)]
+pub struct Receipt(Arc<Place>);
+
+impl Clone for Receipt {
+    fn clone(&self) -> Receipt {
+        self.0.holders.fetch_add(1, Ordering::Relaxed);
+        Receipt(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        // SeqCst: orders our going before the look at who waits. The partner is `Receipts::arm`.
+        let was_last = self.0.holders.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.0.is_awaited.swap(false, Ordering::SeqCst) {
+            self.0.waker.wake_by_ref();
+        }
+    }
+}
+
+/// The receipts of one queue, by number. Made once, so that a frame allocates nothing.
+#[derive(Debug)]
+pub struct Receipts(Box<[Arc<Place>]>);
+
+#[derive(Debug)]
+struct Place {
+    /// Frames that hold the receipt.
+    holders: AtomicU32,
+    is_awaited: AtomicBool,
+    waker: Waker,
+}
+
+impl Receipts {
+    /// Receipts 0 to `count` - 1. `waker` is called by whoever gives back one that is
+    /// [awaited](Receipts::arm).
+    pub fn new(count: usize, waker: &Waker) -> Receipts {
+        let place = |_| {
+            let waker = waker.clone();
+            Arc::new(Place {
+                holders: AtomicU32::new(0),
+                is_awaited: AtomicBool::new(false),
+                waker,
+            })
+        };
+        Receipts((0..count).map(place).collect())
+    }
+
+    /// Hands a receipt out.
+    ///
+    /// # Panics
+    /// If a frame still holds it: a mistake of ours.
+    pub fn issue(&self, number: usize) -> Receipt {
+        let place = &self.0[number];
+        assert!(!self.is_held(number), "a receipt is issued once at a time");
+        place.holders.store(1, Ordering::Relaxed);
+        place.is_awaited.store(false, Ordering::Relaxed);
+        Receipt(Arc::clone(place))
+    }
+
+    /// Whether a frame still holds a receipt.
+    #[inline]
+    pub fn is_held(&self, number: usize) -> bool {
+        self.0[number].holders.load(Ordering::SeqCst) > 0
+    }
+
+    /// Asks to be woken when a receipt comes back, and looks once more.
+    pub fn arm(&self, number: usize) -> Pending {
+        self.0[number].is_awaited.store(true, Ordering::SeqCst);
+        if self.is_held(number) { Pending::Nothing } else { Pending::Work }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn receipts() -> (Receipts, Arc<Bell>) {
+        let bell = Arc::new(Bell::default());
+        (Receipts::new(4, &Waker::from(Arc::clone(&bell))), bell)
+    }
+
+    #[test]
+    fn a_receipt_is_back_when_the_last_holder_has_given_it_back() {
+        let (receipts, _) = receipts();
+        let first = receipts.issue(2);
+        let second = first.clone();
+        assert_eq!(
+            [0, 1, 2, 3].map(|number| receipts.is_held(number)),
+            [false, false, true, false]
+        );
+        drop(first);
+        assert!(receipts.is_held(2));
+        drop(second);
+        assert!(!receipts.is_held(2));
+        drop(receipts.issue(2));
+    }
+
+    #[test]
+    fn only_who_asked_is_woken_and_once() {
+        let (receipts, bell) = receipts();
+        let rung = || bell.0.load(Ordering::Relaxed);
+        drop(receipts.issue(0));
+        assert_eq!((rung(), receipts.arm(0)), (0, Pending::Work));
+        let held = receipts.issue(0);
+        // What was asked before it was issued has been answered.
+        let copy = held.clone();
+        assert_eq!(receipts.arm(0), Pending::Nothing);
+        drop(held);
+        assert_eq!(rung(), 0);
+        drop(copy);
+        assert_eq!(rung(), 1);
+        drop(receipts.issue(0));
+        assert_eq!(rung(), 1);
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_between_asking_and_giving_back() {
+        for _ in 0..2000 {
+            let (receipts, bell) = receipts();
+            let held = receipts.issue(1);
+            let giver = std::thread::spawn(move || drop(held));
+            let armed = receipts.arm(1);
+            giver.join().expect("the giver does not panic");
+            assert!(armed == Pending::Work || bell.0.load(Ordering::Relaxed) == 1);
+        }
+    }
+
+    #[test]
+    fn a_mode_is_read_as_it_is_written() {
+        for mode in [Completion::Copied, Completion::Sent] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        assert!(
+            "staged".parse::<Completion>().is_err_and(|error| error.contains("copied or sent"))
+        );
+    }
+}

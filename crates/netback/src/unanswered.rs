@@ -1,0 +1,102 @@
+//! Answers that wait until their frames have left ([`Completion::Sent`]).
+//!
+//! Packets are answered in ring order, so only the oldest is looked at. What became of a frame is
+//! told by its receipt, wherever in this process it went. What an earlier backend had not answered
+//! is served again by the next one: such a frame may leave twice and is never lost.
+//!
+//! [`Completion::Sent`]: ringway_datapath::Completion::Sent
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use ringway_datapath::{Pending, Receipt, Receipts};
+use ringway_wire::netif::{TX_RING_SLOTS, TxResponse};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The answers that a tx ring is owed.
+pub(crate) struct Unanswered {
+    /// One for each slot of the ring. A packet's is that of its first slot, which so holds all up.
+    receipts: Receipts,
+    /// In ring order.
+    responses: VecDeque<TxResponse>,
+    bell: Arc<Bell>,
+}
+
+impl Unanswered {
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub(crate) fn new() -> io::Result<Unanswered> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Arc::new(Bell(bell));
+        Ok(Unanswered {
+            receipts: Receipts::new(TX_RING_SLOTS, &Waker::from(Arc::clone(&bell))),
+            responses: VecDeque::with_capacity(TX_RING_SLOTS),
+            bell,
+        })
+    }
+
+    /// The receipt for the frame of the packet that begins in the slot with this index.
+    pub(crate) fn issue(&self, index: u32) -> Receipt {
+        self.receipts.issue(place(index))
+    }
+
+    /// Adds the answer for the next slot.
+    pub(crate) fn push(&mut self, response: TxResponse) {
+        self.responses.push_back(response);
+    }
+
+    /// Takes the oldest answer, once its frame has left. `consumer` is the index of the slot after
+    /// the newest.
+    pub(crate) fn pop(&mut self, consumer: u32) -> Option<TxResponse> {
+        let oldest = self.oldest(consumer)?;
+        if self.receipts.is_held(oldest) { None } else { self.responses.pop_front() }
+    }
+
+    /// Asks to be woken when the oldest can be answered.
+    pub(crate) fn arm(&self, consumer: u32) -> Pending {
+        self.oldest(consumer).map_or(Pending::Nothing, |oldest| self.receipts.arm(oldest))
+    }
+
+    /// How many slots wait for their answer.
+    pub(crate) fn len(&self) -> usize {
+        self.responses.len()
+    }
+
+    /// Empties the descriptor that woke us.
+    pub(crate) fn woken(&self) {
+        // It may be empty: the event channels wake us, too.
+        let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
+    }
+
+    /// Becomes readable when the oldest can be answered, if that was asked for.
+    pub(crate) fn waker(&self) -> BorrowedFd<'_> {
+        self.bell.0.as_fd()
+    }
+
+    fn oldest(&self, consumer: u32) -> Option<usize> {
+        let count = u32::try_from(self.responses.len()).expect("a ring is small");
+        (count > 0).then(|| place(consumer.wrapping_sub(count)))
+    }
+}
+
+/// The ring's size is a power of two, so this goes on where indices wrap.
+fn place(index: u32) -> usize {
+    usize::try_from(index).expect("32 bits fit") % TX_RING_SLOTS
+}
+
+/// Wakes the worker that owns the queue, from whichever thread the last of a frame was on.
+struct Bell(OwnedFd);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The counter cannot overflow: it is rung at most once for each time it is asked for.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}

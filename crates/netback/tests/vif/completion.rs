@@ -1,0 +1,187 @@
+//! A guest that is answered when its frames have left: neither before, nor out of order, nor never.
+
+use ringway_datapath::{Frame, OffloadCaps, Pending, Port};
+use ringway_hypervisor::Access;
+use ringway_wire::netif::{
+    ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO,
+    TxRequest,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::guest::{Bench, pattern};
+
+fn patient(start: u32) -> Bench {
+    let mut bench = Bench::starting_at(start, OffloadCaps::ALL);
+    bench.back.answer_when_sent().expect("the test has descriptors");
+    bench
+}
+
+/// Sends packets of one slot with consecutive ids, and takes their frames in.
+fn take_packets(bench: &mut Bench, ids: std::ops::Range<u16>) -> Vec<Frame> {
+    for id in ids {
+        let packet = bench.packet(id, &[&pattern(usize::from(id), 60)]);
+        let _ = bench.send(&packet);
+    }
+    bench.ingress().expect("sound packets").into_iter().collect()
+}
+
+/// Ids that are answered by now.
+fn answered(bench: &mut Bench) -> Vec<u16> {
+    bench.back.settle().expect("no fault");
+    bench.tx_answers().iter().map(|answer| answer.id).collect()
+}
+
+/// Whether the queue wakes its worker.
+fn is_awake(bench: &Bench) -> bool {
+    let mut is_readable = false;
+    bench.back.wakers(&mut |fd| {
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        is_readable |= poll(&mut polled, Some(&Timespec::default())) == Ok(1);
+    });
+    is_readable
+}
+
+#[test]
+fn a_packet_is_answered_when_its_frame_is_gone_and_not_before() {
+    let mut bench = patient(0);
+    let mut frames = take_packets(&mut bench, 0..1);
+    assert_eq!(frames[0].bytes(), pattern(0, 60));
+    assert!(bench.ingress().expect("no fault").is_empty());
+    assert_eq!(answered(&mut bench), []);
+    assert_eq!(bench.counters.totals().tx_unanswered, 1);
+    let frame = frames.pop().expect("one frame");
+    bench.pool.recycle(frame);
+    assert_eq!(answered(&mut bench), [0]);
+    assert_eq!(bench.counters.totals().tx_unanswered, 0);
+}
+
+#[test]
+fn answers_come_in_ring_order_whatever_leaves_first() {
+    let mut bench = patient(u32::MAX - 1);
+    let mut frames = take_packets(&mut bench, 0..5);
+    drop(frames.remove(3));
+    drop(frames.remove(1));
+    assert_eq!(answered(&mut bench), []);
+    drop(frames.remove(0));
+    assert_eq!(answered(&mut bench), [0, 1]);
+    drop(frames.remove(0));
+    assert_eq!(answered(&mut bench), [2, 3]);
+    drop(frames);
+    assert_eq!(answered(&mut bench), [4]);
+}
+
+#[test]
+fn a_packet_that_is_dropped_has_its_answer_in_its_turn() {
+    let mut bench = patient(0);
+    let (good, short) = (pattern(1, 60), pattern(2, 13));
+    let sent = [bench.packet(0, &[&good]), bench.packet(1, &[&short]), bench.packet(2, &[&good])];
+    let revoked = ringway_wire::GrantRef(sent[2][0].gref);
+    sent.iter().for_each(|packet| {
+        let _ = bench.send(packet);
+    });
+    bench.domain.revoke(revoked);
+    let frames = bench.ingress().expect("no fault");
+    assert_eq!((frames.len(), bench.tx_statuses()), (1, vec![]));
+    drop(frames);
+    bench.back.settle().expect("no fault");
+    let statuses = [(0, NETIF_RSP_OKAY), (1, NETIF_RSP_ERROR), (2, NETIF_RSP_ERROR)];
+    assert_eq!(bench.tx_statuses(), statuses);
+}
+
+#[test]
+fn a_packet_of_which_no_frame_came_is_no_reason_to_sleep() {
+    let mut bench = patient(0);
+    let short = bench.packet(0, &[&pattern(1, 13)]);
+    let _ = bench.send(&short);
+    assert!(bench.ingress().expect("no fault").is_empty());
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
+    assert_eq!(answered(&mut bench), [0]);
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
+}
+
+#[test]
+fn all_slots_of_a_packet_are_answered_together() {
+    let mut bench = patient(0);
+    let data = pattern(3, 9000);
+    let mut packet = bench.packet(1, &[&data[..904], &data[904..5000], &data[5000..]]);
+    packet[0].flags |= NETTXF_EXTRA_INFO;
+    bench.push(packet[0]);
+    bench.push(ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4));
+    let _ = bench.send(&packet[1..]);
+    let frames = bench.ingress().expect("a sound packet");
+    assert_eq!(answered(&mut bench), []);
+    // What is made of the frame holds the answer as the frame itself does.
+    let copy = frames[0].receipt().cloned();
+    drop(frames);
+    assert_eq!(answered(&mut bench), []);
+    drop(copy);
+    bench.back.settle().expect("no fault");
+    let statuses: Vec<i16> = bench.tx_answers().iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [NETIF_RSP_OKAY, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETIF_RSP_OKAY]);
+}
+
+#[test]
+fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
+    let mut bench = patient(0);
+    let mut frames = take_packets(&mut bench, 0..3);
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
+    bench.back.woken().expect("no fault");
+    drop(frames.remove(1));
+    assert!(!is_awake(&bench), "the second can have no answer before the first");
+    drop(frames.remove(0));
+    assert!(is_awake(&bench));
+    bench.back.woken().expect("no fault");
+    assert!(!is_awake(&bench));
+    assert_eq!(answered(&mut bench), [0, 1]);
+    // A port that may take nothing in is woken as well: settling asked for it.
+    drop(frames);
+    assert!(is_awake(&bench));
+    assert_eq!(answered(&mut bench), [2]);
+}
+
+#[test]
+fn a_ring_that_waits_takes_no_more_than_it_has_slots_and_goes_on_when_frames_leave() {
+    let mut bench = patient(u32::MAX - 300);
+    let gref = bench.page(0, &pattern(4, 4096), Access::ReadOnly).0;
+    for round in 0..4 {
+        for id in 0..256 {
+            let _ = bench.send(&[TxRequest { gref, offset: id, flags: 0, id, size: 60 }]);
+        }
+        let mut frames = Vec::new();
+        for _ in 0..8 {
+            frames.extend(bench.ingress().expect("sound packets"));
+        }
+        assert_eq!((frames.len(), bench.tx_answers().len()), (256, 0), "round {round}");
+        assert_eq!(bench.counters.totals().tx_unanswered, 256);
+        // The newest first, which is the worst order.
+        frames.into_iter().rev().for_each(|frame| bench.pool.recycle(frame));
+        assert_eq!(answered(&mut bench), (0..256).collect::<Vec<u16>>());
+    }
+}
+
+#[test]
+fn a_backend_that_takes_over_sends_again_what_was_not_answered() {
+    let mut bench = patient(u32::MAX - 2);
+    let mut frames = take_packets(&mut bench, 0..5);
+    frames.drain(..2).for_each(|frame| bench.pool.recycle(frame));
+    assert_eq!(answered(&mut bench), [0, 1]);
+    bench.attach_again().expect("the rings are sound");
+    bench.back.answer_when_sent().expect("the test has descriptors");
+    let again = bench.ingress().expect("sound packets");
+    let bytes: Vec<&[u8]> = again.iter().map(Frame::bytes).collect();
+    assert_eq!(bytes, [2, 3, 4].map(|seed| pattern(seed, 60)));
+    // Those of the old backend have no say any more.
+    drop(frames);
+    assert_eq!(answered(&mut bench), []);
+    drop(again);
+    assert_eq!(answered(&mut bench), [2, 3, 4]);
+}
+
+#[test]
+fn frames_outlive_the_queue_that_took_them_in() {
+    let mut bench = patient(0);
+    let frames = take_packets(&mut bench, 0..3);
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
+    bench.attach_again().expect("the rings are sound");
+    frames.into_iter().for_each(|frame| bench.pool.recycle(frame));
+}

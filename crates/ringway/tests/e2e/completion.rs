@@ -1,0 +1,84 @@
+//! Guests that wait for their backend: until it has copied what they sent, or until it has left.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::host::{Host, SOON, describe, send};
+use crate::traffic::{Iperf, random_file, send_file};
+use crate::turn;
+
+/// Waits until the backend owes no answer. Frontends look at their answers when they send.
+fn wait_until_answered(host: &Host) {
+    host.wait("all answers", SOON, |host| {
+        let mut queues = host.vifs().into_iter().flat_map(|vif| vif.queues);
+        queues.all(|queue| queue.tx_unanswered == 0).then_some(())
+    });
+}
+
+#[test]
+fn files_arrive_as_they_were_however_little_may_be_unanswered() {
+    let Some(_turn) = turn(&["socat"]) else { return };
+    for (host_keys, a, b) in [
+        ("completion = \"sent\"", "", ""),
+        ("completion = \"sent\"", "max-unanswered = 1", "max-unanswered = 2\ngso = false"),
+        ("completion = \"copied\"", "max-unanswered = 2", "completion = \"sent\"\nqueues = 2"),
+        // Guests without offloads get what others leave undone cut up, segment by segment.
+        ("completion = \"sent\"\nmax-queues = 2", "", "sg = false\ncsum = false\ngso = false"),
+    ] {
+        let host = Host::start(&describe(host_keys, &[("a", "", a), ("b", "", b)]));
+        let file = host.file("sent");
+        random_file(&file, 8);
+        for (from, to, address) in [("a", "b", "10.77.0.2"), ("b", "a", "10.77.0.1")] {
+            let is_same = send_file(&host, from, to, address, &file);
+            assert!(is_same, "{host_keys} {a} {b}: {from} to {address}");
+        }
+        let vif = host.vif("vif1.0").expect("it is there");
+        assert!(host_keys.contains(&vif.completion), "{}", vif.completion);
+        if b.contains("completion") {
+            assert_eq!(host.vif("vif2.0").expect("it is there").completion, "sent");
+        }
+        wait_until_answered(&host);
+    }
+}
+
+#[test]
+fn a_guest_that_waits_for_the_wire_survives_the_killing_of_the_backend() {
+    let Some(_turn) = turn(&["iperf3", "socat"]) else { return };
+    let vif = "max-unanswered = 16";
+    let host = Host::start(&describe("completion = \"sent\"", &[("a", "", vif), ("b", "", vif)]));
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 4);
+    // A backend that ends in its first second is taken for one that does not work.
+    let age = Duration::from_millis(1200);
+    host.wait("the backend to be settled", SOON, |host| {
+        let started = std::fs::metadata(host.dir().join("backend.sock")).ok()?.modified().ok()?;
+        started.elapsed().ok().filter(|elapsed| *elapsed > age)
+    });
+    send(host.pid_of("backend"), Signal::KILL);
+    host.wait("the backend's restart", SOON, |host| host.event("backend-restarted"));
+    let transfer = transfer.finish();
+    println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
+    assert!(transfer.longest_gap() < 1.0, "{} s", transfer.longest_gap());
+    wait_until_answered(&host);
+    let file = host.file("sent");
+    random_file(&file, 1);
+    assert!(send_file(&host, "b", "a", "10.77.0.1", &file));
+}
+
+#[test]
+fn queues_are_changed_while_answers_are_due() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let vif = "max-unanswered = 16";
+    let guests = [("a", "", vif), ("b", "", vif)];
+    let host = Host::start(&describe("completion = \"sent\"\nmax-queues = 2", &guests));
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 3);
+    for count in [1_usize, 2, 1, 2] {
+        host.text(&["vif", "set", "vif2.0", "max-queues", &count.to_string()]);
+        host.wait("its queues", SOON, |host| {
+            let vif = host.vif("vif2.0")?;
+            (vif.state == "Connected" && vif.queues.len() == count).then_some(())
+        });
+    }
+    transfer.finish();
+    wait_until_answered(&host);
+}
