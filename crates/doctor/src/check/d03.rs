@@ -1,13 +1,11 @@
 //! D03: all interrupts of the network on one CPU, which is full of them.
 
-use std::collections::BTreeMap;
-
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Basis, Host, Span, float, share};
+use crate::host::{Basis, Host, NetIrq, Span, float, share};
 use crate::parse::cpu::CpuTimes;
-use crate::parse::interrupts::{Interrupts, QueueIrq, Row, queue_irq};
+use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
     id: "D03",
@@ -29,21 +27,13 @@ const RATE_MIN: f64 = 500.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
 
-/// An interrupt of a queue, and how often it came on each CPU.
-struct Seen<'a> {
-    irq: u32,
-    of: QueueIrq,
-    row: &'a Row,
-    counts: Vec<u64>,
-}
-
 fn look(host: &Host) -> Looked {
     let span: Span<Interrupts> = host.span("proc/interrupts")?;
     let cpus = &span.after.cpus;
     if cpus.len() < 2 {
         return Err(Gap::NotHere("one CPU".to_owned()));
     }
-    let seen = network_interrupts(host, &span);
+    let seen = host.net_irqs(&span);
     if seen.is_empty() {
         return Err(Gap::NotHere("no interrupt of a network queue".to_owned()));
     }
@@ -65,7 +55,10 @@ fn look(host: &Host) -> Looked {
         let why = format!("no line for CPU {cpu}, which takes interrupts");
         return Err(times.text.unreadable(None, why));
     };
-    let spent = after.since(&times.before.cpus.get(&cpu).copied().unwrap_or_default());
+    let Some(before) = times.past(times.before.cpus.get(&cpu)) else {
+        return Err(times.text.unreadable(Some(after.line), "this CPU is new"));
+    };
+    let spent = after.since(&before);
     let busy = share(spent.softirq.saturating_add(spent.irq), spent.total);
     if busy < BUSY {
         let summary = format!(
@@ -91,45 +84,14 @@ fn look(host: &Host) -> Looked {
     Ok(vec![advise(finding, host, &seen, cpus)])
 }
 
-fn network_interrupts<'a>(host: &Host, span: &'a Span<Interrupts>) -> Vec<Seen<'a>> {
-    let nics = host.nics();
-    let devices: BTreeMap<String, &String> =
-        nics.iter().filter_map(|nic| Some((host.device(nic)?, nic))).collect();
-    let mut seen = Vec::new();
-    for (label, row) in &span.after.rows {
-        let (Ok(irq), Some(mut of)) = (label.parse(), queue_irq(row.name(), &nics)) else {
-            continue;
-        };
-        if of.device.starts_with("virtio") {
-            match devices.get(&of.device) {
-                Some(nic) => of.device.clone_from(nic),
-                // Consoles have inputs and outputs, too. Without links nobody can tell.
-                None if !devices.is_empty() => continue,
-                None => {}
-            }
-        }
-        let before = span.before.rows.get(label);
-        let at = |index: usize| {
-            // A CPU may have come or gone between the samples.
-            let column =
-                span.before.cpus.iter().position(|cpu| Some(cpu) == span.after.cpus.get(index));
-            column.and_then(|column| before?.counts.get(column).copied()).unwrap_or(0)
-        };
-        let since = |(index, count): (usize, &u64)| count.saturating_sub(at(index));
-        let counts = row.counts.iter().enumerate().map(since).collect();
-        seen.push(Seen { irq, of, row, counts });
-    }
-    seen
-}
-
 /// The lines with the most interrupts on the CPU.
-fn quotes(span: &Span<Interrupts>, seen: &[Seen<'_>], column: usize) -> Vec<Quote> {
-    let mut seen: Vec<&Seen<'_>> = seen.iter().filter(|seen| seen.counts[column] > 0).collect();
+fn quotes(span: &Span<Interrupts>, seen: &[NetIrq<'_>], column: usize) -> Vec<Quote> {
+    let mut seen: Vec<&NetIrq<'_>> = seen.iter().filter(|seen| seen.counts[column] > 0).collect();
     seen.sort_by_key(|seen| std::cmp::Reverse(seen.counts[column]));
     seen.iter().take(QUOTES_MAX).map(|seen| span.text.quote(seen.row.line)).collect()
 }
 
-fn advise(finding: Finding, host: &Host, seen: &[Seen<'_>], cpus: &[usize]) -> Finding {
+fn advise(finding: Finding, host: &Host, seen: &[NetIrq<'_>], cpus: &[usize]) -> Finding {
     let mut queues: Vec<(&String, Option<usize>)> = Vec::new();
     for one in seen.iter().filter(|seen| seen.counts.iter().any(|count| *count > 0)) {
         let queue = (&one.of.device, one.of.queue);
@@ -145,11 +107,10 @@ fn advise(finding: Finding, host: &Host, seen: &[Seen<'_>], cpus: &[usize]) -> F
         ));
     }
     // Both interrupts of a queue on one CPU, different queues on different ones (row P14).
-    let change = |seen: &Seen<'_>| {
+    let change = |seen: &NetIrq<'_>| {
         let place = queues.iter().position(|queue| *queue == (&seen.of.device, seen.of.queue))?;
         let cpu = cpus[place % cpus.len()];
-        let path = format!("proc/irq/{}/smp_affinity_list", seen.irq);
-        let current = host.file(&path).ok().map(|text| text.value().to_owned());
+        let current = host.irq_affinity(seen.irq);
         let is_set = current.as_deref() == Some(cpu.to_string().as_str());
         (!is_set).then(|| Change::new(Knob::IrqAffinity { irq: seen.irq }, current, cpu))
     };

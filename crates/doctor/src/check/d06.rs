@@ -7,7 +7,7 @@ use ringway_lab::placement;
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Host, NicRole, Span, float};
+use crate::host::{Basis, Host, NicRole, Span, float};
 use crate::parse::ethtool::{Statistics, queue_counter};
 use crate::parse::qdisc::Qdiscs;
 use crate::parse::threads::Threads;
@@ -67,7 +67,13 @@ fn look(host: &Host) -> Looked {
 /// Both directions of an interface, as far as somebody counts its queues: the driver, or `mq`.
 fn loads(host: &Host, nic: &str) -> Result<Vec<Loads>, Gap> {
     let mut found = match host.command_span::<Statistics>(&["ethtool", "-S", nic]) {
-        Ok(span) => by_driver(&span),
+        Ok(span) => {
+            let is_same = span.before.counters.keys().eq(span.after.counters.keys());
+            if span.basis == Basis::Samples && !is_same {
+                return Err(span.text.unreadable(None, "other counters than in the first sample"));
+            }
+            by_driver(&span)
+        }
         // Many drivers have no statistics; then there may be others that count.
         Err(Gap::Missing { .. } | Gap::NotHere(_)) => Vec::new(),
         Err(gap) => return Err(gap),
@@ -91,7 +97,7 @@ fn by_driver(span: &Span<Statistics>) -> Vec<Loads> {
         for (name, (count, line)) in &span.after.counters {
             let Some((counter, queue)) = queue_counter(name) else { continue };
             if counter.is_tx == is_tx && counter.is_bytes {
-                let before = span.before.counters.get(name).map_or(0, |(count, _)| *count);
+                let Some((before, _)) = span.past(span.before.counters.get(name)) else { continue };
                 bytes.insert(queue, count.saturating_sub(before));
                 quotes.push(span.text.quote(*line));
             }
@@ -104,10 +110,11 @@ fn by_driver(span: &Span<Statistics>) -> Vec<Loads> {
 
 fn by_mq(span: &Span<Qdiscs>, nic: &str) -> Option<Loads> {
     let before = span.before.queue_bytes(nic);
-    let mut bytes = span.after.queue_bytes(nic);
-    for (queue, bytes) in &mut bytes {
-        *bytes = bytes.saturating_sub(before.get(queue).copied().unwrap_or(0));
-    }
+    let after = span.after.queue_bytes(nic);
+    let since = |(queue, bytes): (&usize, &u64)| {
+        Some((*queue, bytes.saturating_sub(span.past(before.get(queue))?)))
+    };
+    let bytes: BTreeMap<usize, u64> = after.iter().filter_map(since).collect();
     let list = |(queue, bytes): (&usize, &u64)| format!("queue {queue}: {bytes} bytes");
     let text = bytes.iter().map(list).collect::<Vec<_>>().join(", ");
     let quote = Quote { file: span.text.origin().to_owned(), line: None, text };
@@ -131,7 +138,8 @@ fn judge(host: &Host, nic: &str, role: NicRole, loads: &Loads) -> Option<Finding
         return None;
     }
     // Only who ends the connections knows how many there are.
-    let flows = if role == NicRole::Backend { None } else { flows(host) };
+    let is_end = role != NicRole::Backend && !host.is_forwarding(nic);
+    let flows = if is_end { flows(host) } else { None };
     let chance = flows.map(|flows| expected(flows, queues));
     let direction = loads.direction;
     let mut summary = format!(
@@ -140,7 +148,8 @@ fn judge(host: &Host, nic: &str, role: NicRole, loads: &Loads) -> Option<Finding
     if let (Some(flows), Some(chance)) = (flows, chance) {
         summary += &format!("; {flows} flows make {chance:.1} by chance");
     }
-    let is_chance = chance.is_some_and(|chance| uneven <= chance * OVER_CHANCE);
+    // An end of connections that does not say how many it has cannot tell chance from fault.
+    let is_chance = chance.map_or(is_end, |chance| uneven <= chance * OVER_CHANCE);
     let severity = if is_chance { Severity::Note } else { Severity::Warning };
     let finding = Finding::new(severity, nic, summary)
         .cause(
@@ -167,7 +176,8 @@ fn threads(host: &Host) -> Result<Option<Finding>, Gap> {
     let mut spent = Vec::new();
     for (id, thread) in &span.after.threads {
         if thread.name.starts_with("netback/") {
-            let before = span.before.threads.get(id).map_or(0, |thread| thread.ticks);
+            let before = span.before.threads.get(id).map(|thread| thread.ticks);
+            let Some(before) = span.past(before.as_ref()) else { continue };
             spent.push((thread, thread.ticks.saturating_sub(before)));
         }
     }
@@ -183,7 +193,7 @@ fn threads(host: &Host) -> Result<Option<Finding>, Gap> {
         format!("{} does {uneven:.1} times the mean of {} threads", busiest.name, spent.len());
     let finding = Finding::new(Severity::Warning, busiest.name.clone(), summary)
         .cause("vifs are bound to a thread when they are made, whatever they will carry.")
-        .quote(spent.iter().map(|(thread, _)| span.text.quote(thread.line)))
+        .quote(spent.iter().map(|(thread, ticks)| thread.quote(*ticks, span.seconds)))
         .advise(Advice::by_hand(
             "Make the vifs with the most traffic anew, one after the other, so that they fall on \
              different threads; or use a kernel of 3.12 or later, with a thread for each queue.",

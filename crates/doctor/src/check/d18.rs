@@ -26,8 +26,9 @@ const BUDGET: &str = "net.core.netdev_budget";
 
 fn look(host: &Host) -> Looked {
     let span: Span<Softnet> = host.span("proc/net/softnet_stat")?;
-    let of = |cpu| span.before.rows.iter().find(|row| row.cpu == cpu).copied().unwrap_or_default();
-    let rows: Vec<Row> = span.after.rows.iter().map(|row| row.since(&of(row.cpu))).collect();
+    let before = |cpu| span.past(span.before.rows.iter().find(|row| row.cpu == cpu));
+    let since = |row: &Row| Some(row.since(&before(row.cpu)?));
+    let rows: Vec<Row> = span.after.rows.iter().filter_map(since).collect();
     let mut findings = Vec::new();
     findings.extend(drops(host, &span, &rows));
     findings.extend(squeezes(host, &span, &rows));

@@ -1,11 +1,24 @@
 //! The catalogue: what is looked for, one file a check.
 
 mod d03;
+mod d04;
 mod d06;
+mod d08;
+mod d09;
+mod d11;
 mod d13;
 mod d14;
+mod d16;
 mod d18;
 mod d19;
+mod d20;
+mod d21;
+mod d26;
+mod d27;
+mod d28;
+mod d29;
+mod d30;
+mod d31;
 
 use crate::evidence::Gap;
 use crate::finding::{Finding, Severity};
@@ -78,54 +91,34 @@ pub static CATALOGUE: &[Check] = &[
     explained!("D01", "no paravirtual driver", Datapath, &["G1", "G5"]),
     explained!("D02", "a guest's CPU is full", Processors, &["G6", "G7", "G29", "P12"]),
     d03::CHECK,
-    explained!(
-        "D04",
-        "one CPU does all the deferred work",
-        Processors,
-        &["G10", "G11", "G12", "G29", "W4"]
-    ),
+    d04::CHECK,
     explained!("D05", "a backend thread is full", Processors, &["G13", "G14", "G30", "G47", "G48"]),
     d06::CHECK,
     explained!("D07", "one interface is too hot for its thread", Queues, &["G15"]),
-    explained!(
-        "D08",
-        "packets are shorter than they could be",
-        Links,
-        &["G16", "G38", "G50", "G51", "G52", "G53"]
-    ),
-    explained!("D09", "the wire is full", Links, &["G17", "W15", "W1"]),
+    d08::CHECK,
+    d09::CHECK,
     explained!("D10", "too few flows for the queues", Queues, &["G18"]),
-    explained!(
-        "D11",
-        "the TCP window is too small for the path",
-        Tcp,
-        &["G40", "G54", "G56", "G57", "G58", "G59", "G60"]
-    ),
+    d11::CHECK,
     explained!("D12", "sending waits for completions", Tcp, &["A6", "A7", "A8"]),
     d13::CHECK,
     d14::CHECK,
     explained!("D15", "the number of queues is not what was asked for", Queues, &["L9"]),
-    explained!(
-        "D16",
-        "interrupts and threads of a queue are on different CPUs",
-        Queues,
-        &["P14", "G44", "G45"]
-    ),
+    d16::CHECK,
     explained!("D17", "irqbalance runs and balances nothing", Processors, &["G33", "G43"]),
     d18::CHECK,
     d19::CHECK,
-    explained!("D20", "an old datapath", Datapath, &["W6", "W10"]),
-    explained!("D21", "the switch is the limit", Datapath, &["G39", "G68", "W2"]),
+    d20::CHECK,
+    d21::CHECK,
     explained!("D22", "IOMMU and SR-IOV", Datapath, &["G41", "G42", "G69", "G70", "W5"]),
     explained!("D23", "grants run out", Datapath, &["G3", "G4"]),
     explained!("D24", "more backend threads than CPUs", Processors, &["G46", "G48", "P12"]),
     explained!("D25", "hypercalls take the time", Processors, &["A7"]),
-    explained!("D26", "BBR between guests of one host", Tcp, &["G55"]),
-    explained!("D27", "the hypervisor gives its CPUs to others", Processors, &["G30", "G35"]),
-    explained!("D28", "queues and cards are on different NUMA nodes", Processors, &["G67"]),
-    explained!("D29", "rings are too small, or interrupts too many", Links, &["G16"]),
-    explained!("D30", "a limit is set", Links, &["G17"]),
-    explained!("D31", "connection tracking is full", Tcp, &["W2"]),
+    d26::CHECK,
+    d27::CHECK,
+    d28::CHECK,
+    d29::CHECK,
+    d30::CHECK,
+    d31::CHECK,
     explained!("D32", "one guest starves the others", Queues, &["W3"]),
 ];
 

@@ -96,6 +96,7 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Sampled, &["ethtool", "-S", "{nic}"]),
     (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
     (When::Sampled, &["ss", "-tinHO", "state", "established"]),
+    (When::Sampled, &["ovs-dpctl", "show"]),
     (When::Sampled, &["xl", "vcpu-list"]),
     (When::Once, &["ethtool", "-c", "{nic}"]),
     (When::Once, &["ethtool", "-g", "{nic}"]),

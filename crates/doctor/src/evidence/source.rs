@@ -45,7 +45,7 @@ impl Source {
     pub fn file(&self, path: &str) -> Result<Text, Gap> {
         let origin = format!("/{path}");
         match self.read(path) {
-            Ok(Some(body)) => Ok(Text::new(origin, body)),
+            Ok(Some(body)) => whole(Text::new(origin, body)),
             Ok(None) => Err(Gap::Missing { file: origin, why: self.why_missing(path) }),
             Err(why) => Err(Gap::Unreadable { file: origin, line: None, why }),
         }
@@ -63,7 +63,7 @@ impl Source {
             found = self.sos_command(&path);
         }
         match found {
-            Ok(Some(body)) => Ok(Text::new(origin, body)),
+            Ok(Some(body)) => whole(Text::new(origin, body)),
             Ok(None) => Err(Gap::Missing { file: origin, why: self.why_missing(&path) }),
             Err(why) => Err(Gap::Unreadable { file: origin, line: None, why }),
         }
@@ -125,6 +125,16 @@ impl Source {
     }
 }
 
+/// Refuses a text that was cut off: the kernel and tools end their last line, and half a number is
+/// still a number.
+fn whole(text: Text) -> Result<Text, Gap> {
+    if text.body().is_empty() || text.body().ends_with('\n') {
+        return Ok(text);
+    }
+    let last = text.lines().last().map(|(line, _)| line);
+    Err(text.unreadable(last, "cut off: the line has no end"))
+}
+
 /// Where the output of a command is kept: as sos names it, so that both are found alike.
 pub fn command_path(words: &[&str]) -> String {
     let mut name = String::new();
@@ -180,6 +190,15 @@ mod tests {
         assert_eq!(command_path(&["ethtool", "-k", "eth0"]), "commands/ethtool_-k_eth0");
         assert_eq!(command_path(&["xenstore-ls", "-f", "/a/b"]), "commands/xenstore-ls_-f_.a.b");
         assert_eq!(command_path(&["..", "/", ".."]).matches('/').count(), 1);
+    }
+
+    #[test]
+    fn half_a_line_is_no_evidence() {
+        let pieces = [("a".to_owned(), "one\n65".to_owned()), ("b".to_owned(), "65\n".to_owned())];
+        let source = Source::Memory(pieces.into());
+        let gap = source.file("a").expect_err("cut off");
+        assert_eq!(gap.to_string(), "/a:2: cut off: the line has no end");
+        assert_eq!(source.file("b").expect("whole").number(), Ok(65));
     }
 
     #[test]

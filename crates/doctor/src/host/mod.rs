@@ -1,10 +1,12 @@
 //! A host as checks see it: evidence that is read on demand, and rates between two samples.
 
+mod irqs;
 mod kind;
 mod nics;
 
 use std::time::Duration;
 
+pub use irqs::{NetIrq, cpu_list};
 pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
 
@@ -49,6 +51,18 @@ pub struct Span<T> {
     pub basis: Basis,
     /// The last text, to quote.
     pub text: Text,
+}
+
+impl<T> Span<T> {
+    /// What was counted before. None if there is a first sample and it does not know: whatever
+    /// happened until then must not be taken for what happens now.
+    pub fn past<V: Copy + Default>(&self, known: Option<&V>) -> Option<V> {
+        match (known, self.basis) {
+            (Some(value), _) => Some(*value),
+            (None, Basis::SinceBoot) => Some(V::default()),
+            (None, Basis::Samples) => None,
+        }
+    }
 }
 
 impl Host {
@@ -192,8 +206,8 @@ mod tests {
         let host = host(&[
             ("sample-1/monotonic", "100.5\n"),
             ("sample-2/monotonic", "105.5\n"),
-            ("sample-1/proc/stat", "cpu0 1 0 0 0\n"),
-            ("sample-2/proc/stat", "cpu0 4 0 0 0\n"),
+            ("sample-1/proc/stat", "cpu0 1 0 0 0\nintr 0\n"),
+            ("sample-2/proc/stat", "cpu0 4 0 0 0\nintr 0\n"),
         ]);
         let span: Span<CpuTimes> = host.span("proc/stat").expect("sound");
         assert_eq!((span.seconds, span.basis), (5.0, Basis::Samples));
@@ -203,7 +217,7 @@ mod tests {
 
     #[test]
     fn one_sample_counts_since_boot_and_none_counts_nothing() {
-        let once = host(&[("proc/uptime", "50.0 9\n"), ("proc/stat", "cpu0 4 0 0 0\n")]);
+        let once = host(&[("proc/uptime", "50.0 9\n"), ("proc/stat", "cpu0 4 0 0 0\nintr 0\n")]);
         let span: Span<CpuTimes> = once.span("proc/stat").expect("sound");
         assert_eq!((span.seconds, span.basis), (50.0, Basis::SinceBoot));
         let timeless = host(&[("proc/stat", "cpu0 4 0 0 0\n")]);
@@ -226,8 +240,9 @@ mod tests {
     fn kernels_are_told_by_their_first_two_numbers() {
         let kernel = |text| host(&[("proc/sys/kernel/osrelease", text)]).kernel();
         assert_eq!(kernel("6.1.0-13-amd64\n"), Some((6, 1)));
-        assert_eq!(kernel("3.13.0-95-generic"), Some((3, 13)));
-        assert_eq!(kernel("x"), None);
-        assert_eq!(host(&[("proc/version", "Linux version 4.4.0-36 (x)")]).kernel(), Some((4, 4)));
+        assert_eq!(kernel("3.13.0-95-generic\n"), Some((3, 13)));
+        assert_eq!(kernel("x\n"), None);
+        let old = host(&[("proc/version", "Linux version 4.4.0-36 (x)\n")]);
+        assert_eq!(old.kernel(), Some((4, 4)));
     }
 }

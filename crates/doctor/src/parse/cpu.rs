@@ -58,8 +58,10 @@ impl Counters for CpuTimes {
             let guest = guest.saturating_add(guest_nice);
             cpus.insert(number, Times { total, idle, irq, softirq, steal, guest, line });
         }
-        if cpus.is_empty() {
-            return Err(text.unreadable(None, "expected a line for each CPU"));
+        // What follows the CPUs: without it some of them may be missing.
+        let is_whole = text.lines().any(|(_, line)| line.starts_with("intr "));
+        if cpus.is_empty() || !is_whole {
+            return Err(text.unreadable(None, "expected a line for each CPU, and intr behind them"));
         }
         Ok(CpuTimes { cpus })
     }

@@ -16,7 +16,7 @@ pub struct Features {
 pub struct Feature {
     /// In force.
     pub is_on: bool,
-    /// The driver, or the other side of it, does not let it change.
+    /// Setting it changes nothing: the driver, the other side or another offload is in the way.
     pub is_fixed: bool,
     /// In the output.
     pub line: usize,
@@ -39,7 +39,9 @@ impl Features {
                 Some("off") => false,
                 _ => return Err(text.unreadable(Some(line), "expected on or off")),
             };
-            let is_fixed = words.next() == Some("[fixed]");
+            // "[requested on]": wanted, and something that it depends on is off or not offered.
+            let is_fixed =
+                words.next().is_some_and(|word| word == "[fixed]" || word == "[requested");
             features.insert(name.to_owned(), Feature { is_on, is_fixed, line });
         }
         if features.is_empty() {

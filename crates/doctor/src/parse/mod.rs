@@ -1,13 +1,16 @@
 //! Readers of evidence: from a [`Text`] to values that know their lines.
 //!
 //! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
-//! its line. [`proptest`] holds them to that. Why these are our own: `docs/adr/0013`.
+//! its line. Property tests hold them to that. Why these are our own: `docs/adr/0013`.
 
+pub mod conntrack;
 pub mod cpu;
 pub mod ethtool;
 pub mod interrupts;
 pub mod nic;
+pub mod ovs;
 pub mod qdisc;
+pub mod sockets;
 pub mod softnet;
 pub mod threads;
 pub mod xenstore;
@@ -18,6 +21,16 @@ use crate::evidence::{Gap, Text};
 pub trait Counters: Sized {
     /// Reads them.
     fn parse(text: &Text) -> Result<Self, Gap>;
+}
+
+/// A file that is one counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Single(pub u64);
+
+impl Counters for Single {
+    fn parse(text: &Text) -> Result<Single, Gap> {
+        text.number().map(Single)
+    }
 }
 
 /// The next word of a line as a number.

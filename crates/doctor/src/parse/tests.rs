@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 10] = [
+const READERS: [(&str, Reader); 13] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -43,6 +43,15 @@ const READERS: [(&str, Reader); 10] = [
     ),
     ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", |text| {
         threads::Threads::parse(text).map(drop)
+    }),
+    ("entries insert_failed drop early_drop\n00000001 00000002 00000003 0000000a\n", |text| {
+        conntrack::Conntrack::parse(text).map(drop)
+    }),
+    ("0 0 10.0.0.1:1 10.0.0.2:2 ts bbr rtt:0.3/0.1 busy:9ms rwnd_limited:4ms(50.0%)\n", |text| {
+        sockets::Sockets::parse(text).map(drop)
+    }),
+    ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", |text| {
+        ovs::Lookups::parse(text).map(drop)
     }),
     ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
         xenstore::Nodes::parse(text).map(drop)

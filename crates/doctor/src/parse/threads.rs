@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Counters;
-use crate::evidence::{Gap, Text};
+use crate::evidence::{Gap, Quote, Text};
 
 /// By process and thread id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Threads {
 /// One thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Thread {
+    /// Its id.
+    pub id: u64,
     /// Such as `vif1.0-q0-guest`; the kernel cuts names to fifteen letters.
     pub name: String,
     /// Ticks of CPU time, its own and the kernel's for it.
@@ -44,9 +46,18 @@ impl Counters for Threads {
             let utime: u64 = number(UTIME).ok_or_else(refuse)?;
             let stime: u64 = number(STIME).ok_or_else(refuse)?;
             let ticks = utime.saturating_add(stime);
-            let thread = Thread { name: name.to_owned(), ticks, cpu: number(PROCESSOR), line };
+            let thread = Thread { id, name: name.to_owned(), ticks, cpu: number(PROCESSOR), line };
             threads.insert(id, thread);
         }
         Ok(Threads { threads })
+    }
+}
+
+impl Thread {
+    /// The thread and what it spent, in the words of `/proc/PID/stat`, which has too many columns.
+    pub fn quote(&self, ticks: u64, seconds: f64) -> Quote {
+        let Thread { id, name, .. } = self;
+        let text = format!("{id} ({name}) utime and stime grew by {ticks} ticks in {seconds:.1} s");
+        Quote { file: format!("/proc/{id}/stat"), line: Some(1), text }
     }
 }

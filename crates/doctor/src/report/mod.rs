@@ -78,7 +78,8 @@ fn verdict(findings: &[Finding]) -> String {
         (0, 0) if findings.len() == unknown => "Nothing could be told".to_owned(),
         (0, 0) => "Nothing wrong was found".to_owned(),
         _ => {
-            let worst = findings.iter().max_by_key(|one| one.severity);
+            // The first of the worst: checks are in the order in which one should look.
+            let worst = findings.iter().rev().max_by_key(|one| one.severity);
             let worst = worst.map(|one| format!(": {}", one.summary)).unwrap_or_default();
             let problems = number(problems, "problem");
             let parts: Vec<String> =

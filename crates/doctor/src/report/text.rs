@@ -57,8 +57,27 @@ fn head(report: &Report, detail: Detail) -> String {
 }
 
 fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
-    let findings = report.findings.iter().filter(|one| one.check == check.id);
-    findings.map(|finding| of_finding(check, finding, detail)).collect()
+    let findings: Vec<&Finding> =
+        report.findings.iter().filter(|one| one.check == check.id).collect();
+    let is_unknown = |one: &&&Finding| one.severity == Severity::Unknown;
+    let unknown = findings.iter().filter(is_unknown).count();
+    let mut text = String::new();
+    let mut is_first = true;
+    for finding in findings {
+        // Many interfaces cannot be read for the same reason.
+        if finding.severity == Severity::Unknown && detail == Detail::Terse {
+            if !std::mem::take(&mut is_first) {
+                continue;
+            }
+            text += &of_finding(check, finding, detail);
+            if unknown > 1 {
+                let _ = writeln!(text, "      and {} more like it, see -v", unknown - 1);
+            }
+        } else {
+            text += &of_finding(check, finding, detail);
+        }
+    }
+    text
 }
 
 fn of_finding(check: &Check, finding: &Finding, detail: Detail) -> String {
