@@ -69,7 +69,7 @@ fn look(host: &Host) -> Looked {
         return Ok(vec![all_well(summary, Some(times.text.quote(spent.line)))]);
     }
     let summary = format!(
-        "CPU {cpu} takes {:.0} % of {rate:.0} network interrupts/s and spends {:.0} % of its time so",
+        "CPU {cpu} takes {:.0} % of {rate:.0} network interrupts/s, {:.0} % of its time",
         concentrated * 100.0,
         busy * 100.0
     );
@@ -80,7 +80,7 @@ fn look(host: &Host) -> Looked {
         .quote(quotes(&span, &seen, column))
         .quote([times.text.quote(spent.line)])
         .confidence(confidence)
-        .gain("about 16 % from spreading alone where queues were one (row G33), more with many queues");
+        .gain("about 16 % from spreading alone (row G33), more with many queues");
     Ok(vec![advise(finding, host, &seen, cpus)])
 }
 

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use ringway_lab::placement;
-
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -212,15 +210,42 @@ fn flows(host: &Host) -> Option<usize> {
 
 /// What the fullest of `queues` carries over the mean if flows of the same rate choose at random.
 fn expected(flows: usize, queues: usize) -> f64 {
-    if flows <= placement::STREAMS_MAX {
-        let splits = placement::splits(flows, queues);
-        let fullest = |split: &placement::Split| split.parts.first().copied().unwrap_or(0);
-        let mean: f64 = splits.iter().map(|split| split.probability * count(fullest(split))).sum();
-        return mean * count(queues) / count(flows);
+    let (flows_count, queues_count) = (count(flows), count(queues));
+    if flows > FLOWS_EXACT_MAX {
+        // The largest of many normal variables: good to a few percent from here on.
+        return 1.0 + (2.0 * queues_count.ln() * (queues_count - 1.0) / flows_count).sqrt();
     }
-    // The largest of many normal variables: good to a few percent from here on.
-    let (flows, queues) = (count(flows), count(queues));
-    1.0 + (2.0 * queues.ln() * (queues - 1.0) / flows).sqrt()
+    let fullest: f64 = (0..flows).map(|most| 1.0 - none_above(flows, queues, most)).sum();
+    fullest * queues_count / flows_count
+}
+
+/// Flows up to which the expectation is counted out.
+const FLOWS_EXACT_MAX: usize = 24;
+
+/// The probability that no queue has more than `most` flows: queues are added one by one, each
+/// taking some of the flows that are left with binomial probability.
+fn none_above(flows: usize, queues: usize, most: usize) -> f64 {
+    let mut left = vec![0.0; flows + 1];
+    left[flows] = 1.0;
+    for queue in 0..queues {
+        let chance = 1.0 / count(queues - queue);
+        let mut next = vec![0.0; flows + 1];
+        for (of, probability) in left.iter().enumerate() {
+            for taken in 0..=most.min(of) {
+                next[of - taken] += probability * binomial(of, taken, chance);
+            }
+        }
+        left = next;
+    }
+    left[0]
+}
+
+/// The probability of `hits` in `tries`.
+fn binomial(tries: usize, hits: usize, chance: f64) -> f64 {
+    let misses = tries - hits;
+    let ways: f64 = (1..=hits).map(|hit| count(misses + hit) / count(hit)).product();
+    let power = |base: f64, times: usize| std::iter::repeat_n(base, times).product::<f64>();
+    ways * power(chance, hits) * power(1.0 - chance, misses)
 }
 
 fn count(number: usize) -> f64 {
@@ -236,6 +261,7 @@ mod tests {
         // Two flows on two queues: together half of the time, so 1.5 on average.
         assert!((expected(2, 2) - 1.5).abs() < 1e-9);
         assert!((expected(1, 4) - 4.0).abs() < 1e-9);
+        assert!((expected(4, 4) - 2.125).abs() < 1e-9);
         let (exact, near) = (expected(24, 4), expected(25, 4));
         assert!((exact - near).abs() < 0.2, "{exact} {near}");
     }

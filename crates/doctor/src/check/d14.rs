@@ -154,7 +154,7 @@ fn look_at_vif(host: &Host, vif: &str) -> Result<Option<Finding>, Gap> {
             .quote(nodes.line(&node).map(|line| store.quote(line)))
             .quote([domains.quote(line)])
             .advise(Advice::by_hand(
-                "In the guest: raise max_queues of xen_netfront (its default is 8 since Linux 4.x), \
+                "In the guest: raise max_queues of xen_netfront (8 by default), \
                  or use a kernel of 3.16 or later, and connect anew.",
                 &[],
             ))

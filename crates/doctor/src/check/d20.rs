@@ -53,7 +53,7 @@ fn judge(of: &str, found: (u32, u32), least: (u32, u32), quotes: Vec<Quote>) -> 
         .cause("Its tables are locked for each packet, so queues and CPUs take turns (row W10).")
         .quote(quotes)
         .advise(Advice::by_hand(
-            "Use the module of a kernel of 4.4 or later, and remove openvswitch-datapath-dkms. Then, \
+            "Use the module of a kernel of 4.4 or later, without openvswitch-datapath-dkms. Then, \
              on Ubuntu 14.04, and with a restart:",
             &["apt-get install -y --install-recommends linux-generic-lts-xenial"],
         ))

@@ -70,7 +70,7 @@ fn look_at(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     let knob = Knob::Ring { nic: nic.to_owned(), which: "rx".to_owned() };
     let change = Change::new(knob, Some(current.value.to_string()), max.value);
     Ok(Some(finding.advise(Advice::by_change(
-        "If it is bursts: a larger ring. The link goes down for a moment; a large ring costs cache.",
+        "If it is bursts: a larger ring. The link goes down for a moment, and it costs cache.",
         vec![change],
     ))))
 }

@@ -70,7 +70,7 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            "If it is not meant: take it away where it was set, in the toolstack (rate of the vif), \
+            "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
              in libvirt (<bandwidth>), or with tc.",
             &limit.command.iter().map(String::as_str).collect::<Vec<_>>(),
         ));
