@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
 use crate::verb::{
-    backend, broker, capture, completions, demo, guest, lab, run, top, vif, xenstore,
+    backend, broker, capture, completions, demo, doctor, guest, lab, run, top, vif, xenstore,
 };
 
 /// Multi-queue paravirtual networking in user space
@@ -68,6 +68,7 @@ pub(crate) enum Verb {
     Capture(capture::Capture),
     Xenstore(xenstore::Xenstore),
     Demo(demo::Demo),
+    Doctor(doctor::Doctor),
     Lab(lab::Lab),
     Completions(completions::Completions),
     Man(completions::Man),
@@ -118,6 +119,7 @@ mod tests {
             "capture vif1.0 -w - --snaplen 96",
             "vif set vif1.0 max-queues 2",
             "guest set a queues 2 --vif 1",
+            "doctor --interval 2 --check d18 --json",
             "demo --queues 2 --streams 3 --seconds 1",
             "lab check results --assert q4.s8>=9.4G",
             "xenstore watch -n 2 /",

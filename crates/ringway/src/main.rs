@@ -23,7 +23,7 @@ use clap::Parser;
 use crate::cli::{Cli, Verb};
 use crate::output::ReaderLeft;
 use crate::verb::{
-    backend, broker, capture, completions, demo, guest, lab, run, top, vif, xenstore,
+    backend, broker, capture, completions, demo, doctor, guest, lab, run, top, vif, xenstore,
 };
 
 fn main() -> ExitCode {
@@ -52,6 +52,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Capture(args) => capture::run(&args)?,
         Verb::Xenstore(args) => xenstore::run(&args)?,
         Verb::Demo(args) => return demo::run(&args, &common),
+        Verb::Doctor(args) => return doctor::run(&args),
         Verb::Lab(args) => return lab::run(&args),
         Verb::Completions(args) => completions::run(&args)?,
         Verb::Man(args) => completions::run_man(&args)?,

@@ -5,6 +5,7 @@ pub(crate) mod broker;
 pub(crate) mod capture;
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod guest;
 pub(crate) mod lab;
 pub(crate) mod run;

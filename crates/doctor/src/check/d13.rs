@@ -1,0 +1,163 @@
+//! D13: offloads that are off, and the one that must not be on.
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::{Gap, Text};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::{Host, NicRole};
+use crate::parse::ethtool::{Feature, Features};
+
+pub(super) const CHECK: Check = Check {
+    id: "D13",
+    title: "offloads are off",
+    group: Group::Links,
+    rows: &["G7", "G14", "G36", "G37", "G49", "G62", "P15", "P16"],
+    explanation: include_str!("../../explain/D13.md"),
+    look: Some(look),
+};
+
+/// An offload that has to be on: its name in `ethtool -k`, and the one that `ethtool -K` takes.
+/// In the order in which they depend on each other.
+const WANTED: [(&str, &str); 6] = [
+    ("rx-checksumming", "rx"),
+    ("tx-checksumming", "tx"),
+    ("scatter-gather", "sg"),
+    ("tcp-segmentation-offload", "tso"),
+    ("generic-segmentation-offload", "gso"),
+    ("generic-receive-offload", "gro"),
+];
+const LRO: &str = "large-receive-offload";
+
+fn look(host: &Host) -> Looked {
+    let mut findings = Vec::new();
+    let mut sound = Vec::new();
+    for nic in host.nics() {
+        let role = host.role(&nic);
+        if role == NicRole::Software || is_down(host, &nic) {
+            continue;
+        }
+        match look_at(host, &nic, role) {
+            Ok(found) if found.is_empty() => sound.push(nic),
+            Ok(found) => findings.extend(found),
+            Err(gap) => findings.push(Finding::gap(nic, &gap)),
+        }
+    }
+    if findings.is_empty() {
+        if sound.is_empty() {
+            return Err(Gap::NotHere("no interface with a driver".to_owned()));
+        }
+        findings.push(all_well(format!("offloads are on: {}", sound.join(", ")), None));
+    }
+    Ok(findings)
+}
+
+fn is_down(host: &Host, nic: &str) -> bool {
+    host.file(&format!("sys/class/net/{nic}/operstate")).is_ok_and(|text| text.value() == "down")
+}
+
+fn look_at(host: &Host, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
+    let text = host.command(&["ethtool", "-k", nic])?;
+    let features = Features::parse(&text)?;
+    let mut off = Vec::new();
+    for (name, short) in WANTED {
+        let feature = features.get(name);
+        let Some(feature) = feature else {
+            return Err(text.unreadable(None, format!("expected a line with {name}")));
+        };
+        // Nothing is received by the host's end of a guest's interface but by memory.
+        let is_moot = role == NicRole::Backend && name == "rx-checksumming";
+        if !feature.is_on && !is_moot {
+            off.push((name, short, feature));
+        }
+    }
+    let (stuck, loose): (Vec<_>, Vec<_>) = off.into_iter().partition(|(_, _, f)| f.is_fixed);
+    let mut findings = Vec::new();
+    if !loose.is_empty() {
+        findings.push(turned_off(nic, &text, &loose));
+    }
+    if !stuck.is_empty() {
+        findings.push(not_offered(nic, role, &text, &stuck));
+    }
+    if let Some(lro) = features.get(LRO).filter(|lro| lro.is_on && host.is_forwarding(nic)) {
+        findings.push(lro_on(nic, &text, lro));
+    }
+    Ok(findings)
+}
+
+type Off = (&'static str, &'static str, Feature);
+
+fn names(off: &[Off]) -> String {
+    off.iter().map(|(name, _, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
+    let change = |(_, short, _): &Off| {
+        let knob = Knob::Offload { nic: nic.to_owned(), feature: (*short).to_owned() };
+        Change::new(knob, Some("off".to_owned()), "on")
+    };
+    Finding::new(Severity::Warning, nic, format!("turned off on {nic}: {}", names(off)))
+        .cause(
+            "Without it the CPU handles each packet of 1500 bytes instead of up to 64 KiB at once.",
+        )
+        .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
+        .advise(Advice::by_change(
+            "Turn it on, unless a bug of this card and driver is known (row G36); it does not last \
+             over a restart. On XCP: xe pif-param-set uuid=... other-config:ethtool-gro=on",
+            off.iter().map(change).collect(),
+        ))
+        .gain("several times the throughput of a CPU that is full; nothing if none is")
+}
+
+fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
+    let names = names(off);
+    let (severity, summary, cause) = match role {
+        NicRole::Backend => (
+            Severity::Warning,
+            format!("the guest of {nic} does not take: {names}"),
+            "Its frontend did not offer it, so the host cuts and sums every packet for this guest.",
+        ),
+        NicRole::Frontend => (
+            Severity::Warning,
+            format!("the host of {nic} does not offer: {names}"),
+            "The backend did not offer it, or its device has it turned off.",
+        ),
+        NicRole::Physical | NicRole::Software => (
+            Severity::Note,
+            format!("{nic} cannot: {names}"),
+            "The card or its driver has no such offload.",
+        ),
+    };
+    let finding = Finding::new(severity, nic, summary)
+        .cause(cause)
+        .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
+        .confidence(Confidence::Medium);
+    match role {
+        NicRole::Backend => finding.advise(Advice::by_hand(
+            "Look at the guest's side: ethtool -k in it, its driver's age, and its configuration.",
+            &[],
+        )),
+        NicRole::Frontend => finding.advise(Advice::by_hand(
+            "Look at the host's side: ethtool -k of the vif or TAP device there; in libvirt XML, \
+             <host csum='on' gso='on' tso4='on' tso6='on'/> and <guest .../> of <driver>.",
+            &[],
+        )),
+        NicRole::Physical | NicRole::Software => finding,
+    }
+}
+
+fn lro_on(nic: &str, text: &Text, lro: Feature) -> Finding {
+    let knob = Knob::Offload { nic: nic.to_owned(), feature: "lro".to_owned() };
+    Finding::new(
+        Severity::Problem,
+        nic,
+        format!("{nic} forwards, and merges packets for good (LRO)"),
+    )
+    .cause(
+        "LRO forgets where packets began. What a bridge sends on is then too long or has other \
+             headers, and is dropped or slow. GRO keeps what LRO loses.",
+    )
+    .quote([text.quote(lro.line)])
+    .advise(Advice::by_change(
+        "Turn LRO off and leave GRO on.",
+        vec![Change::new(knob, Some("on".to_owned()), "off")],
+    ))
+}

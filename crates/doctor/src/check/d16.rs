@@ -1,0 +1,105 @@
+//! D16: the two interrupts of a queue on different CPUs, or two queues on one while others idle.
+
+use std::collections::BTreeMap;
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::{Gap, Quote};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::{Host, NetIrq, Span, float};
+use crate::parse::interrupts::Interrupts;
+
+pub(super) const CHECK: Check = Check {
+    id: "D16",
+    title: "a queue's interrupts are on different CPUs",
+    group: Group::Queues,
+    rows: &["P14", "G44", "G45"],
+    explanation: include_str!("../../explain/D16.md"),
+    look: Some(look),
+};
+
+/// Interrupts a second from which a place on a CPU matters.
+const RATE_MIN: f64 = 500.0;
+/// Lines that a finding quotes.
+const QUOTES_MAX: usize = 4;
+
+/// A queue: its interface, and its number.
+type Queue = (String, Option<usize>);
+
+fn look(host: &Host) -> Looked {
+    let span: Span<Interrupts> = host.span("proc/interrupts")?;
+    let cpus = &span.after.cpus;
+    let irqs = host.net_irqs(&span);
+    let mut queues: BTreeMap<Queue, Vec<&NetIrq<'_>>> = BTreeMap::new();
+    for irq in &irqs {
+        let count: u64 = irq.counts.iter().sum();
+        if float(count) / span.seconds >= RATE_MIN {
+            queues.entry((irq.of.device.clone(), irq.of.queue)).or_default().push(irq);
+        }
+    }
+    if cpus.len() < 2 || irqs.is_empty() {
+        return Err(Gap::NotHere("one CPU, or no queue with an interrupt".to_owned()));
+    }
+    let torn =
+        queues.values().filter(|irqs| irqs.windows(2).any(|two| column(two[0]) != column(two[1])));
+    let torn: Vec<&NetIrq<'_>> = torn.flatten().copied().collect();
+    let mut used: BTreeMap<usize, Vec<&NetIrq<'_>>> = BTreeMap::new();
+    for irqs in queues.values() {
+        used.entry(column(irqs[0])).or_default().push(irqs[0]);
+    }
+    let shared: Vec<&NetIrq<'_>> =
+        used.values().filter(|irqs| irqs.len() > 1).flatten().copied().collect();
+    let is_crowded = !shared.is_empty() && used.len() < cpus.len().min(queues.len());
+    let mut findings = Vec::new();
+    if !torn.is_empty() {
+        let summary = "tx and rx interrupts of a queue come on different CPUs";
+        findings.push(finding(&span, &torn, summary));
+    }
+    if is_crowded {
+        let summary =
+            format!("{} queues share {} of {} CPUs", queues.len(), used.len(), cpus.len());
+        findings.push(finding(&span, &shared, &summary));
+    }
+    let Some(first) = findings.pop() else {
+        return Ok(vec![all_well(format!("{} busy queues, each on its CPU", queues.len()), None)]);
+    };
+    // One layout mends both.
+    findings.push(first.advise(Advice::by_change(
+        "Queue i on CPU i, both of its interrupts, after irqbalance was stopped. The backend's \
+         thread of a queue follows its interrupts, or can be bound with taskset.",
+        layout(host, &queues, cpus),
+    )));
+    if let [other, last] = findings.as_mut_slice() {
+        other.advice.clone_from(&last.advice);
+    }
+    Ok(findings)
+}
+
+/// The column on which most of an interrupt came.
+fn column(irq: &NetIrq<'_>) -> usize {
+    let most = irq.counts.iter().enumerate().max_by_key(|(_, count)| **count);
+    most.map_or(0, |(column, _)| column)
+}
+
+fn finding(span: &Span<Interrupts>, irqs: &[&NetIrq<'_>], summary: &str) -> Finding {
+    let quotes: Vec<Quote> =
+        irqs.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line)).collect();
+    let first = irqs.first().map(|irq| irq.of.device.clone()).unwrap_or_default();
+    Finding::new(Severity::Warning, first, summary)
+        .cause("What a queue's two halves share moves between CPUs, or queues take turns on one.")
+        .quote(quotes)
+        .confidence(Confidence::Medium)
+}
+
+fn layout(host: &Host, queues: &BTreeMap<Queue, Vec<&NetIrq<'_>>>, cpus: &[usize]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (place, irqs) in queues.values().enumerate() {
+        let cpu = cpus[place % cpus.len()].to_string();
+        for irq in irqs {
+            let current = host.irq_affinity(irq.irq);
+            if current.as_ref() != Some(&cpu) {
+                changes.push(Change::new(Knob::IrqAffinity { irq: irq.irq }, current, &cpu));
+            }
+        }
+    }
+    changes
+}

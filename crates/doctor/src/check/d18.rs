@@ -1,0 +1,129 @@
+//! D18: frames that a CPU's backlog dropped, and rounds that ended with work left.
+
+use super::{Check, Group, Looked, all_well};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::{Basis, Host, Span, float, share};
+use crate::parse::softnet::{Row, Softnet};
+
+pub(super) const CHECK: Check = Check {
+    id: "D18",
+    title: "a CPU's backlog drops or is cut short",
+    group: Group::Processors,
+    rows: &["G61"],
+    explanation: include_str!("../../explain/D18.md"),
+    look: Some(look),
+};
+
+/// Cut rounds per frame from which it is more than an occasional burst: alarms on "more than none"
+/// are wrong on nearly every host.
+const SQUEEZED_SHARE_MAX: f64 = 0.001;
+/// Fewer cut rounds than this between two samples are a burst.
+const SQUEEZED_MIN: u32 = 10;
+/// More waiting frames than this only add delay.
+const BACKLOG_MAX: u64 = 16_384;
+const BACKLOG: &str = "net.core.netdev_max_backlog";
+const BUDGET: &str = "net.core.netdev_budget";
+
+fn look(host: &Host) -> Looked {
+    let span: Span<Softnet> = host.span("proc/net/softnet_stat")?;
+    let before = |cpu| span.past(span.before.rows.iter().find(|row| row.cpu == cpu));
+    let since = |row: &Row| Some(row.since(&before(row.cpu)?));
+    let rows: Vec<Row> = span.after.rows.iter().filter_map(since).collect();
+    let mut findings = Vec::new();
+    findings.extend(drops(host, &span, &rows));
+    findings.extend(squeezes(host, &span, &rows));
+    if findings.is_empty() {
+        let quote = rows.first().map(|row| span.text.quote(row.line));
+        findings.push(all_well("no backlog drops frames", quote));
+    }
+    Ok(findings)
+}
+
+fn drops(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> {
+    let guilty: Vec<&Row> = rows.iter().filter(|row| row.dropped > 0).collect();
+    let dropped: u64 = guilty.iter().map(|row| u64::from(row.dropped)).sum();
+    if dropped == 0 {
+        return None;
+    }
+    let rate = float(dropped) / span.seconds;
+    let (severity, confidence, when) = match span.basis {
+        Basis::Samples => (Severity::Problem, Confidence::High, ""),
+        Basis::SinceBoot => (Severity::Warning, Confidence::Low, ", averaged since the boot"),
+    };
+    let (advice, quote) = match host.file("proc/sys/net/core/netdev_max_backlog") {
+        Ok(text) => (text.number().ok().and_then(longer_backlog), Some(text.quote(1))),
+        Err(_) => (None, None),
+    };
+    let summary =
+        format!("{} drop {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
+    let finding = Finding::new(severity, cpus(&guilty), summary)
+        .cause(
+            "Frames of vifs, TAP devices, veth, and those that RPS moves wait in a queue of each \
+             CPU; it was full. Cards with NAPI do not use it.",
+        )
+        .quote(guilty.iter().map(|row| span.text.quote(row.line)))
+        .quote(quote)
+        .confidence(confidence)
+        .advise(Advice::by_hand(
+            "First see why that CPU cannot keep up: D03, D04 and D14 spread its work.",
+            &["ringway doctor explain D04"],
+        ));
+    Some(advice.into_iter().fold(finding, Finding::advise))
+}
+
+/// Bursts fit into a queue four times as long; what is always too much fits into none.
+fn longer_backlog(current: u64) -> Option<Advice> {
+    let proposed = current.saturating_mul(4).min(BACKLOG_MAX);
+    if proposed <= current {
+        return None;
+    }
+    let knob = Knob::Sysctl { name: BACKLOG.to_owned() };
+    Some(Advice::by_change(
+        format!(
+            "If it is bursts: let more frames wait (now {current}). The 300000 of old guides only \
+             turns loss into delay."
+        ),
+        vec![Change::new(knob, Some(current.to_string()), proposed)],
+    ))
+}
+
+fn squeezes(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> {
+    let is_guilty = |row: &&Row| {
+        row.squeezed >= SQUEEZED_MIN
+            && share(u64::from(row.squeezed), u64::from(row.processed)) > SQUEEZED_SHARE_MAX
+    };
+    let guilty: Vec<&Row> = rows.iter().filter(is_guilty).collect();
+    let worst = guilty.iter().max_by_key(|row| row.squeezed)?;
+    let percent = 100.0 * share(u64::from(worst.squeezed), u64::from(worst.processed));
+    let summary = format!(
+        "{} ended {:.0} rounds/s with frames left, {percent:.2} % of what it took in",
+        cpus(&guilty),
+        f64::from(worst.squeezed) / span.seconds
+    );
+    let confidence = match span.basis {
+        Basis::Samples => Confidence::Medium,
+        Basis::SinceBoot => Confidence::Low,
+    };
+    let budget = host.file("proc/sys/net/core/netdev_budget").ok();
+    let advice = budget.as_ref().and_then(|text| text.number().ok()).map(|current| {
+        let knob = Knob::Sysctl { name: BUDGET.to_owned() };
+        let proposed = current.saturating_mul(2);
+        Advice::by_change(
+            format!("Let a round take more frames (now {current}); other work of that CPU waits."),
+            vec![Change::new(knob, Some(current.to_string()), proposed)],
+        )
+    });
+    let finding = Finding::new(Severity::Warning, cpus(&guilty), summary)
+        .cause(
+            "Rounds reach netdev_budget or netdev_budget_usecs: more comes in than one CPU takes.",
+        )
+        .quote(guilty.iter().map(|row| span.text.quote(row.line)))
+        .quote(budget.map(|text| text.quote(1)))
+        .confidence(confidence);
+    Some(advice.into_iter().fold(finding, Finding::advise))
+}
+
+fn cpus(rows: &[&Row]) -> String {
+    let names: Vec<String> = rows.iter().map(|row| row.cpu.to_string()).collect();
+    format!("{} {}", if names.len() == 1 { "CPU" } else { "CPUs" }, names.join(", "))
+}

@@ -1,0 +1,67 @@
+//! D26: BBR on paths whose round trip is below what it can measure.
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::Gap;
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::Host;
+use crate::parse::Counters;
+use crate::parse::sockets::Sockets;
+
+pub(super) const CHECK: Check = Check {
+    id: "D26",
+    title: "BBR between guests of one host",
+    group: Group::Tcp,
+    rows: &["G55"],
+    explanation: include_str!("../../explain/D26.md"),
+    look: Some(look),
+};
+
+/// Round trips below this are those of a host or a rack.
+const RTT_MS: f64 = 1.0;
+/// Connections that a finding quotes.
+const QUOTES_MAX: usize = 3;
+const SYSCTL: &str = "proc/sys/net/ipv4/tcp_congestion_control";
+
+fn look(host: &Host) -> Looked {
+    let setting = host.file(SYSCTL)?;
+    let text = host.command(&["ss", "-tinHO", "state", "established"])?;
+    let sockets = Sockets::parse(&text)?;
+    let is_near = |rtt: Option<f64>| rtt.is_some_and(|rtt| rtt < RTT_MS);
+    let guilty: Vec<_> = sockets
+        .all
+        .iter()
+        .filter(|socket| socket.congestion == "bbr" && is_near(socket.rtt_ms))
+        .collect();
+    if guilty.is_empty() {
+        if setting.value().is_empty() {
+            return Err(setting.unreadable(Some(1), "expected the name of an algorithm"));
+        }
+        if sockets.all.is_empty() && setting.value() == "bbr" {
+            return Err(Gap::NotHere("no connection to tell by".to_owned()));
+        }
+        return Ok(vec![all_well("no near connection uses BBR", Some(setting.quote(1)))]);
+    }
+    let summary =
+        format!("{} connections with a round trip below {RTT_MS} ms use BBR", guilty.len());
+    let finding = Finding::new(Severity::Warning, "net.ipv4.tcp_congestion_control", summary)
+        .cause(
+            "BBR paces by what it measures of rate and delay; within a host both are those of a \
+             queue in memory, and it sends less than cubic would.",
+        )
+        .quote(guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line)))
+        .confidence(Confidence::Medium);
+    let knob = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
+    let advice = if setting.value() == "bbr" {
+        let change = Change::new(knob, Some("bbr".to_owned()), "cubic");
+        Advice::by_change(
+            "Use cubic by default, and BBR where the way is far: ip route change ... congctl bbr.",
+            vec![change],
+        )
+    } else {
+        Advice::by_hand(
+            "The application or the route chose it: see its configuration.",
+            &["ip route"],
+        )
+    };
+    Ok(vec![finding.advise(advice)])
+}

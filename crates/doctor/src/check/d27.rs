@@ -1,0 +1,58 @@
+//! D27: the hypervisor runs somebody else while this guest has work.
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::Gap;
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::host::{Basis, Host, Kind, Span, share};
+use crate::parse::cpu::CpuTimes;
+
+pub(super) const CHECK: Check = Check {
+    id: "D27",
+    title: "the hypervisor gives its CPUs to others",
+    group: Group::Processors,
+    rows: &["G30", "G35"],
+    explanation: include_str!("../../explain/D27.md"),
+    look: Some(look),
+};
+
+/// Share of the time of all CPUs that were stolen.
+const STOLEN: f64 = 0.05;
+/// The same, from which nothing else is worth looking at.
+const STARVED: f64 = 0.20;
+
+fn look(host: &Host) -> Looked {
+    if matches!(host.kind().kind, Kind::Bare | Kind::KvmHost) {
+        return Err(Gap::NotHere("nobody below could steal".to_owned()));
+    }
+    let span: Span<CpuTimes> = host.span("proc/stat")?;
+    let (mut stolen, mut total) = (0_u64, 0_u64);
+    let mut worst = (0, 0);
+    for (cpu, after) in &span.after.cpus {
+        let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
+        let spent = after.since(&before);
+        stolen = stolen.saturating_add(spent.steal);
+        total = total.saturating_add(spent.total);
+        worst = worst.max((spent.steal, spent.line));
+    }
+    let part = share(stolen, total);
+    let percent = part * 100.0;
+    let quote = Some(span.text.quote(worst.1)).filter(|_| worst.1 > 0);
+    if part <= STOLEN {
+        return Ok(vec![all_well(format!("{percent:.1} % of the CPU time was stolen"), quote)]);
+    }
+    let severity = if part >= STARVED { Severity::Problem } else { Severity::Warning };
+    let summary = format!("the hypervisor gave {percent:.0} % of this guest's CPU time to others");
+    let finding = Finding::new(severity, "steal", summary)
+        .cause(
+            "More virtual CPUs want to run than there are real ones. Packets wait until the guest \
+             runs again, and its own CPU figures are worth little.",
+        )
+        .quote(quote)
+        .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
+        .advise(Advice::by_hand(
+            "On the host: fewer virtual CPUs, or CPUs of their own for who moves packets. Measure \
+             again only then.",
+            &[],
+        ));
+    Ok(vec![finding])
+}

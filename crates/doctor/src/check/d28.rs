@@ -1,0 +1,96 @@
+//! D28: a card's interrupts are served on another NUMA node than its own.
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::{Gap, Quote};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::{Host, NetIrq, Span, cpu_list, share};
+use crate::parse::interrupts::Interrupts;
+
+pub(super) const CHECK: Check = Check {
+    id: "D28",
+    title: "queues and cards are on different NUMA nodes",
+    group: Group::Processors,
+    rows: &["G67"],
+    explanation: include_str!("../../explain/D28.md"),
+    look: Some(look),
+};
+
+/// Share of a card's interrupts that come on another node.
+const FOREIGN: f64 = 0.5;
+/// Interrupts between the samples that are needed to tell.
+const COUNT_MIN: u64 = 1000;
+/// Lines that a finding quotes.
+const QUOTES_MAX: usize = 4;
+
+fn look(host: &Host) -> Looked {
+    let nodes = host.list("sys/devices/system/node");
+    if nodes.iter().filter(|name| name.starts_with("node")).count() < 2 {
+        return Err(Gap::NotHere("one NUMA node".to_owned()));
+    }
+    let span: Span<Interrupts> = host.span("proc/interrupts")?;
+    let irqs = host.net_irqs(&span);
+    let mut findings = Vec::new();
+    let mut judged = 0;
+    for nic in host.nics() {
+        let own: Vec<&NetIrq<'_>> = irqs.iter().filter(|irq| irq.of.device == nic).collect();
+        let node = host.file(&format!("sys/class/net/{nic}/device/numa_node"));
+        // -1 stands for a device that is near no node.
+        let Some((node, quote)) =
+            node.ok().and_then(|text| Some((text.number().ok()?, text.quote(1))))
+        else {
+            continue;
+        };
+        let list = host.file(&format!("sys/devices/system/node/node{node}/cpulist"))?;
+        let Some(cpus) = cpu_list(list.value()) else {
+            return Err(list.unreadable(Some(1), "expected a list of CPUs"));
+        };
+        judged += 1;
+        findings.extend(judge(host, &nic, &span, &own, &cpus, quote));
+    }
+    if judged == 0 {
+        return Err(Gap::NotHere("no card says its NUMA node".to_owned()));
+    }
+    if findings.is_empty() {
+        findings.push(all_well("cards are served on their own NUMA nodes", None));
+    }
+    Ok(findings)
+}
+
+fn judge(
+    host: &Host,
+    nic: &str,
+    span: &Span<Interrupts>,
+    irqs: &[&NetIrq<'_>],
+    near: &[usize],
+    quote: Quote,
+) -> Option<Finding> {
+    let (mut foreign, mut total) = (0_u64, 0_u64);
+    for irq in irqs {
+        for (cpu, count) in span.after.cpus.iter().zip(&irq.counts) {
+            total = total.saturating_add(*count);
+            if !near.contains(cpu) {
+                foreign = foreign.saturating_add(*count);
+            }
+        }
+    }
+    let part = share(foreign, total);
+    if total < COUNT_MIN || part < FOREIGN || near.is_empty() {
+        return None;
+    }
+    let summary = format!("{:.0} % of {nic}'s interrupts come on another NUMA node", part * 100.0);
+    let change = |(place, irq): (usize, &&NetIrq<'_>)| {
+        let cpu = near[irq.of.queue.unwrap_or(place) % near.len()];
+        Change::new(Knob::IrqAffinity { irq: irq.irq }, host.irq_affinity(irq.irq), cpu)
+    };
+    let finding = Finding::new(Severity::Warning, nic, summary)
+        .cause("Every packet that the card wrote is fetched from the other socket's memory.")
+        .quote([quote])
+        .quote(irqs.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line)))
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_change(
+            "Serve the card on its own node, then move the backend's threads and the guest's CPUs \
+             there as well. Measure: pinning easily makes things worse (row G67).",
+            irqs.iter().enumerate().map(change).collect(),
+        ));
+    Some(finding)
+}

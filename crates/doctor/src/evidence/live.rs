@@ -1,0 +1,272 @@
+//! Collects the evidence of the host that we run on, twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, THREADS, When};
+use super::source::{PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, Source, command_path, text_of};
+
+/// How long a tool may take: one that waits for a daemon that is not there must not stop us.
+const TOOL_SECONDS_MAX: u64 = 10;
+/// Interfaces whose settings are asked for; a host may have a thousand.
+const NICS_MAX: usize = 256;
+
+/// Takes two samples, `interval` apart. Needs no rights; what it may not read it remembers.
+pub fn collect(interval: Duration) -> Source {
+    let mut taken = Taken::default();
+    taken.sample(1);
+    // The settings are read between both samples, and that counts as waiting.
+    let begun = Instant::now();
+    taken.files(When::Once, "");
+    taken.links();
+    taken.directories();
+    taken.commands(When::Once, "");
+    thread::sleep(interval.saturating_sub(begun.elapsed()));
+    taken.sample(2);
+    taken.finish()
+}
+
+#[derive(Default)]
+struct Taken {
+    pieces: BTreeMap<String, String>,
+    refused: BTreeMap<String, String>,
+    /// Tools that are not installed: they are looked for once.
+    absent: BTreeSet<String>,
+}
+
+impl Taken {
+    fn sample(&mut self, number: u32) {
+        let prefix = format!("sample-{number}/");
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let seconds = format!("{}.{:09}\n", now.tv_sec, now.tv_nsec);
+        self.pieces.insert(format!("{prefix}monotonic"), seconds);
+        self.files(When::Sampled, &prefix);
+        self.threads(&prefix);
+        self.commands(When::Sampled, &prefix);
+    }
+
+    fn files(&mut self, when: When, prefix: &str) {
+        for (_, pattern) in FILES.iter().filter(|(of, _)| *of == when) {
+            for path in expand(pattern) {
+                match read(Path::new(&format!("/{path}"))) {
+                    Ok(text) => self.keep(format!("{prefix}{path}"), text),
+                    Err(error) => self.refuse(path, &error),
+                }
+            }
+        }
+    }
+
+    fn links(&mut self) {
+        for path in LINKS.iter().flat_map(|pattern| expand(pattern)) {
+            if let Ok(target) = fs::read_link(format!("/{path}")) {
+                // A name of its own, because the link itself is a directory to look below.
+                self.keep(format!("{path}.link"), format!("{}\n", target.display()));
+            }
+        }
+    }
+
+    fn directories(&mut self) {
+        for path in DIRECTORIES {
+            let names = names(Path::new(&format!("/{path}")));
+            if !names.is_empty() {
+                self.keep(format!("{path}.names"), names.join("\n") + "\n");
+            }
+        }
+    }
+
+    /// The CPU time of threads that move frames: one line of `stat` each.
+    fn threads(&mut self, prefix: &str) {
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let mut lines = String::new();
+        for process in names(Path::new("/proc")).into_iter().filter(is_number) {
+            for thread in names(Path::new(&format!("/proc/{process}/task"))) {
+                let path = format!("/proc/{process}/task/{thread}/stat");
+                let Ok(stat) = read(Path::new(&path)) else { continue };
+                let name = stat.split_once('(').map_or("", |(_, rest)| rest);
+                if THREADS.iter().any(|start| name.starts_with(start)) {
+                    lines += stat.trim_end();
+                    lines.push('\n');
+                }
+            }
+        }
+        self.keep(format!("{prefix}threads"), lines);
+    }
+
+    fn commands(&mut self, when: When, prefix: &str) {
+        let mut nics = names(Path::new("/sys/class/net"));
+        nics.truncate(NICS_MAX);
+        for (_, words) in COMMANDS.iter().filter(|(of, _)| *of == when) {
+            if words.contains(&"{nic}") {
+                for nic in &nics {
+                    let words: Vec<&str> = words
+                        .iter()
+                        .map(|word| if *word == "{nic}" { nic.as_str() } else { *word })
+                        .collect();
+                    self.command(prefix, &words);
+                }
+            } else {
+                self.command(prefix, words);
+            }
+        }
+    }
+
+    fn command(&mut self, prefix: &str, words: &[&str]) {
+        let path = command_path(words);
+        let tool = words.first().copied().unwrap_or_default();
+        if self.absent.contains(tool) {
+            self.refused.insert(path, format!("{tool} is not installed"));
+            return;
+        }
+        match output(words) {
+            Ok(text) => self.keep(format!("{prefix}{path}"), text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.absent.insert(tool.to_owned());
+                self.refused.insert(path, format!("{tool} is not installed"));
+            }
+            Err(error) => self.refuse(path, &error),
+        }
+    }
+
+    fn keep(&mut self, path: String, text: String) {
+        if self.pieces.len() < PIECES_MAX {
+            self.pieces.insert(path, text);
+        }
+    }
+
+    /// Remembers why something could not be read, unless it is simply not there.
+    fn refuse(&mut self, path: String, error: &io::Error) {
+        if error.kind() != io::ErrorKind::NotFound {
+            self.refused.insert(path, error.to_string());
+        }
+    }
+
+    fn finish(mut self) -> Source {
+        let line =
+            |(path, why): (&String, &String)| format!("{path}\t{}\n", why.replace('\n', " "));
+        let refused = self.refused.iter().map(line).collect();
+        self.pieces.insert(REFUSED_FILE.to_owned(), refused);
+        Source::Memory(self.pieces)
+    }
+}
+
+/// The paths that a pattern stands for. A `*` may end a name that it begins.
+fn expand(pattern: &str) -> Vec<String> {
+    let mut paths = vec![String::new()];
+    for part in pattern.split('/') {
+        let join = |path: &String, name: &str| {
+            if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+        };
+        paths = match part.strip_suffix('*') {
+            None => paths.iter().map(|path| join(path, part)).collect(),
+            Some(start) => paths
+                .iter()
+                .flat_map(|path| {
+                    let names = names(Path::new(&format!("/{path}")));
+                    let named = names.into_iter().filter(|name| name.starts_with(start));
+                    named.map(|name| join(path, &name)).collect::<Vec<_>>()
+                })
+                .collect(),
+        };
+    }
+    paths.truncate(PIECES_MAX);
+    paths
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .take(PIECES_MAX)
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    text_of(bytes).map_err(io::Error::other)
+}
+
+/// What a tool prints, in the C locale.
+fn output(words: &[&str]) -> io::Result<String> {
+    let (tool, rest) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut child = Command::new(tool)
+        .args(rest)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let out = thread::spawn(move || drain(out));
+    let err = thread::spawn(move || drain(err));
+    let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::other(format!("no answer in {TOOL_SECONDS_MAX} s")));
+        }
+        thread::sleep(Duration::from_millis(2));
+    };
+    let join = |thread: thread::JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
+    let (out, err) = (join(out), join(err));
+    if !status.success() {
+        let said = String::from_utf8_lossy(&err);
+        let said = said.lines().next().unwrap_or("it failed and said nothing");
+        return Err(io::Error::other(said.to_owned()));
+    }
+    text_of(out).map_err(io::Error::other)
+}
+
+fn drain(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What was read before a failure is still worth something.
+        let _ = pipe.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_is_collected_twice() {
+        let source = collect(Duration::from_millis(10));
+        for file in ["sample-1/proc/stat", "sample-2/proc/stat", "proc/version"] {
+            assert!(source.file(file).is_ok(), "{file}");
+        }
+        let at = |sample: u32| {
+            let text = source.file(&format!("sample-{sample}/monotonic")).expect("a time");
+            text.value().parse::<f64>().expect("a number")
+        };
+        assert!(at(2) - at(1) >= 0.01);
+    }
+
+    #[test]
+    fn a_pattern_stands_for_what_is_there() {
+        assert_eq!(expand("proc/versio*"), ["proc/version"]);
+        assert!(expand("proc/sys/net/*").len() > 1);
+        assert!(expand("proc/no-such/*/x").is_empty());
+    }
+
+    #[test]
+    fn a_tool_that_fails_says_why() {
+        let error = output(&["ls", "no-such-file"]).expect_err("it fails").to_string();
+        assert!(error.contains("no-such-file"), "{error}");
+        let absent = output(&["ringway-no-such-tool"]).expect_err("it is not there");
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,130 @@
+//! What is collected from a live host. A check can only see what stands here.
+
+/// When something is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// In both samples: counters.
+    Sampled,
+    /// Once: settings and descriptions.
+    Once,
+}
+
+/// Files of the host. A `*` stands for any name in its place.
+pub const FILES: &[(When, &str)] = &[
+    (When::Sampled, "proc/interrupts"),
+    (When::Sampled, "proc/softirqs"),
+    (When::Sampled, "proc/stat"),
+    (When::Sampled, "proc/uptime"),
+    (When::Sampled, "proc/net/dev"),
+    (When::Sampled, "proc/net/netstat"),
+    (When::Sampled, "proc/net/snmp"),
+    (When::Sampled, "proc/net/softnet_stat"),
+    (When::Sampled, "proc/net/stat/nf_conntrack"),
+    (When::Sampled, "proc/sys/net/netfilter/nf_conntrack_count"),
+    (When::Sampled, "sys/class/net/*/statistics/rx_missed_errors"),
+    (When::Once, "etc/os-release"),
+    (When::Once, "etc/xensource/network.conf"),
+    (When::Once, "proc/cmdline"),
+    (When::Once, "proc/cpuinfo"),
+    (When::Once, "proc/irq/*/smp_affinity_list"),
+    (When::Once, "proc/modules"),
+    (When::Once, "proc/net/bonding/*"),
+    (When::Once, "proc/sys/kernel/osrelease"),
+    (When::Once, "proc/sys/net/core/default_qdisc"),
+    (When::Once, "proc/sys/net/core/dev_weight"),
+    (When::Once, "proc/sys/net/core/netdev_budget"),
+    (When::Once, "proc/sys/net/core/netdev_budget_usecs"),
+    (When::Once, "proc/sys/net/core/netdev_max_backlog"),
+    (When::Once, "proc/sys/net/core/rmem_max"),
+    (When::Once, "proc/sys/net/core/wmem_max"),
+    (When::Once, "proc/sys/net/ipv4/ip_forward"),
+    // By name, because among all of them there is the key of TCP Fast Open.
+    (When::Once, "proc/sys/net/ipv4/tcp_available_congestion_control"),
+    (When::Once, "proc/sys/net/ipv4/tcp_congestion_control"),
+    (When::Once, "proc/sys/net/ipv4/tcp_dsack"),
+    (When::Once, "proc/sys/net/ipv4/tcp_fin_timeout"),
+    (When::Once, "proc/sys/net/ipv4/tcp_limit_output_bytes"),
+    (When::Once, "proc/sys/net/ipv4/tcp_moderate_rcvbuf"),
+    (When::Once, "proc/sys/net/ipv4/tcp_mtu_probing"),
+    (When::Once, "proc/sys/net/ipv4/tcp_rmem"),
+    (When::Once, "proc/sys/net/ipv4/tcp_sack"),
+    (When::Once, "proc/sys/net/ipv4/tcp_timestamps"),
+    (When::Once, "proc/sys/net/ipv4/tcp_window_scaling"),
+    (When::Once, "proc/sys/net/ipv4/tcp_wmem"),
+    (When::Once, "proc/sys/net/netfilter/nf_conntrack_buckets"),
+    (When::Once, "proc/sys/net/netfilter/nf_conntrack_max"),
+    (When::Once, "proc/version"),
+    (When::Once, "proc/xen/capabilities"),
+    (When::Once, "sys/class/dmi/id/product_name"),
+    (When::Once, "sys/class/dmi/id/sys_vendor"),
+    (When::Once, "sys/class/net/*/bridge/bridge_id"),
+    (When::Once, "sys/class/net/*/brport/port_id"),
+    (When::Once, "sys/class/net/*/device/numa_node"),
+    (When::Once, "sys/class/net/*/device/sriov_numvfs"),
+    (When::Once, "sys/class/net/*/device/sriov_totalvfs"),
+    (When::Once, "sys/class/net/*/device/uevent"),
+    (When::Once, "sys/class/net/*/mtu"),
+    (When::Once, "sys/class/net/*/operstate"),
+    (When::Once, "sys/class/net/*/queues/*/rps_cpus"),
+    (When::Once, "sys/class/net/*/queues/*/xps_cpus"),
+    (When::Once, "sys/class/net/*/speed"),
+    (When::Once, "sys/class/net/*/tun_flags"),
+    (When::Once, "sys/class/net/*/tx_queue_len"),
+    (When::Once, "sys/class/net/*/type"),
+    (When::Once, "sys/class/net/*/uevent"),
+    (When::Once, "sys/devices/system/node/node*/cpulist"),
+    (When::Once, "sys/hypervisor/type"),
+    (When::Once, "sys/hypervisor/version/extra"),
+    (When::Once, "sys/hypervisor/version/major"),
+    (When::Once, "sys/hypervisor/version/minor"),
+    (When::Once, "sys/module/openvswitch/version"),
+    (When::Once, "sys/module/vhost_net/parameters/*"),
+    (When::Once, "sys/module/xen_netback/parameters/*"),
+    (When::Once, "sys/module/xen_netfront/parameters/*"),
+];
+
+/// Links, of which the target is kept: which device an interface belongs to, and what it is
+/// enslaved to.
+pub const LINKS: &[&str] =
+    &["sys/class/net/*/device", "sys/class/net/*/device/driver", "sys/class/net/*/master"];
+
+/// Directories, of which the names are kept, one a line: what only exists or not.
+pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_groups", "dev/xen"];
+
+/// Tools, none of which changes anything. `{nic}` stands for each interface.
+pub const COMMANDS: &[(When, &[&str])] = &[
+    (When::Sampled, &["ethtool", "-S", "{nic}"]),
+    (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
+    (When::Sampled, &["ss", "-tinHO", "state", "established"]),
+    (When::Sampled, &["ovs-dpctl", "show"]),
+    (When::Sampled, &["xl", "vcpu-list"]),
+    (When::Once, &["ethtool", "-c", "{nic}"]),
+    (When::Once, &["ethtool", "-g", "{nic}"]),
+    (When::Once, &["ethtool", "-i", "{nic}"]),
+    (When::Once, &["ethtool", "-k", "{nic}"]),
+    (When::Once, &["ethtool", "-l", "{nic}"]),
+    (When::Once, &["ovs-vsctl", "--version"]),
+    (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
+    (When::Once, &["virsh", "list", "--name"]),
+    (When::Once, &["xl", "info"]),
+    (When::Once, &["xl", "list"]),
+    // Only these two parts: elsewhere in the store there are passwords of consoles.
+    (When::Once, &["xenstore-ls", "-f", "/local/domain/0/backend/vif"]),
+    (When::Once, &["xenstore-ls", "-f", "device/vif"]),
+];
+
+/// Threads whose CPU time is kept, by the beginning of their names: those that move frames.
+pub const THREADS: &[&str] = &[
+    "ksoftirqd/",
+    "vif",
+    "netback/",
+    "vhost-",
+    "CPU ",
+    "ovs-vswitchd",
+    "handler",
+    "revalidator",
+    "irqbalance",
+    "qemu",
+    "napi/",
+    "ringway",
+];

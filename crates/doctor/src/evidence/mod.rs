@@ -1,0 +1,14 @@
+//! Evidence: files and outputs of tools, from a live host or a saved one.
+//!
+//! A live host is first saved, in memory, and then looked at: there is one way to diagnose, and
+//! what `record` writes is what a diagnosis reads.
+
+pub mod archive;
+mod live;
+pub mod manifest;
+mod source;
+mod text;
+
+pub use live::collect;
+pub use source::{Source, command_path};
+pub use text::{Gap, Quote, Text};

@@ -1,0 +1,233 @@
+//! Where evidence is looked up: a saved host in memory, a directory, an unpacked sos report.
+//!
+//! All have the same layout. A file of the host keeps its path. What a tool printed is in
+//! `commands/`, named like in a sos report, whose `sos_commands/*/` is looked through as well.
+//! What changes by the second is in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use super::text::{Gap, Text};
+
+/// Bytes of a piece of evidence. More is not evidence but a mistake or an attack.
+pub(super) const PIECE_BYTES_MAX: u64 = 16 << 20;
+/// Files of a saved host, and names in a directory that are looked at.
+pub(super) const PIECES_MAX: usize = 100_000;
+/// Where the outputs of tools are.
+const COMMANDS: &str = "commands";
+/// The same in a sos report, one level deeper.
+const SOS_COMMANDS: &str = "sos_commands";
+/// What a saved host knows of files that could not be read: path, tab, reason.
+pub(crate) const REFUSED_FILE: &str = "refused";
+
+/// A host's evidence by path.
+#[derive(Debug)]
+pub enum Source {
+    /// Collected here or read from a tar.
+    Memory(BTreeMap<String, String>),
+    /// A directory with the layout of a tar, or a sos report.
+    Directory(PathBuf),
+}
+
+impl Source {
+    /// A saved host in a directory.
+    pub fn directory(path: &Path) -> std::io::Result<Source> {
+        let path = path.canonicalize()?;
+        if !path.is_dir() {
+            return Err(std::io::Error::other("expected a directory or a tar"));
+        }
+        Ok(Source::Directory(path))
+    }
+
+    /// The file of the host at `path`, which has no leading slash.
+    pub fn file(&self, path: &str) -> Result<Text, Gap> {
+        let origin = format!("/{path}");
+        match self.read(path) {
+            Ok(Some(body)) => whole(Text::new(origin, body)),
+            Ok(None) => Err(Gap::Missing { file: origin, why: self.why_missing(path) }),
+            Err(why) => Err(Gap::Unreadable { file: origin, line: None, why }),
+        }
+    }
+
+    /// What a tool printed. `prefix` is that of a sample, or empty.
+    pub(crate) fn command(&self, prefix: &str, words: &[&str]) -> Result<Text, Gap> {
+        let origin = words.join(" ");
+        let path = command_path(words);
+        let mut found = self.read(&format!("{prefix}{path}"));
+        if matches!(found, Ok(None)) && !prefix.is_empty() {
+            found = self.read(&path);
+        }
+        if matches!(found, Ok(None)) {
+            found = self.sos_command(&path);
+        }
+        match found {
+            Ok(Some(body)) => whole(Text::new(origin, body)),
+            Ok(None) => Err(Gap::Missing { file: origin, why: self.why_missing(&path) }),
+            Err(why) => Err(Gap::Unreadable { file: origin, line: None, why }),
+        }
+    }
+
+    fn sos_command(&self, path: &str) -> Result<Option<String>, String> {
+        let name = path.trim_start_matches(COMMANDS);
+        for plugin in self.list(SOS_COMMANDS) {
+            if let Some(text) = self.read(&format!("{SOS_COMMANDS}/{plugin}{name}"))? {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The names in a directory of the host, in order.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        let mut names: Vec<String> = match self {
+            Source::Memory(pieces) => {
+                let start = format!("{path}/");
+                let below =
+                    pieces.range(start.clone()..).take_while(|(p, _)| p.starts_with(&start));
+                let first = |p: &str| p[start.len()..].split('/').next().unwrap_or("").to_owned();
+                below.map(|(path, _)| first(path)).collect()
+            }
+            Source::Directory(root) => match inside(root, path) {
+                Some(path) => fs::read_dir(path).map_or_else(
+                    |_| Vec::new(),
+                    |entries| {
+                        let entries = entries.take(PIECES_MAX).flatten();
+                        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+                    },
+                ),
+                None => Vec::new(),
+            },
+        };
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The text at a path of the saved host; an error says what is wrong with it.
+    fn read(&self, path: &str) -> Result<Option<String>, String> {
+        match self {
+            Source::Memory(pieces) => Ok(pieces.get(path).cloned()),
+            Source::Directory(root) => {
+                let Some(path) = inside(root, path) else { return Ok(None) };
+                read_text(&path).map(Some)
+            }
+        }
+    }
+
+    /// Why a piece is not there, if whoever saved the host knew.
+    fn why_missing(&self, path: &str) -> String {
+        let refused = self.read(REFUSED_FILE).ok().flatten().unwrap_or_default();
+        let mut known = refused.lines().filter_map(|line| line.split_once('\t'));
+        let why = known.find(|(known, _)| *known == path);
+        why.map_or_else(|| "not there".to_owned(), |(_, why)| why.to_owned())
+    }
+}
+
+/// Refuses a text that was cut off: the kernel and tools end their last line, and half a number is
+/// still a number.
+fn whole(text: Text) -> Result<Text, Gap> {
+    if text.body().is_empty() || text.body().ends_with('\n') {
+        return Ok(text);
+    }
+    let last = text.lines().last().map(|(line, _)| line);
+    Err(text.unreadable(last, "cut off: the line has no end"))
+}
+
+/// Where the output of a command is kept: as sos names it, so that both are found alike.
+pub fn command_path(words: &[&str]) -> String {
+    let mut name = String::new();
+    for letter in words.join(" ").chars() {
+        let is_kept = letter.is_alphanumeric() || "-_.".contains(letter);
+        match letter {
+            '/' => name.push('.'),
+            letter if is_kept => name.push(letter),
+            _ if name.ends_with('_') => {}
+            _ => name.push('_'),
+        }
+    }
+    format!("{COMMANDS}/{}", name.trim_matches(['.', '_', ' ', '-']))
+}
+
+/// A path below the root, if it is there and no link leads out: a saved host must not be mixed
+/// with the one that reads it.
+fn inside(root: &Path, path: &str) -> Option<PathBuf> {
+    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    if !Path::new(path).components().all(is_plain) {
+        return None;
+    }
+    let path = root.join(path).canonicalize().ok()?;
+    path.starts_with(root).then_some(path)
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    if !path.is_file() {
+        return Err("expected a file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    file.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    text_of(bytes)
+}
+
+/// Bytes as text, or why they are none.
+pub(crate) fn text_of(bytes: Vec<u8>) -> Result<String, String> {
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > PIECE_BYTES_MAX {
+        return Err(format!("more than {} MiB", PIECE_BYTES_MAX >> 20));
+    }
+    String::from_utf8(bytes).map_err(|_| "expected text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_named_as_sos_names_them() {
+        assert_eq!(command_path(&["ethtool", "-k", "eth0"]), "commands/ethtool_-k_eth0");
+        assert_eq!(command_path(&["xenstore-ls", "-f", "/a/b"]), "commands/xenstore-ls_-f_.a.b");
+        assert_eq!(command_path(&["..", "/", ".."]).matches('/').count(), 1);
+    }
+
+    #[test]
+    fn half_a_line_is_no_evidence() {
+        let pieces = [("a".to_owned(), "one\n65".to_owned()), ("b".to_owned(), "65\n".to_owned())];
+        let source = Source::Memory(pieces.into());
+        let gap = source.file("a").expect_err("cut off");
+        assert_eq!(gap.to_string(), "/a:2: cut off: the line has no end");
+        assert_eq!(source.file("b").expect("whole").number(), Ok(65));
+    }
+
+    #[test]
+    fn a_sos_report_is_a_source() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir_all(dir.path().join("sos_commands/networking")).expect("made");
+        let file = dir.path().join("sos_commands/networking/ethtool_-k_eth0");
+        fs::write(file, "Features for eth0:\n").expect("written");
+        let source = Source::directory(dir.path()).expect("a source");
+        let text = source.command("sample-2/", &["ethtool", "-k", "eth0"]).expect("found");
+        assert_eq!(text.quote(1).text, "Features for eth0:");
+        assert_eq!(text.origin(), "ethtool -k eth0");
+    }
+
+    #[test]
+    fn a_saved_host_is_not_mixed_with_the_reader() {
+        let dir = tempfile::tempdir().expect("a directory");
+        symlink("/proc", dir.path().join("proc")).expect("linked");
+        let source = Source::directory(dir.path()).expect("a source");
+        assert!(source.file("proc/version").is_err());
+        assert!(source.file("../../../../../proc/version").is_err());
+        assert!(source.list("proc").is_empty());
+    }
+
+    #[test]
+    fn what_could_not_be_read_when_it_was_saved_is_known() {
+        let refused = "proc/secret\tpermission denied\n".to_owned();
+        let source = Source::Memory([(REFUSED_FILE.to_owned(), refused)].into());
+        let gap = source.file("proc/secret").expect_err("it is not there");
+        assert_eq!(gap.to_string(), "/proc/secret: permission denied");
+    }
+}

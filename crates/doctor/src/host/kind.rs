@@ -1,0 +1,132 @@
+//! What kind of host it is: the first thing that is said, with what shows it.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Host;
+use super::nics::is_vif;
+use crate::evidence::Quote;
+
+/// Where a host stands between hardware and guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// No hypervisor below, no guest above.
+    Bare,
+    /// Runs guests with KVM.
+    KvmHost,
+    /// A guest of KVM, or of what looks like it from inside.
+    KvmGuest,
+    /// The domain that controls a Xen host.
+    XenDom0,
+    /// A Xen guest that serves interfaces of others.
+    XenDriverDomain,
+    /// A Xen guest.
+    XenGuest,
+    /// A guest of something that does not say what it is.
+    OtherGuest,
+}
+
+/// The kind, and what shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostKind {
+    /// What it is.
+    pub kind: Kind,
+    /// Whether it routes for others as well, out of network namespaces (row W2).
+    pub is_network_node: bool,
+    /// What shows it.
+    pub evidence: Vec<Quote>,
+}
+
+impl fmt::Display for HostKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            Kind::Bare => "a machine without guests",
+            Kind::KvmHost => "a KVM host",
+            Kind::KvmGuest => "a KVM guest",
+            Kind::XenDom0 => "domain 0 of a Xen host",
+            Kind::XenDriverDomain => "a Xen driver domain",
+            Kind::XenGuest => "a Xen guest",
+            Kind::OtherGuest => "a guest of an unknown hypervisor",
+        })?;
+        f.write_str(if self.is_network_node { ", and a network node" } else { "" })
+    }
+}
+
+impl Host {
+    /// What kind of host it is, by its evidence.
+    pub fn kind(&self) -> HostKind {
+        let (kind, mut evidence) = self
+            .xen()
+            .or_else(|| self.kvm_host())
+            .or_else(|| self.guest())
+            .unwrap_or((Kind::Bare, Vec::new()));
+        let node = self.network_node();
+        let is_network_node = node.is_some();
+        evidence.extend(node.into_iter().flatten());
+        HostKind { kind, is_network_node, evidence }
+    }
+
+    fn xen(&self) -> Option<(Kind, Vec<Quote>)> {
+        if let Ok(capabilities) = self.file("proc/xen/capabilities") {
+            if let Some(quote) = capabilities.quote_where(|line| line.contains("control_d")) {
+                return Some((Kind::XenDom0, vec![quote]));
+            }
+        }
+        let hypervisor = self.file("sys/hypervisor/type").ok()?;
+        let xen = hypervisor.quote_where(|line| line.trim() == "xen")?;
+        match self.nics().into_iter().find(|nic| is_vif(nic)) {
+            Some(vif) => Some((Kind::XenDriverDomain, vec![xen, interface(&vif)])),
+            None => Some((Kind::XenGuest, vec![xen])),
+        }
+    }
+
+    /// A machine with virtual CPUs or their network threads at work.
+    fn kvm_host(&self) -> Option<(Kind, Vec<Quote>)> {
+        let threads = self.latest("threads").ok()?;
+        let vhost = threads.quote_where(|line| line.contains("(vhost-"));
+        let vcpu = threads.quote_where(|line| line.contains("(CPU ") && line.contains("/KVM)"));
+        Some((Kind::KvmHost, vec![vhost.or(vcpu)?]))
+    }
+
+    fn guest(&self) -> Option<(Kind, Vec<Quote>)> {
+        let cpu = self.file("proc/cpuinfo").ok();
+        let flag = cpu.and_then(|cpu| {
+            let flags = |line: &str| line.starts_with("flags");
+            let quote = cpu.quote_where(|line| {
+                flags(line) && line.split_whitespace().any(|flag| flag == "hypervisor")
+            })?;
+            Some(Quote { text: "flags: ... hypervisor ...".to_owned(), ..quote })
+        });
+        let vendor = self.file("sys/class/dmi/id/sys_vendor").ok().and_then(|vendor| {
+            vendor
+                .quote_where(|line| ["QEMU", "KVM", "Red Hat"].iter().any(|who| line.contains(who)))
+        });
+        let nics = self.nics();
+        let virtio = nics.iter().find(|nic| self.driver(nic).as_deref() == Some("virtio_net"));
+        let kind = match (&flag, &vendor, virtio) {
+            (_, Some(_), _) | (Some(_), _, Some(_)) => Kind::KvmGuest,
+            (Some(_), None, None) => Kind::OtherGuest,
+            _ => return None,
+        };
+        let virtio =
+            virtio.map(|nic| Quote { text: format!("{nic} is virtio-net"), ..interface(nic) });
+        Some((kind, vendor.into_iter().chain(flag).chain(virtio).collect()))
+    }
+
+    fn network_node(&self) -> Option<Vec<Quote>> {
+        let routers = self.file("run/netns.names").ok()?;
+        let router = routers.quote_where(|line| line.starts_with("qrouter-"))?;
+        let modules = self.file("sys/module.names").ok();
+        let ovs = modules.and_then(|names| names.quote_where(|line| line.trim() == "openvswitch"));
+        Some(std::iter::once(router).chain(ovs).collect())
+    }
+}
+
+fn interface(nic: &str) -> Quote {
+    let text = format!("there is an interface {nic}");
+    Quote { file: format!("/sys/class/net/{nic}"), line: None, text }
+}

@@ -1,0 +1,248 @@
+//! A host as checks see it: evidence that is read on demand, and rates between two samples.
+
+mod irqs;
+mod kind;
+mod nics;
+
+use std::time::Duration;
+
+pub use irqs::{NetIrq, cpu_list};
+pub use kind::{HostKind, Kind};
+pub use nics::NicRole;
+
+use crate::evidence::{Gap, Source, Text};
+use crate::parse::Counters;
+
+/// A host that is looked at.
+#[derive(Debug)]
+pub struct Host {
+    source: Source,
+    samples: Vec<Sample>,
+}
+
+/// When and where counters were read.
+#[derive(Debug, Clone)]
+struct Sample {
+    /// `sample-1/`, or nothing for evidence that was collected once.
+    prefix: String,
+    /// Of a clock that only moves forward.
+    seconds: f64,
+}
+
+/// What rates are made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// Two samples of the same host.
+    Samples,
+    /// One sample: everything since the boot, in which a bad minute may hide.
+    SinceBoot,
+}
+
+/// Counters at two moments.
+#[derive(Debug)]
+pub struct Span<T> {
+    /// At the first; all zero if there is one sample only.
+    pub before: T,
+    /// At the last.
+    pub after: T,
+    /// Between them; above 0.
+    pub seconds: f64,
+    /// How they came about.
+    pub basis: Basis,
+    /// The last text, to quote.
+    pub text: Text,
+}
+
+impl<T> Span<T> {
+    /// What was counted before. None if there is a first sample and it does not know: whatever
+    /// happened until then must not be taken for what happens now.
+    pub fn past<V: Copy + Default>(&self, known: Option<&V>) -> Option<V> {
+        match (known, self.basis) {
+            (Some(value), _) => Some(*value),
+            (None, Basis::SinceBoot) => Some(V::default()),
+            (None, Basis::Samples) => None,
+        }
+    }
+}
+
+impl Host {
+    /// A host from its evidence. Needs at least one sample, or the uptime in its place.
+    pub fn new(source: Source) -> Host {
+        let mut samples: Vec<Sample> = ["sample-1/", "sample-2/"]
+            .into_iter()
+            .filter_map(|prefix| {
+                let monotonic = source.file(&format!("{prefix}monotonic")).ok()?;
+                let seconds = seconds(monotonic.value())?;
+                Some(Sample { prefix: prefix.to_owned(), seconds })
+            })
+            .collect();
+        if samples.is_empty() {
+            let uptime = source.file("proc/uptime").ok();
+            let seconds = uptime.and_then(|uptime| seconds(uptime.value())).unwrap_or(0.0);
+            samples.push(Sample { prefix: String::new(), seconds });
+        }
+        Host { source, samples }
+    }
+
+    /// A file that holds a setting or a description.
+    pub fn file(&self, path: &str) -> Result<Text, Gap> {
+        self.source.file(path)
+    }
+
+    /// Whether there is such a file.
+    pub fn has(&self, path: &str) -> bool {
+        self.source.file(path).is_ok()
+    }
+
+    /// The names in a directory of which the evidence has files.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        self.source.list(path)
+    }
+
+    /// What a tool of the manifest printed; of a sampled one, the last time.
+    pub fn command(&self, words: &[&str]) -> Result<Text, Gap> {
+        self.source.command(&self.last().prefix, words)
+    }
+
+    /// A file of counters, as it was at last.
+    pub fn latest(&self, path: &str) -> Result<Text, Gap> {
+        self.counted(self.last(), path)
+    }
+
+    /// Counters of a file at both moments.
+    pub fn span<T: Counters + Default>(&self, path: &str) -> Result<Span<T>, Gap> {
+        self.span_of(|sample| self.counted(sample, path))
+    }
+
+    /// Counters that a tool printed, at both moments.
+    pub fn command_span<T: Counters + Default>(&self, words: &[&str]) -> Result<Span<T>, Gap> {
+        self.span_of(|sample| self.source.command(&sample.prefix, words))
+    }
+
+    fn span_of<T: Counters + Default>(
+        &self,
+        read: impl Fn(&Sample) -> Result<Text, Gap>,
+    ) -> Result<Span<T>, Gap> {
+        let text = read(self.last())?;
+        let after = T::parse(&text)?;
+        let (before, seconds, basis) = match self.samples.as_slice() {
+            [first, .., last] => {
+                (T::parse(&read(first)?)?, last.seconds - first.seconds, Basis::Samples)
+            }
+            _ => (T::default(), self.last().seconds, Basis::SinceBoot),
+        };
+        if seconds > 0.0 {
+            return Ok(Span { before, after, seconds, basis, text });
+        }
+        let why = "no time passed between the samples, or nobody says how much";
+        Err(text.unreadable(None, why))
+    }
+
+    fn counted(&self, sample: &Sample, path: &str) -> Result<Text, Gap> {
+        let Sample { prefix, .. } = sample;
+        if prefix.is_empty() {
+            return self.source.file(path);
+        }
+        let text = self.source.file(&format!("{prefix}{path}"));
+        // Shown as the host has it, not as it was saved.
+        text.map(|text| Text::new(format!("/{path}"), text.body())).map_err(|gap| match gap {
+            Gap::Missing { why, .. } => Gap::Missing { file: format!("/{path}"), why },
+            other => other,
+        })
+    }
+
+    fn last(&self) -> &Sample {
+        self.samples.last().expect("a host has at least one sample")
+    }
+
+    /// Seconds between the samples, if there are two.
+    pub fn interval(&self) -> Option<Duration> {
+        match self.samples.as_slice() {
+            [first, .., last] => Duration::try_from_secs_f64(last.seconds - first.seconds).ok(),
+            _ => None,
+        }
+    }
+
+    /// The version of its kernel, such as (6, 1); none if nobody says.
+    pub fn kernel(&self) -> Option<(u32, u32)> {
+        let text = self.file("proc/sys/kernel/osrelease").or_else(|_| self.file("proc/version"));
+        let text = text.ok()?;
+        let release = text.value().trim_start_matches("Linux version ");
+        let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+}
+
+/// The first number of a line, as seconds.
+fn seconds(text: &str) -> Option<f64> {
+    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+    (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
+}
+
+/// A count as a number to calculate with: exact below 2^53.
+pub fn float(count: u64) -> f64 {
+    let (high, low) = (count >> 32, count & 0xffff_ffff);
+    let half = |part: u64| f64::from(u32::try_from(part).unwrap_or(u32::MAX));
+    half(high) * 4_294_967_296.0 + half(low)
+}
+
+/// The part of a whole; 0 of nothing.
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { float(part) / float(whole) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::cpu::CpuTimes;
+
+    fn host(pieces: &[(&str, &str)]) -> Host {
+        let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        Host::new(Source::Memory(pieces.iter().map(own).collect()))
+    }
+
+    #[test]
+    fn two_samples_make_a_span_that_is_quoted_by_the_hosts_path() {
+        let host = host(&[
+            ("sample-1/monotonic", "100.5\n"),
+            ("sample-2/monotonic", "105.5\n"),
+            ("sample-1/proc/stat", "cpu0 1 0 0 0\nintr 0\n"),
+            ("sample-2/proc/stat", "cpu0 4 0 0 0\nintr 0\n"),
+        ]);
+        let span: Span<CpuTimes> = host.span("proc/stat").expect("sound");
+        assert_eq!((span.seconds, span.basis), (5.0, Basis::Samples));
+        assert_eq!(span.after.cpus[&0].since(&span.before.cpus[&0]).total, 3);
+        assert_eq!(span.text.quote(1).file, "/proc/stat");
+    }
+
+    #[test]
+    fn one_sample_counts_since_boot_and_none_counts_nothing() {
+        let once = host(&[("proc/uptime", "50.0 9\n"), ("proc/stat", "cpu0 4 0 0 0\nintr 0\n")]);
+        let span: Span<CpuTimes> = once.span("proc/stat").expect("sound");
+        assert_eq!((span.seconds, span.basis), (50.0, Basis::SinceBoot));
+        let timeless = host(&[("proc/stat", "cpu0 4 0 0 0\n")]);
+        assert!(timeless.span::<CpuTimes>("proc/stat").is_err());
+    }
+
+    #[test]
+    fn samples_in_the_wrong_order_are_no_rate() {
+        let host = host(&[
+            ("sample-1/monotonic", "105\n"),
+            ("sample-2/monotonic", "100\n"),
+            ("sample-1/proc/stat", "cpu0 1 0 0 0\n"),
+            ("sample-2/proc/stat", "cpu0 4 0 0 0\n"),
+        ]);
+        assert!(host.span::<CpuTimes>("proc/stat").is_err());
+        assert_eq!(host.interval(), None);
+    }
+
+    #[test]
+    fn kernels_are_told_by_their_first_two_numbers() {
+        let kernel = |text| host(&[("proc/sys/kernel/osrelease", text)]).kernel();
+        assert_eq!(kernel("6.1.0-13-amd64\n"), Some((6, 1)));
+        assert_eq!(kernel("3.13.0-95-generic\n"), Some((3, 13)));
+        assert_eq!(kernel("x\n"), None);
+        let old = host(&[("proc/version", "Linux version 4.4.0-36 (x)\n")]);
+        assert_eq!(old.kernel(), Some((4, 4)));
+    }
+}

@@ -1,0 +1,89 @@
+//! `ss -tinHO`: TCP connections and what holds them up, a line each.
+
+use super::Counters;
+use crate::evidence::{Gap, Text};
+
+/// All established connections.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sockets {
+    /// In the order that the tool prints.
+    pub all: Vec<Socket>,
+}
+
+/// One connection.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Socket {
+    /// The other end, address and port.
+    pub peer: String,
+    /// Its congestion control, such as `bbr`.
+    pub congestion: String,
+    /// The smoothed round trip in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// How long there was something to send, in milliseconds.
+    pub busy_ms: f64,
+    /// Part of that in which the receiver's window was full.
+    pub rwnd_limited: f64,
+    /// Part of that in which the send buffer was full.
+    pub sndbuf_limited: f64,
+    /// In the output.
+    pub line: usize,
+}
+
+impl Counters for Sockets {
+    fn parse(text: &Text) -> Result<Sockets, Gap> {
+        let mut all = Vec::new();
+        for (line, row) in text.lines().filter(|(_, row)| !row.trim().is_empty()) {
+            let words: Vec<&str> = row.split_whitespace().collect();
+            let [received, queued, _local, peer, info @ ..] = words.as_slice() else {
+                return Err(text.unreadable(Some(line), "expected a connection"));
+            };
+            if received.parse::<u64>().is_err() || queued.parse::<u64>().is_err() {
+                return Err(text.unreadable(Some(line), "expected two queues and two addresses"));
+            }
+            let value = |key: &str| info.iter().find_map(|word| word.strip_prefix(key));
+            let rtt = value("rtt:").and_then(|rtt| rtt.split('/').next()?.parse().ok());
+            let busy = value("busy:").and_then(|busy| busy.trim_end_matches("ms").parse().ok());
+            let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+            all.push(Socket {
+                peer: (*peer).to_owned(),
+                // The first word without a value, but for options of the connection.
+                congestion: info
+                    .iter()
+                    .filter(is_name)
+                    .find(|word| !["ts", "sack", "ecn", "ecnseen", "fastopen"].contains(word))
+                    .map(|word| (*word).to_owned())
+                    .unwrap_or_default(),
+                rtt_ms: rtt,
+                busy_ms: busy.unwrap_or(0.0),
+                rwnd_limited: percent(value("rwnd_limited:")),
+                sndbuf_limited: percent(value("sndbuf_limited:")),
+                line,
+            });
+        }
+        Ok(Sockets { all })
+    }
+}
+
+/// The percentage in `1234ms(56.7%)`, as a part of 1.
+fn percent(value: Option<&str>) -> f64 {
+    let inside = value.and_then(|value| value.split_once('(')).map(|(_, rest)| rest);
+    let number = inside.and_then(|rest| rest.trim_end_matches([')', '%']).parse::<f64>().ok());
+    number.filter(|number| (0.0..=100.0).contains(number)).unwrap_or(0.0) / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_limits_a_connection_is_read() {
+        let text = "0 2896 10.0.0.1:5001 10.0.0.2:4000 ts sack bbr wscale:7,7 rto:204 \
+                    rtt:0.321/0.1 busy:9000ms rwnd_limited:4500ms(50.0%)\n";
+        let read = Sockets::parse(&Text::new("ss", text)).expect("sound");
+        let socket = &read.all[0];
+        assert_eq!((socket.peer.as_str(), socket.congestion.as_str()), ("10.0.0.2:4000", "bbr"));
+        assert_eq!(socket.rtt_ms, Some(0.321));
+        assert!((socket.rwnd_limited - 0.5).abs() < 1e-9);
+        assert_eq!(socket.sndbuf_limited, 0.0);
+    }
+}

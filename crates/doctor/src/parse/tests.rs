@@ -1,0 +1,90 @@
+//! No text whatever makes a reader panic, nor does any part of a sound one.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::evidence::{Gap, Text};
+
+type Reader = fn(&Text) -> Result<(), Gap>;
+
+const READERS: [(&str, Reader); 13] = [
+    ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
+        let read = interrupts::Interrupts::parse(text)?;
+        for row in read.rows.values() {
+            let _ = interrupts::queue_irq(row.name(), &["eth0".to_owned()]);
+        }
+        Ok(())
+    }),
+    ("00414509 00000000 00000000\n0042cd3c 00000000 00000001\n", |text| {
+        softnet::Softnet::parse(text).map(drop)
+    }),
+    ("cpu  5 4 3 2\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n", |text| {
+        cpu::CpuTimes::parse(text).map(drop)
+    }),
+    ("Inter-| R\n face |b\n lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", |text| {
+        nic::NicCounters::parse(text).map(drop)
+    }),
+    ("Features for eth0:\nrx-checksumming: on [fixed]\n\ttx: off\n", |text| {
+        ethtool::Features::parse(text).map(drop)
+    }),
+    ("Channel parameters for eth0:\nPre-set maximums:\nCombined:\t8\n", |text| {
+        ethtool::Settings::parse(text).map(drop)
+    }),
+    ("NIC statistics:\n rx_queue_0_bytes: 5\n", |text| {
+        let read = ethtool::Statistics::parse(text)?;
+        for name in read.counters.keys() {
+            let _ = ethtool::queue_counter(name);
+        }
+        Ok(())
+    }),
+    (
+        "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",
+        |text| qdisc::Qdiscs::parse(text).map(|read| drop(read.queue_bytes("e"))),
+    ),
+    ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", |text| {
+        threads::Threads::parse(text).map(drop)
+    }),
+    ("entries insert_failed drop early_drop\n00000001 00000002 00000003 0000000a\n", |text| {
+        conntrack::Conntrack::parse(text).map(drop)
+    }),
+    ("0 0 10.0.0.1:1 10.0.0.2:2 ts bbr rtt:0.3/0.1 busy:9ms rwnd_limited:4ms(50.0%)\n", |text| {
+        sockets::Sockets::parse(text).map(drop)
+    }),
+    ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", |text| {
+        ovs::Lookups::parse(text).map(drop)
+    }),
+    ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
+        xenstore::Nodes::parse(text).map(drop)
+    }),
+];
+
+#[test]
+fn sound_texts_are_read() {
+    for (sound, read) in READERS {
+        let read = read(&Text::new("x", sound));
+        assert!(read.is_ok(), "{sound}: {read:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_a_reader_panic(text in "(?s).{0,200}") {
+        for (_, read) in READERS {
+            let _ = read(&Text::new("x", text.clone()));
+        }
+    }
+
+    #[test]
+    fn a_torn_or_altered_text_is_read_or_refused(
+        reader in 0..READERS.len(),
+        cut in 0_usize..400,
+        at in 0_usize..400,
+        with in "[ -~\n\t(){}:.\"]{0,3}",
+    ) {
+        let (sound, read) = READERS[reader];
+        let _ = read(&Text::new("x", sound.get(..cut).unwrap_or(sound)));
+        let at = at % (sound.len() + 1);
+        let altered = format!("{}{with}{}", &sound[..at], &sound[at..]);
+        let _ = read(&Text::new("x", altered));
+    }
+}

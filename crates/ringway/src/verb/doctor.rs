@@ -1,0 +1,207 @@
+//! `ringway doctor`: what slows this host's guest networking, or that of a saved one.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use ringway_doctor::check::{self, CATALOGUE};
+use ringway_doctor::coverage::{TOPICS, coverage, missing};
+use ringway_doctor::evidence::{Source, archive, collect};
+use ringway_doctor::host::Host;
+use ringway_doctor::report::text::{Detail, render};
+use ringway_doctor::report::{Report, schema};
+use serde::Serialize;
+
+use crate::cli::number;
+use crate::output::{print, print_json};
+use crate::table;
+
+/// What slows the networking of this host and its guests, with evidence and advice
+///
+/// Changes nothing. Needs no rights; what it may not read it says. Exits with 0 if nothing is
+/// wrong, 3 for warnings, 4 for problems, 5 if nothing could be told.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  ringway doctor\n  ringway doctor record host.tar\n  \
+                  ringway doctor --root host.tar -v\n  ringway doctor explain D18"
+)]
+pub(crate) struct Doctor {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// A saved host: a tar or directory of `record`, or an unpacked sos report
+    #[arg(long, value_name = "PATH")]
+    root: Option<PathBuf>,
+    /// Seconds between the two samples
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    interval: u64,
+    /// Only these checks; may be given several times
+    #[arg(long = "check", value_name = "ID", value_parser = known_check)]
+    checks: Vec<String>,
+    /// Show evidence and advice for everything
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Save the evidence of this host, to be looked at elsewhere
+    ///
+    /// It holds settings, counters, names of interfaces and guests, and addresses of connections;
+    /// no contents of packets and no keys.
+    Record(Record),
+    /// Tell the background of a check or topic, how to verify it by hand, and what to do
+    Explain(Explain),
+    /// Show all checks
+    List(List),
+    /// Show which check answers each row of the source documents
+    Coverage(List),
+    /// Print the JSON schema of --json
+    Schema,
+}
+
+#[derive(Debug, Args)]
+struct Record {
+    /// The tar to make; - for standard output
+    file: PathBuf,
+    /// Seconds between the two samples
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    interval: u64,
+}
+
+#[derive(Debug, Args)]
+struct Explain {
+    /// Such as D18 or measuring
+    id: String,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
+    match &args.verb {
+        None => return diagnose(args),
+        Some(Verb::Record(args)) => record(args)?,
+        Some(Verb::Explain(args)) => explain(&args.id)?,
+        Some(Verb::List(args)) => list(args)?,
+        Some(Verb::Coverage(args)) => return show_coverage(args),
+        Some(Verb::Schema) => print(&schema())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn known_check(id: &str) -> Result<String, String> {
+    let check = check::find(id).ok_or("expected the id of a check, see `ringway doctor list`")?;
+    Ok(check.id.to_owned())
+}
+
+fn diagnose(args: &Doctor) -> Result<ExitCode> {
+    let host = Host::new(source(args)?);
+    let report = Report::of(&host, &args.checks);
+    if args.json {
+        print_json(&report)?;
+    } else {
+        let detail = if args.verbose { Detail::Full } else { Detail::Terse };
+        print(&render(&report, detail))?;
+    }
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+fn source(args: &Doctor) -> Result<Source> {
+    match &args.root {
+        Some(path) if path == Path::new("/") => {}
+        Some(path) => {
+            return archive::open(path).with_context(|| format!("--root {}", path.display()));
+        }
+        None => {}
+    }
+    Ok(collect(Duration::from_secs(args.interval)))
+}
+
+fn record(args: &Record) -> Result<()> {
+    let name = args.file.display();
+    if args.file == Path::new("-") {
+        let source = collect(Duration::from_secs(args.interval));
+        return Ok(archive::write(&source, io::stdout().lock())?);
+    }
+    // Before the wait, so that a refusal comes at once.
+    let file = File::create(&args.file).with_context(|| format!("make {name}"))?;
+    let source = collect(Duration::from_secs(args.interval));
+    archive::write(&source, BufWriter::new(file)).with_context(|| format!("write {name}"))
+}
+
+fn explain(id: &str) -> Result<()> {
+    if let Some(check) = check::find(id) {
+        let rows = check.rows.join(", ");
+        return print(&format!(
+            "{}: {}\nRows {rows}\n\n{}",
+            check.id, check.title, check.explanation
+        ));
+    }
+    match TOPICS.iter().find(|topic| topic.id.eq_ignore_ascii_case(id)) {
+        Some(topic) => print(&format!("{}\n\n{}", topic.title, topic.explanation)),
+        None => bail!("{id}: expected the id of a check or topic, see `ringway doctor list`"),
+    }
+}
+
+/// A check for those who choose one.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry {
+    id: &'static str,
+    title: &'static str,
+    rows: &'static [&'static str],
+    /// Whether it is looked for; otherwise it is explained only.
+    is_looked_for: bool,
+}
+
+fn list(args: &List) -> Result<()> {
+    let checks = CATALOGUE.iter().map(|check| Entry {
+        id: check.id,
+        title: check.title,
+        rows: check.rows,
+        is_looked_for: check.look.is_some(),
+    });
+    let topics = TOPICS.iter().map(|topic| Entry {
+        id: topic.id,
+        title: topic.title,
+        rows: topic.rows,
+        is_looked_for: false,
+    });
+    let entries: Vec<Entry> = checks.chain(topics).collect();
+    if args.json {
+        return print_json(&entries);
+    }
+    let rows = entries.into_iter().map(|entry| {
+        let does = if entry.is_looked_for { "looks" } else { "explains" };
+        vec![entry.id.to_owned(), does.to_owned(), entry.title.to_owned(), entry.rows.join(" ")]
+    });
+    print(&table::render(&["ID", "DOES", "TITLE", "ROWS"], rows))
+}
+
+fn show_coverage(args: &List) -> Result<ExitCode> {
+    let coverage = coverage();
+    if args.json {
+        print_json(&coverage)?;
+    } else {
+        let rows = coverage.iter().map(|row| {
+            let explained = row.explained.join(" ");
+            vec![row.row.clone(), row.checks.join(" "), explained, row.about.clone()]
+        });
+        print(&table::render(&["ROW", "LOOKED FOR BY", "EXPLAINED BY", "ABOUT"], rows))?;
+        print(&format!("{} rows, {} missing.\n", coverage.len(), missing(&coverage).len()))?;
+    }
+    let is_whole = missing(&coverage).is_empty();
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
