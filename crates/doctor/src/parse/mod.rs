@@ -1,7 +1,7 @@
 //! Readers of evidence: from a [`Text`] to values that know their lines.
 //!
 //! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
-//! its line. Property tests hold them to that. Why these are our own: `docs/adr/0013`.
+//! its line. Property tests hold them to that. Why these are our own: `docs/adr/0014`.
 
 pub mod conntrack;
 pub mod cpu;
