@@ -49,7 +49,10 @@ pub(crate) struct Worker<P> {
     is_short: bool,
     epoll: std::os::fd::OwnedFd,
     idle: Idle,
+    /// The last round ended in a sleep.
+    has_slept: bool,
     started: Instant,
+    /// Read once a round: without a clock in the vDSO, as under Xen, that is a system call.
     now: Instant,
     batch: FrameBatch,
     verdicts: ArrayVec<Verdict, BATCH>,
@@ -126,6 +129,7 @@ impl<P: Port> Worker<P> {
             is_short: false,
             epoll,
             idle: Idle::new(parts.polling),
+            has_slept: false,
             started: parts.started,
             now: parts.started,
             batch: FrameBatch::new(),
@@ -142,8 +146,12 @@ impl<P: Port> Worker<P> {
         let mut directories = arc_swap::Cache::new(Arc::clone(&self.directory));
         loop {
             let before = std::mem::replace(&mut self.now, Instant::now());
+            let elapsed = self.now.duration_since(before);
             if worked {
-                self.count_busy(self.now.duration_since(before));
+                self.count_busy(elapsed);
+            }
+            if std::mem::take(&mut self.has_slept) {
+                self.idle.slept(elapsed);
             }
             if self.inbox.take_commands() && self.obey() == Next::Stop {
                 return;

@@ -1,7 +1,7 @@
 //! How a worker waits when there is nothing to do.
 
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringway_datapath::{Pending, Port};
 use rustix::event::epoll;
@@ -47,10 +47,9 @@ impl<P: Port> Worker<P> {
         let is_timed =
             |slot: &usize| slots[*slot].attached().is_some_and(|attached| attached.has_clock());
         let stall = self.backlogged.iter().any(is_timed).then_some(STALL);
-        let before = Instant::now();
         self.wait(sooner(timeout, stall));
         self.inbox.awake();
-        self.idle.slept(before.elapsed());
+        self.has_slept = true;
     }
 
     /// Arms the active queues and drops them from the list; those that are held, or are out of
