@@ -21,6 +21,8 @@ pub const STUDY_FILE: &str = "study.toml";
 pub const HOST_FILE: &str = "host.json";
 /// The runs, a line each, in the order of time.
 pub const RUNS_FILE: &str = "runs.jsonl";
+/// Runs that gave no figures, a line each.
+pub const FAILURES_FILE: &str = "failures.jsonl";
 
 /// One measurement of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,6 +60,22 @@ pub struct Run {
     /// What to know about this run, such as "steal 4 %".
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// A run that gave no figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Failure {
+    /// Who was to be measured.
+    pub subject: Subject,
+    /// Where.
+    pub cell: Cell,
+    /// Which repeat.
+    pub repeat: u32,
+    /// When it began: RFC 3339, UTC.
+    pub started: String,
+    /// Why there are none.
+    pub reason: String,
 }
 
 /// A tool, as it was run.
@@ -287,7 +305,8 @@ impl Records {
         let path = existing(dir, RUNS_FILE)?;
         let text = read(&path)?;
         let Lines { runs, notice, .. } = parse_runs(&path, &study, &text)?;
-        Ok(Records { study, host, runs, notices: notice.into_iter().collect() })
+        let notices = notice.into_iter().chain(failures(dir, &study)).collect();
+        Ok(Records { study, host, runs, notices })
     }
 
     /// The runs of a cell that are done.
@@ -327,7 +346,7 @@ impl Journal {
             let len = u64::try_from(good_len).expect("a file in memory");
             file.set_len(len).map_err(at("shorten", &path))?;
         }
-        let notices = notice.into_iter().collect();
+        let notices = notice.into_iter().chain(failures(dir, study)).collect();
         let records = Records { study: study.clone(), host: host.clone(), runs, notices };
         let mut journal = Journal { file, path, records };
         if good_len > 0 && !text[..good_len].ends_with('\n') {
@@ -343,6 +362,20 @@ impl Journal {
         self.write(&line)?;
         self.records.runs.push(run);
         Ok(())
+    }
+
+    /// Keeps why a run gave no figures.
+    ///
+    /// # Errors
+    /// What the file system refuses.
+    pub fn append_failure(&mut self, failure: &Failure) -> Result<(), RecordError> {
+        let mut line = serde_json::to_vec(failure).expect("a failure has no maps but by name");
+        line.push(b'\n');
+        let path = self.path.with_file_name(FAILURES_FILE);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(&line));
+        written.map_err(at("write to", &path))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
@@ -438,6 +471,23 @@ fn belongs(study: &Study, run: &Run) -> Result<(), String> {
     }
 }
 
+/// For each cell that had failures, how many and the last reason.
+fn failures(dir: &Path, study: &Study) -> Vec<String> {
+    let text = fs::read_to_string(dir.join(FAILURES_FILE)).unwrap_or_default();
+    let mut of_cells: BTreeMap<(Subject, Cell), (usize, String)> = BTreeMap::new();
+    // A line that was cut off is no loss: it told why there is nothing.
+    for failure in text.lines().filter_map(|line| serde_json::from_str::<Failure>(line).ok()) {
+        let entry = of_cells.entry((failure.subject, failure.cell)).or_default();
+        *entry = (entry.0 + 1, failure.reason);
+    }
+    let sentence = |((subject, cell), (count, reason)): ((Subject, Cell), (usize, String))| {
+        let label = study.label(&cell);
+        let runs = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
+        format!("{runs} of {subject} {label} gave no figures; the last because: {reason}")
+    };
+    of_cells.into_iter().map(sentence).collect()
+}
+
 fn existing(dir: &Path, file: &'static str) -> Result<PathBuf, RecordError> {
     let path = dir.join(file);
     if path.is_file() { Ok(path) } else { Err(RecordError::None { dir: dir.to_owned(), file }) }
@@ -520,6 +570,26 @@ mod tests {
             assert_eq!(records.runs.len(), whole + 1, "{len}");
             assert!(records.notices.is_empty());
         }
+    }
+
+    #[test]
+    fn failures_are_told_and_are_no_runs() {
+        let (dir, _) = three_runs();
+        let mut journal = Journal::open(dir.path(), &study(), &host()).expect("the same");
+        for reason in ["no route", "it crashed"] {
+            let failure = Failure {
+                subject: Subject::Ringway,
+                cell: run(0).cell,
+                repeat: 3,
+                started: String::new(),
+                reason: reason.to_owned(),
+            };
+            journal.append_failure(&failure).expect("it has room");
+        }
+        let records = Records::read(dir.path()).expect("good records");
+        assert_eq!(records.runs.len(), 3);
+        let [notice] = &records.notices[..] else { panic!("{:?}", records.notices) };
+        assert!(notice.contains("2 runs of ringway q4.s8") && notice.ends_with("it crashed"));
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> R
     command.args([&format!("--file-prefix={prefix}"), "--vdev", device, "--", "-i"]);
     command.args(["--nb-cores=1", &format!("--rxq={queues}"), &format!("--txq={queues}")]);
     command.args(["--rxd=256", "--txd=256", "--total-num-mbufs=65536", "--no-flush-rx"]);
-    Child::start(name, command)
+    crate::child::start(name, command)
 }
 
 /// The prompt has no line of its own, so a question is asked whose answer has one.

@@ -1,0 +1,212 @@
+//! What a cell of a study needs to be built, and what cannot be built.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
+use crate::study::{Study, Subject, TopologyKind};
+use crate::value::{Cell, bits_per_second};
+
+/// What ordinary Ethernet carries.
+const MTU_DEFAULT: u16 = 1500;
+
+/// What is to be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blueprint {
+    /// Who is measured.
+    pub subject: Subject,
+    /// The shape.
+    pub kind: TopologyKind,
+    /// The program that is ringway; `None` if it is our own.
+    pub program: Option<PathBuf>,
+    /// Guests that are looked at.
+    pub guests: u16,
+    /// Queues of every vif, and of the uplink.
+    pub queues: u16,
+    /// Threads of the backend; one a CPU if `None`.
+    pub workers: Option<u16>,
+    /// Where threads run.
+    pub layout: Layout,
+    /// CPUs of each guest; all if `None`.
+    pub cpus: Option<usize>,
+    /// Of every link, in bytes.
+    pub mtu: u16,
+    /// Which work is left to the other side, as the parameter `offloads` says.
+    pub offloads: String,
+    /// The rate of the wire; as fast as it goes if `None`.
+    pub line_bps: Option<u64>,
+    /// What guests are attached to.
+    pub attached: Attached,
+    /// Whether the host itself sends, without a guest.
+    pub sends_from_host: bool,
+    /// Settings of both kernels, as in `settings` of a study.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What guests are attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// ringway's switch.
+    Switch,
+    /// A Linux bridge, by a TAP device each.
+    Bridge,
+}
+
+/// Where the threads of frontend and backend run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Where the kernel puts them.
+    Free,
+    /// All on one CPU.
+    OneCpu,
+    /// Thread N of both ends on one CPU, different numbers on different CPUs.
+    Paired,
+    /// Every thread on a CPU of its own, as far as they go.
+    Spread,
+}
+
+impl Blueprint {
+    /// Two ends and nothing special.
+    pub fn pair(subject: Subject) -> Blueprint {
+        Blueprint {
+            subject,
+            kind: TopologyKind::Guests,
+            program: None,
+            guests: 1,
+            queues: 1,
+            workers: None,
+            layout: Layout::Free,
+            cpus: None,
+            mtu: MTU_DEFAULT,
+            offloads: "all".to_owned(),
+            line_bps: None,
+            attached: Attached::Switch,
+            sends_from_host: false,
+            settings: BTreeMap::new(),
+        }
+    }
+
+    /// What a cell of a study needs.
+    ///
+    /// # Errors
+    /// What cannot be built, as a part of a sentence.
+    pub fn of(study: &Study, subject: Subject, cell: &Cell) -> Result<Blueprint, String> {
+        let setup = study.setup(cell);
+        if study.topology.kind == TopologyKind::Router {
+            return Err("a guest that routes".to_owned());
+        }
+        let word = |name: &str| setup.text(name).unwrap_or_default();
+        if word("completion") != "" && word("completion") != "asynchronous" {
+            return Err(format!("{} completion", word("completion")));
+        }
+        if word("encapsulation") == "vxlan" {
+            return Err("VXLAN".to_owned());
+        }
+        let attached = match word("switch") {
+            "" | "ringway" => Attached::Switch,
+            "bridge" => Attached::Bridge,
+            other => return Err(format!("the switch `{other}`")),
+        };
+        let layout = match word("layout") {
+            "" | "free" => Layout::Free,
+            "one-cpu" => Layout::OneCpu,
+            "paired" => Layout::Paired,
+            _ => Layout::Spread,
+        };
+        let count = |name: &str| setup.number(name).and_then(|number| u16::try_from(number).ok());
+        let guests = count("guests").unwrap_or(1);
+        if subject == Subject::TapRelay && guests > 1 {
+            return Err("a relay between more than two devices".to_owned());
+        }
+        let offloads = word("offloads");
+        let settings = study.settings.get(word("tcp")).cloned().unwrap_or_default();
+        Ok(Blueprint {
+            kind: study.topology.kind,
+            guests,
+            queues: count("queues").unwrap_or(1),
+            workers: count("workers"),
+            layout,
+            cpus: count("cpus").map(usize::from).filter(|cpus| *cpus > 0),
+            mtu: count("mtu").unwrap_or(MTU_DEFAULT),
+            offloads: if offloads.is_empty() { "all".to_owned() } else { offloads.to_owned() },
+            line_bps: bits_per_second(word("line")),
+            attached,
+            sends_from_host: word("sender") == "host",
+            settings,
+            ..Blueprint::pair(subject)
+        })
+    }
+
+    /// ringway's host, as `ringway run` reads it.
+    pub fn description(&self) -> String {
+        let Blueprint { queues, mtu, .. } = self;
+        let mut text = format!("[host]\nnetwork = \"private\"\nmax-queues = {queues}\n");
+        if let Some(workers) = self.workers {
+            text += &format!("workers = {workers}\n");
+        }
+        if self.kind == TopologyKind::Wire {
+            text += &format!("[uplink]\nname = \"{UPLINK}\"\nqueues = {queues}\nmtu = {mtu}\n");
+        }
+        let mut vif_bridge = String::new();
+        if self.attached == Attached::Bridge {
+            text += &format!("[[bridge]]\nname = \"{GUEST_BRIDGE}\"\n");
+            vif_bridge = format!("bridge = \"{GUEST_BRIDGE}\"\n");
+        }
+        let near = (0..self.guests).map(|index| (format!("near{index}"), near_address(index)));
+        let far = (0..self.guests).map(|index| (format!("far{index}"), far_address(index)));
+        let far_count = if self.kind == TopologyKind::Wire { 0 } else { usize::from(self.guests) };
+        for (name, address) in near.chain(far.take(far_count)) {
+            text += &format!(
+                "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\n\
+                 addresses = [\"{address}/{PREFIX_LEN}\"]\nqueues = {queues}\nmtu = {mtu}\n\
+                 {vif_bridge}"
+            );
+        }
+        text
+    }
+}
+
+/// Why a study cannot be run yet, as a sentence; `None` if it can.
+pub fn unsupported(study: &Study) -> Option<String> {
+    let cells = study
+        .subjects()
+        .into_iter()
+        .flat_map(|subject| study.cells(subject).into_iter().map(move |cell| (subject, cell)));
+    let what = cells.into_iter().find_map(|(subject, cell)| {
+        let tool = study.setup(&cell);
+        let tool = tool.text("tool").unwrap_or("iperf3");
+        match crate::tools::Tool::from_name(tool) {
+            None => Some(format!("the tool {tool}")),
+            Some(_) => Blueprint::of(study, subject, &cell).err(),
+        }
+    })?;
+    Some(format!("the lab cannot run `{}` yet: it has no {what}", study.id).replace("no a ", "no "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::{ids, shipped};
+
+    #[test]
+    fn what_cannot_be_built_is_said_and_all_else_can() {
+        let refused: Vec<&str> = ids()
+            .into_iter()
+            .filter(|id| unsupported(&shipped(id).expect("it is shipped")).is_some())
+            .collect();
+        assert_eq!(refused, ["latency", "network-node", "bridge-or-ovs"]);
+        let router = unsupported(&shipped("network-node").expect("it is shipped"));
+        assert!(router.expect("refused").contains("no guest that routes"));
+    }
+
+    #[test]
+    fn a_cell_says_what_is_built() {
+        let study = shipped("transmit").expect("it is shipped");
+        let cell = study.cell_of_label("q4.s8").expect("a cell");
+        let blueprint = Blueprint::of(&study, Subject::Ringway, &cell).expect("it can be built");
+        assert_eq!((blueprint.queues, blueprint.guests, blueprint.line_bps), (4, 1, None));
+        let text = blueprint.description();
+        assert_eq!(text.matches("queues = 4").count(), 3, "host, uplink, vif: {text}");
+        assert_eq!(text.matches("[[guest]]").count(), 1);
+    }
+}
