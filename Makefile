@@ -31,18 +31,18 @@ check: ## what to run before each push: format, lints, tidy, spec, fast tests
 
 xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway
+	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
 	tests/xen/run --set smoke $(XEN_ARGS)
 
 xen-full: ## all scenarios on real Xen under emulation
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway
+	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
 	tests/xen/run --set full $(XEN_ARGS)
 
 xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway
-	tests/xen/run --set race --results target/xen/results/race $(XEN_ARGS)
+	tests/xen/run --results target/xen/results/race $(XEN_ARGS) race
 	$(CARGO) xtask race target/xen/results/race/race/race.jsonl
 
 build: ## the program, in target/release/ringway

@@ -13,6 +13,7 @@ use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
 use ringway_xenbus::Vif;
 use ringway_xenbus::backend::Input;
+use ringway_xenstore::unless_refused;
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
@@ -79,7 +80,9 @@ impl<H: Hypervisor> Backend<H> {
         let mut vifs = Vec::new();
         let known: Vec<Vif> = self.vifs.keys().copied().collect();
         for vif in known {
-            let guest = self.store.read(&format!("/local/domain/{}/name", vif.frontend))?;
+            let name = self.store.read(&format!("/local/domain/{}/name", vif.frontend));
+            // A driver domain may not know it.
+            let guest = unless_refused(name, None)?;
             if let Some(served) = self.vifs.get(&vif) {
                 vifs.push(vif_status(vif, served, guest, &placements));
             }

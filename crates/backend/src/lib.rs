@@ -29,7 +29,7 @@ use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
 use ringway_worker::{PortEvent, Workers};
 use ringway_xenbus::Vif;
-use ringway_xenstore::Client;
+use ringway_xenstore::{Client, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use service::Service;
 
@@ -247,12 +247,9 @@ enum Watches {
     More,
 }
 
-/// The entries of a directory, none if it is not there.
+/// The entries of a directory, none if it is not there or not ours to see.
 fn list(store: &mut Client, dir: &str) -> io::Result<Vec<String>> {
-    match store.directory(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed,
-    }
+    unless_refused(store.directory(dir), Vec::new())
 }
 
 fn timespec(duration: Duration) -> Timespec {

@@ -15,7 +15,7 @@ use ringway_xenbus::{
     BadKeys, EventPorts, Features, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Rate, Vif,
     XenbusState,
 };
-use ringway_xenstore::device;
+use ringway_xenstore::{device, is_refusal, unless_refused};
 
 use crate::Backend;
 use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
@@ -58,8 +58,9 @@ impl Served {
 impl<H: Hypervisor> Backend<H> {
     /// The toolstack has made, changed or removed a vif.
     pub(crate) fn look_at(&mut self, vif: Vif) -> io::Result<()> {
-        let keys = device::read_keys(&mut self.store, &vif.backend_dir())?;
-        match (keys, self.vifs.contains_key(&vif)) {
+        // A directory that we may not read is as good as none.
+        let keys = device::read_keys(&mut self.store, &vif.backend_dir());
+        match (unless_refused(keys, None)?, self.vifs.contains_key(&vif)) {
             (Some(keys), true) if !keys.is_online() => self.feed(vif, Input::Offline),
             (Some(keys), true) => self.changed(vif, &keys),
             (None, false) => Ok(()),
@@ -78,7 +79,8 @@ impl<H: Hypervisor> Backend<H> {
         if state.is_gone() || state == XenbusState::Initialising {
             return Ok(());
         }
-        device::set_state(&mut self.store, &vif.backend_state(), XenbusState::Closed)
+        let closed = device::set_state(&mut self.store, &vif.backend_state(), XenbusState::Closed);
+        unless_refused(closed, ())
     }
 
     /// The toolstack, or a script of its, has changed keys of a vif that is in our care.
@@ -96,20 +98,24 @@ impl<H: Hypervisor> Backend<H> {
     /// Somebody, mostly we, has written a backend's state.
     pub(crate) fn own_state_written(&mut self, vif: Vif) -> io::Result<()> {
         let own = self.vifs.get(&vif).map(|served| served.handshake.state());
-        let found = device::state(&mut self.store, &vif.backend_state())?;
+        let found = self.state(&vif.backend_state())?;
         if own.is_some_and(|own| own != found) { self.look_at(vif) } else { Ok(()) }
     }
 
     /// Makes what a vif needs before its guest appears, and tells how its handshake begins.
     fn begin(&mut self, vif: Vif, keys: &Keys) -> io::Result<Input> {
         let (mut offer, mut mac, mut vif_device) = (self.offer(None), None, None);
-        let peer = device::state(&mut self.store, &vif.frontend_state())?;
+        let peer = self.state(&vif.frontend_state())?;
         let mut start = Input::Start { own: keys.state(), peer };
         match self.prepare(vif, keys) {
             Ok(prepared) => (offer, mac, vif_device) = prepared,
             Err(error) => start = Input::Refused(error.to_string()),
         }
-        self.store.watch(&vif.frontend_state(), &vif.backend_dir())?;
+        match self.store.watch(&vif.frontend_state(), &vif.backend_dir()) {
+            // A driver domain has a quota.
+            Err(error) if is_refusal(&error) => start = Input::Refused(error.to_string()),
+            watched => watched?,
+        }
         let served = Served {
             handshake: Handshake::new(offer, Hotplug::read(keys)),
             offer,
@@ -186,8 +192,27 @@ impl<H: Hypervisor> Backend<H> {
         if !self.vifs.contains_key(&vif) {
             return Ok(());
         }
-        let peer = device::state(&mut self.store, &vif.frontend_state())?;
+        let peer = self.state(&vif.frontend_state())?;
         self.feed(vif, Input::FrontendState(peer))
+    }
+
+    /// A state; that of a device in a domain that is gone may not be read, and is none.
+    fn state(&mut self, node: &str) -> io::Result<XenbusState> {
+        unless_refused(device::state(&mut self.store, node), XenbusState::Unknown)
+    }
+
+    /// Only the loss of the store is the backend's end. What the store refuses of one vif is for
+    /// the log.
+    fn written(&mut self, vif: Vif, outcome: io::Result<()>) -> io::Result<()> {
+        if let Err(error) = outcome {
+            if !is_refusal(&error) {
+                return Err(error);
+            }
+            if let Some(LeftOut(left_out)) = self.may_log(vif) {
+                tracing::warn!(vif = vif_name(vif), left_out, "{error}");
+            }
+        }
+        Ok(())
     }
 
     /// Workers gave queues up.
@@ -242,14 +267,18 @@ impl<H: Hypervisor> Backend<H> {
     fn act(&mut self, vif: Vif, action: Action) -> io::Result<Option<Input>> {
         let dir = vif.backend_dir();
         match action {
-            Action::WriteKeys(changes) => device::change(&mut self.store, &dir, &changes)?,
+            Action::WriteKeys(changes) => {
+                let changed = device::change(&mut self.store, &dir, &changes);
+                self.written(vif, changed)?;
+            }
             Action::SetState(state) => {
                 tracing::debug!(vif = vif_name(vif), %state, "backend state");
-                device::set_state(&mut self.store, &vif.backend_state(), state)?;
+                let set = device::set_state(&mut self.store, &vif.backend_state(), state);
+                self.written(vif, set)?;
             }
             Action::ReadFrontend => {
                 let dir = vif.frontend_dir();
-                let keys = device::read_keys(&mut self.store, &dir)?;
+                let keys = unless_refused(device::read_keys(&mut self.store, &dir), None)?;
                 let keys = keys.unwrap_or_else(|| ringway_xenbus::Keys::new(&dir, []));
                 return Ok(Some(Input::FrontendKeys(keys)));
             }
@@ -405,7 +434,7 @@ impl<H: Hypervisor> Backend<H> {
         });
         match written {
             // A driver domain may lack the right, or the room: its guests are served nevertheless.
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            Err(error) if is_refusal(&error) => {
                 tracing::debug!(vif = vif_name(vif), %error, "the error nodes");
             }
             written => written?,
@@ -420,7 +449,7 @@ impl<H: Hypervisor> Backend<H> {
         let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
         if served.error.take().is_some() {
             for node in vif.backend_errors() {
-                self.store.remove(&node)?;
+                unless_refused(self.store.remove(&node), ())?;
             }
         }
         Ok(())
@@ -428,7 +457,8 @@ impl<H: Hypervisor> Backend<H> {
 
     /// The vif is no longer this backend's business.
     fn finish(&mut self, vif: Vif) -> io::Result<()> {
-        self.store.unwatch(&vif.frontend_state(), &vif.backend_dir())?;
+        let unwatched = self.store.unwatch(&vif.frontend_state(), &vif.backend_dir());
+        unless_refused(unwatched, ())?;
         let served = self.vifs.remove(&vif);
         if let Some(vif_device) = served.and_then(|served| served.device) {
             let name = vif_device.tap.name().to_owned();
@@ -437,6 +467,7 @@ impl<H: Hypervisor> Backend<H> {
             }
         }
         let [for_tools, _] = vif.backend_errors();
-        self.store.remove(&for_tools)
+        // A driver domain has no such node, nor the right to one.
+        unless_refused(self.store.remove(&for_tools), ())
     }
 }

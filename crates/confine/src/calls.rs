@@ -123,6 +123,7 @@ const ALWAYS_HERE: &[c_long] = &[
     libc::SYS_readlink,
     libc::SYS_chmod,
     libc::SYS_unlink,
+    libc::SYS_rmdir,
     libc::SYS_poll,
     libc::SYS_epoll_wait,
     libc::SYS_time,

@@ -14,9 +14,8 @@ use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Placement};
 use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, QueueCount, Wish};
 use ringway_xenbus::{Features, Keys, Offer, QueueConfig, Vif};
-use ringway_xenstore::{Client, device};
+use ringway_xenstore::{Client, device, is_refusal, unless_refused};
 
-use crate::vifs::{is_refusal, unless_refused};
 use crate::{Frontend, Interface};
 
 /// How long a backend may take to let go when the guest ends.

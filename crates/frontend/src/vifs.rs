@@ -8,7 +8,7 @@ use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_xenbus::frontend::Input;
 use ringway_xenbus::{Keys, Vif, XenbusState};
-use ringway_xenstore::{StoreError, WatchEvent, device};
+use ringway_xenstore::{WatchEvent, device, is_refusal, unless_refused};
 
 use crate::Frontend;
 use crate::nic::Nic;
@@ -187,20 +187,4 @@ impl<H: Hypervisor> Frontend<H> {
 /// A handle, written as toolstacks do: another spelling would read as another vif's node.
 fn parse_handle(name: &str) -> Option<u32> {
     name.parse().ok().filter(|handle: &u32| handle.to_string() == name)
-}
-
-/// What the store answered, or what is to be assumed where it refused. Only the loss of the store
-/// itself ends the process.
-///
-/// # Errors
-/// All that is no refusal.
-pub(crate) fn unless_refused<T>(answer: io::Result<T>, otherwise: T) -> io::Result<T> {
-    match answer {
-        Err(error) if is_refusal(&error) => Ok(otherwise),
-        answer => answer,
-    }
-}
-
-pub(crate) fn is_refusal(error: &io::Error) -> bool {
-    error.get_ref().and_then(|inner| inner.downcast_ref::<StoreError>()).is_some()
 }

@@ -48,6 +48,17 @@ impl Directory {
 pub enum Forwarding {
     /// Where the switch says.
     Switch(Arc<Switch>),
-    /// To one other port, always.
+    /// To one other port, always: from a queue to the queue of the same number where both ports
+    /// have as many, so that whoever chose the queue is followed; otherwise by flow.
     Patch(PortId),
+}
+
+impl Forwarding {
+    /// The one port that frames go to, if it is always the same.
+    pub(crate) fn patched_to(&self) -> Option<PortId> {
+        match self {
+            Forwarding::Switch(_) => None,
+            Forwarding::Patch(to) => Some(*to),
+        }
+    }
 }

@@ -118,6 +118,8 @@ struct Thread<P> {
 struct Placed {
     port: PortId,
     queue: u16,
+    /// The port that all frames of this one go to, if there is one.
+    patched_to: Option<PortId>,
     address: QueueAddress,
     load_before: u64,
 }
@@ -201,7 +203,14 @@ impl<P: Port + Send + 'static> Workers<P> {
         let mut attached = Vec::new();
         let count = queues.len();
         for (index, queue) in (0..).zip(queues) {
-            let worker = match self.choose_worker(port, index, count) {
+            let patched_to = forwarding.patched_to();
+            let partner = patched_to.and_then(|to| self.partner(port, index, to));
+            // Frames of a pair then never change workers, which costs more than to serve both.
+            let worker = match partner.filter(|_| self.config.policy == Policy::Balanced) {
+                Some(partner) => Ok(partner.address.worker),
+                None => self.choose_worker(port, index, count),
+            };
+            let worker = match worker {
                 Ok(worker) => worker,
                 Err(error) => {
                     self.withdraw(port);
@@ -211,7 +220,7 @@ impl<P: Port + Send + 'static> Workers<P> {
             let id = self.take_slot(worker);
             let gauge = Arc::new(Gauge::default());
             let address = QueueAddress { worker, slot: id, gauge: Arc::clone(&gauge) };
-            self.placed.push(Placed { port, queue: index, address, load_before: 0 });
+            self.placed.push(Placed { port, queue: index, patched_to, address, load_before: 0 });
             let forwarding = forwarding.clone();
             let Attachment { port: queue, counters, flood } = queue;
             let mut queue = Box::new(Attached::new(
@@ -235,6 +244,12 @@ impl<P: Port + Send + 'static> Workers<P> {
         self.wait_until_obeyed(workers);
         self.publish();
         Ok(())
+    }
+
+    /// The queue of `to` with this number, if `to` is patched to `port` in turn.
+    fn partner(&self, port: PortId, queue: u16, to: PortId) -> Option<&Placed> {
+        let is_it = |placed: &&Placed| (placed.port, placed.queue) == (to, queue);
+        self.placed.iter().find(is_it).filter(|placed| placed.patched_to == Some(port))
     }
 
     /// Undoes the placing of queues that no worker has got yet.
@@ -306,12 +321,41 @@ impl<P: Port + Send + 'static> Workers<P> {
         if self.config.policy != Policy::Balanced || !is_saturated {
             return None;
         }
-        let step = placement::rebalance(&placements, self.threads.len())?;
-        self.move_queue(step.port, step.queue, step.to);
+        let step = placement::rebalance(&self.units(&placements), self.threads.len())?;
+        let mut to_move = vec![step.port];
+        to_move.extend(self.partner_of(step.port, step.queue).map(|partner| partner.port));
+        for port in to_move {
+            self.move_queue(port, step.queue, step.to);
+        }
         placements
             .into_iter()
             .find(|placed| placed.port == step.port && placed.queue == step.queue)
             .map(|placed| Placement { worker: step.to, ..placed })
+    }
+
+    /// What moves as one: two queues of the same number, of ports that are patched to each other,
+    /// count as the first of them.
+    fn units(&self, placements: &[Placement]) -> Vec<Placement> {
+        let mut units: Vec<Placement> = Vec::new();
+        for placement in placements {
+            let partner = self.partner_of(placement.port, placement.queue);
+            let partner = partner.filter(|partner| partner.address.worker == placement.worker);
+            let is_partner = |unit: &&mut Placement| {
+                partner.is_some_and(|p| (p.port, p.queue) == (unit.port, unit.queue))
+            };
+            match units.iter_mut().find(is_partner) {
+                Some(unit) => unit.load += placement.load,
+                None => units.push(*placement),
+            }
+        }
+        units
+    }
+
+    /// The queue that this one and only this one exchanges frames with, if there is one.
+    fn partner_of(&self, port: PortId, queue: u16) -> Option<&Placed> {
+        let is_it = |placed: &&Placed| (placed.port, placed.queue) == (port, queue);
+        let to = self.placed.iter().find(is_it)?.patched_to?;
+        self.partner(port, queue, to)
     }
 
     /// Hands one queue of a port to a worker, whatever the policy says. False if there is no such

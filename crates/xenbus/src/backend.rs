@@ -254,8 +254,8 @@ impl Handshake {
         match (&self.phase, state) {
             _ if is_repeated => {}
             (Phase::Waiting, state) if state.has_keys() => self.read(Attachment::Fresh),
-            // One that has gone may come back, and then the offer stands. To withdraw it would cross
-            // with the frontend's coming back, again and again.
+            // One that has gone may come back, and then the offer stands. To withdraw it would
+            // cross with the frontend's coming back, again and again.
             (Phase::Waiting, state) if state == Initialising || state.is_gone() => {}
             // The frontend starts over, from whatever it was doing.
             (_, Initialising) => {

@@ -66,6 +66,23 @@ pub struct StoreError {
     pub errno: Errno,
 }
 
+/// Whether an error is the store's answer, such as a missing right or a quota, and not the loss of
+/// the store.
+pub fn is_refusal(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<StoreError>()).is_some()
+}
+
+/// What the store answered, or what is to be assumed where it refused.
+///
+/// # Errors
+/// All that is no refusal.
+pub fn unless_refused<T>(answer: io::Result<T>, otherwise: T) -> io::Result<T> {
+    match answer {
+        Err(error) if is_refusal(&error) => Ok(otherwise),
+        answer => answer,
+    }
+}
+
 impl Client {
     /// Connects to the socket of a XenStore.
     ///

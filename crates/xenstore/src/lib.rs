@@ -20,7 +20,7 @@ mod transaction;
 mod tree;
 mod watch;
 
-pub use client::{Client, StoreError, Transaction, WatchEvent};
+pub use client::{Client, StoreError, Transaction, WatchEvent, is_refusal, unless_refused};
 pub use path::domain_path;
 pub use permissions::{Permissions, Rights};
 pub use quota::Quota;

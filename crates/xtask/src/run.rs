@@ -82,6 +82,7 @@ pub(crate) fn all_tests(root: &Path) -> Result<()> {
 
 /// The scenarios on real Xen that take a few minutes, with the program that `build` has built.
 pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
+    run(root, &["build", "--release", "--package", "ringway-xen", "--examples"])?;
     println!("tests/xen/run --set smoke");
     let mut command = Command::new(root.join("tests/xen/run"));
     command.current_dir(root).args(["--set", "smoke"]).stderr(Stdio::piped());

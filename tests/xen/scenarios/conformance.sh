@@ -1,5 +1,6 @@
 # The suite that every port of the hypervisor passes, on the real one's devices.
-# sets: full
+# sets: smoke full
 # limit: 600
-command -v conformance > /dev/null || skip "no test binary was given with --conformance"
-conformance --nocapture --test-threads 1
+command -v conformance > /dev/null ||
+    skip "it is not built: cargo build --release --package ringway-xen --examples"
+conformance

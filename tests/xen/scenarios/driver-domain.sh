@@ -12,7 +12,7 @@ if [ "$BACKEND" = kernel ]; then
     guest driver modprobe xen-netback max_queues=2
 else
     ringway_has run || skip "this ringway run has no --hypervisor"
-    guest_begin driver /tmp/ringway.log ringway run --hypervisor xen --dir /run/ringway --max-queues 2
+    guest_begin driver /tmp/ringway.log ringway --log-level debug run --hypervisor xen --dir /run/ringway --max-queues 2
     wait_until 60 "ringway is ready" guest driver ringway vif list --dir /run/ringway
 fi
 guest driver xl devd

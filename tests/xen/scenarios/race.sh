@@ -2,7 +2,7 @@
 # sets: race
 # limit: 7200
 rounds=${ROUNDS:?}
-seconds=3
+seconds=2
 racers=(kernel ringway)
 # With the kernel's alone, it only fills one side of the table.
 [ "$BACKEND" = ringway ] || racers=(kernel)

@@ -208,7 +208,7 @@ impl Source<'_> {
                 count: host.workers.and_then(Within::get),
                 policy: host.policy,
                 cpus: host.cpus.iter().filter_map(|cpu| cpu.get()).collect(),
-                poll_us: host.poll_us.and_then(Within::get).unwrap_or(50),
+                poll_us: host.poll_us.and_then(Within::get),
                 frame_memory_mib: host.frame_memory_mib.and_then(Within::get).unwrap_or(128),
             },
             max_queues: host.max_queues.and_then(Within::get).unwrap_or_else(online_cpus),

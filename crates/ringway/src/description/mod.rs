@@ -22,6 +22,9 @@ pub(crate) use value::{Cidr, GuestName, InterfaceName, Mac};
 /// event channels and 512 pages of buffers.
 pub(crate) const QUEUES_MAX: u64 = 64;
 
+/// How long workers of an emulated host poll before they sleep, at most, in microseconds.
+const POLL_US: u64 = 50;
+
 /// A host and its guests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Host {
@@ -69,7 +72,7 @@ pub(crate) struct Workers {
     /// CPUs that they are pinned to, in turn.
     pub(crate) cpus: Vec<usize>,
     /// The longest time to poll before sleeping, in microseconds.
-    pub(crate) poll_us: u64,
+    pub(crate) poll_us: Option<u64>,
     /// Memory for frames under way, in MiB.
     pub(crate) frame_memory_mib: usize,
 }
@@ -224,7 +227,7 @@ impl Workers {
             workers: count.max(1),
             policy: self.policy,
             cpus: self.cpus.clone(),
-            polling: Polling { max: Duration::from_micros(self.poll_us) },
+            polling: Polling { max: Duration::from_micros(self.poll_us.unwrap_or(POLL_US)) },
             frame_memory: self.frame_memory_mib.saturating_mul(1 << 20),
             name: name.to_owned(),
         })

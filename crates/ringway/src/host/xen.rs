@@ -30,8 +30,10 @@ const KERNEL_FRONTEND: &str = "/sys/module/xen_netfront";
 const GRANTS_WANTED: u32 = 16384;
 
 /// Serves all vifs of this domain until `stop`.
-pub(crate) fn serve(host: &Host, dir: &Path, show: Show, stop: &Stop) -> Result<()> {
-    check(host)?;
+pub(crate) fn serve(mut host: Host, dir: &Path, show: Show, stop: &Stop) -> Result<()> {
+    check(&host)?;
+    // Whoever polls here takes time from virtual CPUs, those of the guests it serves among them.
+    host.workers.poll_us.get_or_insert(0);
     if Path::new(KERNEL_BACKEND).exists() {
         bail!(
             "{KERNEL_BACKEND}: the kernel's backend is loaded and would serve the same vifs; \
@@ -42,8 +44,8 @@ pub(crate) fn serve(host: &Host, dir: &Path, show: Show, stop: &Stop) -> Result<
     let mut store = Client::of_this_domain()?;
     let domid = own_domid(&mut store)?;
     let hypervisor = XenHypervisor::backend(domid)?;
-    let _claim = claim(dir, host)?;
-    let config = backend::config(host, RunDir::new(dir))?;
+    let _claim = claim(dir, &host)?;
+    let config = backend::config(&host, RunDir::new(dir))?;
     // Everything that needs more rights is open, and no thread has been started.
     confine(dir)?;
     let dir = dir.display().to_string();

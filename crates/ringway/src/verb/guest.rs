@@ -314,6 +314,7 @@ fn be_one(args: &Here) -> Result<()> {
     let dir = std::path::absolute(args.dir.clone().unwrap_or_else(default_dir))?;
     let mut host = Host::empty();
     host.workers.count = args.workers.map(usize::from);
+    host.workers.poll_us = Some(0);
     host.guests = vec![domain.description()];
     let _claim = xen::claim(&dir, &host)?;
     let config = FrontendConfig {

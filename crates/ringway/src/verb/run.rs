@@ -17,9 +17,10 @@ use crate::stop::Stop;
 /// kernel's module xen-netback: it serves every vif that the toolstack makes there. When it ends,
 /// or is killed, guests keep their vifs, and the next one takes them up.
 ///
-/// Otherwise it makes an emulated host with its guests and the switch between them. Each guest is a network namespace of its own, whose interfaces are driven by a Xen netfront;
-/// the backend serves them as netback does. Without --config there are two guests, `a` (10.77.0.1)
-/// and `b` (10.77.0.2), and an interface `ringway0` (10.77.0.254) on the host.
+/// Otherwise it makes an emulated host with its guests and the switch between them. Each guest is a
+/// network namespace of its own, whose interfaces are driven by a Xen netfront; the backend serves
+/// them as netback does. Without --config there are two guests, `a` (10.77.0.1) and `b`
+/// (10.77.0.2), and an interface `ringway0` (10.77.0.254) on the host.
 ///
 /// Who is not root gets a user namespace, and a network namespace that stands for the host.
 ///
@@ -71,6 +72,6 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
         HypervisorKind::Emulated => {
             Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
         }
-        HypervisorKind::Xen => xen::serve(&host, &dir, show, &stop),
+        HypervisorKind::Xen => xen::serve(host, &dir, show, &stop),
     }
 }

@@ -73,12 +73,29 @@ impl<P: Port> Worker<P> {
             self.discard(frame, DropReason::NoRoute, source);
             return Ok(());
         }
-        let address = steer(&mut frame, queues);
+        let address = match self.same_queue(source, queues, directory) {
+            Some(address) => address,
+            None => steer(&mut frame, queues),
+        };
         if self.holds(source, address, directory) {
             return Err(frame);
         }
         self.hand_over(frame, address, source, directory);
         Ok(())
+    }
+
+    /// The queue that goes on with those of a source that is patched to it, if each of the source's
+    /// has one of its own.
+    fn same_queue<'a>(
+        &mut self,
+        source: usize,
+        queues: &'a [QueueAddress],
+        directory: &Directory,
+    ) -> Option<&'a QueueAddress> {
+        let source = self.slots[source].attached()?;
+        source.forwarding.patched_to()?;
+        let is_paired = directory.queues(source.port_id).len() == queues.len();
+        queues.get(usize::from(source.queue_index)).filter(|_| is_paired)
     }
 
     /// Whether the way to a queue is under pressure, which then holds the source.
