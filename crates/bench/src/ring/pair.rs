@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::guest::{BareQueue, QUEUE_PAGES};
 use super::work::{PortEnd, Tally, Work, measure};
 use super::{Direction, RingCase};
-use crate::child::{Child, ourselves};
+use crate::child::ourselves;
 use crate::options::Spans;
 
 /// The verb of an end's process.

@@ -96,7 +96,7 @@ impl Blueprint {
             return Err("a guest that routes".to_owned());
         }
         let word = |name: &str| setup.text(name).unwrap_or_default();
-        if word("completion") != "" && word("completion") != "asynchronous" {
+        if !matches!(word("completion"), "" | "asynchronous") {
             return Err(format!("{} completion", word("completion")));
         }
         if word("encapsulation") == "vxlan" {
