@@ -129,6 +129,13 @@ impl Child {
         Ok(Ended { status, output })
     }
 
+    /// What went wrong, if it has ended though it should go on.
+    pub fn early_end(&mut self) -> Option<PartError> {
+        let status = self.process.try_wait().ok()??;
+        let said = self.lines.try_iter().collect::<Vec<_>>().join(" / ");
+        Some(PartError::Failed(format!("{} ended early ({status}): {said}", self.name)))
+    }
+
     /// Asks it to end, and waits until it has: then its own children have ended, too, and the time
     /// they used is known. Whoever does not want to is killed.
     pub fn finish(&mut self, patience: Duration) {

@@ -27,7 +27,7 @@ pub struct Reading {
     far: f64,
     netfront: Option<f64>,
     netback: Option<f64>,
-    relay: Option<f64>,
+    switch: Option<f64>,
     machine: Machine,
     queues: Vec<QueueUse>,
 }
@@ -71,8 +71,8 @@ impl Reading {
             netback = Some(total(&[backend.pid])?);
             queues = backend.vifs.iter().chain(&backend.uplink).flat_map(queues_of).collect();
         }
-        let relay = match &topology.relay {
-            Some(relay) => Some(total(&[relay.pid()])?),
+        let switch = match topology.switch_pid() {
+            Some(pid) => Some(total(&[pid])?),
             None => None,
         };
         Ok(Reading {
@@ -82,7 +82,7 @@ impl Reading {
             far: far_user + far_system,
             netfront,
             netback,
-            relay,
+            switch,
             machine: machine()?,
             queues,
         })
@@ -98,8 +98,8 @@ impl Reading {
             guest_softirq: None,
             netfront: part(self.netfront, before.netfront),
             netback: part(self.netback, before.netback),
-            // ringway's switch works in the backend's threads; a relay is one by itself.
-            switch: part(self.relay, before.relay),
+            // ringway's switch works in the backend's threads; others have their own.
+            switch: part(self.switch, before.switch),
             host_softirq: Some(self.machine.softirq - before.machine.softirq),
             steal: Some(self.machine.steal - before.machine.steal),
         };

@@ -1,22 +1,30 @@
 //! The machine that measures, described for the records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use jiff::Timestamp;
 
 use crate::record::Host;
-use crate::tools;
+use crate::tools::Tool;
 
-/// The machine, with the versions of some tools. What cannot be found out is called unknown.
-pub fn describe(program: &Path, version: &str, names: &[&str]) -> Host {
+/// Which ringway it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Build {
+    /// Its version.
+    pub version: String,
+    /// The commit that it was built from, or `unknown`.
+    pub commit: String,
+}
+
+/// The machine, with the versions of tools, and which ringway it is that runs. What cannot be found
+/// out is called unknown.
+pub fn describe(build: &Build, tools: &BTreeSet<Tool>) -> Host {
     let unknown = || "unknown".to_owned();
     let read = |file: &str| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
     let memory = field("/proc/meminfo", "MemTotal", ':');
     let memory = memory.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    let with_version = |name: &&str| Some(((*name).to_owned(), tools::version(name)?));
+    let with_version = |tool: &Tool| Some((tool.program().to_owned(), tool.version()?));
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     Host {
         cpu_model: field("/proc/cpuinfo", "model name", ':').unwrap_or_else(unknown),
@@ -25,9 +33,9 @@ pub fn describe(program: &Path, version: &str, names: &[&str]) -> Host {
         kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
         os: field("/etc/os-release", "PRETTY_NAME", '=').unwrap_or_else(unknown),
         hypervisor: hypervisor().unwrap_or_else(unknown),
-        ringway_version: version.to_owned(),
-        git_commit: commit(program).unwrap_or_else(unknown),
-        tools: names.iter().filter_map(with_version).collect::<BTreeMap<_, _>>(),
+        ringway_version: build.version.clone(),
+        git_commit: build.commit.clone(),
+        tools: tools.iter().filter_map(with_version).collect::<BTreeMap<_, _>>(),
         clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
             .unwrap_or_else(unknown),
         mitigations: mitigations(),
@@ -72,28 +80,16 @@ fn mitigations() -> Vec<String> {
     found
 }
 
-/// The commit of the tree in which a program was built, if it still lies in one.
-fn commit(program: &Path) -> Option<String> {
-    let dir = program.parent()?;
-    let git = |words: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(dir).args(words).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| text.trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
-    Some(if is_clean { commit } else { format!("{commit} with changes") })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_machine_is_described_and_time_is_utc() {
-        let host = describe(Path::new("/nonexistent/program"), "1.2.3", &["no such tool"]);
+        let build = Build { version: "1.2.3".to_owned(), commit: "0123456789ab".to_owned() };
+        let host = describe(&build, &BTreeSet::new());
         assert!(host.cpus > 0 && host.memory_kib > 0 && !host.kernel.is_empty());
-        assert_eq!((host.git_commit.as_str(), host.tools.len()), ("unknown", 0));
+        assert_eq!((host.git_commit.as_str(), host.tools.len()), ("0123456789ab", 0));
         assert!(host.date.ends_with('Z') && host.date.len() == 20, "{}", host.date);
     }
 }

@@ -9,7 +9,7 @@ use ringway_net::{LinkSetting, Netlink};
 use crate::part::{self, Launcher};
 use crate::study::Study;
 use crate::tools::Tool;
-use crate::topology::{unsupported, wire};
+use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
 use crate::value::bits_per_second;
 
 /// Free bytes that records and a report have room in.
@@ -46,8 +46,28 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
     missing.extend(no_room(dir));
     if missing.is_empty() {
         missing.extend(no_shaping(launcher, study));
+        missing.extend(no_tunnels(launcher, study));
     }
     missing
+}
+
+/// The study without what this machine has no Open vSwitch for, and what to say about that; as it
+/// is if Open vSwitch is there, or all that is asked for.
+pub fn without_absent_switch(study: &Study) -> (Study, Option<String>) {
+    let is_absent = ovs::PROGRAMS.iter().any(|program| part::find(program).is_none());
+    let mut left = study.clone();
+    let Some(axis) = left.axis.iter_mut().find(|axis| axis.name == "switch") else {
+        return (left, None);
+    };
+    let all = axis.values.len();
+    axis.values.retain(|value| !is_absent || value.to_string() != "ovs");
+    if axis.values.is_empty() || axis.values.len() == all {
+        return (study.clone(), None);
+    }
+    left.leave_out_impossible();
+    let package = ovs::PACKAGE;
+    let said = format!("Open vSwitch is left out, it is not installed: apt-get install {package}");
+    (left, Some(said))
 }
 
 /// The tools that a study needs.
@@ -62,10 +82,17 @@ pub fn tools(study: &Study) -> BTreeSet<Tool> {
 
 /// Programs with the packages that have them.
 fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
-    let mut programs: BTreeSet<_> =
-        tools(study).into_iter().map(|tool| (tool.program(), tool.package())).collect();
+    let of_tool = |tool: Tool| tool.programs().map(|program| (program, tool.package()));
+    let mut programs: BTreeSet<_> = tools(study).into_iter().flat_map(of_tool).collect();
     if line(study).is_some() {
         programs.insert(("tc", "iproute2"));
+    }
+    let blueprints = blueprints(study);
+    if blueprints.iter().any(|blueprint| blueprint.attached == Attached::OpenVswitch) {
+        programs.extend(ovs::PROGRAMS.map(|program| (program, ovs::PACKAGE)));
+    }
+    if blueprints.iter().any(|blueprint| blueprint.encapsulation == Encapsulation::Vxlan) {
+        programs.insert(("ip", "iproute2"));
     }
     let sets_gso = study.settings.values().any(|settings| settings.contains_key("gso"));
     let has_offloads = |subject| {
@@ -78,6 +105,15 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     programs
 }
 
+/// What the cells of a study need to be built.
+fn blueprints(study: &Study) -> Vec<Blueprint> {
+    let cells = study
+        .subjects()
+        .into_iter()
+        .flat_map(|subject| study.cells(subject).into_iter().map(move |cell| (subject, cell)));
+    cells.filter_map(|(subject, cell)| Blueprint::of(study, subject, &cell).ok()).collect()
+}
+
 fn line(study: &Study) -> Option<u64> {
     bits_per_second(study.setup.text("line")?)
 }
@@ -85,6 +121,13 @@ fn line(study: &Study) -> Option<u64> {
 fn no_shaping(launcher: &Launcher, study: &Study) -> Option<String> {
     let error = wire::try_shaping(launcher, line(study)?).err()?;
     Some(format!("a line rate needs the queueing discipline tbf: {error}; load sch_tbf"))
+}
+
+fn no_tunnels(launcher: &Launcher, study: &Study) -> Option<String> {
+    let is_tunnelled = |blueprint: &Blueprint| blueprint.encapsulation == Encapsulation::Vxlan;
+    blueprints(study).iter().find(|one| is_tunnelled(one))?;
+    let error = router::try_tunnel(launcher).err()?;
+    Some(format!("encapsulation needs VXLAN: {error}; load the module vxlan"))
 }
 
 fn no_room(dir: &Path) -> Option<String> {

@@ -105,8 +105,9 @@ pub struct Stream {
     pub source_port: u16,
     /// The queue that it was on, where that is known.
     pub queue: Option<u16>,
-    /// What it carried, in bit/s.
-    pub bps: f64,
+    /// What it carried, in bit/s, where the tool measures that.
+    #[serde(default)]
+    pub bps: Option<f64>,
 }
 
 /// A queue during a run. Directions are the guest's.
@@ -527,7 +528,13 @@ mod tests {
             subject: Subject::Ringway,
             tools: vec![],
             values: BTreeMap::from([("throughput-bps".to_owned(), 1e9)]),
-            streams: vec![Stream { index: 0, guest: 0, source_port: 1, queue: Some(3), bps: 1e9 }],
+            streams: vec![Stream {
+                index: 0,
+                guest: 0,
+                source_port: 1,
+                queue: Some(3),
+                bps: Some(1e9),
+            }],
             queues: vec![],
             cpu: Cpu { netback: Some(0.5), ..Cpu::default() },
             notes: vec![],

@@ -12,15 +12,15 @@ use ringway_datapath::headers::Transport;
 use ringway_steering::{FlowTuple, QueueIndex};
 
 use crate::counters::{Counted, Reading, Stations};
-use crate::machine;
+use crate::machine::{self, Build};
 use crate::part::{Launcher, PartError};
-use crate::placement::{self, Placement};
+use crate::placement::{Placement, Ports};
 use crate::plan::{Plan, Task};
 use crate::preflight;
 use crate::progress::Progress;
 use crate::record::{Failure, Journal, QueueUse, RecordError, Records, Run, Stream};
 use crate::stats::{float, jain};
-use crate::study::{Study, Subject};
+use crate::study::{Study, Subject, TopologyKind};
 use crate::tools::{Flow, Load, Measured, Tool, Working};
 use crate::topology::{Attached, Blueprint, Topology, tuning};
 use crate::value::{Cell, bytes};
@@ -49,8 +49,8 @@ pub struct Options {
     /// What the order of runs and the choice of ports come from; that of the runs that are there,
     /// or one by chance, if `None`.
     pub seed: Option<u64>,
-    /// ringway's version.
-    pub version: String,
+    /// Which ringway it is.
+    pub build: Build,
 }
 
 /// How it went.
@@ -87,12 +87,11 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     if !missing.is_empty() {
         return Err(RunnerError::Missing(missing));
     }
-    let names: Vec<&str> = preflight::tools(study).into_iter().map(Tool::program).collect();
-    let host = machine::describe(launcher.program(), &options.version, &names);
+    let host = machine::describe(&options.build, &preflight::tools(study));
     let journal = Journal::open(&options.dir, study, &host)?;
     let known = journal.records.runs.first().map(|run| run.seed);
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
-    let mut bench = Bench { study, launcher, seed, open: None };
+    let mut bench = Bench { study, launcher, seed, ports: Ports::new(), open: None };
     let outcome = work(&mut bench, journal, options.ci_percent)?;
     Ok(outcome)
 }
@@ -168,7 +167,15 @@ struct Bench<'a> {
     study: &'a Study,
     launcher: &'a Launcher,
     seed: u64,
+    ports: Ports,
     open: Option<(Blueprint, Topology)>,
+}
+
+/// What decides where streams fall.
+struct Luck<'a> {
+    repeat: u32,
+    seed: u64,
+    ports: &'a mut Ports,
 }
 
 /// A stream with the queue that it falls on, where that is known.
@@ -183,8 +190,12 @@ impl Bench<'_> {
         let setup = study.setup(&task.cell);
         let blueprint =
             Blueprint::of(study, task.subject, &task.cell).map_err(PartError::Failed)?;
-        let topology = self.topology(&blueprint)?;
-        let placed = place(topology, &blueprint, &setup, task.repeat, seed)?;
+        let topology = built(&mut self.open, launcher, &blueprint)?;
+        let tool = setup.text("tool").unwrap_or("iperf3");
+        let tool = Tool::from_name(tool)
+            .ok_or_else(|| PartError::Failed(format!("there is no tool {tool}")))?;
+        let mut luck = Luck { repeat: task.repeat, seed, ports: &mut self.ports };
+        let placed = place(topology, &blueprint, &setup, tool, &mut luck)?;
         let size = |name: &str| setup.text(name).and_then(bytes);
         let load = Load {
             flows: placed.iter().map(|one| one.flow.clone()).collect(),
@@ -193,9 +204,6 @@ impl Bench<'_> {
             window: size("window"),
             buffer: size("buffer"),
         };
-        let tool = setup.text("tool").unwrap_or("iperf3");
-        let tool = Tool::from_name(tool)
-            .ok_or_else(|| PartError::Failed(format!("there is no tool {tool}")))?;
         let working = tool.start(launcher, load)?;
         let is_receiving = setup.text("direction") == Some("receive");
         let stations = stations(&working, is_receiving);
@@ -204,7 +212,7 @@ impl Bench<'_> {
                 tuning::pin_process(*pid, cpus).map_err(PartError::at("give a tool its CPUs"))?;
             }
         }
-        pause(launcher, study.load.warmup_seconds)?;
+        pause(launcher, study.load.warmup_seconds.max(tool.settling_seconds()))?;
         let before = Reading::take(topology, &stations)?;
         pause(launcher, study.load.seconds)?;
         let counted = Reading::take(topology, &stations)?.since(&before);
@@ -225,23 +233,25 @@ impl Bench<'_> {
             cpu: counted.cpu.clone(),
             notes: topology.notes.clone(),
         };
-        evaluate(&mut run, &counted, usize::from(blueprint.guests));
-        run.notes.extend(unexpected_queues(&run, &counted, is_receiving));
+        evaluate(&mut run, &counted, topology.pairs().len());
+        run.notes.extend(unexpected_queues(&run, &counted, Carrier::of(&blueprint, is_receiving)));
         Ok(run)
     }
+}
 
-    /// What the blueprint says, built anew unless it is what is there.
-    fn topology(&mut self, blueprint: &Blueprint) -> Result<&Topology, PartError> {
-        let is_there = self.open.as_ref().is_some_and(|(built, _)| built == blueprint);
-        if !is_there {
-            // Two at once would disturb each other.
-            self.open = None;
-            let topology = Topology::build(self.launcher, blueprint)?;
-            self.open = Some((blueprint.clone(), topology));
-        }
-        let open = self.open.as_ref().map(|(_, topology)| topology);
-        Ok(open.expect("it was built if it was not there"))
+/// What the blueprint says, built anew unless it is what is there.
+fn built<'a>(
+    open: &'a mut Option<(Blueprint, Topology)>,
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+) -> Result<&'a Topology, PartError> {
+    if open.as_ref().is_none_or(|(built, _)| built != blueprint) {
+        // Two at once would disturb each other.
+        *open = None;
+        *open = Some((blueprint.clone(), Topology::build(launcher, blueprint)?));
     }
+    let open = open.as_ref().map(|(_, topology)| topology);
+    Ok(open.expect("it was built if it was not there"))
 }
 
 fn stations(working: &Working, is_receiving: bool) -> Stations {
@@ -258,8 +268,8 @@ fn place(
     topology: &Topology,
     blueprint: &Blueprint,
     setup: &Cell,
-    repeat: u32,
-    seed: u64,
+    tool: Tool,
+    luck: &mut Luck<'_>,
 ) -> Result<Vec<Placed>, PartError> {
     let count = |name: &str| setup.number(name).and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
     let streams = count("streams");
@@ -267,28 +277,29 @@ fn place(
     let placement = setup.text("placement").and_then(Placement::from_name);
     let placement = placement.unwrap_or(Placement::Random);
     // What the kernel does with a TAP device's queues is not ours to know.
-    let is_known =
-        topology.host.is_some() && (blueprint.attached == Attached::Switch || !is_receiving);
+    let is_known = topology.host.is_some()
+        && tool.has_source_ports()
+        && (blueprint.attached == Attached::Switch || !is_receiving);
     let queues = if is_known { blueprint.queues } else { 1 };
     let mut placed = Vec::new();
-    for (guest, near) in topology.near.iter().enumerate() {
-        let far = topology.far_of(guest);
+    for (guest, (near, far)) in topology.pairs().into_iter().enumerate() {
         let (sender, receiver) = if is_receiving { (far, near) } else { (near, far) };
         // Every guest has luck of its own.
-        let luck = seed.wrapping_add(u64::try_from(guest).unwrap_or(0).wrapping_mul(0x9e37_79b9));
-        for wanted in placement.queues(streams, queues, repeat, luck) {
+        let own = u64::try_from(guest).unwrap_or(0).wrapping_mul(0x9e37_79b9);
+        let own = luck.seed.wrapping_add(own);
+        for wanted in placement.queues(streams, queues, luck.repeat, own) {
             let port = u16::try_from(placed.len()).ok().and_then(|n| PORT_FIRST.checked_add(n));
             let port = port.ok_or_else(|| {
                 PartError::Failed(format!("{streams} streams are more than there are ports"))
             })?;
             let template = FlowTuple {
                 src: SocketAddr::new(sender.address.into(), 0),
-                dst: SocketAddr::new(receiver.address.into(), port),
+                dst: SocketAddr::new(receiver.address.into(), tool.stream_port(port)),
                 transport: Transport::Tcp,
             };
-            let turn = u16::try_from(repeat % 1000).unwrap_or(0);
-            let source_port = placement::ports(template, &[wanted], queues, turn)
-                .and_then(|ports| ports.first().copied())
+            let source_port = luck
+                .ports
+                .take(template, wanted, queues)
                 .ok_or_else(|| PartError::Failed(format!("no port leads to queue {}", wanted.0)))?;
             placed.push(Placed {
                 flow: Flow {
@@ -308,7 +319,7 @@ fn place(
 
 fn streams(placed: &[Placed], measured: &Measured) -> Vec<Stream> {
     let with_bps = (0..).zip(placed).zip(&measured.bps);
-    let stream = |((index, placed), bps): ((u32, &Placed), &f64)| Stream {
+    let stream = |((index, placed), bps): ((u32, &Placed), &Option<f64>)| Stream {
         index,
         guest: placed.flow.guest,
         source_port: placed.flow.source_port,
@@ -323,15 +334,16 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
     let of_guest = |guest: usize| {
         let streams = run.streams.iter();
         let own = streams.filter(|stream| usize::try_from(stream.guest) == Ok(guest));
-        own.map(|stream| stream.bps).sum::<f64>()
+        own.filter_map(|stream| stream.bps).sum::<f64>()
     };
     let of_guests: Vec<f64> = (0..guests).map(of_guest).collect();
     let sum: f64 = of_guests.iter().sum();
     let values = &mut run.values;
-    values.insert("throughput-bps".to_owned(), sum);
-    values.insert("guest-min-bps".to_owned(), of_guests.iter().copied().fold(f64::MAX, f64::min));
-    if let Some(fairness) = jain(&of_guests) {
-        values.insert("fairness".to_owned(), fairness);
+    if run.streams.iter().any(|stream| stream.bps.is_some()) {
+        let least = of_guests.iter().copied().fold(f64::MAX, f64::min);
+        values.insert("throughput-bps".to_owned(), sum);
+        values.insert("guest-min-bps".to_owned(), least);
+        values.extend(jain(&of_guests).map(|index| ("fairness".to_owned(), index)));
     }
     if sum > 0.0 {
         let gbits = sum * counted.seconds / 1e9;
@@ -347,29 +359,61 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
     }
 }
 
+/// Whose queues a stream is on, and in which direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    /// Those of its guest's vif, which sends.
+    GuestTx,
+    /// Those of its guest's vif, which receives.
+    GuestRx,
+    /// Those of the router's first vif, which receives all streams.
+    RouterRx,
+}
+
+impl Carrier {
+    fn of(blueprint: &Blueprint, is_receiving: bool) -> Carrier {
+        match (blueprint.kind, is_receiving) {
+            (TopologyKind::Router, _) => Carrier::RouterRx,
+            (_, true) => Carrier::GuestRx,
+            (_, false) => Carrier::GuestTx,
+        }
+    }
+
+    fn has(self, stream: &Stream, vif: usize) -> bool {
+        match self {
+            Carrier::RouterRx => vif == 0,
+            _ => usize::try_from(stream.guest) == Ok(vif),
+        }
+    }
+
+    fn bytes(self, queue: &QueueUse) -> f64 {
+        let bytes = if self == Carrier::GuestTx { queue.tx_bytes } else { queue.rx_bytes };
+        float(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+}
+
 /// Compares the queues that streams are said to be on with what the queues have carried.
-fn unexpected_queues(run: &Run, counted: &Counted, is_receiving: bool) -> Option<String> {
-    if run.subject != Subject::Ringway || run.streams.iter().any(|s| s.queue.is_none()) {
+fn unexpected_queues(run: &Run, counted: &Counted, carrier: Carrier) -> Option<String> {
+    let is_known = |stream: &Stream| stream.queue.is_some() && stream.bps.is_some();
+    if run.subject != Subject::Ringway || !run.streams.iter().all(is_known) {
         return None;
     }
     // Guests that are looked at were made first, so their vifs come first.
     let mut vifs: Vec<&str> = counted.queues.iter().map(|queue| queue.vif.as_str()).collect();
     vifs.dedup();
-    let carried = |queue: &QueueUse| if is_receiving { queue.rx_bytes } else { queue.tx_bytes };
-    let bytes = |queue: &QueueUse| float(usize::try_from(carried(queue)).unwrap_or(usize::MAX));
-    let all: f64 = run.streams.iter().map(|stream| stream.bps * counted.seconds / 8.0).sum();
+    let bytes_of = |streams: &mut dyn Iterator<Item = &Stream>| {
+        streams.filter_map(|stream| stream.bps).map(|bps| bps * counted.seconds / 8.0).sum::<f64>()
+    };
+    let all = bytes_of(&mut run.streams.iter());
     let is_odd = |queue: &&QueueUse| {
-        let guest = vifs.iter().position(|vif| *vif == queue.vif);
-        let own = run.streams.iter().filter(|stream| {
-            usize::try_from(stream.guest).ok() == guest && stream.queue == Some(queue.index)
-        });
-        let expected: f64 = own.map(|stream| stream.bps * counted.seconds / 8.0).sum();
-        let is_looked_at = guest.is_some_and(|guest| {
-            run.streams.iter().any(|stream| usize::try_from(stream.guest) == Ok(guest))
-        });
-        is_looked_at
-            && (bytes(queue) < expected * QUEUE_SHARE_MIN
-                || (expected == 0.0 && bytes(queue) > all * QUEUE_SHARE_MAX))
+        let Some(vif) = vifs.iter().position(|vif| *vif == queue.vif) else { return false };
+        let own: Vec<&Stream> = run.streams.iter().filter(|s| carrier.has(s, vif)).collect();
+        let here = own.iter().copied().filter(|stream| stream.queue == Some(queue.index));
+        let expected = bytes_of(&mut here.clone());
+        let carried = carrier.bytes(queue);
+        !own.is_empty()
+            && (carried < expected * QUEUE_SHARE_MIN
+                || (expected == 0.0 && carried > all * QUEUE_SHARE_MAX))
     };
     let odd = counted.queues.iter().find(is_odd)?;
     Some(format!("queue {} of {} did not carry what its streams tell", odd.index, odd.vif))
@@ -395,7 +439,7 @@ fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {
 /// If it has no wire, or varies the rate itself.
 pub fn with_line(study: &Study, rate: &str) -> Result<Study, String> {
     let mut study = study.clone();
-    if study.topology.kind != crate::study::TopologyKind::Wire {
+    if study.topology.kind == TopologyKind::Guests {
         return Err(format!("`{}` has no wire, so it has no line rate", study.id));
     }
     if study.axis("line").is_some() {

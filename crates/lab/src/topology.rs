@@ -7,7 +7,9 @@
 mod blueprint;
 pub mod host;
 pub(crate) mod namespace;
+pub mod ovs;
 pub(crate) mod relay;
+pub(crate) mod router;
 pub(crate) mod tuning;
 mod veth;
 pub(crate) mod wire;
@@ -19,9 +21,10 @@ use ringway_net::LinkSetting;
 use crate::child::Child;
 use crate::part::{Launcher, PartError};
 use crate::study::{Subject, TopologyKind};
-pub use blueprint::{Attached, Blueprint, Layout, unsupported};
+pub use blueprint::{Attached, Blueprint, Encapsulation, Layout, unsupported};
 pub use host::RunningHost;
 use namespace::{Namespace, address, configure};
+pub use ovs::OpenVswitch;
 
 /// Bits of the network, which is the one for benchmarks (RFC 2544, C.2.2).
 const PREFIX_LEN: u8 = 15;
@@ -46,10 +49,13 @@ pub struct End {
 pub struct Topology {
     /// The guests that are looked at, or what stands for them in a baseline.
     pub near: Vec<End>,
-    /// Whoever they talk to: the other host, or a guest for each of them.
+    /// Whoever they talk to: the other host, or a guest for each of them. Behind a router there
+    /// are several for the only one on this side.
     pub far: Vec<End>,
     /// What to know about everything that is measured here.
     pub notes: Vec<String>,
+    /// What forwards between guests, if that is not the switch or the kernel.
+    pub ovs: Option<OpenVswitch>,
     /// ringway's host, if it is ringway.
     pub host: Option<RunningHost>,
     /// The relay's process, if it is that.
@@ -69,14 +75,31 @@ impl Topology {
     /// # Errors
     /// What stands in the way.
     pub fn build(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
+        let is_router = blueprint.kind == TopologyKind::Router;
         let mut topology = match blueprint.subject {
+            Subject::Ringway if is_router => router::ringway(launcher, blueprint)?,
+            Subject::VethBridge if is_router => router::veth_bridge(launcher, blueprint)?,
             Subject::Ringway if blueprint.sends_from_host => host_alone(launcher, blueprint)?,
             Subject::Ringway => ringway(launcher, blueprint)?,
             Subject::VethBridge => veth_bridge(launcher, blueprint)?,
             Subject::TapRelay => tap_relay(launcher, blueprint)?,
         };
-        topology.notes = tuning::tune(launcher, &topology, blueprint)?;
+        let notes = tuning::tune(launcher, &topology, blueprint)?;
+        topology.notes.extend(notes);
         Ok(topology)
+    }
+
+    /// Ends of which nothing else is known yet.
+    fn of(near: Vec<End>, far: Vec<End>) -> Topology {
+        Topology {
+            near,
+            far,
+            notes: vec![],
+            ovs: None,
+            host: None,
+            relay: None,
+            namespaces: vec![],
+        }
     }
 
     /// A process in each network namespace.
@@ -86,9 +109,17 @@ impl Topology {
         ends.chain(between).chain(self.host.as_ref().map(RunningHost::pid))
     }
 
-    /// Whoever a guest talks to.
-    pub fn far_of(&self, guest: usize) -> &End {
-        &self.far[guest % self.far.len()]
+    /// Who talks to whom: guests to their peers, or one host to all targets.
+    pub fn pairs(&self) -> Vec<(&End, &End)> {
+        let count = self.near.len().max(self.far.len());
+        let pair = |index| (&self.near[index % self.near.len()], &self.far[index % self.far.len()]);
+        (0..count).map(pair).collect()
+    }
+
+    /// The process that forwards, if it is neither ringway's nor the kernel.
+    pub fn switch_pid(&self) -> Option<u32> {
+        let relay = self.relay.as_ref().map(Child::pid);
+        relay.or_else(|| self.ovs.as_ref().map(OpenVswitch::pid))
     }
 }
 
@@ -124,7 +155,14 @@ fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartE
             host.guests().iter().skip(guests).zip((0..).map(far_address)).map(end).collect()
         }
     };
-    Ok(Topology { near, far, notes: vec![], host: Some(host), relay: None, namespaces })
+    let mut topology = Topology { namespaces, ..Topology::of(near, far) };
+    if blueprint.attached == Attached::OpenVswitch {
+        let ovs = OpenVswitch::in_place_of(launcher, host.pid(), GUEST_BRIDGE)?;
+        topology.notes.push(format!("Open vSwitch forwards {}", ovs.datapath));
+        topology.ovs = Some(ovs);
+    }
+    topology.host = Some(host);
+    Ok(topology)
 }
 
 /// The host's own TCP/IP on a bridge of which the wire is a port, without any guest.
@@ -137,7 +175,7 @@ fn host_alone(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Pa
     let far = wire::from_bridge(launcher, blueprint, host.pid(), &mut namespaces)?;
     namespaces.push(host);
     let (near, far) = (vec![near], vec![far]);
-    Ok(Topology { near, far, notes: vec![], host: None, relay: None, namespaces })
+    Ok(Topology { namespaces, ..Topology::of(near, far) })
 }
 
 fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
@@ -166,7 +204,7 @@ fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, P
         far.push(wire::from_bridge(launcher, blueprint, bridge.pid(), &mut namespaces)?);
     }
     namespaces.push(bridge);
-    Ok(Topology { near, far, notes: vec![], host: None, relay: None, namespaces })
+    Ok(Topology { namespaces, ..Topology::of(near, far) })
 }
 
 fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
@@ -186,5 +224,5 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
         }
     };
     let (near, far) = (vec![near], vec![far]);
-    Ok(Topology { near, far, notes: vec![], host: None, relay: Some(relay), namespaces })
+    Ok(Topology { relay: Some(relay), namespaces, ..Topology::of(near, far) })
 }

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
+use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address, router};
 use crate::study::{Study, Subject, TopologyKind};
+use crate::tools::Tool;
 use crate::value::{Cell, bits_per_second};
 
 /// What ordinary Ethernet carries.
 const MTU_DEFAULT: u16 = 1500;
+
+/// When a sender may get its buffers back, as the parameter `completion` says it and as a line of
+/// the description of a host; what is missing here, the data plane does not offer.
+const COMPLETIONS: [(&str, &str); 1] = [("asynchronous", "")];
 
 /// What is to be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +26,14 @@ pub struct Blueprint {
     pub program: Option<PathBuf>,
     /// Guests that are looked at.
     pub guests: u16,
+    /// Hosts behind a guest that routes.
+    pub targets: u16,
+    /// What is between those and the guest.
+    pub encapsulation: Encapsulation,
     /// Queues of every vif, and of the uplink.
     pub queues: u16,
+    /// A line of `[host]`: when the backend answers a request.
+    pub completion: &'static str,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
     /// Where threads run.
@@ -50,6 +61,17 @@ pub enum Attached {
     Switch,
     /// A Linux bridge, by a TAP device each.
     Bridge,
+    /// Open vSwitch, by a TAP device each.
+    OpenVswitch,
+}
+
+/// What frames to the targets are packed into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// Nothing.
+    None,
+    /// VXLAN (RFC 7348), by the kernels of router and targets.
+    Vxlan,
 }
 
 /// Where the threads of frontend and backend run.
@@ -73,7 +95,10 @@ impl Blueprint {
             kind: TopologyKind::Guests,
             program: None,
             guests: 1,
+            targets: 1,
+            encapsulation: Encapsulation::None,
             queues: 1,
+            completion: COMPLETIONS[0].1,
             workers: None,
             layout: Layout::Free,
             cpus: None,
@@ -92,20 +117,22 @@ impl Blueprint {
     /// What cannot be built, as a part of a sentence.
     pub fn of(study: &Study, subject: Subject, cell: &Cell) -> Result<Blueprint, String> {
         let setup = study.setup(cell);
-        if study.topology.kind == TopologyKind::Router {
-            return Err("a guest that routes".to_owned());
-        }
         let word = |name: &str| setup.text(name).unwrap_or_default();
-        if !matches!(word("completion"), "" | "asynchronous") {
-            return Err(format!("{} completion", word("completion")));
-        }
-        if word("encapsulation") == "vxlan" {
-            return Err("VXLAN".to_owned());
-        }
+        let completion = match word("completion") {
+            "" => COMPLETIONS[0].1,
+            name => {
+                let found = COMPLETIONS.iter().find(|(offered, _)| *offered == name);
+                found.ok_or_else(|| format!("{name} completion in the data plane"))?.1
+            }
+        };
+        let encapsulation = match word("encapsulation") {
+            "vxlan" => Encapsulation::Vxlan,
+            _ => Encapsulation::None,
+        };
         let attached = match word("switch") {
             "" | "ringway" => Attached::Switch,
             "bridge" => Attached::Bridge,
-            other => return Err(format!("the switch `{other}`")),
+            _ => Attached::OpenVswitch,
         };
         let layout = match word("layout") {
             "" | "free" => Layout::Free,
@@ -115,15 +142,19 @@ impl Blueprint {
         };
         let count = |name: &str| setup.number(name).and_then(|number| u16::try_from(number).ok());
         let guests = count("guests").unwrap_or(1);
-        if subject == Subject::TapRelay && guests > 1 {
+        let kind = study.topology.kind;
+        if subject == Subject::TapRelay && (guests > 1 || kind == TopologyKind::Router) {
             return Err("a relay between more than two devices".to_owned());
         }
         let offloads = word("offloads");
         let settings = study.settings.get(word("tcp")).cloned().unwrap_or_default();
         Ok(Blueprint {
-            kind: study.topology.kind,
+            kind,
             guests,
+            targets: count("targets").unwrap_or(1),
+            encapsulation,
             queues: count("queues").unwrap_or(1),
+            completion,
             workers: count("workers"),
             layout,
             cpus: count("cpus").map(usize::from).filter(|cpus| *cpus > 0),
@@ -139,16 +170,20 @@ impl Blueprint {
 
     /// ringway's host, as `ringway run` reads it.
     pub fn description(&self) -> String {
-        let Blueprint { queues, mtu, .. } = self;
-        let mut text = format!("[host]\nnetwork = \"private\"\nmax-queues = {queues}\n");
+        let Blueprint { queues, mtu, completion, .. } = self;
+        let mut text =
+            format!("[host]\nnetwork = \"private\"\nmax-queues = {queues}\n{completion}");
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
         }
-        if self.kind == TopologyKind::Wire {
+        if self.kind != TopologyKind::Guests {
             text += &format!("[uplink]\nname = \"{UPLINK}\"\nqueues = {queues}\nmtu = {mtu}\n");
         }
+        if self.kind == TopologyKind::Router {
+            return text + &router::description(self);
+        }
         let mut vif_bridge = String::new();
-        if self.attached == Attached::Bridge {
+        if self.attached != Attached::Switch {
             text += &format!("[[bridge]]\nname = \"{GUEST_BRIDGE}\"\n");
             vif_bridge = format!("bridge = \"{GUEST_BRIDGE}\"\n");
         }
@@ -166,21 +201,22 @@ impl Blueprint {
     }
 }
 
-/// Why a study cannot be run yet, as a sentence; `None` if it can.
+/// Why a study cannot be run, as a sentence; `None` if it can.
 pub fn unsupported(study: &Study) -> Option<String> {
     let cells = study
         .subjects()
         .into_iter()
         .flat_map(|subject| study.cells(subject).into_iter().map(move |cell| (subject, cell)));
     let what = cells.into_iter().find_map(|(subject, cell)| {
-        let tool = study.setup(&cell);
-        let tool = tool.text("tool").unwrap_or("iperf3");
-        match crate::tools::Tool::from_name(tool) {
-            None => Some(format!("the tool {tool}")),
+        let setup = study.setup(&cell);
+        let tool = setup.text("tool").unwrap_or("iperf3");
+        match Tool::from_name(tool) {
+            None => Some(format!("a tool {tool}")),
             Some(_) => Blueprint::of(study, subject, &cell).err(),
         }
     })?;
-    Some(format!("the lab cannot run `{}` yet: it has no {what}", study.id).replace("no a ", "no "))
+    let what = what.strip_prefix("a ").unwrap_or(&what);
+    Some(format!("the lab cannot run `{}`: there is no {what}", study.id))
 }
 
 #[cfg(test)]
@@ -194,9 +230,9 @@ mod tests {
             .into_iter()
             .filter(|id| unsupported(&shipped(id).expect("it is shipped")).is_some())
             .collect();
-        assert_eq!(refused, ["latency", "network-node", "bridge-or-ovs"]);
-        let router = unsupported(&shipped("network-node").expect("it is shipped"));
-        assert!(router.expect("refused").contains("no guest that routes"));
+        assert_eq!(refused, ["latency"]);
+        let latency = unsupported(&shipped("latency").expect("it is shipped"));
+        assert!(latency.expect("refused").contains("no synchronous completion"));
     }
 
     #[test]
@@ -208,5 +244,16 @@ mod tests {
         let text = blueprint.description();
         assert_eq!(text.matches("queues = 4").count(), 3, "host, uplink, vif: {text}");
         assert_eq!(text.matches("[[guest]]").count(), 1);
+    }
+    #[test]
+    fn a_router_has_two_interfaces_of_all_queues() {
+        let study = shipped("network-node").expect("it is shipped");
+        let cell = study.cell_of_label("t12.q8").expect("a cell");
+        let blueprint = Blueprint::of(&study, Subject::Ringway, &cell).expect("it can be built");
+        assert_eq!((blueprint.targets, blueprint.guests), (12, 1));
+        let text = blueprint.description();
+        assert_eq!(text.matches("[[guest]]").count(), 1, "{text}");
+        assert_eq!(text.matches("[[guest.vif]]").count(), 2, "{text}");
+        assert_eq!(text.matches("queues = 8").count(), 4, "host, uplink, vifs: {text}");
     }
 }

@@ -1,5 +1,6 @@
 //! Network namespaces without names: each is held by a child process and goes with it.
 
+use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::thread;
@@ -59,11 +60,30 @@ pub(crate) fn inside<T: Send>(
     done.unwrap_or_else(|_| Err(io::Error::other("the work in a namespace panicked")))
 }
 
-/// Gives a link an address and sets it up.
+/// Gives a link an address of the network that all are in, and sets it up.
 pub(crate) fn address(pid: u32, link: &str, address: Ipv4Addr) -> Result<(), PartError> {
+    address_in(pid, link, address, PREFIX_LEN)
+}
+
+/// Gives a link an address of a network with a prefix of so many bits, and sets it up.
+pub(crate) fn address_in(
+    pid: u32,
+    link: &str,
+    address: Ipv4Addr,
+    prefix_len: u8,
+) -> Result<(), PartError> {
     configure(pid, |net| {
-        net.add_address(link, address.into(), PREFIX_LEN)?;
+        net.add_address(link, address.into(), prefix_len)?;
         net.set(link, &[LinkSetting::Up])
+    })
+}
+
+/// Sets kernel settings of a namespace, such as `net.ipv4.ip_forward`.
+pub(crate) fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), PartError> {
+    settings.iter().try_for_each(|(name, value)| {
+        let file = format!("/proc/sys/{}", name.replace('.', "/"));
+        inside(pid, || fs::write(file, value))
+            .map_err(PartError::at(format!("set {name} to {value}")))
     })
 }
 

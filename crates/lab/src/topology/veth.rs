@@ -21,6 +21,16 @@ pub(crate) fn add_bridge(pid: u32) -> Result<(), PartError> {
 
 /// Connects a bridge to another namespace, where [`DEVICE`] appears, by the port `port`.
 pub(crate) fn connect(bridge_pid: u32, port: &str, pid: u32) -> Result<(), PartError> {
+    connect_as(bridge_pid, port, pid, DEVICE)
+}
+
+/// Connects a bridge to another namespace, where `device` appears, by the port `port`.
+pub(crate) fn connect_as(
+    bridge_pid: u32,
+    port: &str,
+    pid: u32,
+    device: &str,
+) -> Result<(), PartError> {
     // The name inside exists in the other namespace at most.
     let inside = format!("{port}-in");
     configure(bridge_pid, |net| {
@@ -29,5 +39,5 @@ pub(crate) fn connect(bridge_pid: u32, port: &str, pid: u32) -> Result<(), PartE
         net.set(port, &[LinkSetting::Master(BRIDGE)])?;
         net.set(port, &[LinkSetting::Up])
     })?;
-    configure(pid, |net| net.set(&inside, &[LinkSetting::Name(DEVICE), LinkSetting::Up]))
+    configure(pid, |net| net.set(&inside, &[LinkSetting::Name(device), LinkSetting::Up]))
 }

@@ -54,6 +54,26 @@ pub(crate) fn from_bridge(
     Ok(end)
 }
 
+/// A bridge at the other end of a line, for many hosts; without a rate it is the bridge in the
+/// namespace of `pid` itself. Gives the namespace that it is in.
+pub(crate) fn to_bridge(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    pid: u32,
+    namespaces: &mut Vec<Namespace>,
+) -> Result<u32, PartError> {
+    let Some(bps) = blueprint.line_bps else { return Ok(pid) };
+    let other = Namespace::new(launcher)?;
+    veth::add_bridge(other.pid())?;
+    veth::connect_as(pid, PORT, other.pid(), PORT)?;
+    configure(other.pid(), |net| net.set(PORT, &[LinkSetting::Master(veth::BRIDGE)]))?;
+    shape(launcher, pid, PORT, bps)?;
+    shape(launcher, other.pid(), PORT, bps)?;
+    let other_pid = other.pid();
+    namespaces.push(other);
+    Ok(other_pid)
+}
+
 /// Gives what a device sends a rate.
 fn shape(launcher: &Launcher, pid: u32, device: &str, bps: u64) -> Result<(), PartError> {
     // Two milliseconds of it, as a timer may be late.

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use ringway_lab::analysis::Analysis;
 use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
+use ringway_lab::machine::Build;
 use ringway_lab::part::{self, Launcher, Scratch};
 use ringway_lab::record::Records;
 use ringway_lab::study::Study;
@@ -196,7 +197,10 @@ fn list(args: &List) -> Result<()> {
 }
 
 fn run_study(args: &Run) -> Result<ExitCode> {
-    let study = chosen(args)?;
+    let (study, notice) = preflight::without_absent_switch(&chosen(args)?);
+    if let Some(notice) = notice {
+        eprintln!("NOTICE: {notice}");
+    }
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     if !(args.ci > 0.0 && args.ci < 100.0) {
         bail!("--ci {}: expected more than 0 and less than 100 percent", args.ci);
@@ -216,7 +220,10 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         dir: args.out.clone(),
         ci_percent: args.ci,
         seed: args.seed,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        build: Build {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: env!("RINGWAY_COMMIT").to_owned(),
+        },
     };
     let outcome = runner::run(&study, &options, &launcher)?;
     let records = Records::read(&args.out)?;

@@ -136,9 +136,14 @@ const TINY_RUNS: usize = 6;
 
 /// A place with the tiny study, and the command that runs it there.
 fn tiny() -> (tempfile::TempDir, Command) {
+    placed(TINY)
+}
+
+/// A place with a study, and the command that runs it there.
+fn placed(study: &str) -> (tempfile::TempDir, Command) {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("tiny.toml");
-    std::fs::write(&file, TINY).expect("written");
+    std::fs::write(&file, study).expect("written");
     let mut command = ringway();
     command.args(["lab", "run", "--seed", "7", "--study"]).arg(&file);
     command.arg("--out").arg(place.path().join("out"));
@@ -225,6 +230,105 @@ fn ctrl_c_keeps_what_is_done_and_leaves_nothing() {
     assert_eq!(namespaces_and_scratch(place.path()), (before, vec![]), "nothing is left");
 }
 
+/// Runs the tiny study with some lines replaced: each must be there. Gives the runs.
+fn run_with(changes: &[(&str, &str)]) -> Vec<Value> {
+    let mut study = TINY.to_owned();
+    for (from, to) in changes {
+        assert!(study.contains(from), "{from}");
+        study = study.replacen(from, to, 1);
+    }
+    let (place, mut command) = placed(&study);
+    let (before, _) = namespaces_and_scratch(place.path());
+    let output = command.arg("--quick").output().expect("it starts");
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    assert_eq!(namespaces_and_scratch(place.path()), (before, vec![]), "nothing is left");
+    let run = |line: &String| serde_json::from_str(line).expect("JSON");
+    kept(place.path()).iter().map(run).collect()
+}
+
+/// The value of a metric.
+fn value(run: &Value, metric: &str) -> f64 {
+    run["values"][metric].as_f64().unwrap_or_else(|| panic!("no {metric}: {run}"))
+}
+
+#[test]
+fn every_tool_measures_with_its_version_and_command() {
+    let Some(_turn) = turn(&["iperf", "sockperf", "ddsperf", "lsns"]) else { return };
+    let tools = ["iperf2", "sockperf", "ddsperf-throughput", "ddsperf-ping"];
+    let runs = run_with(&[
+        ("baselines = [\"baseline-veth-bridge\"]", "baselines = []"),
+        ("tool = \"iperf3\"\n", ""),
+        ("streams = 2", "streams = 1"),
+        (
+            "name = \"queues\"\nshort = \"q\"\nvalues = [1, 2]",
+            &format!("name = \"tool\"\nvalues = {tools:?}"),
+        ),
+        ("x = \"queues\"", "x = \"tool\""),
+    ]);
+    assert_eq!(runs.len(), tools.len());
+    for run in &runs {
+        let tool = run["cell"]["tool"].as_str().expect("a word");
+        assert!(run["tools"][0]["version"].as_str().is_some_and(|v| v != "unknown"), "{run}");
+        assert_eq!(run["tools"][0]["name"], tool);
+        if ["sockperf", "ddsperf-ping"].contains(&tool) {
+            let [middle, high, most] =
+                ["rtt-median-us", "rtt-p99-us", "rtt-max-us"].map(|metric| value(run, metric));
+            assert!(0.0 < middle && middle <= high && high <= most, "{run}");
+            assert!(run["values"]["throughput-bps"].is_null(), "{run}");
+        } else {
+            assert!(value(run, "throughput-bps") > 1e6, "{run}");
+        }
+        let has_ports = !tool.starts_with("ddsperf");
+        assert_eq!(run["streams"][0]["queue"].is_u64(), has_ports, "{run}");
+        assert!(!run["notes"].to_string().contains("did not carry"), "{run}");
+    }
+}
+
+/// A router instead of two guests, with two targets.
+const ROUTER: [(&str, &str); 2] =
+    [("kind = \"guests\"", "kind = \"router\""), ("streams = 2", "streams = 1\ntargets = 2")];
+
+#[test]
+fn a_guest_routes_between_two_interfaces_of_many_queues() {
+    let Some(_turn) = turn(&["iperf3", "lsns"]) else { return };
+    for run in run_with(&ROUTER) {
+        assert!(value(&run, "guest-min-bps") > 1e6, "{run}");
+        assert_eq!(run["streams"].as_array().expect("streams").len(), 2);
+        if run["subject"] == "ringway" {
+            assert!(!run["notes"].to_string().contains("did not carry"), "{run}");
+            // What came in by the first interface went out by the second.
+            let bytes = |vif: &str, way: &str| -> u64 {
+                let queues = run["queues"].as_array().into_iter().flatten();
+                let own = queues.filter(|queue| queue["vif"] == vif);
+                own.filter_map(|queue| queue[way].as_u64()).sum()
+            };
+            assert!(bytes("vif1.0", "rx-bytes") > 1 << 20, "{run}");
+            assert!(bytes("vif1.1", "tx-bytes") > 1 << 20, "{run}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_routes_into_vxlan_over_a_line_that_both_sides_share() {
+    let Some(_turn) = turn(&["iperf3", "lsns", "tc", "ip"]) else { return };
+    let vxlan = ("direction = ", "encapsulation = \"vxlan\"\nline = \"500M\"\ndirection = ");
+    for run in run_with(&[&ROUTER[..], &[vxlan]].concat()) {
+        let bps = value(&run, "throughput-bps");
+        assert!((1e6..550e6).contains(&bps), "{run}");
+    }
+}
+
+#[test]
+fn open_vswitch_forwards_between_guests() {
+    let Some(_turn) = turn(&["iperf3", "lsns", "ovs-vswitchd", "ovsdb-server"]) else { return };
+    let runs = run_with(&[("direction = ", "switch = \"ovs\"\ndirection = ")]);
+    for run in runs.iter().filter(|run| run["subject"] == "ringway") {
+        assert!(value(run, "throughput-bps") > 1e6, "{run}");
+        assert!(run["notes"].to_string().contains("Open vSwitch forwards"), "{run}");
+        assert!(run["cpu"]["switch"].is_f64(), "{run}");
+    }
+}
+
 #[test]
 fn what_cannot_be_run_is_said_before_anything_starts() {
     let place = tempfile::tempdir().expect("a directory");
@@ -232,7 +336,7 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let out = out.to_str().expect("a plain name");
     let cases: [(&[&str], &str); 7] = [
         (&["nothing"], "there is no study `nothing`"),
-        (&["network-node"], "has no guest that routes"),
+        (&["latency"], "there is no synchronous completion"),
         (&["guest-to-guest", "--line", "10G"], "has no wire"),
         (&["transmit", "--line", "fast"], "no rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
