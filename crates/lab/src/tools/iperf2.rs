@@ -48,7 +48,7 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
     if spans.is_empty() {
         return Err(format!("it told nothing that counts: {}", text.trim()));
     }
-    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds, INTERVAL)?;
+    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds)?;
     Ok(Reading { bps: Some(bps), values: vec![] })
 }
 

@@ -70,7 +70,7 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
         retransmits,
     };
     let spans = report.intervals.into_iter().map(span);
-    let (bps, retransmits) = counted(spans, load.warmup_seconds, load.seconds, INTERVAL)?;
+    let (bps, retransmits) = counted(spans, load.warmup_seconds, load.seconds)?;
     Ok(Reading { bps: Some(bps), values: vec![("retransmits", retransmits)] })
 }
 

@@ -54,9 +54,8 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
         bytes: interim.bps * interim.seconds / 8.0,
         retransmits: 0.0,
     };
-    let longest = interims.iter().map(|interim| interim.seconds).fold(INTERVAL, f64::max);
     let spans = interims.iter().map(span);
-    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds, longest)?;
+    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds)?;
     Ok(Reading { bps: Some(bps), values: vec![] })
 }
 
