@@ -1,5 +1,5 @@
-//! Open vSwitch in the place of a Linux bridge: a private one, with its own database, for as long as
-//! it is needed.
+//! Open vSwitch in the place of a Linux bridge: a private one, with a database of its own, for as
+//! long as it is needed.
 //!
 //! It forwards in the kernel where the module is loaded, else in its own process, with segmentation
 //! left to the other side there, too.
