@@ -15,7 +15,7 @@ use crate::counters::{Counted, Reading, Stations};
 use crate::machine::{self, Build};
 use crate::part::{Launcher, PartError};
 use crate::placement::{Placement, Ports};
-use crate::plan::{Plan, Task};
+use crate::plan::{Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
 use crate::record::{Failure, Journal, QueueUse, RecordError, Records, Run, Stream};
@@ -157,7 +157,7 @@ fn failed(task: &Task, started: String, error: &PartError) -> Failure {
 
 /// The figure that a run is about, for people.
 fn shown(study: &Study, run: &Run) -> String {
-    let metric = crate::metric::find(&study.load.metric);
+    let metric = primary_metric(study, &[run]).and_then(crate::metric::find);
     let value = metric.and_then(|metric| Some(metric.show(*run.values.get(metric.name)?)));
     value.unwrap_or_else(|| "done".to_owned())
 }

@@ -10,6 +10,8 @@ use crate::value::{Cell, bits_per_second};
 
 /// What ordinary Ethernet carries.
 const MTU_DEFAULT: u16 = 1500;
+const POLICY_DEFAULT: &str = "balanced";
+const OFFLOADS_DEFAULT: &str = "all";
 
 /// When a sender may get its buffers back, as the parameter `completion` says it and as a line of
 /// the description of a host; what is missing here, the data plane does not offer.
@@ -36,6 +38,8 @@ pub struct Blueprint {
     pub completion: &'static str,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
+    /// How the backend places queues on them, as the parameter `policy` says.
+    pub policy: String,
     /// Where threads run.
     pub layout: Layout,
     /// CPUs of each guest; all if `None`.
@@ -100,10 +104,11 @@ impl Blueprint {
             queues: 1,
             completion: COMPLETIONS[0].1,
             workers: None,
+            policy: POLICY_DEFAULT.to_owned(),
             layout: Layout::Free,
             cpus: None,
             mtu: MTU_DEFAULT,
-            offloads: "all".to_owned(),
+            offloads: OFFLOADS_DEFAULT.to_owned(),
             line_bps: None,
             attached: Attached::Switch,
             sends_from_host: false,
@@ -146,7 +151,9 @@ impl Blueprint {
         if subject == Subject::TapRelay && (guests > 1 || kind == TopologyKind::Router) {
             return Err("a relay between more than two devices".to_owned());
         }
-        let offloads = word("offloads");
+        let or = |name: &str, default: &str| {
+            setup.text(name).map_or_else(|| default.to_owned(), str::to_owned)
+        };
         let settings = study.settings.get(word("tcp")).cloned().unwrap_or_default();
         Ok(Blueprint {
             kind,
@@ -156,10 +163,11 @@ impl Blueprint {
             queues: count("queues").unwrap_or(1),
             completion,
             workers: count("workers"),
+            policy: or("policy", POLICY_DEFAULT),
             layout,
             cpus: count("cpus").map(usize::from).filter(|cpus| *cpus > 0),
             mtu: count("mtu").unwrap_or(MTU_DEFAULT),
-            offloads: if offloads.is_empty() { "all".to_owned() } else { offloads.to_owned() },
+            offloads: or("offloads", OFFLOADS_DEFAULT),
             line_bps: bits_per_second(word("line")),
             attached,
             sends_from_host: word("sender") == "host",
@@ -170,9 +178,10 @@ impl Blueprint {
 
     /// ringway's host, as `ringway run` reads it.
     pub fn description(&self) -> String {
-        let Blueprint { queues, mtu, completion, .. } = self;
-        let mut text =
-            format!("[host]\nnetwork = \"private\"\nmax-queues = {queues}\n{completion}");
+        let Blueprint { queues, mtu, completion, policy, .. } = self;
+        let mut text = format!(
+            "[host]\nnetwork = \"private\"\nmax-queues = {queues}\npolicy = \"{policy}\"\n{completion}"
+        );
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
         }
