@@ -234,7 +234,7 @@ fn what_records_say_is_escaped() {
 #[test]
 fn a_browser_shows_the_page_without_complaint() {
     let Some(browser) = browser() else { return };
-    for id in ["transmit", "latency", "placement"] {
+    for id in ["transmit", "latency", "placement", "workers", "network-node", "scenarios"] {
         let (_temporary, dir, _) = reported(&short(id, 10), 2);
         let page = fs::read_to_string(dir.join("report.html")).expect(id);
         for width in [1200, 390] {
