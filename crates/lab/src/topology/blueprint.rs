@@ -180,7 +180,8 @@ impl Blueprint {
     pub fn description(&self) -> String {
         let Blueprint { queues, mtu, completion, policy, .. } = self;
         let mut text = format!(
-            "[host]\nnetwork = \"private\"\nmax-queues = {queues}\npolicy = \"{policy}\"\n{completion}"
+            "[host]\nnetwork = \"private\"\nmax-queues = {queues}\n\
+             policy = \"{policy}\"\n{completion}"
         );
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
