@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ringway_datapath::{FrameBatch, FramePool, FrameQueue, PoolBudget, Port, PortDown};
 
-use crate::child::{Child, is_installed, program};
+use crate::child::{is_installed, program, start};
 use crate::options::Options;
 use crate::report::{Better, Case, Report};
 use crate::ring::pair::{Host, backend_queues, bare_queues};
@@ -53,7 +53,7 @@ fn count(direction: &str, queues: usize, batch: usize, frames: usize) -> Result<
     command.arg("--toggle-collect=*backend_turn*").arg(std::env::current_exe()?);
     command.args([COUNTED_VERB, "0", direction]);
     command.args([queues, batch, frames].map(|number| number.to_string()));
-    let output = Child::start("valgrind", command)?.output(PATIENCE)?;
+    let output = start("valgrind", command)?.output(PATIENCE)?;
     let collected = output.lines().find_map(|line| line.split_once("Collected :"));
     let (_, collected) = collected.context("callgrind did not tell what it collected")?;
     let instructions: f64 = collected.trim().parse()?;

@@ -32,10 +32,10 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
         Ok(ringway) => report.measure_all(&cases, "ringway", || {
             // What a backend needs with hardly any vif is not the price of a vif.
             let small = ringway.run(&description(1))?;
-            let base_kib = memory_kib(small.backend_pid()?)?;
+            let base_kib = memory_kib(small.backend()?.pid)?;
             drop(small);
             let host = ringway.run(&description(vifs))?;
-            let pid = host.backend_pid()?;
+            let pid = host.backend()?.pid;
             let cpu_percent = cpu_percent(pid, WATCHED)?;
             let further_vifs = f64::from(u32::try_from(vifs.saturating_sub(1).max(1))?);
             Ok(vec![cpu_percent, (memory_kib(pid)? - base_kib) / further_vifs])

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::child::{Child, is_installed};
+use crate::child::is_installed;
 use crate::options::Options;
 use crate::path::{self, OpenPath};
 use crate::report::{Better, Case, Report};
@@ -29,21 +29,17 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     }
     let seconds = options.spans.window.as_secs().max(1);
     for path in path::all("latency", options, report) {
-        report.measure_all(&cases, path.name(), || ping_pong(path.open()?.as_ref(), seconds));
+        report.measure_all(&cases, path.name(), || ping_pong(&path.open()?, seconds));
     }
 }
 
-fn ping_pong(path: &dyn OpenPath, seconds: u64) -> Result<Vec<f64>> {
-    let address = path.address(1).to_string();
-    let mut server = path.command(1, "sockperf")?;
-    server.args(["server", "-i", &address, "-p", PORT]);
-    let mut server = Child::start("sockperf server", server)?;
+fn ping_pong(path: &OpenPath, seconds: u64) -> Result<Vec<f64>> {
+    let (address, time) = (path.end(1).address.to_string(), seconds.to_string());
+    let mut server = path.start(1, "sockperf", &["server", "-i", &address, "-p", PORT])?;
     server.wait_for(PATIENCE, |line| line.contains("to block on socket").then_some(()))?;
-    let mut client = path.command(0, "sockperf")?;
-    client.args(["ping-pong", "-i", &address, "-p", PORT, "-m", MESSAGE_LEN, "--full-rtt"]);
-    client.args(["-t", &seconds.to_string()]);
-    let output =
-        Child::start("sockperf", client)?.output(PATIENCE + Duration::from_secs(seconds))?;
+    let words = ["ping-pong", "-i", &address, "-p", PORT, "-m", MESSAGE_LEN, "--full-rtt"];
+    let client = path.start(0, "sockperf", &[&words[..], &["-t", &time]].concat())?;
+    let output = client.output(PATIENCE + Duration::from_secs(seconds))?;
     ["50.000", "99.000"].iter().map(|percentile| percentile_of(&output, percentile)).collect()
 }
 

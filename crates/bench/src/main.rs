@@ -20,7 +20,7 @@ mod tcp;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use options::Options;
 use report::Report;
@@ -39,8 +39,10 @@ fn main() -> ExitCode {
 fn run(words: &[OsString]) -> Result<ExitCode> {
     let verb = words.first().and_then(|word| word.to_str()).unwrap_or_default();
     match verb {
-        child::EXEC_VERB | ring::pair::END_VERB | path::HOLD_VERB | path::RELAY_VERB => {
-            become_child(verb, &words[1..])
+        ring::pair::END_VERB => become_end(&words[1..]),
+        part if ringway_lab::part::is_part(part) => {
+            ringway_lab::part::run(words)?;
+            Ok(ExitCode::SUCCESS)
         }
         icount::COUNTED_VERB => {
             let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).skip(2).collect();
@@ -50,19 +52,12 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     }
 }
 
-/// What this program does when it is its own child.
-fn become_child(verb: &str, words: &[OsString]) -> Result<ExitCode> {
+/// What this program does when it is one end of a ring.
+fn become_end(words: &[OsString]) -> Result<ExitCode> {
     let (parent, words) = words.split_first().context("a child is told its parent")?;
     let parent = parent.to_str().and_then(|word| word.parse().ok()).context("not a process id")?;
     ringway_sys::process::die_with_parent(parent)?;
-    let word = |index: usize| words.get(index).and_then(|word| word.to_str()).unwrap_or_default();
-    match verb {
-        child::EXEC_VERB => child::become_program(words)?,
-        ring::pair::END_VERB => ring::pair::end(word(0))?,
-        path::HOLD_VERB => path::hold()?,
-        path::RELAY_VERB => path::relay(&[word(0), word(1)])?,
-        _ => bail!("there is no verb {verb}"),
-    }
+    ring::pair::end(words.first().and_then(|word| word.to_str()).unwrap_or_default())?;
     Ok(ExitCode::SUCCESS)
 }
 

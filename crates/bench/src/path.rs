@@ -1,70 +1,103 @@
 //! Ways from one network namespace to another. Whatever is measured between namespaces is measured
-//! on each of them.
+//! on each of them. They are the lab's.
 
-mod namespaces;
-mod relay;
-mod ringway;
-mod veth;
-
-use std::net::Ipv4Addr;
-use std::process::Command;
+use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::Result;
+use ringway_lab::child::Child;
+use ringway_lab::part::Launcher;
+use ringway_lab::study::Subject;
+use ringway_lab::topology::{Blueprint, End, RunningHost, Topology};
 
-use crate::child::program;
+use crate::child::launcher;
 use crate::options::Options;
 use crate::report::Report;
-pub(crate) use namespaces::{HOLD_VERB, hold};
-pub(crate) use relay::{RELAY_VERB, relay};
-pub(crate) use ringway::Ringway;
-
-/// Addresses of the two ends, in the benchmarking range (RFC 2544).
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-/// Bits of their network.
-const PREFIX_LEN: u8 = 24;
 
 /// A way that can be built.
-pub(crate) trait Path {
-    /// Its name in tables.
-    fn name(&self) -> &'static str;
+pub(crate) struct Path(Blueprint);
 
-    /// Builds it; it is gone when the result is dropped.
+/// A way that is there; it is gone when this is dropped.
+pub(crate) struct OpenPath {
+    topology: Topology,
+    launcher: Launcher,
+}
+
+/// ringway's program.
+pub(crate) struct Ringway(PathBuf);
+
+/// All ways that exist here, ringway first; tells the report about the others.
+pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report) -> Vec<Path> {
+    let mut paths = Vec::new();
+    match Ringway::find(options.ringway.as_deref()) {
+        Ok(Ringway(program)) => paths.push(Path(Blueprint {
+            program: Some(program),
+            queues: ringway_queues(),
+            ..Blueprint::pair(Subject::Ringway)
+        })),
+        Err(missing) => report.skip(section, "ringway", &missing),
+    }
+    paths.push(Path(Blueprint::pair(Subject::TapRelay)));
+    paths.push(Path(Blueprint::pair(Subject::VethBridge)));
+    paths
+}
+
+/// As many as `ringway run` offers by itself: one a CPU.
+fn ringway_queues() -> u16 {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    u16::try_from(cpus).unwrap_or(u16::MAX)
+}
+
+impl Path {
+    /// Its name in tables.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.0.subject {
+            Subject::Ringway => "ringway",
+            Subject::TapRelay => "tap relay",
+            Subject::VethBridge => "veth+bridge",
+        }
+    }
+
+    /// Builds it.
     ///
     /// # Errors
     /// What stands in the way.
-    fn open(&self) -> Result<Box<dyn OpenPath>>;
-}
-
-/// A way that is there.
-pub(crate) trait OpenPath {
-    /// A process in the namespace of one of the two ends, 0 or 1.
-    fn pid(&self, end: usize) -> u32;
-
-    /// A command in that namespace, to which arguments can be added.
-    fn command(&self, end: usize, name: &str) -> Result<Command> {
-        let mut command = program("nsenter")?;
-        command.args(["-t", &self.pid(end).to_string(), "-n", "--", name]);
-        Ok(command)
-    }
-
-    /// The address of an end.
-    fn address(&self, end: usize) -> Ipv4Addr {
-        ADDRESSES[end]
+    pub(crate) fn open(&self) -> Result<OpenPath> {
+        let launcher = launcher()?;
+        Ok(OpenPath { topology: Topology::build(&launcher, &self.0)?, launcher })
     }
 }
 
-/// All ways that exist here, ringway first; tells the report about the others.
-pub(crate) fn all(
-    section: &'static str,
-    options: &Options,
-    report: &mut Report,
-) -> Vec<Box<dyn Path>> {
-    let mut paths: Vec<Box<dyn Path>> = Vec::new();
-    match Ringway::find(options.ringway.as_deref()) {
-        Ok(path) => paths.push(Box::new(path)),
-        Err(missing) => report.skip(section, "ringway", &missing),
+impl OpenPath {
+    /// One of the two ends.
+    pub(crate) fn end(&self, end: usize) -> &End {
+        if end == 0 { &self.topology.near[0] } else { &self.topology.far[0] }
     }
-    paths.push(Box::new(relay::Relay));
-    paths.push(Box::new(veth::VethBridge));
-    paths
+
+    /// Starts a program at an end.
+    pub(crate) fn start(&self, end: usize, name: &str, words: &[&str]) -> Result<Child> {
+        let mut command = self.launcher.command_in(self.end(end).pid, name);
+        command.args(words);
+        Ok(self.launcher.start(name, command)?)
+    }
+}
+
+impl Ringway {
+    /// The program that was named, or the one beside this one.
+    ///
+    /// # Errors
+    /// Where it is missing, for people.
+    pub(crate) fn find(named: Option<&FilePath>) -> Result<Ringway, String> {
+        let beside = || std::env::current_exe().ok().map(|own| own.with_file_name("ringway"));
+        let program = named.map(FilePath::to_owned).or_else(beside).unwrap_or_default();
+        if program.is_file() {
+            Ok(Ringway(program))
+        } else {
+            Err(format!("no program {} (cargo build --release -p ringway)", program.display()))
+        }
+    }
+
+    /// Runs a host that a description in TOML describes, until all its guests are connected.
+    pub(crate) fn run(&self, description: &str) -> Result<RunningHost> {
+        Ok(RunningHost::start(&launcher()?, &self.0, description)?)
+    }
 }

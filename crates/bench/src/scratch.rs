@@ -24,8 +24,12 @@ pub(crate) fn prepare() -> Result<TempDir> {
     Ok(root)
 }
 
+/// The root.
+pub(crate) fn root() -> PathBuf {
+    ROOT.get().cloned().unwrap_or_else(std::env::temp_dir)
+}
+
 /// A new directory in it.
 pub(crate) fn dir() -> Result<TempDir> {
-    let root = ROOT.get().cloned().unwrap_or_else(std::env::temp_dir);
-    Ok(TempDir::new_in(root)?)
+    Ok(TempDir::new_in(root())?)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::child::{Child, is_installed};
+use crate::child::is_installed;
 use crate::options::Options;
 use crate::path::{self, OpenPath};
 use crate::report::{Better, Case, Report};
@@ -36,23 +36,22 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
                     Some(open) => open,
                     None => open.insert(path.open()?),
                 };
-                gbits(open.as_ref(), streams, seconds)
+                gbits(open, streams, seconds)
             });
         }
     }
 }
 
-fn gbits(path: &dyn OpenPath, streams: u32, seconds: u64) -> Result<f64> {
-    let mut server = path.command(1, "iperf3")?;
-    server.args(["--server", "--one-off", "--forceflush"]);
-    let mut server = Child::start("iperf3 server", server)?;
+fn gbits(path: &OpenPath, streams: u32, seconds: u64) -> Result<f64> {
+    let mut server = path.start(1, "iperf3", &["--server", "--one-off", "--forceflush"])?;
     server.wait_for(PATIENCE, |line| line.starts_with("Server listening").then_some(()))?;
-    let mut client = path.command(0, "iperf3")?;
-    client.args(["--json", "--client", &path.address(1).to_string()]);
-    client.args(["--parallel", &streams.to_string(), "--time", &seconds.to_string()]);
-    client.args(["--omit", &OMITTED_SECONDS.to_string()]);
+    let (address, streams) = (path.end(1).address.to_string(), streams.to_string());
+    let (time, omit) = (seconds.to_string(), OMITTED_SECONDS.to_string());
+    let words = ["--json", "--client", &address, "--parallel", &streams];
+    let words = [&words[..], &["--time", &time, "--omit", &omit]].concat();
+    let client = path.start(0, "iperf3", &words)?;
     let patience = PATIENCE + Duration::from_secs(seconds + OMITTED_SECONDS);
-    let output = Child::start("iperf3", client)?.output(patience)?;
+    let output = client.output(patience)?;
     let output: Value = serde_json::from_str(&output).context("iperf3's JSON")?;
     let rate = output.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
     Ok(rate.context("iperf3 did not tell what was received")? / 1e9)

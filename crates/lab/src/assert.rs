@@ -19,7 +19,7 @@ use crate::analysis::cell_values;
 use crate::metric;
 use crate::record::Records;
 use crate::stats::{mean, student_interval, welch};
-use crate::study::Subject;
+use crate::study::{Study, Subject};
 use crate::value::Cell;
 
 /// A rule that is to hold.
@@ -172,6 +172,35 @@ fn quantity(text: &str) -> Option<f64> {
 }
 
 impl Rule {
+    /// Whether it can be checked once a study is done: it names what the study has.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn fits(&self, study: &Study) -> Result<(), RuleError> {
+        let no_data = |fault: String| RuleError::NoData { text: self.text.clone(), fault };
+        for side in [&self.left, &self.right] {
+            match &side.term {
+                Term::Number(_) => {}
+                Term::Baseline(subject) => {
+                    let is_there = match subject {
+                        Some(subject) => study.baselines.contains(subject),
+                        None => !study.baselines.is_empty(),
+                    };
+                    if !is_there {
+                        return Err(no_data(format!("`{}` has no such baseline", study.id)));
+                    }
+                }
+                Term::Cell { label, metric } => {
+                    Self::cell(study, label).map_err(no_data)?;
+                    if let Some(name) = metric.as_deref().filter(|m| metric::find(m).is_none()) {
+                        return Err(no_data(format!("there is no metric `{name}`")));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks it with the records of a study.
     pub fn check(&self, records: &Records) -> Result<Outcome, RuleError> {
         let no_data = |fault: String| RuleError::NoData { text: self.text.clone(), fault };
@@ -180,7 +209,7 @@ impl Rule {
             _ => None,
         });
         let (label, metric) = of_cell.expect("a rule has a cell, or it is none");
-        let cell = self.cell(records, label).map_err(no_data)?;
+        let cell = Self::cell(&records.study, label).map_err(no_data)?;
         let metric = metric.as_deref().unwrap_or(&records.study.load.metric);
         if metric::find(metric).is_none() {
             return Err(no_data(format!("there is no metric `{metric}`")));
@@ -205,8 +234,7 @@ impl Rule {
     }
 
     /// The cell of a short name, with or without the study in front.
-    fn cell(&self, records: &Records, label: &str) -> Result<Cell, String> {
-        let study = &records.study;
+    fn cell(study: &Study, label: &str) -> Result<Cell, String> {
         let plain = label.strip_prefix(&format!("{}.", study.id)).unwrap_or(label);
         study.cell_of_label(plain).ok_or_else(|| {
             let example = study.cells(Subject::Ringway).first().map(|cell| study.label(cell));
@@ -230,7 +258,7 @@ impl Rule {
                 let subject = subject.or(first).ok_or("the study has no baseline")?;
                 (subject, study.projected(cell, subject))
             }
-            Term::Cell { label, .. } => (Subject::Ringway, self.cell(records, label)?),
+            Term::Cell { label, .. } => (Subject::Ringway, Self::cell(study, label)?),
         };
         let values = cell_values(records, subject, &cell, metric);
         if values.is_empty() {

@@ -1,6 +1,7 @@
 //! The lab: what many queues do on this machine, measured as others published it.
 //!
-//! A [`study`] says what is measured, a [`plan`] what to run next, [`record`] keeps what was
+//! A [`study`] says what is measured, a [`plan`] what to run next, [`topology`] builds what it
+//! needs, [`runner`] makes the runs with the [`tools`] of others, [`record`] keeps what was
 //! measured, and [`analysis`] says what that means. Nothing here invents a figure: what is not in
 //! the records is reported as not measured.
 //!
@@ -8,14 +9,23 @@
 
 pub mod analysis;
 pub mod assert;
+pub mod child;
 pub mod compare;
+pub mod counters;
+pub mod machine;
 pub mod metric;
+pub mod part;
 pub mod placement;
 pub mod plan;
+pub mod preflight;
+mod progress;
 pub mod prometheus;
 pub mod record;
 pub mod report;
+pub mod runner;
 pub mod stats;
 pub mod study;
 pub mod table;
+pub mod tools;
+pub mod topology;
 pub mod value;

@@ -12,6 +12,8 @@ use crate::stats::float;
 pub const STREAMS_MAX: usize = 24;
 /// Ports below it belong to services.
 const PORT_MIN: u16 = 20_000;
+/// From here on the kernel chooses ports itself, for the tools' own connections too.
+const PORT_END: u16 = 32_768;
 
 /// One way in which streams can be split over queues.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,19 +133,37 @@ fn stratum(splits: &[Split], repeat: u32) -> Option<&Split> {
     splits.get(chosen?)
 }
 
-/// Source ports that put streams on these queues of a frontend that steers by default; `None` if
-/// there are not enough. All but the source port is taken from `template`. From `turn` on other
-/// ports are chosen, so that repeats do not meet connections that still linger.
-pub fn ports(
-    template: FlowTuple,
-    wanted: &[QueueIndex],
-    queues: u16,
-    turn: u16,
-) -> Option<Vec<u16>> {
-    let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), queues);
-    let first = PORT_MIN.saturating_add(turn.saturating_mul(997) % 30_000);
-    source_ports(template, wanted, first, steer)
-        .or_else(|| source_ports(template, wanted, PORT_MIN, steer))
+/// Source ports, handed out one after another: neither two streams of a run meet in one, nor a
+/// stream and a connection that lingers from a run before.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    next: u16,
+}
+
+impl Ports {
+    /// From the first port on.
+    pub fn new() -> Ports {
+        Ports { next: PORT_MIN }
+    }
+
+    /// A port that puts a stream on a queue of a frontend that steers by default; `None` if no port
+    /// does. All but the source port is taken from `template`.
+    pub fn take(&mut self, template: FlowTuple, wanted: QueueIndex, queues: u16) -> Option<u16> {
+        let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), queues);
+        let from = |first| {
+            let ports = source_ports(template, &[wanted], first, steer)?;
+            ports.first().copied().filter(|port| *port < PORT_END)
+        };
+        let port = from(self.next).or_else(|| from(PORT_MIN))?;
+        self.next = port + 1;
+        Some(port)
+    }
+}
+
+impl Default for Ports {
+    fn default() -> Ports {
+        Ports::new()
+    }
 }
 
 #[cfg(test)]
@@ -214,26 +234,34 @@ mod tests {
     }
 
     #[test]
-    fn ports_put_streams_where_they_are_wanted() {
+    fn ports_put_streams_where_they_are_wanted_and_are_not_used_twice() {
         let template = FlowTuple {
             src: "10.0.0.1:0".parse().unwrap(),
             dst: "10.0.0.2:5201".parse().unwrap(),
             transport: Transport::Tcp,
         };
+        let mut ports = Ports::new();
+        let mut used = std::collections::BTreeSet::new();
         for placement in [Placement::Random, Placement::Stratified, Placement::Ideal] {
             for repeat in 0..5 {
                 let wanted = placement.queues(8, 8, repeat, 3);
                 assert_eq!(wanted, placement.queues(8, 8, repeat, 3), "a seed repeats it");
-                let ports = ports(template, &wanted, 8, 1).expect("there are enough");
-                let queue = |port: &u16| {
-                    let src = std::net::SocketAddr::new(template.src.ip(), *port);
-                    queue_of(Some(FlowTuple { src, ..template }.hash()), 8)
-                };
-                assert_eq!(ports.iter().map(queue).collect::<Vec<_>>(), wanted);
+                for queue in &wanted {
+                    let port = ports.take(template, *queue, 8).expect("there are enough");
+                    let src = std::net::SocketAddr::new(template.src.ip(), port);
+                    let hash = FlowTuple { src, ..template }.hash();
+                    assert_eq!(queue_of(Some(hash), 8), *queue);
+                    assert!(used.insert(port), "{port} twice");
+                }
                 if placement == Placement::Ideal {
                     assert_eq!(split_of(&wanted), [1; 8]);
                 }
             }
+        }
+        let mut last = Ports { next: PORT_END - 1 };
+        for _ in 0..50 {
+            let port = last.take(template, QueueIndex(3), 8).expect("it begins again");
+            assert!((PORT_MIN..PORT_END).contains(&port));
         }
     }
 }

@@ -21,6 +21,8 @@ pub const STUDY_FILE: &str = "study.toml";
 pub const HOST_FILE: &str = "host.json";
 /// The runs, a line each, in the order of time.
 pub const RUNS_FILE: &str = "runs.jsonl";
+/// Runs that gave no figures, a line each.
+pub const FAILURES_FILE: &str = "failures.jsonl";
 
 /// One measurement of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,6 +62,22 @@ pub struct Run {
     pub notes: Vec<String>,
 }
 
+/// A run that gave no figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Failure {
+    /// Who was to be measured.
+    pub subject: Subject,
+    /// Where.
+    pub cell: Cell,
+    /// Which repeat.
+    pub repeat: u32,
+    /// When it began: RFC 3339, UTC.
+    pub started: String,
+    /// Why there are none.
+    pub reason: String,
+}
+
 /// A tool, as it was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -87,8 +105,9 @@ pub struct Stream {
     pub source_port: u16,
     /// The queue that it was on, where that is known.
     pub queue: Option<u16>,
-    /// What it carried, in bit/s.
-    pub bps: f64,
+    /// What it carried, in bit/s, where the tool measures that.
+    #[serde(default)]
+    pub bps: Option<f64>,
 }
 
 /// A queue during a run. Directions are the guest's.
@@ -287,7 +306,8 @@ impl Records {
         let path = existing(dir, RUNS_FILE)?;
         let text = read(&path)?;
         let Lines { runs, notice, .. } = parse_runs(&path, &study, &text)?;
-        Ok(Records { study, host, runs, notices: notice.into_iter().collect() })
+        let notices = notice.into_iter().chain(failures(dir, &study)).collect();
+        Ok(Records { study, host, runs, notices })
     }
 
     /// The runs of a cell that are done.
@@ -327,7 +347,7 @@ impl Journal {
             let len = u64::try_from(good_len).expect("a file in memory");
             file.set_len(len).map_err(at("shorten", &path))?;
         }
-        let notices = notice.into_iter().collect();
+        let notices = notice.into_iter().chain(failures(dir, study)).collect();
         let records = Records { study: study.clone(), host: host.clone(), runs, notices };
         let mut journal = Journal { file, path, records };
         if good_len > 0 && !text[..good_len].ends_with('\n') {
@@ -343,6 +363,20 @@ impl Journal {
         self.write(&line)?;
         self.records.runs.push(run);
         Ok(())
+    }
+
+    /// Keeps why a run gave no figures.
+    ///
+    /// # Errors
+    /// What the file system refuses.
+    pub fn append_failure(&mut self, failure: &Failure) -> Result<(), RecordError> {
+        let mut line = serde_json::to_vec(failure).expect("a failure has no maps but by name");
+        line.push(b'\n');
+        let path = self.path.with_file_name(FAILURES_FILE);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(&line));
+        written.map_err(at("write to", &path))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
@@ -438,6 +472,23 @@ fn belongs(study: &Study, run: &Run) -> Result<(), String> {
     }
 }
 
+/// For each cell that had failures, how many and the last reason.
+fn failures(dir: &Path, study: &Study) -> Vec<String> {
+    let text = fs::read_to_string(dir.join(FAILURES_FILE)).unwrap_or_default();
+    let mut of_cells: BTreeMap<(Subject, Cell), (usize, String)> = BTreeMap::new();
+    // A line that was cut off is no loss: it told why there is nothing.
+    for failure in text.lines().filter_map(|line| serde_json::from_str::<Failure>(line).ok()) {
+        let entry = of_cells.entry((failure.subject, failure.cell)).or_default();
+        *entry = (entry.0 + 1, failure.reason);
+    }
+    let sentence = |((subject, cell), (count, reason)): ((Subject, Cell), (usize, String))| {
+        let label = study.label(&cell);
+        let runs = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
+        format!("{runs} of {subject} {label} gave no figures; the last because: {reason}")
+    };
+    of_cells.into_iter().map(sentence).collect()
+}
+
 fn existing(dir: &Path, file: &'static str) -> Result<PathBuf, RecordError> {
     let path = dir.join(file);
     if path.is_file() { Ok(path) } else { Err(RecordError::None { dir: dir.to_owned(), file }) }
@@ -453,109 +504,4 @@ fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::study::shipped;
-
-    fn study() -> Study {
-        shipped("transmit").expect("it is shipped")
-    }
-
-    fn host() -> Host {
-        Host { cpu_model: "A CPU".to_owned(), cpus: 2, ..Host::default() }
-    }
-
-    fn run(repeat: u32) -> Run {
-        Run {
-            study: "transmit".to_owned(),
-            cell: Cell::default().with("queues", 4).with("streams", 8),
-            repeat,
-            seed: 7,
-            started: "2024-01-02T03:04:05Z".to_owned(),
-            seconds: 1.0,
-            warmup_seconds: 0.5,
-            subject: Subject::Ringway,
-            tools: vec![],
-            values: BTreeMap::from([("throughput-bps".to_owned(), 1e9)]),
-            streams: vec![Stream { index: 0, guest: 0, source_port: 1, queue: Some(3), bps: 1e9 }],
-            queues: vec![],
-            cpu: Cpu { netback: Some(0.5), ..Cpu::default() },
-            notes: vec![],
-        }
-    }
-
-    /// A directory with three runs, and its path to `runs.jsonl`.
-    fn three_runs() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut journal = Journal::open(dir.path(), &study(), &host()).expect("it is empty");
-        (0..3).for_each(|repeat| journal.append(run(repeat)).expect("it has room"));
-        let path = dir.path().join(RUNS_FILE);
-        (dir, path)
-    }
-
-    #[test]
-    fn what_was_written_is_read() {
-        let (dir, _) = three_runs();
-        let records = Records::read(dir.path()).expect("good records");
-        assert_eq!(records.runs, [run(0), run(1), run(2)]);
-        assert_eq!((records.study, records.host), (study(), host()));
-        assert!(records.notices.is_empty());
-    }
-
-    #[test]
-    fn a_line_cut_anywhere_costs_that_run_only() {
-        let (dir, path) = three_runs();
-        let text = fs::read_to_string(&path).unwrap();
-        let start = text.trim_end().rfind('\n').unwrap() + 1;
-        for len in start..text.len() {
-            fs::write(&path, &text[..len]).unwrap();
-            let records = Records::read(dir.path()).expect("it is only cut");
-            // Cut behind the closing brace, it is whole.
-            let whole = 2 + usize::from(len == text.len() - 1);
-            assert_eq!(records.runs.len(), whole, "{len}");
-            assert_eq!(records.notices.is_empty(), len == start || whole == 3);
-            let mut journal = Journal::open(dir.path(), &study(), &host()).expect("it goes on");
-            journal.append(run(9)).expect("it has room");
-            let records = Records::read(dir.path()).expect("good records");
-            assert_eq!(records.runs.len(), whole + 1, "{len}");
-            assert!(records.notices.is_empty());
-        }
-    }
-
-    #[test]
-    fn a_bad_line_is_named() {
-        let (dir, path) = three_runs();
-        let text = fs::read_to_string(&path).unwrap();
-        for (from, to, word) in [
-            ("\"repeat\":1", "\"repeet\":1", "repeet"),
-            ("\"repeat\":1", "\"repeat\":-1", "line 2"),
-            ("\"queues\":4,\"streams\":8},\"repeat\":1", "\"queues\":4},\"repeat\":1", "no cell"),
-            ("{\"queues\":4,\"streams\":8},\"repeat\":1", "{},\"repeat\":1", "no cell"),
-        ] {
-            assert!(text.contains(from), "{from}");
-            fs::write(&path, text.replace(from, to)).unwrap();
-            let error = Records::read(dir.path()).expect_err(to).to_string();
-            assert!(error.contains("line 2") && error.contains(word), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_directory_is_of_one_study_one_machine_and_one_writer() {
-        let (dir, _) = three_runs();
-        let other = shipped("receive").expect("it is shipped");
-        let error = Journal::open(dir.path(), &other, &host()).expect_err("another study");
-        assert!(matches!(error, RecordError::OtherStudy { .. }), "{error}");
-        let error = Journal::open(dir.path(), &study(), &Host { cpus: 3, ..host() });
-        assert!(matches!(error.expect_err("another host"), RecordError::OtherHost { .. }));
-        let _first = Journal::open(dir.path(), &study(), &host()).expect("the same");
-        let error = Journal::open(dir.path(), &study(), &host()).expect_err("two at once");
-        assert!(matches!(error, RecordError::Busy { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_directory_without_records_says_what_is_missing() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let error = Records::read(dir.path()).expect_err("it is empty").to_string();
-        assert!(error.contains("study.toml"), "{error}");
-    }
-}
+mod tests;

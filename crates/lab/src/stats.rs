@@ -128,6 +128,11 @@ fn squares(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
+/// The value in the middle; that of nothing is 0.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(&sorted(values), 0.5)
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -378,7 +378,7 @@ impl Study {
     }
 
     /// Leaves out what is about cells that are no longer in the matrix.
-    fn leave_out_impossible(&mut self) {
+    pub(crate) fn leave_out_impossible(&mut self) {
         let axes = self.axis.clone();
         let is_possible = |cell: &Cell| {
             axes.iter()

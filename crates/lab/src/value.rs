@@ -170,6 +170,8 @@ pub const PARAMETERS: &[Parameter] = &[
     // Threads and interrupts on CPUs: left to the kernel, all on one, those of a queue on one and
     // different queues on different ones, every thread on its own.
     Parameter { name: "layout", domain: Domain::Word(&["free", "one-cpu", "paired", "spread"]) },
+    // How the backend places queues on its workers.
+    Parameter { name: "policy", domain: Domain::Word(&["balanced", "static", "per-queue"]) },
     Parameter { name: "line", domain: Domain::Rate },
     Parameter { name: "window", domain: Domain::Size },
     Parameter { name: "buffer", domain: Domain::Size },

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::guest::{BareQueue, QUEUE_PAGES};
 use super::work::{PortEnd, Tally, Work, measure};
 use super::{Direction, RingCase};
-use crate::child::{Child, ourselves};
+use crate::child::ourselves;
 use crate::options::Spans;
 
 /// The verb of an end's process.
@@ -140,7 +140,7 @@ pub(crate) fn run(case: RingCase, guest: GuestKind, cpus: [usize; 2], spans: Spa
     let start = |name: &str, plan: Plan| {
         let mut command = ourselves(END_VERB)?;
         command.arg(serde_json::to_string(&plan)?);
-        Child::start(name, command)
+        crate::child::start(name, command)
     };
     let mut guest_end = start("guest", plan(End::Guest(guest), guest_work, cpus[1]))?;
     let keys =

@@ -77,25 +77,27 @@ fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> R
     command.args([&format!("--file-prefix={prefix}"), "--vdev", device, "--", "-i"]);
     command.args(["--nb-cores=1", &format!("--rxq={queues}"), &format!("--txq={queues}")]);
     command.args(["--rxd=256", "--txd=256", "--total-num-mbufs=65536", "--no-flush-rx"]);
-    Child::start(name, command)
+    crate::child::start(name, command)
 }
 
 /// The prompt has no line of its own, so a question is asked whose answer has one.
 fn ready(child: &mut Child) -> Result<()> {
     child.say("show port summary all")?;
-    child.wait_for(PATIENCE, |line| line.starts_with("Number of available ports: 1").then_some(()))
+    let is_there = |line: &str| line.starts_with("Number of available ports: 1").then_some(());
+    Ok(child.wait_for(PATIENCE, is_there)?)
 }
 
 fn forward(child: &mut Child, commands: &[&str]) -> Result<()> {
-    commands.iter().try_for_each(|command| child.say(command))
+    Ok(commands.iter().try_for_each(|command| child.say(command))?)
 }
 
 /// Frames a second since the last question.
 fn rate(child: &mut Child) -> Result<f64> {
     child.say("show port stats 0")?;
-    child.wait_for(PATIENCE, |line| {
+    let rate = child.wait_for(PATIENCE, |line| {
         line.trim().strip_prefix("Rx-pps:")?.split_whitespace().next()?.parse().ok()
-    })
+    })?;
+    Ok(rate)
 }
 
 fn wait_for_file(file: &Path) -> Result<()> {

@@ -67,12 +67,14 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             guest: 0,
             source_port: 30_000 + u16::try_from(index).expect("small"),
             queue: (task.subject == Subject::Ringway).then_some(queue.0),
-            bps: (capacity / f64::from(u32::try_from(on(*queue)).expect("small"))).min(1.9e9)
-                * noise(),
+            bps: Some(
+                (capacity / f64::from(u32::try_from(on(*queue)).expect("small"))).min(1.9e9)
+                    * noise(),
+            ),
         })
         .collect();
-    let sum: f64 = streams.iter().map(|stream| stream.bps).sum();
-    let rates: Vec<f64> = streams.iter().map(|stream| stream.bps).collect();
+    let sum: f64 = streams.iter().filter_map(|stream| stream.bps).sum();
+    let rates: Vec<f64> = streams.iter().filter_map(|stream| stream.bps).collect();
     let rtt = 42.0 / slowed(&setup) * noise();
     let values = match setup.text("tool").unwrap_or("iperf3") {
         "sockperf" => {

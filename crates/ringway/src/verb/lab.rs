@@ -1,19 +1,36 @@
 //! `ringway lab`: studies of many queues, and what their records say.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use ringway_lab::analysis::Analysis;
 use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
+use ringway_lab::machine::Build;
+use ringway_lab::part::{self, Launcher, Scratch};
 use ringway_lab::record::Records;
-use ringway_lab::{metric, report, study};
+use ringway_lab::study::Study;
+use ringway_lab::topology::unsupported;
+use ringway_lab::{metric, preflight, report, runner, study};
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
+use crate::cli::number;
 use crate::output::{print, print_json};
 use crate::table;
+
+/// As a shell tells of Ctrl-C.
+const INTERRUPTED: i32 = 130;
+const RUN_EXAMPLES: &str = "Examples:
+  ringway lab run transmit --quick --out results
+  ringway lab run receive --line 10G --ci 2 --out results
+  ringway lab run --study mine.toml --out results --assert 'q4.s8 >= 0.9*baseline'";
 
 /// Studies of many queues: what is measured, and what was measured
 #[derive(Debug, Args)]
@@ -28,6 +45,18 @@ enum Verb {
     List(List),
     /// Print a study, to be read or edited
     Show(Show),
+    /// Run a study, or what is left of it, and make its report
+    ///
+    /// The directory gets runs.jsonl (a line a run), runs.csv, summary.json, report.html, figures/
+    /// and metrics.prom. A study that was interrupted goes on where it was when the same command is
+    /// given again. Nothing is made in the network of whoever runs it; who is not root gets a user
+    /// namespace.
+    ///
+    /// Exits with 1 if a run failed or a rule does not hold, with 130 if it was interrupted.
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Run),
+    #[command(hide = true)]
+    Part(Part),
     /// Make the report, the figures and the exports of a study's records anew
     Report(Report),
     /// Say what changed between two runs of a study, and how sure that is
@@ -53,6 +82,44 @@ struct List {
 struct Show {
     /// The study, such as transmit
     study: String,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The study, such as transmit
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    study: Option<String>,
+    /// A study of your own, in TOML
+    #[arg(long = "study", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Fewer cells and shorter runs: ends within two minutes on two CPUs
+    #[arg(long)]
+    quick: bool,
+    /// The directory for records and report
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Rate of the wire, such as 10G; by default it is as fast as it goes
+    #[arg(long, value_name = "RATE")]
+    line: Option<String>,
+    /// Repeat a cell until half of the 95 % interval of its mean is at most so many percent of it
+    #[arg(long, value_name = "PCT", default_value_t = 5.0)]
+    ci: f64,
+    /// Repeat no cell more often
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=10_000))]
+    max_repeats: Option<u32>,
+    /// Repeats the order of runs and the choice of ports
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// What has to hold in the end, as for `check`; may be given several times
+    #[arg(long = "assert", value_name = "RULE")]
+    rules: Vec<Rule>,
+}
+
+/// One process of an experiment.
+#[derive(Debug, Args)]
+struct Part {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +155,8 @@ pub(crate) fn run(args: &Lab) -> Result<ExitCode> {
     match &args.verb {
         Verb::List(args) => list(args)?,
         Verb::Show(args) => print(study::shipped_text(&args.study)?)?,
+        Verb::Run(args) => return run_study(args),
+        Verb::Part(args) => part::run(&args.words)?,
         Verb::Report(args) => make_report(&args.dir)?,
         Verb::Compare(args) => show_changes(args)?,
         Verb::Check(args) => return check(args),
@@ -101,6 +170,9 @@ struct Entry {
     id: String,
     rows: Vec<String>,
     title: String,
+    /// Why `run` refuses it, if it does.
+    #[serde(rename = "cannot-run")]
+    cannot_run: Option<String>,
 }
 
 fn list(args: &List) -> Result<()> {
@@ -108,15 +180,87 @@ fn list(args: &List) -> Result<()> {
         .into_iter()
         .map(|id| {
             let study = study::shipped(id)?;
-            Ok::<_, study::StudyError>(Entry { id: study.id, rows: study.rows, title: study.title })
+            let cannot_run = unsupported(&study);
+            let Study { id, rows, title, .. } = study;
+            Ok::<_, study::StudyError>(Entry { id, rows, title, cannot_run })
         })
         .collect();
     let entries = entries?;
     if args.json {
         return print_json(&entries);
     }
-    let rows = entries.into_iter().map(|entry| vec![entry.id, entry.title, entry.rows.join(" ")]);
-    print(&table::render(&["STUDY", "TITLE", "ROWS"], rows))
+    let rows = entries.into_iter().map(|entry| {
+        let runs = if entry.cannot_run.is_some() { "not yet" } else { "yes" };
+        vec![entry.id, runs.to_owned(), entry.title, entry.rows.join(" ")]
+    });
+    print(&table::render(&["STUDY", "RUNS", "TITLE", "ROWS"], rows))
+}
+
+fn run_study(args: &Run) -> Result<ExitCode> {
+    let (study, notice) = preflight::without_absent_switch(&chosen(args)?);
+    if let Some(notice) = notice {
+        eprintln!("NOTICE: {notice}");
+    }
+    args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
+    if !(args.ci > 0.0 && args.ci < 100.0) {
+        bail!("--ci {}: expected more than 0 and less than 100 percent", args.ci);
+    }
+    // Before the first thread, which catching signals does not start.
+    preflight::isolate()?;
+    ringway_sys::process::raise_open_files_limit()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The second time it ends us at once, and what we have started with us.
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    let scratch = Scratch::new().context("make a temporary directory")?;
+    let launcher = Launcher::new(&["lab", "part"], scratch.path(), stop)?;
+    let options = runner::Options {
+        dir: args.out.clone(),
+        ci_percent: args.ci,
+        seed: args.seed,
+        build: Build {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: env!("RINGWAY_COMMIT").to_owned(),
+        },
+    };
+    let outcome = runner::run(&study, &options, &launcher)?;
+    let records = Records::read(&args.out)?;
+    let files = report::write(&args.out, &records)?;
+    let page = files.first().context("a report has a page")?;
+    print(&format!("\n{}\n\n{}\n", Analysis::of(&records).verdict, page.display()))?;
+    if outcome.is_interrupted {
+        eprintln!("interrupted; the same command goes on from here");
+        return Ok(ExitCode::from(u8::try_from(INTERRUPTED)?));
+    }
+    let mut is_good = outcome.failures == 0;
+    for rule in &args.rules {
+        let outcome = rule.check(&records)?;
+        print(&format!("{outcome}\n"))?;
+        is_good &= outcome.holds;
+    }
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The study with what the command line changes of it.
+fn chosen(args: &Run) -> Result<Study> {
+    let mut study = match (&args.file, &args.study) {
+        (Some(file), _) => Study::read(file)?,
+        (None, Some(id)) => study::shipped(id)?,
+        (None, None) => bail!("name a study; `ringway lab list` shows them"),
+    };
+    if args.quick {
+        study = study.quick();
+    }
+    if let Some(rate) = &args.line {
+        study = runner::with_line(&study, rate).map_err(anyhow::Error::msg)?;
+    }
+    if let Some(most) = args.max_repeats {
+        study.load.max_repeats = most;
+        study.load.repeats = study.load.repeats.min(most);
+    }
+    Ok(study)
 }
 
 fn make_report(dir: &Path) -> Result<()> {

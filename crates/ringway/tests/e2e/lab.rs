@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use ringway_lab::record::{Cpu, Host, Journal, Run};
 use ringway_lab::study::{Subject, shipped};
 use serde_json::Value;
+
+use crate::host::{Running, SOON, names_in, namespaces, ringway, send, wait_for};
+use crate::turn;
 
 fn lab(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
@@ -90,6 +93,268 @@ fn records_are_reported_checked_and_compared() {
     let changes: Value = serde_json::from_slice(&compared.stdout).expect("JSON");
     let verdicts = changes["cells"].as_array().expect("cells").iter().map(|cell| &cell["verdict"]);
     assert!(verdicts.eq(["better"; 3].iter()), "{changes}");
+}
+
+/// Two cells of ringway's and one of a baseline's, two repeats, a second each.
+const TINY: &str = r#"
+id = "tiny"
+title = "Tiny"
+question = "Does the lab work?"
+rows = ["P17"]
+baselines = ["baseline-veth-bridge"]
+[topology]
+kind = "guests"
+about = "Two guests on the switch."
+[load]
+seconds = 0.7
+warmup-seconds = 0.1
+repeats = 2
+max-repeats = 2
+metric = "throughput-bps"
+[setup]
+direction = "transmit"
+tool = "iperf3"
+streams = 2
+placement = "ideal"
+[[axis]]
+name = "queues"
+short = "q"
+values = [1, 2]
+[[figure]]
+id = "throughput"
+kind = "lines"
+title = "Tiny"
+x = "queues"
+metric = "throughput-bps"
+[quick]
+seconds = 0.7
+warmup-seconds = 0.1
+repeats = 1
+"#;
+/// Runs of it.
+const TINY_RUNS: usize = 6;
+
+/// A place with the tiny study, and the command that runs it there.
+fn tiny() -> (tempfile::TempDir, Command) {
+    placed(TINY)
+}
+
+/// A place with a study, and the command that runs it there.
+fn placed(study: &str) -> (tempfile::TempDir, Command) {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("tiny.toml");
+    std::fs::write(&file, study).expect("written");
+    let mut command = ringway();
+    command.args(["lab", "run", "--seed", "7", "--study"]).arg(&file);
+    command.arg("--out").arg(place.path().join("out"));
+    // Its own directories are made here, so that what is left of them can be seen.
+    command.env("TMPDIR", place.path());
+    (place, command)
+}
+
+/// The runs that are kept, as lines.
+fn kept(place: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(place.join("out/runs.jsonl")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Everything that an experiment makes: processes and their networks.
+fn namespaces_and_scratch(place: &Path) -> (Vec<String>, Vec<String>) {
+    let mut scratch = names_in(place);
+    scratch.retain(|name| name.starts_with("ringway-lab-"));
+    (namespaces(), scratch)
+}
+
+#[test]
+fn a_study_is_run_and_goes_on_after_a_kill() {
+    let Some(_turn) = turn(&["iperf3", "lsns"]) else { return };
+    let (place, mut command) = tiny();
+    let (before, _) = namespaces_and_scratch(place.path());
+    let mut first = Running::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
+    wait_for("two runs", 6 * SOON, || (kept(place.path()).len() >= 2).then_some(()));
+    first.0.kill().expect("it runs");
+    first.wait("its end", SOON);
+    let lines = kept(place.path());
+    wait_for("its networks to go", SOON, || (namespaces() == before).then_some(()));
+
+    let rules = ["--assert", "q2 > 0", "--assert", "tiny.q1 >= 0.0001*baseline"];
+    let output = command.args(rules).stderr(Stdio::piped()).stdout(Stdio::piped()).output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    let all = kept(place.path());
+    assert_eq!(all.len(), TINY_RUNS);
+    assert_eq!(all[..lines.len()], lines, "what was measured stays");
+    for line in &all {
+        let run: Value = serde_json::from_str(line).expect("JSON");
+        assert!(run["values"]["throughput-bps"].as_f64().expect("a figure") > 1e6, "{run}");
+        assert_eq!(run["streams"].as_array().expect("streams").len(), 2);
+        assert_eq!(run["tools"][0]["name"], "iperf3");
+        assert!(run["tools"][0]["command"].as_str().expect("a line").contains("--cport"));
+        if run["subject"] == "ringway" {
+            // Two streams on two queues, ideally placed: each queue has one, and carries it.
+            let queues = run["cell"]["queues"].as_u64().expect("a count");
+            let mut used: Vec<u64> = run["streams"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|s| s["queue"].as_u64())
+                .collect();
+            used.sort_unstable();
+            assert_eq!(used, if queues == 1 { [0, 0] } else { [0, 1] });
+            let notes = run["notes"].to_string();
+            assert!(!notes.contains("did not carry"), "{run}");
+            assert!(run["cpu"]["netback"].as_f64().is_some(), "{run}");
+        }
+    }
+    for file in
+        ["report.html", "runs.csv", "summary.json", "metrics.prom", "figures/throughput.svg"]
+    {
+        assert!(place.path().join("out").join(file).is_file(), "{file}");
+    }
+    assert_eq!(namespaces_and_scratch(place.path()), (before, vec![]), "nothing is left");
+    // It is done, so there is nothing to do.
+    let again = command.output().expect("it starts");
+    assert!(again.status.success() && kept(place.path()) == all);
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_done_and_leaves_nothing() {
+    let Some(_turn) = turn(&["iperf3", "lsns"]) else { return };
+    let (place, mut command) = tiny();
+    let (before, _) = namespaces_and_scratch(place.path());
+    let mut study = Running::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
+    wait_for("a run", 6 * SOON, || (!kept(place.path()).is_empty()).then_some(()));
+    send(study.0.id(), rustix::process::Signal::INT);
+    assert_eq!(study.wait("its end", 2 * SOON).code(), Some(130));
+    assert!(!kept(place.path()).is_empty() && place.path().join("out/report.html").is_file());
+    assert_eq!(namespaces_and_scratch(place.path()), (before, vec![]), "nothing is left");
+}
+
+/// Runs the tiny study with some lines replaced: each must be there. Gives the runs.
+fn run_with(changes: &[(&str, &str)]) -> Vec<Value> {
+    let mut study = TINY.to_owned();
+    for (from, to) in changes {
+        assert!(study.contains(from), "{from}");
+        study = study.replacen(from, to, 1);
+    }
+    let (place, mut command) = placed(&study);
+    let (before, _) = namespaces_and_scratch(place.path());
+    let output = command.arg("--quick").output().expect("it starts");
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    assert_eq!(namespaces_and_scratch(place.path()), (before, vec![]), "nothing is left");
+    let run = |line: &String| serde_json::from_str(line).expect("JSON");
+    kept(place.path()).iter().map(run).collect()
+}
+
+/// The value of a metric.
+fn value(run: &Value, metric: &str) -> f64 {
+    run["values"][metric].as_f64().unwrap_or_else(|| panic!("no {metric}: {run}"))
+}
+
+#[test]
+fn every_tool_measures_with_its_version_and_command() {
+    let Some(_turn) = turn(&["iperf", "sockperf", "ddsperf", "lsns"]) else { return };
+    let tools = ["iperf2", "sockperf", "ddsperf-throughput", "ddsperf-ping"];
+    let runs = run_with(&[
+        ("baselines = [\"baseline-veth-bridge\"]", "baselines = []"),
+        ("tool = \"iperf3\"\n", ""),
+        ("streams = 2", "streams = 1"),
+        (
+            "name = \"queues\"\nshort = \"q\"\nvalues = [1, 2]",
+            &format!("name = \"tool\"\nvalues = {tools:?}"),
+        ),
+        ("x = \"queues\"", "x = \"tool\""),
+    ]);
+    assert_eq!(runs.len(), tools.len());
+    for run in &runs {
+        let tool = run["cell"]["tool"].as_str().expect("a word");
+        assert!(run["tools"][0]["version"].as_str().is_some_and(|v| v != "unknown"), "{run}");
+        assert_eq!(run["tools"][0]["name"], tool);
+        if ["sockperf", "ddsperf-ping"].contains(&tool) {
+            let [middle, high, most] =
+                ["rtt-median-us", "rtt-p99-us", "rtt-max-us"].map(|metric| value(run, metric));
+            assert!(0.0 < middle && middle <= high && high <= most, "{run}");
+            assert!(run["values"]["throughput-bps"].is_null(), "{run}");
+        } else {
+            assert!(value(run, "throughput-bps") > 1e6, "{run}");
+        }
+        let has_ports = !tool.starts_with("ddsperf");
+        assert_eq!(run["streams"][0]["queue"].is_u64(), has_ports, "{run}");
+        assert!(!run["notes"].to_string().contains("did not carry"), "{run}");
+    }
+}
+
+/// A router instead of two guests, with two targets.
+const ROUTER: [(&str, &str); 2] =
+    [("kind = \"guests\"", "kind = \"router\""), ("streams = 2", "streams = 1\ntargets = 2")];
+
+#[test]
+fn a_guest_routes_between_two_interfaces_of_many_queues() {
+    let Some(_turn) = turn(&["iperf3", "lsns"]) else { return };
+    for run in run_with(&ROUTER) {
+        assert!(value(&run, "guest-min-bps") > 1e6, "{run}");
+        assert_eq!(run["streams"].as_array().expect("streams").len(), 2);
+        if run["subject"] == "ringway" {
+            assert!(!run["notes"].to_string().contains("did not carry"), "{run}");
+            // What came in by the first interface went out by the second.
+            let bytes = |vif: &str, way: &str| -> u64 {
+                let queues = run["queues"].as_array().into_iter().flatten();
+                let own = queues.filter(|queue| queue["vif"] == vif);
+                own.filter_map(|queue| queue[way].as_u64()).sum()
+            };
+            assert!(bytes("vif1.0", "rx-bytes") > 1 << 20, "{run}");
+            assert!(bytes("vif1.1", "tx-bytes") > 1 << 20, "{run}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_routes_into_vxlan_over_a_line_that_both_sides_share() {
+    let Some(_turn) = turn(&["iperf3", "lsns", "tc", "ip"]) else { return };
+    let vxlan = ("direction = ", "encapsulation = \"vxlan\"\nline = \"500M\"\ndirection = ");
+    for run in run_with(&[&ROUTER[..], &[vxlan]].concat()) {
+        let bps = value(&run, "throughput-bps");
+        assert!((1e6..550e6).contains(&bps), "{run}");
+    }
+}
+
+#[test]
+fn open_vswitch_forwards_between_guests() {
+    let Some(_turn) = turn(&["iperf3", "lsns", "ovs-vswitchd", "ovsdb-server"]) else { return };
+    let runs = run_with(&[("direction = ", "switch = \"ovs\"\ndirection = ")]);
+    for run in runs.iter().filter(|run| run["subject"] == "ringway") {
+        assert!(value(run, "throughput-bps") > 1e6, "{run}");
+        assert!(run["notes"].to_string().contains("Open vSwitch forwards"), "{run}");
+        assert!(run["cpu"]["switch"].is_f64(), "{run}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_said_before_anything_starts() {
+    let place = tempfile::tempdir().expect("a directory");
+    let out = place.path().join("out");
+    let out = out.to_str().expect("a plain name");
+    let cases: [(&[&str], &str); 7] = [
+        (&["nothing"], "there is no study `nothing`"),
+        (&["latency"], "there is no synchronous completion"),
+        (&["guest-to-guest", "--line", "10G"], "has no wire"),
+        (&["transmit", "--line", "fast"], "no rate"),
+        (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
+        (&["transmit", "--ci", "0"], "--ci"),
+        (&["transmit", "--max-repeats", "0"], "--max-repeats"),
+    ];
+    for (words, sentence) in cases {
+        let refused = lab(&[&["run", "--out", out], words].concat());
+        assert!(!refused.status.success(), "{words:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(sentence), "{words:?}: {said}");
+    }
+    let mut command = ringway();
+    command.env("PATH", place.path()).args(["lab", "run", "transmit", "--out", out]);
+    let refused = command.output().expect("it starts");
+    let said = text(&refused.stderr);
+    // Without rights it ends for that reason.
+    assert!(!refused.status.success() && !Path::new(out).exists(), "{said}");
 }
 
 #[test]

@@ -1,0 +1,207 @@
+//! What is counted around the seconds that count: CPU time by station, and what each queue carried.
+
+use std::fs;
+use std::time::Instant;
+
+use ringway_control::{BackendStatus, VifStatus};
+
+use crate::part::PartError;
+use crate::record::{Cpu, QueueUse};
+use crate::topology::Topology;
+
+/// The processes that are watched.
+#[derive(Debug, Default)]
+pub struct Stations {
+    /// Tools in the guests that are looked at.
+    pub near_tools: Vec<u32>,
+    /// Tools of those they talk to.
+    pub far_tools: Vec<u32>,
+}
+
+/// All counters at a moment.
+#[derive(Debug)]
+pub struct Reading {
+    at: Instant,
+    near_user: f64,
+    near_system: f64,
+    far: f64,
+    netfront: Option<f64>,
+    netback: Option<f64>,
+    switch: Option<f64>,
+    machine: Machine,
+    queues: Vec<QueueUse>,
+}
+
+/// What was counted between two readings.
+#[derive(Debug)]
+pub struct Counted {
+    /// Seconds between them.
+    pub seconds: f64,
+    /// CPU time by station.
+    pub cpu: Cpu,
+    /// CPU time of all that was watched, at both ends and in between.
+    pub cpu_seconds: f64,
+    /// What each queue carried.
+    pub queues: Vec<QueueUse>,
+    /// The share of the machine that was taken by the hypervisor below, from 0 to 1.
+    pub steal_share: f64,
+    /// The share that processes had which are not of this measurement, from 0 to 1.
+    pub foreign_share: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Machine {
+    busy: f64,
+    softirq: f64,
+    steal: f64,
+}
+
+impl Reading {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// If a process has ended, or the backend does not answer.
+    pub fn take(topology: &Topology, stations: &Stations) -> Result<Reading, PartError> {
+        let (near_user, near_system) = sum(&stations.near_tools)?;
+        let (far_user, far_system) = sum(&stations.far_tools)?;
+        let (mut netfront, mut netback, mut queues) = (None, None, Vec::new());
+        if let Some(host) = &topology.host {
+            let backend: BackendStatus = host.backend()?;
+            netfront = Some(total(host.guests())?);
+            netback = Some(total(&[backend.pid])?);
+            queues = backend.vifs.iter().chain(&backend.uplink).flat_map(queues_of).collect();
+        }
+        let switch = match topology.switch_pid() {
+            Some(pid) => Some(total(&[pid])?),
+            None => None,
+        };
+        Ok(Reading {
+            at: Instant::now(),
+            near_user,
+            near_system,
+            far: far_user + far_system,
+            netfront,
+            netback,
+            switch,
+            machine: machine()?,
+            queues,
+        })
+    }
+
+    /// What was counted from an earlier reading to this one.
+    pub fn since(&self, before: &Reading) -> Counted {
+        let part = |now: Option<f64>, then: Option<f64>| Some(now? - then?);
+        let cpu = Cpu {
+            guest_user: Some(self.near_user - before.near_user),
+            guest_system: Some(self.near_system - before.near_system),
+            // Namespaces share the machine's softirqs: what is a guest's cannot be told.
+            guest_softirq: None,
+            netfront: part(self.netfront, before.netfront),
+            netback: part(self.netback, before.netback),
+            // ringway's switch works in the backend's threads; others have their own.
+            switch: part(self.switch, before.switch),
+            host_softirq: Some(self.machine.softirq - before.machine.softirq),
+            steal: Some(self.machine.steal - before.machine.steal),
+        };
+        let parts = [cpu.guest_user, cpu.guest_system, cpu.netfront, cpu.netback, cpu.switch];
+        let seconds = (self.at - before.at).as_secs_f64();
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let capacity = (seconds * crate::stats::float(cpus)).max(1e-9);
+        let cpu_seconds = parts.into_iter().flatten().sum::<f64>() + self.far - before.far;
+        let busy = self.machine.busy - before.machine.busy;
+        Counted {
+            seconds,
+            cpu,
+            cpu_seconds,
+            queues: self.queues.iter().map(|queue| carried(queue, &before.queues)).collect(),
+            steal_share: (self.machine.steal - before.machine.steal) / capacity,
+            foreign_share: (busy - cpu_seconds).max(0.0) / capacity,
+        }
+    }
+}
+
+fn queues_of(vif: &VifStatus) -> impl Iterator<Item = QueueUse> {
+    vif.queues.iter().map(|queue| QueueUse {
+        vif: vif.name.clone(),
+        index: queue.index,
+        tx_packets: queue.tx_packets,
+        tx_bytes: queue.tx_bytes,
+        rx_packets: queue.rx_packets,
+        rx_bytes: queue.rx_bytes,
+    })
+}
+
+fn carried(now: &QueueUse, before: &[QueueUse]) -> QueueUse {
+    let then = before.iter().find(|then| then.vif == now.vif && then.index == now.index);
+    let Some(then) = then else { return now.clone() };
+    QueueUse {
+        vif: now.vif.clone(),
+        index: now.index,
+        tx_packets: now.tx_packets.saturating_sub(then.tx_packets),
+        tx_bytes: now.tx_bytes.saturating_sub(then.tx_bytes),
+        rx_packets: now.rx_packets.saturating_sub(then.rx_packets),
+        rx_bytes: now.rx_bytes.saturating_sub(then.rx_bytes),
+    }
+}
+
+/// Seconds of processes in user mode and in the kernel, all their threads together. The few
+/// threads that only answer questions are among them.
+fn sum(pids: &[u32]) -> Result<(f64, f64), PartError> {
+    let mut sum = (0.0, 0.0);
+    for pid in pids {
+        let time = ringway_sys::process::cpu_time(*pid)
+            .map_err(PartError::at(format!("read the time of process {pid}")))?;
+        sum.0 += time.user.as_secs_f64();
+        sum.1 += time.system.as_secs_f64();
+    }
+    Ok(sum)
+}
+
+fn total(pids: &[u32]) -> Result<f64, PartError> {
+    sum(pids).map(|(user, system)| user + system)
+}
+
+fn machine() -> Result<Machine, PartError> {
+    let text = fs::read_to_string("/proc/stat").map_err(PartError::at("read /proc/stat"))?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    parse(&text, ticks)
+        .ok_or_else(|| PartError::Failed("/proc/stat is not as in proc_stat(5)".to_owned()))
+}
+
+fn parse(text: &str, ticks_per_second: u64) -> Option<Machine> {
+    let words = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<f64> = words.map_while(|word| word.parse().ok()).collect();
+    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = ticks[..] else {
+        return None;
+    };
+    let second = crate::stats::float(usize::try_from(ticks_per_second).ok()?);
+    let busy = (user + nice + system + irq + softirq) / second;
+    Some(Machine { busy, softirq: softirq / second, steal: steal / second })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn softirqs_and_steal_are_where_the_kernel_puts_them() {
+        let machine = parse("cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 9 9 9", 100).expect("good");
+        assert_eq!(machine, Machine { busy: 0.31, softirq: 0.16, steal: 0.32 });
+        assert_eq!(parse("cpu 1 2 3", 100), None);
+    }
+
+    #[test]
+    fn a_queue_that_was_not_there_before_counts_from_nothing() {
+        let queue = |index, tx_bytes| QueueUse {
+            vif: "vif1.0".to_owned(),
+            index,
+            tx_packets: 0,
+            tx_bytes,
+            rx_packets: 0,
+            rx_bytes: 0,
+        };
+        let before = [queue(0, 10), queue(1, 20)];
+        assert_eq!(carried(&queue(1, 25), &before).tx_bytes, 5);
+        assert_eq!(carried(&queue(2, 25), &before).tx_bytes, 25);
+    }
+}

@@ -1,0 +1,95 @@
+//! The machine that measures, described for the records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use jiff::Timestamp;
+
+use crate::record::Host;
+use crate::tools::Tool;
+
+/// Which ringway it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Build {
+    /// Its version.
+    pub version: String,
+    /// The commit that it was built from, or `unknown`.
+    pub commit: String,
+}
+
+/// The machine, with the versions of tools, and which ringway it is that runs. What cannot be found
+/// out is called unknown.
+pub fn describe(build: &Build, tools: &BTreeSet<Tool>) -> Host {
+    let unknown = || "unknown".to_owned();
+    let read = |file: &str| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
+    let memory = field("/proc/meminfo", "MemTotal", ':');
+    let memory = memory.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    let with_version = |tool: &Tool| Some((tool.program().to_owned(), tool.version()?));
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    Host {
+        cpu_model: field("/proc/cpuinfo", "model name", ':').unwrap_or_else(unknown),
+        cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+        memory_kib: memory.unwrap_or(0),
+        kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
+        os: field("/etc/os-release", "PRETTY_NAME", '=').unwrap_or_else(unknown),
+        hypervisor: hypervisor().unwrap_or_else(unknown),
+        ringway_version: build.version.clone(),
+        git_commit: build.commit.clone(),
+        tools: tools.iter().filter_map(with_version).collect::<BTreeMap<_, _>>(),
+        clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+            .unwrap_or_else(unknown),
+        mitigations: mitigations(),
+        date: now(),
+    }
+}
+
+/// The present time: RFC 3339, UTC, to the second.
+pub fn now() -> String {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
+}
+
+fn field(file: &str, key: &str, separator: char) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(separator)?.1.trim().trim_matches('"').to_owned())
+}
+
+/// `none` on a machine of its own; the kind is what the firmware or the CPU's flags tell.
+fn hypervisor() -> Option<String> {
+    let flags = field("/proc/cpuinfo", "flags", ':')?;
+    if !flags.split_whitespace().any(|flag| flag == "hypervisor") {
+        return Some("none".to_owned());
+    }
+    let vendor = fs::read_to_string("/sys/class/dmi/id/sys_vendor").ok();
+    let xen = fs::read_to_string("/sys/hypervisor/type").ok();
+    let name = xen.or(vendor).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    Some(name.map_or_else(|| "of unknown kind".to_owned(), |name| format!("yes ({name})")))
+}
+
+fn mitigations() -> Vec<String> {
+    let entries = fs::read_dir("/sys/devices/system/cpu/vulnerabilities").into_iter().flatten();
+    let mut found: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let text = fs::read_to_string(entry.path()).ok()?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (text.trim() != "Not affected").then(|| format!("{name}: {}", text.trim()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_described_and_time_is_utc() {
+        let build = Build { version: "1.2.3".to_owned(), commit: "0123456789ab".to_owned() };
+        let host = describe(&build, &BTreeSet::new());
+        assert!(host.cpus > 0 && host.memory_kib > 0 && !host.kernel.is_empty());
+        assert_eq!((host.git_commit.as_str(), host.tools.len()), ("0123456789ab", 0));
+        assert!(host.date.ends_with('Z') && host.date.len() == 20, "{}", host.date);
+    }
+}

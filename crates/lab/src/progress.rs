@@ -1,0 +1,77 @@
+//! How far a study is, and when it ends: a bar for people, lines where nobody watches.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::{SignedDuration, Zoned};
+
+use crate::plan;
+use crate::stats::float;
+
+/// What a run takes beside its seconds, before one was made.
+const OVERHEAD_SECONDS: f64 = 1.5;
+
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    overheads: Vec<f64>,
+}
+
+impl Progress {
+    pub(crate) fn start() -> Progress {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}");
+            let bar = ProgressBar::new(0);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        Progress { bar, overheads: Vec::new() }
+    }
+
+    /// A run begins.
+    pub(crate) fn begin(&self, what: &str, progress: &plan::Progress) {
+        let Some(bar) = &self.bar else { return };
+        bar.set_length(u64::try_from(progress.done + progress.left).unwrap_or(u64::MAX));
+        bar.set_position(u64::try_from(progress.done).unwrap_or(u64::MAX));
+        bar.set_message(format!("{what}, {}", self.end(progress)));
+    }
+
+    /// It took so many seconds beside those of its load.
+    pub(crate) fn took(&mut self, overhead_seconds: f64) {
+        self.overheads.push(overhead_seconds);
+    }
+
+    /// A sentence that stays.
+    pub(crate) fn say(&self, text: &str, progress: &plan::Progress) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => {
+                let all = progress.done + progress.left;
+                eprintln!("{}/{all} {text}, {}", progress.done, self.end(progress));
+            }
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn end(&self, progress: &plan::Progress) -> String {
+        let overhead = match self.overheads[..] {
+            [] => OVERHEAD_SECONDS,
+            ref overheads => crate::stats::mean(overheads),
+        };
+        let seconds = progress.seconds_left + float(progress.left) * overhead;
+        let left = SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX);
+        match Zoned::now().checked_add(left) {
+            Ok(end) => format!(
+                "ends {}",
+                end.strftime(if seconds < 72_000.0 { "%H:%M:%S" } else { "%F %H:%M" })
+            ),
+            Err(_) => "ends in a long time".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! ddsperf of Cyclone DDS, which tells once a second, at whole seconds since its start. A second
+//! that lies in the warm-up, or is the one in which both ends found each other, does not count.
+//!
+//! DDS chooses its UDP ports itself, so that its streams cannot be put on a queue.
+
+use super::{Adapter, Flow, Listens, Load, Reading, Side, words};
+use crate::stats::median;
+
+/// The first second, in which both ends meet.
+pub(super) const SETTLING_SECONDS: f64 = 1.0;
+/// Names other networks and protocols to use; those of whoever runs the lab are not meant.
+pub(super) const SETTINGS: &str = "CYCLONEDDS_URI";
+
+pub(super) const THROUGHPUT: Adapter = Adapter {
+    name: "ddsperf-throughput",
+    told_by: Side::Server,
+    server: |load, _| words(&[&"-D", &seconds(load), &"sub"]),
+    client: |load, _| words(&[&"-D", &seconds(load), &"pub", &"size", &"1k"]),
+    parse: parse_throughput,
+    ..PING
+};
+
+pub(super) const PING: Adapter = Adapter {
+    name: "ddsperf-ping",
+    program: "ddsperf",
+    server_program: "ddsperf",
+    package: "cyclonedds-tools",
+    version_words: &[],
+    listens: Listens::No,
+    told_by: Side::Client,
+    server: |load, _| words(&[&"-D", &seconds(load), &"pong"]),
+    client: |load, _: &Flow| words(&[&"-D", &seconds(load), &"ping"]),
+    parse: parse_ping,
+};
+
+/// One second more than those that count and those before them, in which both ends meet.
+fn seconds(load: &Load) -> f64 {
+    load.warmup_seconds.ceil() + load.seconds.ceil() + SETTLING_SECONDS
+}
+
+/// Lines such as `[PID] 2.000  size 1024 total … rate 418.94 kS/s 3431.97 Mb/s (…)`.
+fn parse_throughput(text: &str, load: &Load) -> Result<Reading, String> {
+    let rates = |unit| all(text, load, |words| value_before(words, unit));
+    let bps: Vec<f64> = rates("Mb/s").into_iter().map(|rate| rate * 1e6).collect();
+    let samples: Vec<f64> = rates("kS/s").into_iter().map(|rate| rate * 1e3).collect();
+    if bps.is_empty() || samples.is_empty() {
+        return Err(format!("it told of no second that counts: {}", text.trim()));
+    }
+    Ok(Reading {
+        bps: Some(crate::stats::mean(&bps)),
+        values: vec![("samples-per-second", crate::stats::mean(&samples))],
+    })
+}
+
+/// Lines such as `[PID] 2.000  NAME size 12 mean 16.4us min 8.2us 50% 8.5us … max 2715.8us cnt 9`.
+fn parse_ping(text: &str, load: &Load) -> Result<Reading, String> {
+    let of = |name| all(text, load, |words| microseconds_after(words, name));
+    let (medians, high, most) = (of("50%"), of("99%"), of("max"));
+    if medians.is_empty() || high.is_empty() || most.is_empty() {
+        return Err(format!("it told of no second that counts: {}", text.trim()));
+    }
+    // Of percentiles of seconds their medians; the longest is the longest of all.
+    let values = vec![
+        ("rtt-median-us", median(&medians)),
+        ("rtt-p99-us", median(&high)),
+        ("rtt-max-us", most.into_iter().fold(0.0, f64::max)),
+    ];
+    Ok(Reading { bps: None, values })
+}
+
+/// Something of every line that tells of a second that counts.
+fn all(text: &str, load: &Load, value: impl Fn(&[&str]) -> Option<f64>) -> Vec<f64> {
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let end: f64 = words.get(1)?.parse().ok()?;
+        // A tick that comes late or early is still that of its second.
+        (end.round() - 1.0 >= load.warmup_seconds.max(SETTLING_SECONDS)).then(|| value(&words))?
+    };
+    text.lines().filter_map(of_line).collect()
+}
+
+fn value_before(words: &[&str], unit: &str) -> Option<f64> {
+    words
+        .iter()
+        .position(|word| *word == unit)?
+        .checked_sub(1)
+        .and_then(|at| words[at].parse().ok())
+}
+
+fn microseconds_after(words: &[&str], name: &str) -> Option<f64> {
+    let at = words.iter().position(|word| *word == name)?;
+    words.get(at + 1)?.strip_suffix("us")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example;
+    use super::*;
+
+    #[test]
+    fn recorded_round_trips_are_read_without_the_first_second() {
+        let (load, _) = example();
+        let load = Load { warmup_seconds: 2.0, ..load };
+        let reading = parse_ping(include_str!("recorded/ddsperf-ping.txt"), &load).expect("good");
+        assert_eq!(reading.bps, None);
+        let [(_, middle), (_, high), (_, most)] = reading.values[..] else { panic!("{reading:?}") };
+        assert!((middle - (8.502 + 8.547) / 2.0).abs() < 1e-9, "{middle}");
+        assert!((high - (27.140 + 36.274) / 2.0).abs() < 1e-9, "{high}");
+        assert!((most - 3468.149).abs() < 1e-9, "{most}");
+    }
+
+    #[test]
+    fn recorded_throughput_is_the_subscribers() {
+        let (load, _) = example();
+        let text = include_str!("recorded/ddsperf-sub.txt");
+        let reading = parse_throughput(text, &load).expect("good");
+        let bps = (3431.97 + 3129.24 + 4501.31) / 3.0 * 1e6;
+        assert!((reading.bps.expect("it tells") / bps - 1.0).abs() < 1e-9, "{reading:?}");
+        assert_eq!(reading.values[0].0, "samples-per-second");
+    }
+
+    #[test]
+    fn ends_that_did_not_meet_are_no_measurement() {
+        let (load, _) = example();
+        let alone = "[1] participant vm:1: new (self)\n[1] 1.000  rss:7.6MB vcsw:1 ivcsw:1\n";
+        assert!(parse_ping(alone, &load).is_err() && parse_throughput(alone, &load).is_err());
+    }
+}

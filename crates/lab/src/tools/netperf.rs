@@ -1,0 +1,101 @@
+//! netperf, in the interim results of its `TCP_STREAM`: it has no warm-up that it would leave out.
+
+use super::readings::{Span, counted};
+use super::{Adapter, Flow, Listens, Load, Reading, Side, whole_seconds, words};
+
+pub(super) const ADAPTER: Adapter = Adapter {
+    name: "netperf",
+    program: "netperf",
+    server_program: "netserver",
+    package: "netperf (in Debian's section non-free)",
+    version_words: &["-V"],
+    listens: Listens::OnTcp,
+    told_by: Side::Client,
+    server,
+    client,
+    parse,
+};
+
+/// Seconds between two readings. They come late when the stream stalls, and say so.
+const INTERVAL: f64 = 0.1;
+/// Of the data connection, above that of the control connection.
+const DATA_PORT_OFFSET: u16 = 10_000;
+
+fn server(_: &Load, flow: &Flow) -> Vec<String> {
+    // In the foreground, and without a child that serves, whose time we would not see.
+    words(&[&"-D", &"-f", &"-4", &"-p", &flow.port])
+}
+
+fn client(load: &Load, flow: &Flow) -> Vec<String> {
+    let mut line = words(&[&"-H", &flow.address, &"-4", &"-p", &flow.port, &"-t", &"TCP_STREAM"]);
+    line.extend(words(&[&"-l", &whole_seconds(load), &"-D", &INTERVAL, &"-P", &"0", &"-f", &"k"]));
+    // What follows is for the test, not for netperf.
+    let ports = format!("{},{}", flow.source_port, data_port(flow.port));
+    line.extend(words(&[&"--", &"-P", &ports]));
+    line.extend(load.window.iter().flat_map(|size| words(&[&"-s", size, &"-S", size])));
+    line.extend(load.buffer.iter().flat_map(|buffer| words(&[&"-m", buffer])));
+    line
+}
+
+/// The receiver's port of the stream itself; the other one is for control.
+pub(super) fn data_port(port: u16) -> u16 {
+    port.wrapping_add(DATA_PORT_OFFSET)
+}
+
+fn parse(text: &str, load: &Load) -> Result<Reading, String> {
+    let interims: Vec<Interim> = text.lines().filter_map(interim).collect();
+    let Some(first) = interims.first() else {
+        return Err(format!("it told no interim results: {}", text.trim()));
+    };
+    let began = first.end - first.seconds;
+    let span = |interim: &Interim| Span {
+        start: interim.end - interim.seconds - began,
+        end: interim.end - began,
+        bytes: interim.bps * interim.seconds / 8.0,
+        retransmits: 0.0,
+    };
+    let spans = interims.iter().map(span);
+    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds)?;
+    Ok(Reading { bps: Some(bps), values: vec![] })
+}
+
+struct Interim {
+    bps: f64,
+    seconds: f64,
+    end: f64,
+}
+
+/// A line such as
+/// `Interim result: 21055789.83 10^3bits/s over 0.101 seconds ending at 1795260230.965`.
+fn interim(line: &str) -> Option<Interim> {
+    let words: Vec<&str> = line.strip_prefix("Interim result:")?.split_whitespace().collect();
+    let [rate, "10^3bits/s", "over", seconds, "seconds", "ending", "at", end] = words[..] else {
+        return None;
+    };
+    let rate: f64 = rate.parse().ok()?;
+    Some(Interim { bps: rate * 1e3, seconds: seconds.parse().ok()?, end: end.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example;
+    use super::*;
+
+    #[test]
+    fn a_recorded_run_is_read() {
+        let (load, _) = example();
+        let load = Load { seconds: 0.2, warmup_seconds: 0.1, ..load };
+        let reading = parse(include_str!("recorded/netperf.txt"), &load).expect("good");
+        let bits = 20_131_760.89e3 * 0.105 + 11_699_510.94e3 * 0.172;
+        let read = reading.bps.expect("it tells");
+        assert!((read / (bits / 0.277) - 1.0).abs() < 1e-6, "{read}");
+    }
+
+    #[test]
+    fn a_run_that_failed_is_no_measurement() {
+        let (load, _) = example();
+        let refused = "establish control: are you sure there is a netserver listening on \
+            198.19.0.1 at port 5201?";
+        assert!(parse(refused, &load).expect_err("refused").contains("are you sure"));
+    }
+}

@@ -1,0 +1,83 @@
+//! Readings that a tool gives every so often, and what they say of the seconds that count.
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Span {
+    /// Seconds from the start of the stream.
+    pub(super) start: f64,
+    /// The same.
+    pub(super) end: f64,
+    /// Bytes that were sent in between.
+    pub(super) bytes: f64,
+    /// Segments that were sent again in between.
+    pub(super) retransmits: f64,
+}
+
+/// Of the seconds that count, readings have to cover at least this part.
+const COVERED_MIN: f64 = 0.5;
+
+/// Bit/s during the seconds that count, and segments that were sent again in them. A reading counts
+/// if its middle is in them.
+///
+/// # Errors
+/// If they are not covered.
+pub(super) fn counted(
+    spans: impl IntoIterator<Item = Span>,
+    warmup_seconds: f64,
+    seconds: f64,
+) -> Result<(f64, f64), String> {
+    let (mut bytes, mut covered, mut retransmits) = (0.0, 0.0, 0.0);
+    let mut longest = 0.0_f64;
+    for span in spans {
+        let middle = (span.start + span.end) / 2.0;
+        longest = longest.max(span.end - span.start);
+        if middle >= warmup_seconds && middle < warmup_seconds + seconds {
+            bytes += span.bytes;
+            covered += span.end - span.start;
+            retransmits += span.retransmits;
+        }
+    }
+    // A reading more or less at each end is its timer's inexactness, and on a busy machine timers
+    // are late.
+    if covered < (seconds - 2.0 * longest).max(seconds * COVERED_MIN) {
+        return Err(format!("it told of {covered:.2} s instead of {seconds:.2} s"));
+    }
+    Ok((bytes * 8.0 / covered, retransmits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(readings: &[(f64, f64, f64)]) -> Vec<Span> {
+        let span = |&(start, end, bytes)| Span { start, end, bytes, retransmits: 1.0 };
+        readings.iter().map(span).collect()
+    }
+
+    #[test]
+    fn only_what_is_in_the_window_counts() {
+        let spans = spans(&[
+            (0.0, 0.1001, 1e9),
+            (0.1001, 0.2, 125.0),
+            (0.2, 0.3002, 125.0),
+            (0.3002, 0.4, 1e9),
+        ]);
+        let (bps, retransmits) = counted(spans, 0.1, 0.2).expect("good");
+        assert!((bps - 2000.0 / 0.2001).abs() < 1e-6, "{bps}");
+        assert!((retransmits - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn readings_may_be_late_but_not_miss_half() {
+        let late = spans(&[(0.0, 0.5, 1.0), (0.5, 0.9, 10.0), (0.9, 1.4, 10.0), (1.4, 2.0, 1.0)]);
+        assert!(counted(late.clone(), 0.5, 1.2).is_ok());
+        assert!(counted(late, 0.5, 4.0).is_err());
+    }
+
+    #[test]
+    fn a_stream_that_was_cut_is_no_measurement() {
+        let spans = spans(&[(0.0, 0.1, 1.0), (0.1, 0.2, 1.0)]);
+        assert!(counted(spans, 0.0, 1.0).expect_err("cut").contains("instead of 1.00 s"));
+        assert!(counted([], 0.0, 0.1).is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! What is connected to what, built from network namespaces: ringway's host with its guests, and
+//! the other ways through the same machine that it is judged by.
+//!
+//! Everything is made of processes and of namespaces that belong to them, and is gone with the
+//! value that stands for it. Nothing is made in the network of whoever runs the lab.
+
+mod blueprint;
+pub mod host;
+pub(crate) mod namespace;
+pub mod ovs;
+pub(crate) mod relay;
+pub(crate) mod router;
+pub(crate) mod tuning;
+mod veth;
+pub(crate) mod wire;
+
+use std::net::Ipv4Addr;
+
+use ringway_net::LinkSetting;
+
+use crate::child::Child;
+use crate::part::{Launcher, PartError};
+use crate::study::{Subject, TopologyKind};
+pub use blueprint::{Attached, Blueprint, Encapsulation, Layout, unsupported};
+pub use host::RunningHost;
+use namespace::{Namespace, address, configure};
+pub use ovs::OpenVswitch;
+
+/// Bits of the network, which is the one for benchmarks (RFC 2544, C.2.2).
+const PREFIX_LEN: u8 = 15;
+/// The host's device on the wire.
+const UPLINK: &str = "wire0";
+/// The Linux bridge that guests are on instead of the switch.
+const GUEST_BRIDGE: &str = "guests0";
+
+/// One end of what is measured: a kernel with its own TCP/IP.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// A process in its network namespace.
+    pub pid: u32,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its interface.
+    pub interface: String,
+}
+
+/// A topology that is there. What it consists of ends with it, the host first.
+#[derive(Debug)]
+pub struct Topology {
+    /// The guests that are looked at, or what stands for them in a baseline.
+    pub near: Vec<End>,
+    /// Whoever they talk to: the other host, or a guest for each of them. Behind a router there
+    /// are several for the only one on this side.
+    pub far: Vec<End>,
+    /// What to know about everything that is measured here.
+    pub notes: Vec<String>,
+    /// What forwards between guests, if that is not the switch or the kernel.
+    pub ovs: Option<OpenVswitch>,
+    /// ringway's host, if it is ringway.
+    pub host: Option<RunningHost>,
+    /// The relay's process, if it is that.
+    pub relay: Option<Child>,
+    namespaces: Vec<Namespace>,
+}
+
+impl End {
+    fn new(pid: u32, address: Ipv4Addr, interface: &str) -> End {
+        End { pid, address, interface: interface.to_owned() }
+    }
+}
+
+impl Topology {
+    /// Builds one. `launcher` starts its processes; ringway itself is `blueprint.program`.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn build(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
+        let is_router = blueprint.kind == TopologyKind::Router;
+        let mut topology = match blueprint.subject {
+            Subject::Ringway if is_router => router::ringway(launcher, blueprint)?,
+            Subject::VethBridge if is_router => router::veth_bridge(launcher, blueprint)?,
+            Subject::Ringway if blueprint.sends_from_host => host_alone(launcher, blueprint)?,
+            Subject::Ringway => ringway(launcher, blueprint)?,
+            Subject::VethBridge => veth_bridge(launcher, blueprint)?,
+            Subject::TapRelay => tap_relay(launcher, blueprint)?,
+        };
+        let notes = tuning::tune(launcher, &topology, blueprint)?;
+        topology.notes.extend(notes);
+        Ok(topology)
+    }
+
+    /// Ends of which nothing else is known yet.
+    fn of(near: Vec<End>, far: Vec<End>) -> Topology {
+        Topology {
+            near,
+            far,
+            notes: vec![],
+            ovs: None,
+            host: None,
+            relay: None,
+            namespaces: vec![],
+        }
+    }
+
+    /// A process in each network namespace.
+    fn pids(&self) -> impl Iterator<Item = u32> {
+        let ends = self.near.iter().chain(&self.far).map(|end| end.pid);
+        let between = self.namespaces.iter().map(Namespace::pid);
+        ends.chain(between).chain(self.host.as_ref().map(RunningHost::pid))
+    }
+
+    /// Who talks to whom: guests to their peers, or one host to all targets.
+    pub fn pairs(&self) -> Vec<(&End, &End)> {
+        let count = self.near.len().max(self.far.len());
+        let pair = |index| (&self.near[index % self.near.len()], &self.far[index % self.far.len()]);
+        (0..count).map(pair).collect()
+    }
+
+    /// The process that forwards, if it is neither ringway's nor the kernel.
+    pub fn switch_pid(&self) -> Option<u32> {
+        let relay = self.relay.as_ref().map(Child::pid);
+        relay.or_else(|| self.ovs.as_ref().map(OpenVswitch::pid))
+    }
+}
+
+/// The address of a guest that is looked at.
+pub(crate) fn near_address(index: u16) -> Ipv4Addr {
+    numbered(18, index)
+}
+
+/// The address of a peer.
+fn far_address(index: u16) -> Ipv4Addr {
+    numbered(19, index)
+}
+
+fn numbered(second: u8, index: u16) -> Ipv4Addr {
+    let [high, low] = (index + 1).to_be_bytes();
+    Ipv4Addr::new(198, second, high, low)
+}
+
+fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
+    let program = blueprint.program.as_deref().unwrap_or(launcher.program());
+    let host = RunningHost::start(launcher, program, &blueprint.description())?;
+    let guests = usize::from(blueprint.guests);
+    let end = |(pid, address): (&u32, Ipv4Addr)| End::new(*pid, address, "eth0");
+    let near: Vec<End> =
+        host.guests().iter().take(guests).zip((0..).map(near_address)).map(end).collect();
+    let mut namespaces = Vec::new();
+    let far = match blueprint.kind {
+        TopologyKind::Wire => {
+            configure(host.pid(), |net| net.set(UPLINK, &[LinkSetting::Up]))?;
+            vec![wire::behind(launcher, blueprint, host.pid(), UPLINK, &mut namespaces)?]
+        }
+        TopologyKind::Guests | TopologyKind::Router => {
+            host.guests().iter().skip(guests).zip((0..).map(far_address)).map(end).collect()
+        }
+    };
+    let mut topology = Topology { namespaces, ..Topology::of(near, far) };
+    if blueprint.attached == Attached::OpenVswitch {
+        let ovs = OpenVswitch::in_place_of(launcher, host.pid(), GUEST_BRIDGE)?;
+        topology.notes.push(format!("Open vSwitch forwards {}", ovs.datapath));
+        topology.ovs = Some(ovs);
+    }
+    topology.host = Some(host);
+    Ok(topology)
+}
+
+/// The host's own TCP/IP on a bridge of which the wire is a port, without any guest.
+fn host_alone(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
+    let host = Namespace::new(launcher)?;
+    veth::add_bridge(host.pid())?;
+    let near = End::new(host.pid(), near_address(0), veth::BRIDGE);
+    address(near.pid, veth::BRIDGE, near.address)?;
+    let mut namespaces = vec![];
+    let far = wire::from_bridge(launcher, blueprint, host.pid(), &mut namespaces)?;
+    namespaces.push(host);
+    let (near, far) = (vec![near], vec![far]);
+    Ok(Topology { namespaces, ..Topology::of(near, far) })
+}
+
+fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
+    let bridge = Namespace::new(launcher)?;
+    veth::add_bridge(bridge.pid())?;
+    let mut namespaces = Vec::new();
+    let mut guest = |prefix: &str, index: u16, address: Ipv4Addr| {
+        let guest = Namespace::new(launcher)?;
+        veth::connect(bridge.pid(), &format!("{prefix}{index}"), guest.pid())?;
+        namespace::address(guest.pid(), veth::DEVICE, address)?;
+        let end = End::new(guest.pid(), address, veth::DEVICE);
+        namespaces.push(guest);
+        Ok::<_, PartError>(end)
+    };
+    let indices = 0..blueprint.guests;
+    let near: Result<Vec<End>, _> =
+        indices.clone().map(|index| guest("near", index, near_address(index))).collect();
+    let far: Result<Vec<End>, _> = match blueprint.kind {
+        TopologyKind::Wire => Ok(vec![]),
+        TopologyKind::Guests | TopologyKind::Router => {
+            indices.map(|index| guest("far", index, far_address(index))).collect()
+        }
+    };
+    let (near, mut far) = (near?, far?);
+    if far.is_empty() {
+        far.push(wire::from_bridge(launcher, blueprint, bridge.pid(), &mut namespaces)?);
+    }
+    namespaces.push(bridge);
+    Ok(Topology { namespaces, ..Topology::of(near, far) })
+}
+
+fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
+    let ends = [Namespace::new(launcher)?, Namespace::new(launcher)?];
+    let relay = relay::start(launcher, ends.each_ref())?;
+    let [near, far] = ends.each_ref().map(Namespace::pid);
+    address(near, relay::DEVICE, near_address(0))?;
+    let near = End::new(near, near_address(0), relay::DEVICE);
+    let mut namespaces = Vec::from(ends);
+    let far = match blueprint.kind {
+        TopologyKind::Wire => {
+            wire::behind(launcher, blueprint, far, relay::DEVICE, &mut namespaces)?
+        }
+        TopologyKind::Guests | TopologyKind::Router => {
+            address(far, relay::DEVICE, far_address(0))?;
+            End::new(far, far_address(0), relay::DEVICE)
+        }
+    };
+    let (near, far) = (vec![near], vec![far]);
+    Ok(Topology { relay: Some(relay), namespaces, ..Topology::of(near, far) })
+}

@@ -1,0 +1,269 @@
+//! What a cell of a study needs to be built, and what cannot be built.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address, router};
+use crate::study::{Study, Subject, TopologyKind};
+use crate::tools::Tool;
+use crate::value::{Cell, bits_per_second};
+
+/// What ordinary Ethernet carries.
+const MTU_DEFAULT: u16 = 1500;
+const POLICY_DEFAULT: &str = "balanced";
+const OFFLOADS_DEFAULT: &str = "all";
+
+/// When a sender may get its buffers back, as the parameter `completion` says it and as a line of
+/// the description of a host; what is missing here, the data plane does not offer.
+const COMPLETIONS: [(&str, &str); 1] = [("asynchronous", "")];
+
+/// What is to be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blueprint {
+    /// Who is measured.
+    pub subject: Subject,
+    /// The shape.
+    pub kind: TopologyKind,
+    /// The program that is ringway; `None` if it is our own.
+    pub program: Option<PathBuf>,
+    /// Guests that are looked at.
+    pub guests: u16,
+    /// Hosts behind a guest that routes.
+    pub targets: u16,
+    /// What is between those and the guest.
+    pub encapsulation: Encapsulation,
+    /// Queues of every vif, and of the uplink.
+    pub queues: u16,
+    /// A line of `[host]`: when the backend answers a request.
+    pub completion: &'static str,
+    /// Threads of the backend; one a CPU if `None`.
+    pub workers: Option<u16>,
+    /// How the backend places queues on them, as the parameter `policy` says.
+    pub policy: String,
+    /// Where threads run.
+    pub layout: Layout,
+    /// CPUs of each guest; all if `None`.
+    pub cpus: Option<usize>,
+    /// Of every link, in bytes.
+    pub mtu: u16,
+    /// Which work is left to the other side, as the parameter `offloads` says.
+    pub offloads: String,
+    /// The rate of the wire; as fast as it goes if `None`.
+    pub line_bps: Option<u64>,
+    /// What guests are attached to.
+    pub attached: Attached,
+    /// Whether the host itself sends, without a guest.
+    pub sends_from_host: bool,
+    /// Settings of both kernels, as in `settings` of a study.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What guests are attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// ringway's switch.
+    Switch,
+    /// A Linux bridge, by a TAP device each.
+    Bridge,
+    /// Open vSwitch, by a TAP device each.
+    OpenVswitch,
+}
+
+/// What frames to the targets are packed into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// Nothing.
+    None,
+    /// VXLAN (RFC 7348), by the kernels of router and targets.
+    Vxlan,
+}
+
+/// Where the threads of frontend and backend run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Where the kernel puts them.
+    Free,
+    /// All on one CPU.
+    OneCpu,
+    /// Thread N of both ends on one CPU, different numbers on different CPUs.
+    Paired,
+    /// Every thread on a CPU of its own, as far as they go.
+    Spread,
+}
+
+impl Blueprint {
+    /// Two ends and nothing special.
+    pub fn pair(subject: Subject) -> Blueprint {
+        Blueprint {
+            subject,
+            kind: TopologyKind::Guests,
+            program: None,
+            guests: 1,
+            targets: 1,
+            encapsulation: Encapsulation::None,
+            queues: 1,
+            completion: COMPLETIONS[0].1,
+            workers: None,
+            policy: POLICY_DEFAULT.to_owned(),
+            layout: Layout::Free,
+            cpus: None,
+            mtu: MTU_DEFAULT,
+            offloads: OFFLOADS_DEFAULT.to_owned(),
+            line_bps: None,
+            attached: Attached::Switch,
+            sends_from_host: false,
+            settings: BTreeMap::new(),
+        }
+    }
+
+    /// What a cell of a study needs.
+    ///
+    /// # Errors
+    /// What cannot be built, as a part of a sentence.
+    pub fn of(study: &Study, subject: Subject, cell: &Cell) -> Result<Blueprint, String> {
+        let setup = study.setup(cell);
+        let word = |name: &str| setup.text(name).unwrap_or_default();
+        let completion = match word("completion") {
+            "" => COMPLETIONS[0].1,
+            name => {
+                let found = COMPLETIONS.iter().find(|(offered, _)| *offered == name);
+                found.ok_or_else(|| format!("{name} completion in the data plane"))?.1
+            }
+        };
+        let encapsulation = match word("encapsulation") {
+            "vxlan" => Encapsulation::Vxlan,
+            _ => Encapsulation::None,
+        };
+        let attached = match word("switch") {
+            "" | "ringway" => Attached::Switch,
+            "bridge" => Attached::Bridge,
+            _ => Attached::OpenVswitch,
+        };
+        let layout = match word("layout") {
+            "" | "free" => Layout::Free,
+            "one-cpu" => Layout::OneCpu,
+            "paired" => Layout::Paired,
+            _ => Layout::Spread,
+        };
+        let count = |name: &str| setup.number(name).and_then(|number| u16::try_from(number).ok());
+        let guests = count("guests").unwrap_or(1);
+        let kind = study.topology.kind;
+        if subject == Subject::TapRelay && (guests > 1 || kind == TopologyKind::Router) {
+            return Err("a relay between more than two devices".to_owned());
+        }
+        let or = |name: &str, default: &str| {
+            setup.text(name).map_or_else(|| default.to_owned(), str::to_owned)
+        };
+        let settings = study.settings.get(word("tcp")).cloned().unwrap_or_default();
+        Ok(Blueprint {
+            kind,
+            guests,
+            targets: count("targets").unwrap_or(1),
+            encapsulation,
+            queues: count("queues").unwrap_or(1),
+            completion,
+            workers: count("workers"),
+            policy: or("policy", POLICY_DEFAULT),
+            layout,
+            cpus: count("cpus").map(usize::from).filter(|cpus| *cpus > 0),
+            mtu: count("mtu").unwrap_or(MTU_DEFAULT),
+            offloads: or("offloads", OFFLOADS_DEFAULT),
+            line_bps: bits_per_second(word("line")),
+            attached,
+            sends_from_host: word("sender") == "host",
+            settings,
+            ..Blueprint::pair(subject)
+        })
+    }
+
+    /// ringway's host, as `ringway run` reads it.
+    pub fn description(&self) -> String {
+        let Blueprint { queues, mtu, completion, policy, .. } = self;
+        let mut text = format!(
+            "[host]\nnetwork = \"private\"\nmax-queues = {queues}\n\
+             policy = \"{policy}\"\n{completion}"
+        );
+        if let Some(workers) = self.workers {
+            text += &format!("workers = {workers}\n");
+        }
+        if self.kind != TopologyKind::Guests {
+            text += &format!("[uplink]\nname = \"{UPLINK}\"\nqueues = {queues}\nmtu = {mtu}\n");
+        }
+        if self.kind == TopologyKind::Router {
+            return text + &router::description(self);
+        }
+        let mut vif_bridge = String::new();
+        if self.attached != Attached::Switch {
+            text += &format!("[[bridge]]\nname = \"{GUEST_BRIDGE}\"\n");
+            vif_bridge = format!("bridge = \"{GUEST_BRIDGE}\"\n");
+        }
+        let near = (0..self.guests).map(|index| (format!("near{index}"), near_address(index)));
+        let far = (0..self.guests).map(|index| (format!("far{index}"), far_address(index)));
+        let far_count = if self.kind == TopologyKind::Wire { 0 } else { usize::from(self.guests) };
+        for (name, address) in near.chain(far.take(far_count)) {
+            text += &format!(
+                "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\n\
+                 addresses = [\"{address}/{PREFIX_LEN}\"]\nqueues = {queues}\nmtu = {mtu}\n\
+                 {vif_bridge}"
+            );
+        }
+        text
+    }
+}
+
+/// Why a study cannot be run, as a sentence; `None` if it can.
+pub fn unsupported(study: &Study) -> Option<String> {
+    let cells = study
+        .subjects()
+        .into_iter()
+        .flat_map(|subject| study.cells(subject).into_iter().map(move |cell| (subject, cell)));
+    let what = cells.into_iter().find_map(|(subject, cell)| {
+        let setup = study.setup(&cell);
+        let tool = setup.text("tool").unwrap_or("iperf3");
+        match Tool::from_name(tool) {
+            None => Some(format!("a tool {tool}")),
+            Some(_) => Blueprint::of(study, subject, &cell).err(),
+        }
+    })?;
+    let what = what.strip_prefix("a ").unwrap_or(&what);
+    Some(format!("the lab cannot run `{}`: there is no {what}", study.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::{ids, shipped};
+
+    #[test]
+    fn what_cannot_be_built_is_said_and_all_else_can() {
+        let refused: Vec<&str> = ids()
+            .into_iter()
+            .filter(|id| unsupported(&shipped(id).expect("it is shipped")).is_some())
+            .collect();
+        assert_eq!(refused, ["latency"]);
+        let latency = unsupported(&shipped("latency").expect("it is shipped"));
+        assert!(latency.expect("refused").contains("no synchronous completion"));
+    }
+
+    #[test]
+    fn a_cell_says_what_is_built() {
+        let study = shipped("transmit").expect("it is shipped");
+        let cell = study.cell_of_label("q4.s8").expect("a cell");
+        let blueprint = Blueprint::of(&study, Subject::Ringway, &cell).expect("it can be built");
+        assert_eq!((blueprint.queues, blueprint.guests, blueprint.line_bps), (4, 1, None));
+        let text = blueprint.description();
+        assert_eq!(text.matches("queues = 4").count(), 3, "host, uplink, vif: {text}");
+        assert_eq!(text.matches("[[guest]]").count(), 1);
+    }
+    #[test]
+    fn a_router_has_two_interfaces_of_all_queues() {
+        let study = shipped("network-node").expect("it is shipped");
+        let cell = study.cell_of_label("t12.q8").expect("a cell");
+        let blueprint = Blueprint::of(&study, Subject::Ringway, &cell).expect("it can be built");
+        assert_eq!((blueprint.targets, blueprint.guests), (12, 1));
+        let text = blueprint.description();
+        assert_eq!(text.matches("[[guest]]").count(), 1, "{text}");
+        assert_eq!(text.matches("[[guest.vif]]").count(), 2, "{text}");
+        assert_eq!(text.matches("queues = 8").count(), 4, "host, uplink, vifs: {text}");
+    }
+}

@@ -1,0 +1,177 @@
+//! What is set once a topology is there: MTU, offloads, TCP, and where threads run.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use ringway_net::LinkSetting;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::namespace::{configure, inside};
+use super::{Blueprint, End, Layout, Topology};
+use crate::part::{Launcher, PartError};
+use crate::study::Subject;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What every link has if nobody says otherwise.
+const MTU_DEFAULT: u16 = 1500;
+
+/// Sets what the blueprint says. Gives what could not be set, as notes.
+pub(crate) fn tune(
+    launcher: &Launcher,
+    topology: &Topology,
+    blueprint: &Blueprint,
+) -> Result<Vec<String>, PartError> {
+    let mut notes = Vec::new();
+    if blueprint.mtu != MTU_DEFAULT {
+        topology.pids().try_for_each(|pid| set_mtu(pid, blueprint.mtu))?;
+    }
+    for end in topology.near.iter().chain(&topology.far) {
+        set_offloads(launcher, end, &blueprint.offloads)?;
+        for (name, value) in &blueprint.settings {
+            if let Some(note) = set(launcher, end, name, value)? {
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
+        }
+    }
+    if let Some(host) = &topology.host {
+        let backend = host.backend()?.pid;
+        let guests = host.guests();
+        place(backend, guests, blueprint).map_err(PartError::at("place threads on CPUs"))?;
+    }
+    if blueprint.subject != Subject::Ringway && blueprint.layout != Layout::Free {
+        notes.push("the layout of threads is ringway's alone".to_owned());
+    }
+    Ok(notes)
+}
+
+/// On all links of a namespace but the loop.
+fn set_mtu(pid: u32, mtu: u16) -> Result<(), PartError> {
+    configure(pid, |net| {
+        for link in net.links()?.into_iter().filter(|link| link.name != "lo") {
+            net.set(&link.name, &[LinkSetting::Mtu(u32::from(mtu))])?;
+        }
+        Ok(())
+    })
+}
+
+fn set_offloads(launcher: &Launcher, end: &End, offloads: &str) -> Result<(), PartError> {
+    let off: &[&str] = match offloads {
+        "no-sg" => &["sg"],
+        "no-tso" => &["tso"],
+        "no-gso" => &["gso"],
+        "no-gro" => &["gro"],
+        "no-csum" => &["tx"],
+        "none" => &["tx", "sg", "tso", "gso", "gro"],
+        _ => return Ok(()),
+    };
+    let words: Vec<&str> = off.iter().flat_map(|name| [*name, "off"]).collect();
+    ethtool(launcher, end, &words)
+}
+
+fn ethtool(launcher: &Launcher, end: &End, words: &[&str]) -> Result<(), PartError> {
+    let mut command = launcher.command_in(end.pid, "ethtool");
+    command.args(["-K", &end.interface]).args(words);
+    launcher.start("ethtool", command)?.output(PATIENCE).map(drop)
+}
+
+/// One setting of a kernel; a note if it cannot be set.
+fn set(
+    launcher: &Launcher,
+    end: &End,
+    name: &str,
+    value: &str,
+) -> Result<Option<String>, PartError> {
+    match name {
+        "gso" => ethtool(launcher, end, &["gso", value]).map(|()| None),
+        "txqueuelen" => {
+            let len = value.parse().map_err(|_| {
+                PartError::Failed(format!("txqueuelen = {value}: expected a number"))
+            })?;
+            configure(end.pid, |net| net.set(&end.interface, &[LinkSetting::TxQueueLen(len)]))?;
+            Ok(None)
+        }
+        _ => set_sysctl(end.pid, name, value),
+    }
+}
+
+fn set_sysctl(pid: u32, name: &str, value: &str) -> Result<Option<String>, PartError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    if !name.starts_with("net.") || !name.chars().all(is_plain) || name.contains("..") {
+        return Err(PartError::Failed(format!("`{name}` is no setting of the network")));
+    }
+    let file = format!("/proc/sys/{}", name.replace('.', "/"));
+    let written = inside(pid, || fs::write(&file, value));
+    match written {
+        Ok(()) => Ok(None),
+        // Some settings are the machine's and not the namespace's; the machine is not ours to set.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            Ok(Some(format!("{name} is the whole machine's with this kernel and was left alone")))
+        }
+        Err(source) => Err(PartError::Io { what: format!("set {name} to {value}"), source }),
+    }
+}
+
+/// Puts the threads of the backend and of the guests on CPUs.
+fn place(backend: u32, guests: &[u32], blueprint: &Blueprint) -> io::Result<()> {
+    let cpus = ringway_sys::process::allowed_cpus()?;
+    let of = |number: usize| vec![cpus[number % cpus.len()]];
+    let workers = threads(backend, "worker")?;
+    for (number, thread) in workers.iter().enumerate() {
+        match blueprint.layout {
+            Layout::Free => {}
+            Layout::OneCpu => pin(*thread, &of(0))?,
+            Layout::Paired | Layout::Spread => pin(*thread, &of(number))?,
+        }
+    }
+    for guest in guests {
+        for (number, thread) in threads(*guest, "guest")?.iter().enumerate() {
+            match (blueprint.layout, blueprint.cpus) {
+                (Layout::Free, None) => {}
+                (Layout::Free, Some(count)) => {
+                    pin(*thread, &cpus[..count.min(cpus.len())])?;
+                }
+                (Layout::OneCpu, _) => pin(*thread, &of(0))?,
+                (Layout::Paired, _) => pin(*thread, &of(number))?,
+                (Layout::Spread, _) => pin(*thread, &of(workers.len() + number))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The threads of a process whose names are this word and a number, in the order of the numbers.
+fn threads(pid: u32, word: &str) -> io::Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = entry?.path();
+        let name = fs::read_to_string(path.join("comm"))?;
+        let number: Option<u32> = name.trim().strip_prefix(word).and_then(|n| n.parse().ok());
+        let thread = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+        found.extend(number.zip(thread));
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, thread)| thread).collect())
+}
+
+/// Restricts a thread to CPUs.
+fn pin(thread: i32, cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
+}
+
+/// Restricts the tools of a guest to its CPUs.
+pub(crate) fn pin_process(pid: u32, count: usize) -> io::Result<()> {
+    let cpus = ringway_sys::process::allowed_cpus()?;
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    pin(pid, &cpus[..count.min(cpus.len())])
+}

@@ -1,0 +1,91 @@
+//! The wire, and the other host at its end.
+//!
+//! Without a rate, whoever is behind the device is the other host, and nothing is in between. With
+//! one, the device is a port of a bridge, and a veth pair to another namespace is shaped in both
+//! directions, so that the queue in front of the wire is behind all that is measured.
+
+use std::time::Duration;
+
+use ringway_net::LinkSetting;
+
+use super::namespace::{Namespace, address, configure};
+use super::{Blueprint, End, far_address, veth};
+use crate::part::{Launcher, PartError};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The bridge's port on the wire.
+const PORT: &str = "line0";
+/// Bytes that a line may send at once: more than a frame that is left to be segmented.
+const BURST_MIN: u64 = 256 << 10;
+
+/// The other host, behind a device in the namespace of `pid`.
+pub(crate) fn behind(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    pid: u32,
+    device: &str,
+    namespaces: &mut Vec<Namespace>,
+) -> Result<End, PartError> {
+    if blueprint.line_bps.is_none() {
+        address(pid, device, far_address(0))?;
+        return Ok(End::new(pid, far_address(0), device));
+    }
+    veth::add_bridge(pid)?;
+    configure(pid, |net| net.set(device, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up]))?;
+    from_bridge(launcher, blueprint, pid, namespaces)
+}
+
+/// The other host, behind a port of the bridge in the namespace of `pid`.
+pub(crate) fn from_bridge(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    pid: u32,
+    namespaces: &mut Vec<Namespace>,
+) -> Result<End, PartError> {
+    let other = Namespace::new(launcher)?;
+    veth::connect(pid, PORT, other.pid())?;
+    address(other.pid(), veth::DEVICE, far_address(0))?;
+    if let Some(bps) = blueprint.line_bps {
+        shape(launcher, pid, PORT, bps)?;
+        shape(launcher, other.pid(), veth::DEVICE, bps)?;
+    }
+    let end = End::new(other.pid(), far_address(0), veth::DEVICE);
+    namespaces.push(other);
+    Ok(end)
+}
+
+/// A bridge at the other end of a line, for many hosts; without a rate it is the bridge in the
+/// namespace of `pid` itself. Gives the namespace that it is in.
+pub(crate) fn to_bridge(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    pid: u32,
+    namespaces: &mut Vec<Namespace>,
+) -> Result<u32, PartError> {
+    let Some(bps) = blueprint.line_bps else { return Ok(pid) };
+    let other = Namespace::new(launcher)?;
+    veth::add_bridge(other.pid())?;
+    veth::connect_as(pid, PORT, other.pid(), PORT)?;
+    configure(other.pid(), |net| net.set(PORT, &[LinkSetting::Master(veth::BRIDGE)]))?;
+    shape(launcher, pid, PORT, bps)?;
+    shape(launcher, other.pid(), PORT, bps)?;
+    let other_pid = other.pid();
+    namespaces.push(other);
+    Ok(other_pid)
+}
+
+/// Gives what a device sends a rate.
+fn shape(launcher: &Launcher, pid: u32, device: &str, bps: u64) -> Result<(), PartError> {
+    // Two milliseconds of it, as a timer may be late.
+    let burst = (bps / 8 / 500).max(BURST_MIN);
+    let mut command = launcher.command_in(pid, "tc");
+    command.args(["qdisc", "replace", "dev", device, "root", "tbf"]);
+    command.args(["rate", &format!("{bps}bit"), "burst", &burst.to_string(), "latency", "10ms"]);
+    launcher.start("tc", command)?.output(PATIENCE).map(drop)
+}
+
+/// Whether this kernel and `tc` can shape: tried where it disturbs nobody.
+pub(crate) fn try_shaping(launcher: &Launcher, bps: u64) -> Result<(), PartError> {
+    let place = Namespace::new(launcher)?;
+    shape(launcher, place.pid(), "lo", bps)
+}
