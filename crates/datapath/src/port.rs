@@ -48,9 +48,13 @@ pub trait Port {
     /// What frames that leave here may leave undone.
     fn offload_caps(&self) -> OffloadCaps;
 
-    /// Shows the descriptors that become readable when the port should be polled; if that takes a
-    /// [system call](Probe::SystemCall), or writable.
+    /// Shows the descriptors that become readable when the port should be polled.
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
+
+    /// Whether to be polled also when one of them becomes writable.
+    fn awaits_room(&self) -> bool {
+        false
+    }
 
     /// What it costs to look for frames when there are none.
     fn probe(&self) -> Probe;

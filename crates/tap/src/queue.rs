@@ -204,6 +204,10 @@ impl Port for TapQueue {
         self.lanes.wakers().for_each(visit);
     }
 
+    fn awaits_room(&self) -> bool {
+        !self.lanes.is_empty()
+    }
+
     fn probe(&self) -> Probe {
         Probe::SystemCall
     }
