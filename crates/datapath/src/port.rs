@@ -51,10 +51,15 @@ pub trait Port {
     /// Shows the descriptors that become readable when the port should be polled.
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
 
+    /// Whether to be polled also when one of them becomes writable.
+    fn awaits_room(&self) -> bool {
+        false
+    }
+
     /// What it costs to look for frames when there are none.
     fn probe(&self) -> Probe;
 
-    /// Called when one of the [`wakers`](Port::wakers) became readable.
+    /// Called when one of the [`wakers`](Port::wakers) became readable or writable.
     ///
     /// # Errors
     /// [`PortDown`] when the port can no longer be used.

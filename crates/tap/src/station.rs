@@ -70,6 +70,13 @@ impl<V: Port> Port for VifOrTap<V> {
         }
     }
 
+    fn awaits_room(&self) -> bool {
+        match self {
+            VifOrTap::Vif(vif) => vif.awaits_room(),
+            VifOrTap::Tap(tap) => tap.awaits_room(),
+        }
+    }
+
     #[inline]
     fn probe(&self) -> Probe {
         match self {

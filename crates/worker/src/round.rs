@@ -438,7 +438,11 @@ impl<P: Port> Worker<P> {
             self.backlogged.push(id.index);
         }
         let mut watched = Ok(());
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        // The descriptors of others would tell of nothing but our own reading.
+        if attached.port.awaits_room() {
+            flags |= epoll::EventFlags::OUT;
+        }
         let data = epoll::EventData::new_u64(u64::try_from(id.index).unwrap_or(INBOX));
         attached.port.wakers(&mut |fd| {
             watched = std::mem::replace(&mut watched, Ok(())).and(epoll::add(
