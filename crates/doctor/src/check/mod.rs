@@ -1,5 +1,6 @@
 //! The catalogue: what is looked for, one file a check.
 
+pub mod contradiction;
 mod d01;
 mod d02;
 mod d03;
