@@ -4,7 +4,7 @@ use super::{Check, Group, Looked, all_well};
 use crate::evidence::manifest::XE_VMS;
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Host, Kind, Span, float};
+use crate::host::{Host, Kind, NicRole, Span, float};
 use crate::parse::domains::Domains;
 use crate::parse::libvirt::Guest;
 use crate::parse::nic::NicCounters;
@@ -46,7 +46,7 @@ fn look(host: &Host) -> Looked {
 fn inside(host: &Host) -> Looked {
     let mut findings = Vec::new();
     let mut sound = None;
-    for nic in host.nics() {
+    for nic in host.nics().into_iter().filter(|nic| host.role(nic) != NicRole::Software) {
         let Some(driver) = host.driver(&nic) else { continue };
         let quote = driver_quote(host, &nic, &driver);
         if !EMULATED.contains(&driver.as_str()) {

@@ -179,7 +179,7 @@ fn requested(host: &Host, domain: &str, handle: &str) -> Result<Option<(u64, Quo
 fn refused(vif: &str, wanted: u64, offered: u64, quotes: [Quote; 2]) -> Finding {
     let summary = format!("the guest of {vif} asks for {wanted} queues, and {offered} are offered");
     Finding::new(Severity::Problem, vif, summary)
-        .cause("A request for more than the maximum is refused, and the vif does not connect (row L9).")
+        .cause("More than the maximum is refused, and the vif does not connect (row L9).")
         .quote(quotes)
         .advise(Advice::by_hand(
             "Let the guest ask for no more than it is offered, or offer more and connect anew.",

@@ -68,8 +68,8 @@ fn look(host: &Host) -> Looked {
         "Each of them may come on one CPU only, and that is where irqbalance or somebody left it."
     } else {
         "It does not take them for what they are: some versions do not know Xen's interrupts by \
-         the names that kernels give them (\"xen-dyn -event\", \"xen-dyn-lateeoi\"). Or it was told \
-         to leave them alone: see IRQBALANCE_ARGS and its banned CPUs."
+         the names that kernels give them (\"xen-dyn -event\", \"xen-dyn-lateeoi\"). Or it was \
+         told to leave them alone: see IRQBALANCE_ARGS and its banned CPUs."
     };
     let finding = Finding::new(Severity::Warning, "irqbalance", summary)
         .cause(cause)

@@ -23,8 +23,8 @@ const VF_DRIVERS: [&str; 8] =
     ["bnxt_vf", "cxgb4vf", "hinic_vf", "iavf", "igbvf", "i40evf", "ixgbevf", "qede_vf"];
 /// What a guest loses with a function of the card (rows G41, W5).
 const PRICE: &str = "A function of the card goes past the host's switch: no filters, no quality of \
-                     service, no live migration, no high availability (row G41); for that a network \
-                     node's makers refused it (row W5).";
+                     service, no live migration, no high availability (row G41); for that a \
+                     network node's makers refused it (row W5).";
 
 fn look(host: &Host) -> Looked {
     let mut findings = Vec::new();
@@ -86,8 +86,8 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
                 .gain("nearly 10 Gbit/s to a guest of one CPU, at hardly any work here (row G42)")
                 .advise(Advice::by_hand(
                     "Weigh it first; ringway never does it. Then, with an IOMMU (row G69), \
-                     functions are made, listed by lspci, and given to guests, each to one; on XCP: \
-                     xe vm-param-set other-config:pci=0/0000:07:10.0 uuid=... (row G70).",
+                     functions are made, listed by lspci, and given to guests, each to one; on \
+                     XCP: xe vm-param-set other-config:pci=0/0000:07:10.0 uuid=... (row G70).",
                     &[&format!("echo 4 > /sys/class/net/{nic}/device/sriov_numvfs")],
                 ))
         }));
@@ -100,8 +100,8 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     Ok(Some(finding(Severity::Warning, summary).confidence(Confidence::Medium).advise(
         Advice::by_hand(
             "Without it no guest can be given one (row G69). Turn it on in the firmware, and with \
-             a restart: intel_iommu=on or amd_iommu=on on the kernel's command line; on Xen iommu=1 \
-             on the hypervisor's (then /boot/extlinux.conf before the first ---, now \
+             a restart: intel_iommu=on or amd_iommu=on on the kernel's command line; on Xen \
+             iommu=1 on the hypervisor's (then /boot/extlinux.conf before the first ---, now \
              GRUB_CMDLINE_XEN_DEFAULT). Or take the functions back:",
             &[&format!("echo 0 > /sys/class/net/{nic}/device/sriov_numvfs")],
         ),
@@ -161,8 +161,8 @@ fn mapping(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
         .advise(Advice::by_hand(
             "Leave the IOMMU on for guests, and let this kernel's own cards go past it: iommu.\
              passthrough=1 on its command line (then iommu=pt, and iommu=0 in extlinux.conf turned \
-             it off for all); with a restart. A card is then trusted with all memory. On Debian: GRUB_CMDLINE_LINUX \
-             in /etc/default/grub, and update-grub; elsewhere:",
+             it off for all); with a restart. A card is then trusted with all memory. On Debian: \
+             GRUB_CMDLINE_LINUX in /etc/default/grub, and update-grub; elsewhere:",
             &["grubby --update-kernel=ALL --args=iommu.passthrough=1"],
         ));
     Ok(Some(finding))

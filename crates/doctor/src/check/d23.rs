@@ -137,8 +137,8 @@ fn judge(whose: &str, queues: u64, limit: &Limit, said: Option<&Quote>) -> Optio
         .advise(Advice::by_hand(
             format!(
                 "In the guest's configuration (Xen 4.10 or later): max_grant_frames={frames}, then \
-                 start it anew; or for all guests gnttab_max_frames={frames} on Xen's command line, \
-                 with a restart of the host. A configuration that has it already is not seen here."
+                 start it anew; or for all guests gnttab_max_frames={frames} on Xen's command \
+                 line, with a restart of the host. A configuration that has it is not seen here."
             ),
             &["grep max_grant_frames /etc/xen/*.cfg"],
         ))

@@ -83,8 +83,8 @@ fn advise(finding: Finding, host: &Host, calls: &[&Sampled]) -> Finding {
     };
     finding.advise(Advice::by_hand(
         "Larger batches: fewer queues for the same load, offloads, so that a packet carries more \
-         (D13); a domain 0 of type PVH enters the hypervisor more cheaply than a PV one for what it \
-         does itself; a newer backend. See which calls they are:",
+         (D13); a newer backend; a domain 0 of type PVH, which enters its own kernel without the \
+         hypervisor. See which calls they are:",
         &["xentrace -D -e 0x0020f000 -T 1 /dev/stdout | xenalyze --summary"],
     ))
 }

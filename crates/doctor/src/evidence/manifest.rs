@@ -149,8 +149,8 @@ pub const XE_VMS: &[&str] = &[
     "params=uuid,dom-id,name-label,power-state,PV-drivers-version",
 ];
 
-/// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording goes
-/// to the second tool, never to a file. It is only run on Xen, and needs root.
+/// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording
+/// goes to the second tool, never to a file. It is only run on Xen, and needs root.
 pub const PROFILE: [&[&str]; 2] = [
     &["perf", "record", "-q", "-e", "cpu-clock", "-a", "-F", "199", "-o", "-", "--", "sleep", "1"],
     &["perf", "report", "-q", "-i", "-", "--stdio", "--sort", "comm,sym", "-t", "|"],

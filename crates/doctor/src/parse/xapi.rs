@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn records_are_parted_by_empty_lines() {
         let text = "uuid ( RO)                : 7d1a\n     name-label ( RW): a (b): c\n\n\n\
-                    uuid ( RO)                : 8e2b\nPV-drivers-version (MRO): <not in database>\n";
+                    uuid ( RO)        : 8e2b\nPV-drivers-version (MRO): <not in database>\n";
         let read = Records::parse(&Text::new("xe vm-list", text)).expect("sound");
         assert_eq!(read.all.len(), 2);
         assert_eq!(read.all[0]["name-label"].0, "a (b): c");
