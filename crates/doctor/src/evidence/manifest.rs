@@ -115,12 +115,10 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["virsh", "-r", "dumpxml", "{guest}"]),
     (When::Once, &["virsh", "-r", "list", "--name"]),
     (When::Once, XE_VMS),
-    (When::Once, &["xl", "dmesg"]),
     (When::Once, &["xl", "info"]),
     (When::Once, &["xl", "list"]),
     // Only these parts: elsewhere in the store there are passwords of consoles.
     (When::Once, &["xenstore-ls", "-f", "/local/domain/0/backend/vif"]),
-    (When::Once, &["xenstore-ls", "-f", "/local/domain/0/error"]),
     (When::Once, &["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"]),
     (When::Once, &["xenstore-ls", "-f", "device/vif"]),
 ];
