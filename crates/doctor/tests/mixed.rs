@@ -68,6 +68,15 @@ fn every_whole_host_is_reported_by_the_rules() {
     }
 }
 
+#[test]
+fn checks_that_place_interrupts_agree() {
+    for pieces in HOSTS.iter() {
+        let report = Report::of(&Host::new(Source::Memory(pieces.clone())), &[]);
+        let other = report.findings.iter().find(|one| one.summary.contains("contradict"));
+        assert_eq!(other, None, "{:?}", pieces.get("fixture.toml"));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 512,
