@@ -99,6 +99,8 @@ fn advise(finding: Finding, host: &Host, seen: &[NetIrq<'_>], cpus: &[usize]) ->
             queues.push(queue);
         }
     }
+    // In the order of D16, which would contradict otherwise.
+    queues.sort_unstable();
     if queues.len() < 2 {
         return finding.advise(Advice::by_hand(
             "There is one queue, so there is nothing to spread: use more queues (D14), or let RPS \

@@ -113,6 +113,12 @@ fn squeezes(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> 
             vec![Change::new(knob, Some(current.to_string()), proposed)],
         )
     });
+    let advice = advice.unwrap_or_else(|| {
+        Advice::by_hand(
+            "Let a round take more frames, twice of what it is:",
+            &["sysctl net.core.netdev_budget"],
+        )
+    });
     let finding = Finding::new(Severity::Warning, cpus(&guilty), summary)
         .cause(
             "Rounds reach netdev_budget or netdev_budget_usecs: more comes in than one CPU takes.",
@@ -120,7 +126,7 @@ fn squeezes(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> 
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))
         .quote(budget.map(|text| text.quote(1)))
         .confidence(confidence);
-    Some(advice.into_iter().fold(finding, Finding::advise))
+    Some(finding.advise(advice))
 }
 
 fn cpus(rows: &[&Row]) -> String {

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, THREADS, When};
+use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, PROFILE, THREADS, When};
 use super::source::{PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, Source, command_path, text_of};
 
 /// How long a tool may take: one that waits for a daemon that is not there must not stop us.
 const TOOL_SECONDS_MAX: u64 = 10;
-/// Interfaces whose settings are asked for; a host may have a thousand.
-const NICS_MAX: usize = 256;
+/// Interfaces, guests and domains that are asked for; a host may have a thousand.
+const NAMES_MAX: usize = 256;
 
 /// Takes two samples, `interval` apart. Needs no rights; what it may not read it remembers.
 pub fn collect(interval: Duration) -> Source {
@@ -26,6 +26,7 @@ pub fn collect(interval: Duration) -> Source {
     taken.links();
     taken.directories();
     taken.commands(When::Once, "");
+    taken.profile();
     thread::sleep(interval.saturating_sub(begun.elapsed()));
     taken.sample(2);
     taken.finish()
@@ -98,20 +99,34 @@ impl Taken {
     }
 
     fn commands(&mut self, when: When, prefix: &str) {
-        let mut nics = names(Path::new("/sys/class/net"));
-        nics.truncate(NICS_MAX);
         for (_, words) in COMMANDS.iter().filter(|(of, _)| *of == when) {
-            if words.contains(&"{nic}") {
-                for nic in &nics {
-                    let words: Vec<&str> = words
-                        .iter()
-                        .map(|word| if *word == "{nic}" { nic.as_str() } else { *word })
-                        .collect();
-                    self.command(prefix, &words);
-                }
-            } else {
+            let is_place = |place: &&str| words.iter().any(|word| word.contains(place));
+            let Some(place) = ["{nic}", "{guest}", "{domid}"].into_iter().find(is_place) else {
                 self.command(prefix, words);
+                continue;
+            };
+            for name in stands_for(place) {
+                let words: Vec<String> =
+                    words.iter().map(|word| word.replace(place, &name)).collect();
+                self.command(prefix, &words.iter().map(String::as_str).collect::<Vec<_>>());
             }
+        }
+    }
+
+    /// Where the time of all CPUs goes, on Xen.
+    fn profile(&mut self) {
+        let [record, report] = PROFILE;
+        let is_xen = read(Path::new("/sys/hypervisor/type")).is_ok_and(|text| text.trim() == "xen");
+        if !is_xen {
+            return;
+        }
+        let path = command_path(report);
+        match piped(record, report) {
+            Ok(text) => self.keep(path, text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.refused.insert(path, "perf is not installed".to_owned());
+            }
+            Err(error) => self.refuse(path, &error),
         }
     }
 
@@ -194,13 +209,51 @@ fn read(path: &Path) -> io::Result<String> {
     text_of(bytes).map_err(io::Error::other)
 }
 
+/// The names that stand for a place in a command.
+fn stands_for(place: &str) -> Vec<String> {
+    let printed = |words: &[&str]| output(words).unwrap_or_default();
+    let lines = |text: String| -> Vec<String> {
+        let names = text.lines().map(str::trim);
+        // What begins with a dash would be taken for an option.
+        names.filter(|name| !name.is_empty() && !name.starts_with('-')).map(str::to_owned).collect()
+    };
+    let mut names = match place {
+        "{guest}" => lines(printed(&["virsh", "-r", "list", "--name"])),
+        "{domid}" => lines(printed(&["xenstore-list", "/local/domain"])),
+        _ => names(Path::new("/sys/class/net")),
+    };
+    names.truncate(NAMES_MAX);
+    names
+}
+
 /// What a tool prints, in the C locale.
 fn output(words: &[&str]) -> io::Result<String> {
+    output_of(words, Stdio::null())
+}
+
+/// What the second tool makes of what the first one prints.
+fn piped(first: &[&str], second: &[&str]) -> io::Result<String> {
+    let (tool, rest) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut child = Command::new(tool)
+        .args(rest)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pipe = child.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let text = output_of(second, pipe);
+    // It has ended, or nobody reads it any more.
+    let _ = child.kill();
+    child.wait()?;
+    text
+}
+
+fn output_of(words: &[&str], stdin: Stdio) -> io::Result<String> {
     let (tool, rest) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut child = Command::new(tool)
         .args(rest)
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -260,6 +313,12 @@ mod tests {
         assert_eq!(expand("proc/versio*"), ["proc/version"]);
         assert!(expand("proc/sys/net/*").len() > 1);
         assert!(expand("proc/no-such/*/x").is_empty());
+    }
+
+    #[test]
+    fn a_tool_reads_what_another_prints() {
+        assert_eq!(piped(&["echo", "a"], &["cat"]).expect("both end"), "a\n");
+        assert!(piped(&["ringway-no-such-tool"], &["cat"]).is_err());
     }
 
     #[test]

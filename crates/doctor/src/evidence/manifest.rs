@@ -22,6 +22,7 @@ pub const FILES: &[(When, &str)] = &[
     (When::Sampled, "proc/net/stat/nf_conntrack"),
     (When::Sampled, "proc/sys/net/netfilter/nf_conntrack_count"),
     (When::Sampled, "sys/class/net/*/statistics/rx_missed_errors"),
+    (When::Once, "etc/modprobe.d/*"),
     (When::Once, "etc/os-release"),
     (When::Once, "etc/xensource/network.conf"),
     (When::Once, "proc/cmdline"),
@@ -59,6 +60,7 @@ pub const FILES: &[(When, &str)] = &[
     (When::Once, "sys/class/dmi/id/sys_vendor"),
     (When::Once, "sys/class/net/*/bridge/bridge_id"),
     (When::Once, "sys/class/net/*/brport/port_id"),
+    (When::Once, "sys/class/net/*/device/iommu_group/type"),
     (When::Once, "sys/class/net/*/device/numa_node"),
     (When::Once, "sys/class/net/*/device/sriov_numvfs"),
     (When::Once, "sys/class/net/*/device/sriov_totalvfs"),
@@ -91,25 +93,33 @@ pub const LINKS: &[&str] =
 /// Directories, of which the names are kept, one a line: what only exists or not.
 pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_groups", "dev/xen"];
 
-/// Tools, none of which changes anything. `{nic}` stands for each interface.
+/// Tools, none of which changes anything. `{nic}` stands for each interface,
+/// `{guest}` for each guest of libvirt, `{domid}` for each domain of Xen.
 pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Sampled, &["ethtool", "-S", "{nic}"]),
     (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
     (When::Sampled, &["ss", "-tinHO", "state", "established"]),
     (When::Sampled, &["ovs-dpctl", "show"]),
+    (When::Sampled, &["xentop", "-b", "-f", "-i", "1"]),
     (When::Sampled, &["xl", "vcpu-list"]),
     (When::Once, &["ethtool", "-c", "{nic}"]),
     (When::Once, &["ethtool", "-g", "{nic}"]),
     (When::Once, &["ethtool", "-i", "{nic}"]),
     (When::Once, &["ethtool", "-k", "{nic}"]),
     (When::Once, &["ethtool", "-l", "{nic}"]),
+    (When::Once, &["dpkg-query", "-W", "irqbalance"]),
     (When::Once, &["ovs-vsctl", "--version"]),
+    (When::Once, &["rpm", "-q", "irqbalance"]),
     (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
-    (When::Once, &["virsh", "list", "--name"]),
+    // Without --security-info it leaves passwords out.
+    (When::Once, &["virsh", "-r", "dumpxml", "{guest}"]),
+    (When::Once, &["virsh", "-r", "list", "--name"]),
+    (When::Once, XE_VMS),
     (When::Once, &["xl", "info"]),
     (When::Once, &["xl", "list"]),
-    // Only these two parts: elsewhere in the store there are passwords of consoles.
+    // Only these parts: elsewhere in the store there are passwords of consoles.
     (When::Once, &["xenstore-ls", "-f", "/local/domain/0/backend/vif"]),
+    (When::Once, &["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"]),
     (When::Once, &["xenstore-ls", "-f", "device/vif"]),
 ];
 
@@ -127,4 +137,19 @@ pub const THREADS: &[&str] = &[
     "qemu",
     "napi/",
     "ringway",
+];
+
+/// Guests by XAPI, of which only these parameters are asked: others hold what administrators wrote.
+pub const XE_VMS: &[&str] = &[
+    "xe",
+    "vm-list",
+    "is-control-domain=false",
+    "params=uuid,dom-id,name-label,power-state,PV-drivers-version",
+];
+
+/// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording
+/// goes to the second tool, never to a file. It is only run on Xen, and needs root.
+pub const PROFILE: [&[&str]; 2] = [
+    &["perf", "record", "-q", "-e", "cpu-clock", "-a", "-F", "199", "-o", "-", "--", "sleep", "1"],
+    &["perf", "report", "-q", "-i", "-", "--stdio", "--sort", "comm,sym", "-t", "|"],
 ];

@@ -46,7 +46,9 @@ impl Source {
         let origin = format!("/{path}");
         match self.read(path) {
             Ok(Some(body)) => whole(Text::new(origin, body)),
-            Ok(None) => Err(Gap::Missing { file: origin, why: self.why_missing(path) }),
+            Ok(None) => self
+                .sos_setting(path)
+                .ok_or_else(|| Gap::Missing { file: origin, why: self.why_missing(path) }),
             Err(why) => Err(Gap::Unreadable { file: origin, line: None, why }),
         }
     }
@@ -77,6 +79,16 @@ impl Source {
             }
         }
         Ok(None)
+    }
+
+    /// A file of `/proc/sys`, of which a sos report only has the output of `sysctl -a`.
+    fn sos_setting(&self, path: &str) -> Option<Text> {
+        let name = path.strip_prefix("proc/sys/")?.replace('/', ".");
+        let all = self.sos_command(&command_path(&["sysctl", "-a"])).ok()??;
+        // A last line without an end was cut off.
+        let mut lines = all.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let value = lines.find_map(|line| line.strip_prefix(&name)?.strip_prefix(" = "))?;
+        Some(Text::new(format!("sysctl -a, {name}"), value))
     }
 
     /// The names in a directory of the host, in order.
@@ -211,6 +223,14 @@ mod tests {
         let text = source.command("sample-2/", &["ethtool", "-k", "eth0"]).expect("found");
         assert_eq!(text.quote(1).text, "Features for eth0:");
         assert_eq!(text.origin(), "ethtool -k eth0");
+
+        fs::create_dir_all(dir.path().join("sos_commands/kernel")).expect("made");
+        let settings =
+            "net.ipv4.tcp_sack = 0\nnet.ipv4.tcp_wmem = 4096\t65536\nnet.ipv4.tcp_ts = 1";
+        fs::write(dir.path().join("sos_commands/kernel/sysctl_-a"), settings).expect("written");
+        let sack = source.file("proc/sys/net/ipv4/tcp_sack").expect("found");
+        assert_eq!((sack.value(), sack.origin()), ("0", "sysctl -a, net.ipv4.tcp_sack"));
+        assert!(source.file("proc/sys/net/ipv4/tcp_ts").is_err(), "cut off");
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! A host as checks see it: evidence that is read on demand, and rates between two samples.
 
+mod backend;
 mod irqs;
 mod kind;
 mod nics;
 
 use std::time::Duration;
 
+pub use backend::{BackendThread, FULL, Served};
 pub use irqs::{NetIrq, cpu_list};
 pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
@@ -78,7 +80,10 @@ impl Host {
             .collect();
         if samples.is_empty() {
             let uptime = source.file("proc/uptime").ok();
-            let seconds = uptime.and_then(|uptime| seconds(uptime.value())).unwrap_or(0.0);
+            let seconds = uptime.and_then(|uptime| seconds(uptime.value()));
+            // A sos report has what the tool says, to the minute.
+            let tool = || uptime_seconds(source.command("", &["uptime"]).ok()?.value());
+            let seconds = seconds.or_else(tool).unwrap_or(0.0);
             samples.push(Sample { prefix: String::new(), seconds });
         }
         Host { source, samples }
@@ -179,6 +184,22 @@ fn seconds(text: &str) -> Option<f64> {
     (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
 }
 
+/// The time in ` 11:58:53 up 12 days,  4:11,  1 user,  load average: 0.1, 0.2, 0.3`.
+fn uptime_seconds(text: &str) -> Option<f64> {
+    let (_, since) = text.split_once(" up ")?;
+    let mut seconds = 0.0;
+    for part in since.split(',').map(str::trim).take_while(|part| !part.contains("user")) {
+        let number = |text: &str| text.trim().parse::<u32>().ok().map(f64::from);
+        seconds += match (part.split_once(':'), part.split_once(' ')) {
+            (Some((hours, minutes)), _) => number(hours)? * 3600.0 + number(minutes)? * 60.0,
+            (None, Some((days, "day" | "days"))) => number(days)? * 86_400.0,
+            (None, Some((minutes, "min"))) => number(minutes)? * 60.0,
+            _ => return None,
+        };
+    }
+    (seconds > 0.0).then_some(seconds)
+}
+
 /// A count as a number to calculate with: exact below 2^53.
 pub fn float(count: u64) -> f64 {
     let (high, low) = (count >> 32, count & 0xffff_ffff);
@@ -222,6 +243,17 @@ mod tests {
         assert_eq!((span.seconds, span.basis), (50.0, Basis::SinceBoot));
         let timeless = host(&[("proc/stat", "cpu0 4 0 0 0\n")]);
         assert!(timeless.span::<CpuTimes>("proc/stat").is_err());
+    }
+
+    #[test]
+    fn uptime_is_read_as_the_tool_says_it() {
+        let read = |text: &str| uptime_seconds(text);
+        assert_eq!(read(" 11:58:53 up  4:11,  1 user,  load average: 1.0"), Some(15_060.0));
+        assert_eq!(read(" 11:58:53 up 2 days, 45 min,  3 users"), Some(175_500.0));
+        assert_eq!(read("11:58:53 up 1 day,  1:00,  0 users"), Some(90_000.0));
+        for text in ["", "up", " up x", " up 0 min, 1 user", " up 99999999999:00, 1 user"] {
+            assert_eq!(read(text), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -30,7 +30,8 @@ impl Host {
             names = lines.skip(2).filter_map(|(_, line)| name(line)).collect();
         }
         // `x.link` stands for a link called x.
-        names.retain(|name| name != "lo" && !name.ends_with(".link"));
+        let is_nic = |name: &str| !["lo", "bonding_masters"].contains(&name);
+        names.retain(|name| is_nic(name) && !name.ends_with(".link"));
         names
     }
 

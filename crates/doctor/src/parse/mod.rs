@@ -5,14 +5,18 @@
 
 pub mod conntrack;
 pub mod cpu;
+pub mod domains;
 pub mod ethtool;
 pub mod interrupts;
+pub mod libvirt;
 pub mod nic;
 pub mod ovs;
+pub mod profile;
 pub mod qdisc;
 pub mod sockets;
 pub mod softnet;
 pub mod threads;
+pub mod xapi;
 pub mod xenstore;
 
 use crate::evidence::{Gap, Text};

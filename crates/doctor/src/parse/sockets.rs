@@ -13,6 +13,8 @@ pub struct Sockets {
 /// One connection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Socket {
+    /// This end, address and port.
+    pub local: String,
     /// The other end, address and port.
     pub peer: String,
     /// Its congestion control, such as `bbr`.
@@ -25,8 +27,25 @@ pub struct Socket {
     pub rwnd_limited: f64,
     /// Part of that in which the send buffer was full.
     pub sndbuf_limited: f64,
+    /// Bytes that the other end acknowledged, and those that came from it.
+    pub moved_bytes: u64,
+    /// Bytes in a packet.
+    pub mss: u64,
+    /// Packets that congestion control lets travel at a time.
+    pub cwnd: u64,
+    /// Packets that travel.
+    pub unacked: u64,
+    /// Bytes that wait to be sent for the first time.
+    pub notsent_bytes: u64,
     /// In the output.
     pub line: usize,
+}
+
+impl Sockets {
+    /// The same connection in another sample.
+    pub fn same(&self, socket: &Socket) -> Option<&Socket> {
+        self.all.iter().find(|one| one.local == socket.local && one.peer == socket.peer)
+    }
 }
 
 impl Counters for Sockets {
@@ -34,7 +53,7 @@ impl Counters for Sockets {
         let mut all = Vec::new();
         for (line, row) in text.lines().filter(|(_, row)| !row.trim().is_empty()) {
             let words: Vec<&str> = row.split_whitespace().collect();
-            let [received, queued, _local, peer, info @ ..] = words.as_slice() else {
+            let [received, queued, local, peer, info @ ..] = words.as_slice() else {
                 return Err(text.unreadable(Some(line), "expected a connection"));
             };
             if received.parse::<u64>().is_err() || queued.parse::<u64>().is_err() {
@@ -43,8 +62,10 @@ impl Counters for Sockets {
             let value = |key: &str| info.iter().find_map(|word| word.strip_prefix(key));
             let rtt = value("rtt:").and_then(|rtt| rtt.split('/').next()?.parse().ok());
             let busy = value("busy:").and_then(|busy| busy.trim_end_matches("ms").parse().ok());
+            let number = |key| value(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
             let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
             all.push(Socket {
+                local: (*local).to_owned(),
                 peer: (*peer).to_owned(),
                 // The first word without a value, but for options of the connection.
                 congestion: info
@@ -57,6 +78,11 @@ impl Counters for Sockets {
                 busy_ms: busy.unwrap_or(0.0),
                 rwnd_limited: percent(value("rwnd_limited:")),
                 sndbuf_limited: percent(value("sndbuf_limited:")),
+                moved_bytes: number("bytes_acked:").saturating_add(number("bytes_received:")),
+                mss: number("mss:"),
+                cwnd: number("cwnd:"),
+                unacked: number("unacked:"),
+                notsent_bytes: number("notsent:"),
                 line,
             });
         }

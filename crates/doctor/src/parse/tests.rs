@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 13] = [
+const READERS: [(&str, Reader); 20] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -53,6 +53,30 @@ const READERS: [(&str, Reader); 13] = [
     ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", |text| {
         ovs::Lookups::parse(text).map(drop)
     }),
+    ("Name ID VCPU CPU State Time(s) Affinity\nmy guest 7 3 - -b- 0.1 0-3 / all\n", |text| {
+        domains::VcpuTimes::parse(text)
+            .map(|read| assert!(read.of_domain(7) >= 0.0, "time runs forward"))
+    }),
+    ("Name ID Mem VCPUs State Time(s)\nmy guest 7 512 4 -b---- 3.0\n", |text| {
+        domains::Domains::parse(text).map(drop)
+    }),
+    ("NAME STATE CPU(sec) CPU(%)\nmy guest --b--- 95 0.0 no limit\n", |text| {
+        domains::Xentop::parse(text).map(drop)
+    }),
+    ("xen_major : 4\nxen_minor : 17\n", |text| {
+        domains::XlInfo::parse(text).map(|read| {
+            let _ = read.version();
+        })
+    }),
+    (" 98.77%|vif1.0-q0-guest|[k] xen_hypercall_sched_op\n", |text| {
+        profile::Profile::parse(text).map(drop)
+    }),
+    (
+        "<domain><name>a</name><devices><interface><model type='e1000'/></interface></devices>\n\
+         </domain>\n",
+        |text| libvirt::Guest::parse(text).map(drop),
+    ),
+    ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
     ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
         xenstore::Nodes::parse(text).map(drop)
     }),

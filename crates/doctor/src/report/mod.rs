@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::check::CATALOGUE;
+use crate::check::contradiction::contradictions;
 use crate::finding::{Finding, Severity};
 use crate::host::{Host, HostKind};
 
@@ -38,7 +39,8 @@ impl Report {
         let is_wanted =
             |id: &str| only.is_empty() || only.iter().any(|one| one.eq_ignore_ascii_case(id));
         let checks = CATALOGUE.iter().filter(|check| is_wanted(check.id));
-        let findings: Vec<Finding> = checks.flat_map(|check| check.run(host)).collect();
+        let mut findings: Vec<Finding> = checks.flat_map(|check| check.run(host)).collect();
+        findings.extend(contradictions(&findings));
         let kernel = host.file("proc/sys/kernel/osrelease").ok();
         Report {
             format: FORMAT,

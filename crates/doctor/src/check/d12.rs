@@ -1,0 +1,102 @@
+//! D12: TCP may send and does not, because what it sent is not yet given back.
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::Gap;
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::{Basis, Host, NicRole, Span, float};
+use crate::parse::sockets::{Socket, Sockets};
+
+pub(super) const CHECK: Check = Check {
+    id: "D12",
+    title: "sending waits for completions",
+    group: Group::Tcp,
+    rows: &["A6", "A7", "A8"],
+    explanation: include_str!("../../explain/D12.md"),
+    look: Some(look),
+};
+
+const LIMIT: &str = "net.ipv4.tcp_limit_output_bytes";
+/// Its value since Linux 4.20.
+const LIMIT_DEFAULT: u64 = 1_048_576;
+/// Part of the congestion window below which it is not what holds a connection.
+const WINDOW_MAX: f64 = 0.8;
+/// Part of the time in which another window held it (D11), from which that is the reason.
+const OTHER_WINDOW: f64 = 0.2;
+/// Lines that a finding quotes.
+const QUOTES_MAX: usize = 4;
+
+fn look(host: &Host) -> Looked {
+    let is_frontend = |nic: &String| host.role(nic) == NicRole::Frontend;
+    if !host.nics().iter().any(is_frontend) {
+        return Err(Gap::NotHere("no paravirtual card of a guest".to_owned()));
+    }
+    let span: Span<Sockets> = host.command_span(&["ss", "-tinHO", "state", "established"])?;
+    let is_held_twice = |now: &&Socket| {
+        let before = span.before.same(now);
+        let is_again = before.is_some_and(is_held);
+        is_held(now) && (is_again || span.basis == Basis::SinceBoot)
+    };
+    let held: Vec<&Socket> = span.after.all.iter().filter(is_held_twice).collect();
+    let Some(first) = held.first() else {
+        let quote = span.after.all.first().map(|socket| span.text.quote(socket.line));
+        return Ok(vec![all_well("no connection waits for what is below TCP", quote)]);
+    };
+    if let Some((cpu, quote)) = host.full_cpu()? {
+        let summary = format!("connections wait below TCP, but CPU {cpu} is full");
+        return Ok(vec![all_well(summary, Some(quote))]);
+    }
+    let limit_text = host.file("proc/sys/net/ipv4/tcp_limit_output_bytes")?;
+    let limit = limit_text.number()?;
+    let travelling = first.unacked.saturating_mul(first.mss);
+    let rate = first.rtt_ms.map(|rtt| float(travelling) * 8.0 / 1e3 / rtt.max(0.001));
+    let rate = rate.map(|rate| format!(", {rate:.0} Mbit/s at its round trip")).unwrap_or_default();
+    let summary = format!(
+        "{} connections have more to send and room for it, and wait; {} KiB travel{rate}",
+        held.len(),
+        travelling >> 10
+    );
+    let finding = Finding::new(Severity::Warning, first.peer.clone(), summary)
+        .cause(
+            "TCP lets only so much wait below it until it is given back, and the backend gives it \
+             back late: a guest's packet was away for 180 us (row A6), with 10 us for each switch \
+             of domains (row A7). A wait of fair queueing or pacing looks the same.",
+        )
+        .quote(held.iter().take(QUOTES_MAX).map(|socket| span.text.quote(socket.line)))
+        .quote([limit_text.quote(1)])
+        .confidence(Confidence::Low);
+    let finding = Finding {
+        // Once may be chance.
+        severity: if span.basis == Basis::Samples { Severity::Warning } else { Severity::Note },
+        ..finding
+    };
+    Ok(vec![advise(finding, limit)])
+}
+
+/// It has something that was never sent, fewer packets travel than congestion control allows, and
+/// neither the receiver nor the buffer holds it. BBR paces, so it is always like that.
+fn is_held(socket: &Socket) -> bool {
+    socket.notsent_bytes > 0
+        && socket.unacked > 0
+        && float(socket.unacked) < float(socket.cwnd) * WINDOW_MAX
+        && socket.rwnd_limited < OTHER_WINDOW
+        && socket.sndbuf_limited < OTHER_WINDOW
+        && socket.congestion != "bbr"
+}
+
+fn advise(finding: Finding, limit: u64) -> Finding {
+    let finding = if limit < LIMIT_DEFAULT {
+        let knob = Knob::Sysctl { name: LIMIT.to_owned() };
+        finding.advise(Advice::by_change(
+            "Let TCP have more below it, as kernels since 4.20 do: it helps against late answers, \
+             and costs delay where a queue is long.",
+            vec![Change::new(knob, Some(limit.to_string()), LIMIT_DEFAULT)],
+        ))
+    } else {
+        finding
+    };
+    finding.advise(Advice::by_hand(
+        "On the host: a newer backend, or ringway as backend, which copies and answers at once; a \
+         copy in the guest (row A8) would do the same work there. See that the wait goes:",
+        &["ss -tinHO state established"],
+    ))
+}

@@ -1,0 +1,230 @@
+//! D15: a number of queues was asked for, and another one is in force.
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::{Gap, Quote, Text};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::host::{Host, Kind, NicRole};
+use crate::parse::xenstore::Nodes;
+
+pub(super) const CHECK: Check = Check {
+    id: "D15",
+    title: "the number of queues is not what was asked for",
+    group: Group::Queues,
+    rows: &["L9"],
+    explanation: include_str!("../../explain/D15.md"),
+    look: Some(look),
+};
+
+/// The first kernel whose Xen drivers have queues.
+const QUEUES_SINCE: (u32, u32) = (3, 16);
+/// The first kernel that keeps the number that its modules were loaded with.
+const KEPT_SINCE: (u32, u32) = (4, 3);
+const STORE: &str = "/local/domain/0/backend/vif";
+
+fn look(host: &Host) -> Looked {
+    let module = match host.kind().kind {
+        Kind::XenDom0 | Kind::XenDriverDomain => "xen_netback",
+        Kind::XenGuest => "xen_netfront",
+        _ => return Err(Gap::NotHere("no Xen".to_owned())),
+    };
+    let kernel = host.kernel();
+    let path = format!("sys/module/{module}/parameters/max_queues");
+    let in_force = match host.file(&path) {
+        Ok(text) => Some((text.number()?, text.quote(1))),
+        Err(Gap::Missing { .. }) => None,
+        Err(gap) => return Err(gap),
+    };
+    let asked = asked(host, module)?;
+    let mut findings = Vec::new();
+    findings.extend(judge_module(module, kernel, asked.as_ref(), in_force.as_ref()));
+    if module == "xen_netback" {
+        findings.extend(vifs(host, in_force.as_ref())?);
+    } else if let Some((queues, quote)) = &in_force {
+        findings.extend(frontends(host, *queues, quote)?);
+    }
+    if findings.is_empty() {
+        let (summary, quote) = match in_force {
+            Some((queues, quote)) => (format!("{module} allows {queues} queues"), Some(quote)),
+            None => (format!("{module} has no number of queues to set"), None),
+        };
+        findings.push(all_well(summary, quote));
+    }
+    Ok(findings)
+}
+
+/// What an administrator asked of a module: on the kernel's command line, or for `modprobe`.
+fn asked(host: &Host, module: &str) -> Result<Option<(u64, Quote)>, Gap> {
+    let key = format!("{module}.max_queues=");
+    let dashed = key.replace('_', "-").replace("max-queues", "max_queues");
+    let mut found = None;
+    for name in host.list("etc/modprobe.d") {
+        let Ok(text) = host.file(&format!("etc/modprobe.d/{name}")) else { continue };
+        let is_of = |word: &str| word.replace('-', "_") == module;
+        for (line, row) in text.lines() {
+            let mut words = row.split_whitespace();
+            if words.next() == Some("options") && words.next().is_some_and(is_of) {
+                let value = words.find_map(|word| word.strip_prefix("max_queues="));
+                found = number(&text, line, value)?.or(found);
+            }
+        }
+    }
+    if let Ok(text) = host.file("proc/cmdline") {
+        let value = text
+            .body()
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(&key).or_else(|| word.strip_prefix(&dashed)));
+        found = number(&text, 1, value)?.or(found);
+    }
+    Ok(found)
+}
+
+fn number(text: &Text, line: usize, value: Option<&str>) -> Result<Option<(u64, Quote)>, Gap> {
+    let Some(value) = value else { return Ok(None) };
+    let refuse = |_| text.unreadable(Some(line), "expected a number behind max_queues=");
+    Ok(Some((value.parse().map_err(refuse)?, text.quote(line))))
+}
+
+fn judge_module(
+    module: &str,
+    kernel: Option<(u32, u32)>,
+    asked: Option<&(u64, Quote)>,
+    in_force: Option<&(u64, Quote)>,
+) -> Option<Finding> {
+    let (asked, asked_quote) = asked?;
+    let version = kernel.map(|(major, minor)| format!("Linux {major}.{minor}")).unwrap_or_default();
+    let Some((queues, quote)) = in_force else {
+        // Without the parameter the module may be absent; only the version tells.
+        if kernel.is_none_or(|kernel| kernel >= QUEUES_SINCE) {
+            return None;
+        }
+        let summary = format!("{asked} queues were asked of {module}, and {version} has one");
+        let finding = Finding::new(Severity::Warning, module, summary);
+        return Some(
+            finding
+                .cause("Xen's network drivers have queues since Linux 3.16.")
+                .quote([asked_quote.clone()])
+                .advise(Advice::by_hand("Use a kernel of 3.16 or later on this side.", &[])),
+        );
+    };
+    if queues == asked {
+        return None;
+    }
+    let summary = format!("{asked} queues were asked of {module}, and {queues} are in force");
+    let cause = if kernel.is_some_and(|kernel| kernel < KEPT_SINCE) {
+        format!("{version} replaces the number by that of the CPUs when it loads the module.")
+    } else {
+        "The number was set otherwise since, or the module was loaded before it was asked for."
+            .to_owned()
+    };
+    Some(
+        Finding::new(Severity::Warning, module, summary)
+            .cause(cause)
+            .quote([asked_quote.clone(), quote.clone()])
+            .advise(Advice::by_hand(
+                "Set it while the module runs; a vif takes it when it connects anew.",
+                &[&format!("echo {asked} > /sys/module/{module}/parameters/max_queues")],
+            )),
+    )
+}
+
+/// Vifs that were offered another number, and guests that ask for more than they are offered.
+fn vifs(host: &Host, in_force: Option<&(u64, Quote)>) -> Looked {
+    let store = match host.command(&["xenstore-ls", "-f", STORE]) {
+        Err(Gap::Missing { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let nodes = Nodes::parse(&store)?;
+    let mut findings = Vec::new();
+    for path in nodes.paths() {
+        let Some(vif) = path.strip_prefix(STORE) else { continue };
+        let Some(vif) = vif.strip_suffix("/multi-queue-max-queues") else { continue };
+        let Some((domain, handle)) = vif.trim_matches('/').split_once('/') else { continue };
+        let line = nodes.line(path).unwrap_or(1);
+        let offered: u64 = nodes
+            .get(path)
+            .and_then(|value| value.parse().ok())
+            .ok_or_else(|| store.unreadable(Some(line), "expected a number"))?;
+        let offer = store.quote(line);
+        let name = format!("vif{domain}.{handle}");
+        if let Some((wanted, quote)) = requested(host, domain, handle)? {
+            if wanted > offered {
+                findings.push(refused(&name, wanted, offered, [offer, quote]));
+                continue;
+            }
+        }
+        // A vif that the kernel does not show is served by another backend, with its own number.
+        let is_kernels = host.nics().contains(&name);
+        let other = in_force.filter(|(queues, _)| *queues != offered && is_kernels);
+        findings.extend(
+            other.map(|(queues, quote)| stale(&name, offered, *queues, [offer, quote.clone()])),
+        );
+    }
+    Ok(findings)
+}
+
+/// What a guest asks for, as far as its part of the store was read.
+fn requested(host: &Host, domain: &str, handle: &str) -> Result<Option<(u64, Quote)>, Gap> {
+    let path = format!("/local/domain/{domain}/device/vif");
+    let store = match host.command(&["xenstore-ls", "-f", &path]) {
+        Err(Gap::Missing { .. }) => return Ok(None),
+        other => other?,
+    };
+    let nodes = Nodes::parse(&store)?;
+    let node = format!("{path}/{handle}/multi-queue-num-queues");
+    let (Some(value), Some(line)) = (nodes.get(&node), nodes.line(&node)) else { return Ok(None) };
+    let wanted = value.parse().map_err(|_| store.unreadable(Some(line), "expected a number"))?;
+    Ok(Some((wanted, store.quote(line))))
+}
+
+fn refused(vif: &str, wanted: u64, offered: u64, quotes: [Quote; 2]) -> Finding {
+    let summary = format!("the guest of {vif} asks for {wanted} queues, and {offered} are offered");
+    Finding::new(Severity::Problem, vif, summary)
+        .cause("More than the maximum is refused, and the vif does not connect (row L9).")
+        .quote(quotes)
+        .advise(Advice::by_hand(
+            "Let the guest ask for no more than it is offered, or offer more and connect anew.",
+            &[&format!("echo {wanted} > /sys/module/xen_netback/parameters/max_queues")],
+        ))
+}
+
+fn stale(vif: &str, offered: u64, queues: u64, quotes: [Quote; 2]) -> Finding {
+    let summary = format!("{vif} was offered {offered} queues, and new vifs get {queues}");
+    let domain = vif.trim_start_matches("vif").split('.').next().unwrap_or_default();
+    Finding::new(Severity::Warning, vif, summary)
+        .cause("A vif keeps what it was offered when it was made.")
+        .quote(quotes)
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_hand(
+            "Make the vif anew, which interrupts it, or start its guest anew.",
+            &[&format!("xl reboot {domain}")],
+        ))
+}
+
+/// A guest's own interfaces with fewer queues than its driver may use.
+fn frontends(host: &Host, allowed: u64, quote: &Quote) -> Looked {
+    let cpus = host.online_cpus()?;
+    let mut findings = Vec::new();
+    for nic in host.nics().into_iter().filter(|nic| host.role(nic) == NicRole::Frontend) {
+        let path = format!("sys/class/net/{nic}/queues");
+        let queues = host.list(&path).iter().filter(|name| name.starts_with("tx-")).count();
+        let used = u64::try_from(queues).unwrap_or(u64::MAX);
+        if used == 0 || used >= allowed.min(cpus) {
+            continue;
+        }
+        let text = format!("{used} directories tx-*");
+        let seen = Quote { file: format!("/{path}"), line: None, text };
+        let summary =
+            format!("{nic} has {used} queues; {allowed} may be asked for, by {cpus} CPUs");
+        let finding = Finding::new(Severity::Warning, nic.clone(), summary)
+            .cause(
+                "The host offers no more: a frontend asks for the lesser of both numbers (row L9).",
+            )
+            .quote([quote.clone(), seen])
+            .advise(Advice::by_hand(
+                "On the host, then connect anew:",
+                &[&format!("echo {allowed} > /sys/module/xen_netback/parameters/max_queues")],
+            ));
+        findings.push(finding);
+    }
+    Ok(findings)
+}

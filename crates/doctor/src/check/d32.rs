@@ -1,0 +1,133 @@
+//! D32: one guest takes what there is, and the others' frames are dropped.
+
+use std::collections::BTreeMap;
+
+use super::{Check, Group, Looked, all_well};
+use crate::evidence::Gap;
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::host::{Basis, Host, NicRole, Span, float, share};
+use crate::parse::nic::{Moved, NicCounters};
+
+pub(super) const CHECK: Check = Check {
+    id: "D32",
+    title: "one guest starves the others",
+    group: Group::Queues,
+    rows: &["W3"],
+    explanation: include_str!("../../explain/D32.md"),
+    look: Some(look),
+};
+
+/// Share of all guests' bytes from which one has them.
+const SHARE_MIN: f64 = 0.8;
+/// Packets a second from which there is anything to share.
+const PACKETS_MIN: f64 = 1000.0;
+/// Frames a second that others lose, from which it is more than a burst.
+const DROPS_MIN: f64 = 1.0;
+/// Lines that a finding quotes.
+const QUOTES_MAX: usize = 3;
+
+/// A guest's interfaces together.
+#[derive(Default)]
+struct Guest {
+    bytes: u64,
+    packets: u64,
+    dropped: u64,
+    nics: Vec<(String, Moved)>,
+}
+
+fn look(host: &Host) -> Looked {
+    let span: Span<NicCounters> = host.span("proc/net/dev")?;
+    if span.before.nics.len() != span.after.nics.len() && span.basis == Basis::Samples {
+        return Err(span.text.unreadable(None, "other interfaces than in the first sample"));
+    }
+    let guests = guests(host, &span);
+    if guests.len() < 2 {
+        return Err(Gap::NotHere("fewer than two guests".to_owned()));
+    }
+    let total = guests.values().fold(0, |sum: u64, guest| sum.saturating_add(guest.bytes));
+    let Some((name, most)) = guests.iter().max_by_key(|(_, guest)| guest.bytes) else {
+        return Err(Gap::NotHere("no guests".to_owned()));
+    };
+    let part = share(most.bytes, total);
+    let others = || guests.iter().filter(|(other, _)| *other != name).map(|(_, guest)| guest);
+    let dropped = others().fold(0, |sum: u64, guest| sum.saturating_add(guest.dropped));
+    let drops = float(dropped) / span.seconds;
+    let is_load = float(most.packets) / span.seconds >= PACKETS_MIN;
+    // A drop some time since the boot and a full hour some other time are no evidence.
+    let is_now = span.basis == Basis::Samples;
+    if part <= SHARE_MIN || drops < DROPS_MIN || !is_load || !is_now {
+        let summary = format!(
+            "{name} has {:.0} % of the guests' bytes; the others lose {drops:.1} frames/s",
+            part * 100.0
+        );
+        let quote = most.nics.first().map(|(_, moved)| span.text.quote(moved.line));
+        return Ok(vec![all_well(summary, quote)]);
+    }
+    let losing = others().flat_map(|guest| &guest.nics).filter(|(_, moved)| lost(moved) > 0);
+    let losing: Vec<&(String, Moved)> = losing.take(QUOTES_MAX).collect();
+    let summary = format!(
+        "{name} has {:.0} % of all guests' bytes, and the others lose {drops:.0} frames/s",
+        part * 100.0
+    );
+    let finding = Finding::new(Severity::Warning, name.clone(), summary)
+        .cause(
+            "Who comes most is served most by one queue, one CPU or one wire; the sum was hardly \
+             more than one guest alone reached (row W3). A guest that takes no frames loses them \
+             as well, so see whether those that lose are well.",
+        )
+        .quote(most.nics.iter().take(1).map(|(_, moved)| span.text.quote(moved.line)))
+        .quote(losing.iter().map(|(_, moved)| span.text.quote(moved.line)))
+        .confidence(Confidence::Medium)
+        .advise(Advice::by_hand(
+            "Queues first, so that a guest fills one CPU and not the only one (D14).",
+            &["ringway doctor explain D14"],
+        ));
+    Ok(vec![advise(finding, &losing, &most.nics)])
+}
+
+/// By domain, or by interface where a TAP device does not say whose it is.
+fn guests(host: &Host, span: &Span<NicCounters>) -> BTreeMap<String, Guest> {
+    let mut guests: BTreeMap<String, Guest> = BTreeMap::new();
+    for (nic, after) in &span.after.nics {
+        let Some(before) = span.past(span.before.nics.get(nic)) else { continue };
+        if host.role(nic) != NicRole::Backend {
+            continue;
+        }
+        let domain = nic.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
+        let name = domain.map_or_else(|| nic.clone(), |(domain, _)| format!("domain {domain}"));
+        let moved = after.since(&before);
+        let guest = guests.entry(name).or_default();
+        guest.bytes = guest.bytes.saturating_add(moved.rx_bytes.saturating_add(moved.tx_bytes));
+        guest.packets = guest.packets.saturating_add(moved.packets());
+        guest.dropped = guest.dropped.saturating_add(lost(&moved));
+        guest.nics.push((nic.clone(), moved));
+    }
+    guests
+}
+
+fn lost(moved: &Moved) -> u64 {
+    moved.rx_dropped.saturating_add(moved.tx_dropped)
+}
+
+fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)]) -> Finding {
+    let fair: Vec<String> = losing
+        .iter()
+        .filter(|(_, moved)| moved.tx_dropped > 0)
+        .map(|(nic, _)| format!("tc qdisc replace dev {nic} root fq_codel"))
+        .collect();
+    let finding = if fair.is_empty() {
+        finding
+    } else {
+        finding.advise(Advice::by_hand(
+            "Fair queues where frames towards guests are dropped; it replaces the queueing that \
+             the interface has.",
+            &fair.iter().map(String::as_str).collect::<Vec<_>>(),
+        ))
+    };
+    let Some((nic, _)) = most.first() else { return finding };
+    finding.advise(Advice::by_hand(
+        "Or a limit for the one that has most, with a rate of your choice; on Xen rate=1Gb/s in \
+         the vif's configuration limits what the guest sends, too.",
+        &[&format!("tc qdisc replace dev {nic} root tbf rate 1gbit burst 128k latency 50ms")],
+    ))
+}

@@ -1,0 +1,136 @@
+//! Hosts whose files are of different hosts, swapped between samples, cut or altered: every check
+//! looks at them and none crashes, and what a finding says can be shown.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use ringway_doctor::evidence::Source;
+use ringway_doctor::finding::Severity;
+use ringway_doctor::host::Host;
+use ringway_doctor::report::Report;
+use ringway_doctor::report::text::{Detail, render};
+
+type Pieces = BTreeMap<String, String>;
+
+/// All fixtures, in the order of their names.
+static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let entries = fs::read_dir(root).expect("there are fixtures");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    paths.sort_unstable();
+    paths
+        .iter()
+        .map(|path| {
+            let mut pieces = Pieces::new();
+            collect(path, path, &mut pieces);
+            pieces
+        })
+        .collect()
+});
+
+fn collect(root: &Path, folder: &Path, into: &mut Pieces) {
+    for entry in fs::read_dir(folder).expect("readable") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            collect(root, &path, into);
+        } else {
+            let name = path.strip_prefix(root).expect("below it").to_str().expect("text");
+            into.insert(name.to_owned(), fs::read_to_string(&path).expect("text"));
+        }
+    }
+}
+
+/// Looks with everything that there is, and holds what is found to the rules for findings.
+fn look(pieces: Pieces) -> Result<(), TestCaseError> {
+    let report = Report::of(&Host::new(Source::Memory(pieces)), &[]);
+    let _ = render(&report, Detail::Full);
+    for finding in &report.findings {
+        let is_wrong = finding.severity >= Severity::Warning;
+        prop_assert!(!is_wrong || !finding.evidence.is_empty(), "no evidence: {finding:?}");
+        prop_assert!(!is_wrong || !finding.advice.is_empty(), "no advice: {finding:?}");
+        prop_assert!(!finding.summary.contains("NaN"), "{finding:?}");
+        prop_assert!(!finding.summary.contains("inf "), "{finding:?}");
+    }
+    Ok(())
+}
+
+fn nth(pieces: &Pieces, index: usize) -> String {
+    pieces.keys().nth(index % pieces.len()).expect("a host has files").clone()
+}
+
+#[test]
+fn every_whole_host_is_reported_by_the_rules() {
+    for pieces in HOSTS.iter() {
+        look(pieces.clone()).expect("a whole host");
+    }
+}
+
+#[test]
+fn checks_that_place_interrupts_agree() {
+    for pieces in HOSTS.iter() {
+        let report = Report::of(&Host::new(Source::Memory(pieces.clone())), &[]);
+        let other = report.findings.iter().find(|one| one.summary.contains("contradict"));
+        assert_eq!(other, None, "{:?}", pieces.get("fixture.toml"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn files_of_two_hosts_are_no_crash(
+        one in 0..HOSTS.len(),
+        other in 0..HOSTS.len(),
+        kept in any::<u64>(),
+    ) {
+        let mut pieces = HOSTS[one].clone();
+        for (index, (path, text)) in HOSTS[other].iter().enumerate() {
+            if kept >> (index % 64) & 1 == 1 {
+                pieces.insert(path.clone(), text.clone());
+            }
+        }
+        look(pieces)?;
+    }
+
+    #[test]
+    fn samples_in_each_others_place_are_no_crash(host in 0..HOSTS.len(), which in any::<u64>()) {
+        let mut pieces = HOSTS[host].clone();
+        for (index, (path, text)) in HOSTS[host].iter().enumerate() {
+            let Some(rest) = path.strip_prefix("sample-2/") else { continue };
+            if which >> (index % 64) & 1 == 1 {
+                let first = format!("sample-1/{rest}");
+                let before = pieces.insert(first, text.clone()).unwrap_or_default();
+                pieces.insert(path.clone(), before);
+            }
+        }
+        look(pieces)?;
+    }
+
+    #[test]
+    fn a_foreign_or_altered_file_is_no_crash(
+        host in 0..HOSTS.len(),
+        file in any::<usize>(),
+        from in 0..HOSTS.len(),
+        its in any::<usize>(),
+        at in any::<usize>(),
+        with in "[ -~\n\t]{0,6}",
+    ) {
+        let mut pieces = HOSTS[host].clone();
+        let foreign = HOSTS[from][&nth(&HOSTS[from], its)].clone();
+        pieces.insert(nth(&HOSTS[host], file), foreign);
+        let altered = nth(&HOSTS[host], its);
+        let letters: Vec<char> = pieces[&altered].chars().collect();
+        let (start, end) = letters.split_at(at % (letters.len() + 1));
+        let start: String = start.iter().collect();
+        let end: String = end.iter().collect();
+        pieces.insert(altered, start + &with + &end);
+        look(pieces)?;
+    }
+}
