@@ -2,7 +2,7 @@
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, Span, float};
 use crate::parse::Counters;
 use crate::parse::nic::{Moved, NicCounters};
@@ -29,8 +29,8 @@ struct Limit {
     /// From the host's side.
     is_sent: bool,
     quote: Quote,
-    /// What takes it away, if that is one command.
-    command: Option<String>,
+    /// What takes it away, if that is one setting of this host.
+    change: Option<Change>,
 }
 
 fn look(host: &Host) -> Looked {
@@ -69,10 +69,10 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
         .cause("A limit that is reached holds the same throughput whatever else is changed.")
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
+        .advise(Advice::by_change(
             "If it is not meant: take it away where it was set, in the toolstack (rate of the vif), \
              in libvirt (<bandwidth>), or with tc.",
-            &limit.command.iter().map(String::as_str).collect::<Vec<_>>(),
+            limit.change.iter().cloned().collect(),
         ));
     Some(finding)
 }
@@ -89,9 +89,10 @@ fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
         let said =
             format!("tbf of {}: rate {rate} bytes/s, {} overlimits", qdisc.dev, qdisc.overlimits);
         let quote = Quote { file: text.origin().to_owned(), line: None, text: said };
-        let command = Some(format!("tc qdisc del dev {} root", qdisc.dev));
+        // What it was before is not known; this is what distributions use.
+        let change = Change::new(Knob::Qdisc { nic: qdisc.dev.clone() }, None, "fq_codel");
         let bytes_per_second = float(rate);
-        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, command })
+        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, change: Some(change) })
     };
     Ok(limits.filter_map(limit).collect())
 }
@@ -119,7 +120,7 @@ fn rates(host: &Host) -> Result<Vec<Limit>, Gap> {
             let nic = format!("vif{}", vif.trim_matches('/').replace('/', "."));
             let bytes_per_second = float(bytes) * 1e6 / float(usec);
             let quote = text.quote(line.unwrap_or(1));
-            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, command: None });
+            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, change: None });
         }
     }
     Ok(limits)

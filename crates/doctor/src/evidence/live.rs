@@ -195,7 +195,7 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// What a tool prints, in the C locale.
-fn output(words: &[&str]) -> io::Result<String> {
+pub(crate) fn output(words: &[&str]) -> io::Result<String> {
     let (tool, rest) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut child = Command::new(tool)
         .args(rest)
