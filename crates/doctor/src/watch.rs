@@ -248,7 +248,8 @@ mod tests {
             "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
             "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
             "ringway_doctor_squeezes_total{cpu=\"0\"} 3",
-            "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",direction=\"transmit\"} 300",
+            "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",\
+             direction=\"transmit\"} 300",
             "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
         ] {
             assert!(text.contains(line), "no {line} in\n{text}");

@@ -70,7 +70,7 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium)
         .advise(Advice::by_change(
-            "If it is not meant: take it away where it was set, in the toolstack (rate of the vif), \
+            "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
              in libvirt (<bandwidth>), or with tc.",
             limit.change.iter().cloned().collect(),
         ));
@@ -84,13 +84,15 @@ fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
         other => other?,
     };
     let limits = Qdiscs::parse(&text)?.all.into_iter().filter(|qdisc| qdisc.kind == "tbf");
+    // What was there before the limit is not known. Every kernel has pfifo_fast.
+    let default = host.file("proc/sys/net/core/default_qdisc").ok();
+    let default = default.map_or_else(|| "pfifo_fast".to_owned(), |text| text.value().to_owned());
     let limit = |qdisc: crate::parse::qdisc::Qdisc| {
         let rate = qdisc.options.get("rate")?.as_u64().filter(|rate| *rate > 0)?;
         let said =
             format!("tbf of {}: rate {rate} bytes/s, {} overlimits", qdisc.dev, qdisc.overlimits);
         let quote = Quote { file: text.origin().to_owned(), line: None, text: said };
-        // What it was before is not known; this is what distributions use.
-        let change = Change::new(Knob::Qdisc { nic: qdisc.dev.clone() }, None, "fq_codel");
+        let change = Change::new(Knob::Qdisc { nic: qdisc.dev.clone() }, None, &default);
         let bytes_per_second = float(rate);
         Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, change: Some(change) })
     };

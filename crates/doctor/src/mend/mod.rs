@@ -3,9 +3,8 @@
 //! [`plan`] chooses changes and refuses what it must; [`apply`](Apply) makes them one step after
 //! another, each announced in a [`journal`] before it is made; [`undo`] takes back what is still
 //! ours. [`settings`] reads and sets a knob, and knows nothing of all that. [`emit`] writes the
-//! same changes for other tools, [`persist`] makes them outlast a restart, [`trial`] judges by
-//! measurement whether they help. Who waits and reverts is the caller's part: nothing here starts
-//! a process or a thread.
+//! same changes for other tools, [`persist`] makes them outlast a restart. Who waits and reverts is
+//! the caller's part: nothing here starts a process that stays, or a thread.
 //!
 //! Read first: `journal.rs`.
 
@@ -16,7 +15,6 @@ pub mod journal;
 pub mod persist;
 pub mod plan;
 pub mod settings;
-pub mod trial;
 mod undo;
 
 pub use apply::{Apply, ApplyError, Progress};

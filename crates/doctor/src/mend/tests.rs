@@ -133,7 +133,8 @@ proptest! {
         }
         undo(&root.settings(), &journal, &mut transaction).expect("undone");
         prop_assert_eq!(root.values(), before);
-        prop_assert_eq!(read(&root.journal_dir(), transaction.id).expect("whole").state, State::Undone);
+        let written = read(&root.journal_dir(), transaction.id).expect("whole");
+        prop_assert_eq!(written.state, State::Undone);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `ringway doctor`: what slows this host's guest networking, or that of a saved one.
 
 mod expire;
+mod gauge;
 mod mend;
 mod trial;
 mod watch;

@@ -100,7 +100,8 @@ pub(super) struct Apply {
     #[arg(long)]
     dry_run: bool,
     /// Take it back after so many seconds without `confirm`; 0 keeps it at once
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = number(0..=86_400_u64))]
+    #[arg(long, value_name = "SECONDS", default_value = "120")]
+    #[arg(value_parser = number(0..=86_400_u64))]
     confirm_within: u64,
     /// Print the changes for another tool, and do nothing
     #[arg(long, value_name = "TOOL")]
@@ -313,7 +314,8 @@ fn confirm(args: &One) -> Result<()> {
     set_state(&args.place.journal, found.id, &[State::Applied], State::Confirmed)?;
     let id = found.id;
     print(&format!(
-        "Transaction {id} stays until the next restart; `ringway doctor persist {id}` keeps it longer.\n"
+        "Transaction {id} stays until the next restart; `ringway doctor persist {id}` keeps it \
+         longer.\n"
     ))
 }
 

@@ -10,9 +10,9 @@ use regex::Regex;
 use ringway_doctor::evidence::collect;
 use ringway_doctor::host::Host;
 use ringway_doctor::mend::journal::State;
-use ringway_doctor::mend::trial::{Better, Call, Gauge, Verdict, judge};
 
 use super::expire;
+use super::gauge::{Better, Call, Gauge, Verdict, judge};
 use super::mend::{Choice, NOT_ALL, describe, give_up, make, outcomes, set_state};
 use crate::cli::number;
 use crate::output::print;

@@ -28,7 +28,8 @@ pub(super) struct Watch {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9819")]
     listen: SocketAddr,
     /// Seconds from one look to the next
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = number(1..=86_400_u64))]
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    #[arg(value_parser = number(1..=86_400_u64))]
     every: u64,
     /// Seconds between the two samples of a look
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]

@@ -10,7 +10,7 @@ const DIFFERENCE_MIN: f64 = 0.01;
 
 /// Where a run's number comes from.
 #[derive(Debug, Clone)]
-pub enum Gauge {
+pub(super) enum Gauge {
     /// The seconds that the command took: less is better.
     Seconds,
     /// What `iperf3 --json` received, in bit/s.
@@ -21,7 +21,7 @@ pub enum Gauge {
 
 /// Which numbers are good ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Better {
+pub(super) enum Better {
     /// Throughput.
     Higher,
     /// Latency.
@@ -30,22 +30,22 @@ pub enum Better {
 
 /// What the numbers say.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub(super) struct Verdict {
     /// What to do.
-    pub call: Call,
+    pub(super) call: Call,
     /// The mean before.
-    pub before: f64,
+    pub(super) before: f64,
     /// The mean after.
-    pub after: f64,
+    pub(super) after: f64,
     /// How many times as good it is as before: above 1 is better, whichever way numbers count.
-    pub gain: Option<Ratio>,
+    pub(super) gain: Option<Ratio>,
     /// How often luck makes such a difference of nothing; none if the numbers have no spread.
-    pub chance: Option<f64>,
+    pub(super) chance: Option<f64>,
 }
 
 /// What the numbers say of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub(super) enum Call {
     /// More than luck makes.
     Better,
     /// Less than before, by more than luck makes.
@@ -56,7 +56,7 @@ pub enum Call {
 
 impl Gauge {
     /// Which of its numbers are good ones.
-    pub fn better(&self) -> Better {
+    pub(super) fn better(&self) -> Better {
         match self {
             Gauge::Seconds => Better::Lower,
             Gauge::Iperf3 => Better::Higher,
@@ -68,12 +68,15 @@ impl Gauge {
     ///
     /// # Errors
     /// A sentence if there is none in what was printed.
-    pub fn read(&self, seconds: f64, printed: &str) -> Result<f64, String> {
+    pub(super) fn read(&self, seconds: f64, printed: &str) -> Result<f64, String> {
         let number = match self {
             Gauge::Seconds => Some(seconds),
             Gauge::Iperf3 => {
                 let report: serde_json::Value = serde_json::from_str(printed)
                     .map_err(|error| format!("expected the output of iperf3 --json: {error}"))?;
+                if let Some(error) = report["error"].as_str() {
+                    return Err(error.to_owned());
+                }
                 let sum = |key: &str| report["end"][key]["bits_per_second"].as_f64();
                 sum("sum_received").or_else(|| sum("sum"))
             }
@@ -90,7 +93,7 @@ impl Gauge {
 
 /// Compares runs before and after. Takes them for independent and alike within each group, as the
 /// lab does (Welch's test).
-pub fn judge(before: &[f64], after: &[f64], better: Better) -> Verdict {
+pub(super) fn judge(before: &[f64], after: &[f64], better: Better) -> Verdict {
     let (mean_before, mean_after) = (mean(before), mean(after));
     let change = (mean_after - mean_before) / mean_before.abs();
     let chance = welch(before, after).map(|test| test.chance).filter(|chance| chance.is_finite());
@@ -139,6 +142,8 @@ mod tests {
         let report = r#"{"end":{"sum_received":{"bits_per_second":1.5e9}}}"#;
         assert_eq!(Gauge::Iperf3.read(9.0, report), Ok(1.5e9));
         assert!(Gauge::Iperf3.read(9.0, "iperf3: error").is_err());
+        let busy = r#"{"error":"the server is busy"}"#;
+        assert_eq!(Gauge::Iperf3.read(9.0, busy), Err("the server is busy".to_owned()));
         assert_eq!(Gauge::Seconds.read(9.0, ""), Ok(9.0));
     }
 }
