@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::journal::{Entry, Step};
 use super::settings::{Settings, is_same};
-use crate::finding::{Change, Finding, Knob};
+use crate::finding::{Change, Finding};
 
 /// A change that a finding proposes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,9 +130,4 @@ fn objection(
     } else {
         "it can interrupt traffic; --allow-disruptive does it all the same".to_owned()
     })
-}
-
-/// Whether a daemon will take an interrupt's CPUs back.
-pub fn warns_of_irqbalance(entries: &[Entry], is_running: impl Fn() -> bool) -> bool {
-    entries.iter().any(|entry| matches!(entry.knob, Knob::IrqAffinity { .. })) && is_running()
 }

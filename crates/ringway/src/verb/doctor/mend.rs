@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_doctor::evidence::collect;
-use ringway_doctor::finding::Severity;
+use ringway_doctor::finding::{Knob, Severity};
 use ringway_doctor::host::Host;
 use ringway_doctor::mend::emit::{Format, emit, undo_commands};
 use ringway_doctor::mend::journal::{self, DIRECTORY, Entry, Journal, State, Transaction};
 use ringway_doctor::mend::persist::{Removed, files, forget, persist};
-use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals, warns_of_irqbalance};
+use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals};
 use ringway_doctor::mend::settings::Settings;
 use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, guard, undo};
 use ringway_doctor::report::Report;
@@ -266,8 +266,8 @@ pub(super) fn describe(plan: &Plan) -> String {
     if text.is_empty() {
         text += "Nothing was found that these checks have a change for.\n";
     }
-    let is_running = || ringway_doctor::mend::guard::is_running("irqbalance");
-    if warns_of_irqbalance(&plan.entries, is_running) {
+    let is_moving = plan.entries.iter().any(|entry| matches!(entry.knob, Knob::IrqAffinity { .. }));
+    if is_moving && guard::is_running("irqbalance") {
         text += "irqbalance runs and will move interrupts again: stop it, or tell it which to \
                  leave alone (--banirq).\n";
     }
