@@ -380,6 +380,11 @@ fn make_persistent(args: &Persist) -> Result<()> {
     if transaction.state != State::Confirmed {
         bail!("transaction {id} is {}: confirm it first", state(transaction.state));
     }
+    // Files are read when the host starts, for its own namespace and no other.
+    let host = std::fs::read_link("/proc/1/ns/net").context("the host's network namespace")?;
+    if host != Path::new(&transaction.netns) {
+        bail!("transaction {id} belongs to a network namespace that no file is read for");
+    }
     let (files, by_hand) = files(Path::new("/"), &transaction);
     if !args.dry_run {
         persist(&journal, &mut transaction, &files)?;
