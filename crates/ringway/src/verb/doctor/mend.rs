@@ -380,9 +380,10 @@ fn make_persistent(args: &Persist) -> Result<()> {
     if transaction.state != State::Confirmed {
         bail!("transaction {id} is {}: confirm it first", state(transaction.state));
     }
-    // Files are read when the host starts, for its own namespace and no other.
-    let host = std::fs::read_link("/proc/1/ns/net").context("the host's network namespace")?;
-    if host != Path::new(&transaction.netns) {
+    // Files are read when the host starts, for its own namespace and no other. Some containers do
+    // not say which that is.
+    let host = std::fs::read_link("/proc/1/ns/net");
+    if host.is_ok_and(|host| host != Path::new(&transaction.netns)) {
         bail!("transaction {id} belongs to a network namespace that no file is read for");
     }
     let (files, by_hand) = files(Path::new("/"), &transaction);
