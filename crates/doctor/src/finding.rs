@@ -152,6 +152,17 @@ pub enum Knob {
         /// The interface.
         nic: String,
     },
+    /// The queueing discipline at the root of an interface, as `tc` writes it: `fq_codel`, or
+    /// `tbf rate 100Mbit burst 32Kb latency 50ms`.
+    Qdisc {
+        /// The interface.
+        nic: String,
+    },
+    /// The queues that a guest of ringway may ask for.
+    MaxQueues {
+        /// The vif.
+        vif: String,
+    },
 }
 
 impl Knob {
@@ -166,13 +177,51 @@ impl Knob {
             | Knob::Channels { nic, .. }
             | Knob::Ring { nic, .. }
             | Knob::TxQueueLen { nic }
+            | Knob::Qdisc { nic }
             | Knob::Mtu { nic } => nic.clone(),
+            Knob::MaxQueues { vif } => vif.clone(),
+        }
+    }
+
+    /// The interface that it is a setting of.
+    pub fn nic(&self) -> Option<&str> {
+        match self {
+            Knob::Sysctl { .. } | Knob::IrqAffinity { .. } => None,
+            Knob::Rps { nic, .. }
+            | Knob::Xps { nic, .. }
+            | Knob::Offload { nic, .. }
+            | Knob::Channels { nic, .. }
+            | Knob::Ring { nic, .. }
+            | Knob::TxQueueLen { nic }
+            | Knob::Qdisc { nic }
+            | Knob::Mtu { nic } => Some(nic),
+            Knob::MaxQueues { vif } => Some(vif),
+        }
+    }
+
+    /// What is set, for people.
+    pub fn name(&self) -> String {
+        match self {
+            Knob::Sysctl { name } => name.clone(),
+            Knob::IrqAffinity { irq } => format!("CPUs of interrupt {irq}"),
+            Knob::Rps { nic, queue } => format!("RPS of {nic} rx-{queue}"),
+            Knob::Xps { nic, queue } => format!("XPS of {nic} tx-{queue}"),
+            Knob::Offload { nic, feature } => format!("{feature} of {nic}"),
+            Knob::Channels { nic, which } => format!("{which} channels of {nic}"),
+            Knob::Ring { nic, which } => format!("{which} ring of {nic}"),
+            Knob::TxQueueLen { nic } => format!("txqueuelen of {nic}"),
+            Knob::Mtu { nic } => format!("MTU of {nic}"),
+            Knob::Qdisc { nic } => format!("qdisc of {nic}"),
+            Knob::MaxQueues { vif } => format!("max-queues of {vif}"),
         }
     }
 
     /// Whether setting it can interrupt traffic: a driver may take its link down and up for it.
     pub fn is_disruptive(&self) -> bool {
-        matches!(self, Knob::Channels { .. } | Knob::Ring { .. } | Knob::Mtu { .. })
+        matches!(
+            self,
+            Knob::Channels { .. } | Knob::Ring { .. } | Knob::Mtu { .. } | Knob::MaxQueues { .. }
+        )
     }
 
     /// The command that sets it.
@@ -194,6 +243,8 @@ impl Knob {
             Knob::Ring { nic, which } => format!("ethtool -G {nic} {which} {value}"),
             Knob::TxQueueLen { nic } => format!("ip link set dev {nic} txqueuelen {value}"),
             Knob::Mtu { nic } => format!("ip link set dev {nic} mtu {value}"),
+            Knob::Qdisc { nic } => format!("tc qdisc replace dev {nic} root {value}"),
+            Knob::MaxQueues { vif } => format!("ringway vif set {vif} max-queues {value}"),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`evidence`] collects what a host says of itself, or opens what another one said; [`parse`]
 //! reads it; [`check`] holds the catalogue, whose checks turn it into [`finding`]s; [`report`]
-//! shows them. Nothing here changes a host: a finding proposes [`finding::Change`]s.
+//! shows them. None of these changes a host: a finding proposes [`finding::Change`]s, which only
+//! [`mend`] makes, and takes back. [`watch`] serves what is found as metrics.
 //!
 //! Read first: `check/d18.rs`, a check in full.
 
@@ -11,5 +12,7 @@ pub mod coverage;
 pub mod evidence;
 pub mod finding;
 pub mod host;
+pub mod mend;
 pub mod parse;
 pub mod report;
+pub mod watch;

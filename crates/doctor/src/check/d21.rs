@@ -22,7 +22,12 @@ const RATE_MIN: f64 = 1000.0;
 
 fn look(host: &Host) -> Looked {
     let span: Span<Lookups> = match host.command_span(&["ovs-dpctl", "show"]) {
-        Err(Gap::Missing { why, .. }) if why.contains("not installed") || why == "not there" => {
+        // The last: the tool is there, and what it asks is not loaded.
+        Err(Gap::Missing { why, .. })
+            if ["not installed", "not there", "'ovs_datapath' does not exist"]
+                .iter()
+                .any(|absent| why.contains(absent)) =>
+        {
             return Err(Gap::NotHere("no Open vSwitch".to_owned()));
         }
         other => other?,

@@ -2,7 +2,7 @@
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, Span, float};
 use crate::parse::Counters;
 use crate::parse::nic::{Moved, NicCounters};
@@ -29,8 +29,8 @@ struct Limit {
     /// From the host's side.
     is_sent: bool,
     quote: Quote,
-    /// What takes it away, if that is one command.
-    command: Option<String>,
+    /// What takes it away, if that is one setting of this host.
+    change: Option<Change>,
 }
 
 fn look(host: &Host) -> Looked {
@@ -69,10 +69,10 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
         .cause("A limit that is reached holds the same throughput whatever else is changed.")
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
+        .advise(Advice::by_change(
             "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
              in libvirt (<bandwidth>), or with tc.",
-            &limit.command.iter().map(String::as_str).collect::<Vec<_>>(),
+            limit.change.iter().cloned().collect(),
         ));
     Some(finding)
 }
@@ -84,14 +84,17 @@ fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
         other => other?,
     };
     let limits = Qdiscs::parse(&text)?.all.into_iter().filter(|qdisc| qdisc.kind == "tbf");
+    // What was there before the limit is not known. Every kernel has pfifo_fast.
+    let default = host.file("proc/sys/net/core/default_qdisc").ok();
+    let default = default.map_or_else(|| "pfifo_fast".to_owned(), |text| text.value().to_owned());
     let limit = |qdisc: crate::parse::qdisc::Qdisc| {
         let rate = qdisc.options.get("rate")?.as_u64().filter(|rate| *rate > 0)?;
         let said =
             format!("tbf of {}: rate {rate} bytes/s, {} overlimits", qdisc.dev, qdisc.overlimits);
         let quote = Quote { file: text.origin().to_owned(), line: None, text: said };
-        let command = Some(format!("tc qdisc del dev {} root", qdisc.dev));
+        let change = Change::new(Knob::Qdisc { nic: qdisc.dev.clone() }, None, &default);
         let bytes_per_second = float(rate);
-        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, command })
+        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, change: Some(change) })
     };
     Ok(limits.filter_map(limit).collect())
 }
@@ -119,7 +122,7 @@ fn rates(host: &Host) -> Result<Vec<Limit>, Gap> {
             let nic = format!("vif{}", vif.trim_matches('/').replace('/', "."));
             let bytes_per_second = float(bytes) * 1e6 / float(usec);
             let quote = text.quote(line.unwrap_or(1));
-            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, command: None });
+            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, change: None });
         }
     }
     Ok(limits)

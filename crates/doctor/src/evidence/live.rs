@@ -227,7 +227,7 @@ fn stands_for(place: &str) -> Vec<String> {
 }
 
 /// What a tool prints, in the C locale.
-fn output(words: &[&str]) -> io::Result<String> {
+pub(crate) fn output(words: &[&str]) -> io::Result<String> {
     output_of(words, Stdio::null())
 }
 

@@ -10,5 +10,6 @@ mod source;
 mod text;
 
 pub use live::collect;
+pub(crate) use live::output as tool;
 pub use source::{Source, command_path};
 pub use text::{Gap, Quote, Text};

@@ -1,5 +1,11 @@
 //! `ringway doctor`: what slows this host's guest networking, or that of a saved one.
 
+mod expire;
+mod gauge;
+mod mend;
+mod trial;
+mod watch;
+
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -22,8 +28,8 @@ use crate::table;
 
 /// What slows the networking of this host and its guests, with evidence and advice
 ///
-/// Changes nothing. Needs no rights; what it may not read it says. Exits with 0 if nothing is
-/// wrong, 3 for warnings, 4 for problems, 5 if nothing could be told.
+/// Changes nothing but by `apply` and `try`. Needs no rights to look; what it may not read it says.
+/// Exits with 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if nothing could be told.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -65,6 +71,8 @@ enum Verb {
     Coverage(List),
     /// Print the JSON schema of --json
     Schema,
+    #[command(flatten)]
+    Mend(mend::Verb),
 }
 
 #[derive(Debug, Args)]
@@ -97,6 +105,7 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Coverage(args)) => return show_coverage(args),
         Some(Verb::Schema) => print(&schema())?,
+        Some(Verb::Mend(verb)) => return mend::run(verb),
     }
     Ok(ExitCode::SUCCESS)
 }

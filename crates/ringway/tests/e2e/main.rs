@@ -14,6 +14,7 @@ mod host;
 mod hostile;
 mod lab;
 mod lifetime;
+mod mended;
 mod paths;
 mod refusals;
 mod service;

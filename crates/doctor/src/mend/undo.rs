@@ -1,0 +1,108 @@
+//! Takes a transaction back, as far as it is still ours.
+
+use std::io;
+
+use super::journal::{Entry, Journal, State, Step, Transaction};
+use super::settings::{Settings, is_same};
+
+/// What became of one change.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was never made, or had been taken back.
+    Nothing,
+    /// The old value is set again, and read back.
+    Restored,
+    /// Somebody else set it since; it was left at this value.
+    Left(String),
+    /// The interface is gone, or another one has its name.
+    Gone,
+    /// The old value was refused, or is not what is read back.
+    Failed(io::Error),
+}
+
+/// A change and what became of it.
+#[derive(Debug)]
+pub struct Undone {
+    /// The change.
+    pub entry: Entry,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// Takes all changes back, the last first: an offload may depend on one before it. May be called
+/// again, whatever ended it.
+///
+/// # Errors
+/// If the transaction is of another start of the kernel or another network namespace, or if the
+/// journal cannot be written. A change that cannot be taken back is no error of the whole: the
+/// others are tried, and it is tried again by the next call.
+pub fn undo(
+    settings: &Settings,
+    journal: &Journal,
+    transaction: &mut Transaction,
+) -> io::Result<Vec<Undone>> {
+    check_place(settings, transaction)?;
+    let mut all = Vec::new();
+    for index in (0..transaction.entries.len()).rev() {
+        let entry = &mut transaction.entries[index];
+        let outcome = restore(settings, entry);
+        match outcome {
+            Outcome::Restored | Outcome::Nothing => entry.step = Step::Undone,
+            Outcome::Left(_) | Outcome::Gone => entry.step = Step::Left,
+            Outcome::Failed(_) => {}
+        }
+        all.push(Undone { entry: entry.clone(), outcome });
+        journal.write(transaction)?;
+    }
+    if !all.iter().any(|one| matches!(one.outcome, Outcome::Failed(_))) {
+        transaction.state = State::Undone;
+        journal.write(transaction)?;
+    }
+    Ok(all)
+}
+
+/// What was set before a restart is gone, and the old values may be those of another time.
+fn check_place(settings: &Settings, transaction: &Transaction) -> io::Result<()> {
+    let id = transaction.id;
+    if settings.boot()? != transaction.boot {
+        return Err(io::Error::other(format!(
+            "transaction {id} is of before the last restart, which ended what it set; its old \
+             values are in the journal and nothing was touched"
+        )));
+    }
+    if settings.netns() != transaction.netns {
+        return Err(io::Error::other(format!(
+            "transaction {id} belongs to another network namespace: {}",
+            transaction.netns
+        )));
+    }
+    Ok(())
+}
+
+fn restore(settings: &Settings, entry: &Entry) -> Outcome {
+    if matches!(entry.step, Step::Planned | Step::Undone) {
+        return Outcome::Nothing;
+    }
+    let nic = entry.knob.nic();
+    if entry.interface_index.is_some()
+        && nic.and_then(|nic| settings.interface_index(nic)) != entry.interface_index
+    {
+        return Outcome::Gone;
+    }
+    let found = match settings.get(&entry.knob) {
+        Ok(found) => found,
+        Err(error) => return Outcome::Failed(error),
+    };
+    if is_same(&entry.knob, &entry.old, &found) {
+        return Outcome::Restored;
+    }
+    if !is_same(&entry.knob, &entry.new, &found) {
+        return Outcome::Left(found);
+    }
+    let verified = settings.set(&entry.knob, &entry.old).and_then(|()| settings.get(&entry.knob));
+    match verified {
+        Ok(found) if is_same(&entry.knob, &entry.old, &found) => Outcome::Restored,
+        Ok(found) => Outcome::Failed(io::Error::other(format!("it was set and is {found:?}"))),
+        Err(error) => Outcome::Failed(error),
+    }
+}

@@ -1,0 +1,264 @@
+//! What is found as metrics, in the text format of Prometheus.
+//!
+//! Findings as gauges, and beside them the counters that they are made from, so that a rule can
+//! look further back than two samples. Names of interfaces come from guests' toolstacks: labels
+//! are escaped, and there are no more series than [`SERIES_MAX`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::check::CATALOGUE;
+use crate::finding::Severity;
+use crate::host::{Host, Span, float, share};
+use crate::parse::cpu::CpuTimes;
+use crate::parse::ethtool::{Statistics, queue_counter};
+use crate::parse::nic::NicCounters;
+use crate::parse::softnet::Softnet;
+use crate::report::Report;
+
+/// Series of one family: a host may have a thousand interfaces with many queues each.
+pub const SERIES_MAX: usize = 10_000;
+
+/// All metrics of one look.
+pub fn metrics(host: &Host, report: &Report) -> String {
+    let mut page = Page::default();
+    page.findings(report);
+    page.queues(host);
+    if let Ok(span) = host.span::<NicCounters>("proc/net/dev") {
+        page.nics(&span.after);
+    }
+    if let Ok(span) = host.span::<Softnet>("proc/net/softnet_stat") {
+        page.backlogs(&span.after);
+    }
+    if let Ok(span) = host.span::<CpuTimes>("proc/stat") {
+        page.cpus(&span);
+    }
+    page.render()
+}
+
+/// What a family of series is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: "gauge", help }
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: "counter", help }
+}
+
+const WORST: Family = gauge(
+    "ringway_doctor_check_severity",
+    "The worst that a check found: 0 ok, 1 unknown, 2 note, 3 warning, 4 problem.",
+);
+const FINDINGS: Family = gauge("ringway_doctor_findings", "Findings by check and severity.");
+const QUEUE_BYTES: Family =
+    counter("ringway_doctor_queue_bytes_total", "Bytes of a queue, as its driver counts them.");
+const QUEUE_PACKETS: Family =
+    counter("ringway_doctor_queue_packets_total", "Packets of a queue, as its driver counts them.");
+const IMBALANCE: Family = gauge(
+    "ringway_doctor_queue_imbalance_ratio",
+    "Bytes of the fullest queue over the mean, between the two samples.",
+);
+const NIC_BYTES: Family = counter("ringway_doctor_interface_bytes_total", "Bytes of an interface.");
+const NIC_DROPS: Family =
+    counter("ringway_doctor_interface_drops_total", "Packets that an interface dropped.");
+const BACKLOG_DROPS: Family =
+    counter("ringway_doctor_backlog_drops_total", "Frames that the backlog of a CPU dropped.");
+const SQUEEZES: Family =
+    counter("ringway_doctor_squeezes_total", "Rounds of a CPU that ended with frames left.");
+const STEAL: Family =
+    gauge("ringway_doctor_steal_ratio", "Time of a CPU that the hypervisor gave to others.");
+const SOFTIRQ: Family = gauge("ringway_doctor_softirq_ratio", "Time of a CPU in softirqs.");
+
+/// Lines by family, in the order in which they are shown.
+#[derive(Debug, Default)]
+struct Page {
+    families: BTreeMap<Family, Vec<String>>,
+}
+
+impl Page {
+    fn add(&mut self, family: Family, labels: &[(&str, &str)], value: f64) {
+        let lines = self.families.entry(family).or_default();
+        if lines.len() < SERIES_MAX {
+            let label = |(key, value): &(&str, &str)| format!("{key}=\"{}\"", escaped(value));
+            let labels: Vec<String> = labels.iter().map(label).collect();
+            lines.push(format!("{}{{{}}} {value}", family.name, labels.join(",")));
+        }
+    }
+
+    fn findings(&mut self, report: &Report) {
+        for check in CATALOGUE.iter().filter(|check| check.look.is_some()) {
+            let found = || report.findings.iter().filter(|one| one.check == check.id);
+            // A check that does not fit this host has nothing to say of it.
+            let Some(worst) = found().map(|one| one.severity).max() else { continue };
+            self.add(WORST, &[("check", check.id), ("title", check.title)], level(worst));
+            for (severity, name) in SEVERITIES {
+                let count = found().filter(|one| one.severity == severity).count();
+                let count = float(u64::try_from(count).unwrap_or(u64::MAX));
+                self.add(FINDINGS, &[("check", check.id), ("severity", name)], count);
+            }
+        }
+    }
+
+    fn queues(&mut self, host: &Host) {
+        for nic in host.nics() {
+            let Ok(span) = host.command_span::<Statistics>(&["ethtool", "-S", &nic]) else {
+                continue;
+            };
+            let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+            for (name, (count, _)) in &span.after.counters {
+                let Some((counter, queue)) = queue_counter(name) else { continue };
+                let direction = if counter.is_tx { "transmit" } else { "receive" };
+                let family = if counter.is_bytes { QUEUE_BYTES } else { QUEUE_PACKETS };
+                let labels = [
+                    ("interface", nic.as_str()),
+                    ("queue", &queue.to_string()),
+                    ("direction", direction),
+                ];
+                self.add(family, &labels, float(*count));
+                let known = span.before.counters.get(name).map(|(before, _)| before);
+                if let Some(before) = span.past(known).filter(|_| counter.is_bytes) {
+                    passed.entry(direction).or_default().push(count.saturating_sub(before));
+                }
+            }
+            for (direction, bytes) in passed {
+                let (total, most) = (bytes.iter().sum(), bytes.iter().max().copied());
+                let queues = float(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+                let ratio = share(most.unwrap_or(0), total) * queues;
+                if total > 0 {
+                    self.add(IMBALANCE, &[("interface", &nic), ("direction", direction)], ratio);
+                }
+            }
+        }
+    }
+
+    fn nics(&mut self, counters: &NicCounters) {
+        for (nic, moved) in &counters.nics {
+            for (direction, bytes, drops) in [
+                ("receive", moved.rx_bytes, moved.rx_dropped),
+                ("transmit", moved.tx_bytes, moved.tx_dropped),
+            ] {
+                let labels = [("interface", nic.as_str()), ("direction", direction)];
+                self.add(NIC_BYTES, &labels, float(bytes));
+                self.add(NIC_DROPS, &labels, float(drops));
+            }
+        }
+    }
+
+    fn backlogs(&mut self, counters: &Softnet) {
+        for row in &counters.rows {
+            let cpu = row.cpu.to_string();
+            self.add(BACKLOG_DROPS, &[("cpu", &cpu)], f64::from(row.dropped));
+            self.add(SQUEEZES, &[("cpu", &cpu)], f64::from(row.squeezed));
+        }
+    }
+
+    fn cpus(&mut self, span: &Span<CpuTimes>) {
+        for (cpu, after) in &span.after.cpus {
+            let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
+            let (spent, cpu) = (after.since(&before), cpu.to_string());
+            self.add(STEAL, &[("cpu", &cpu)], share(spent.steal, spent.total));
+            self.add(SOFTIRQ, &[("cpu", &cpu)], share(spent.softirq, spent.total));
+        }
+    }
+
+    fn render(&self) -> String {
+        let mut text = String::new();
+        for (Family { name, kind, help }, lines) in &self.families {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for line in lines {
+                let _ = writeln!(text, "{line}");
+            }
+        }
+        text
+    }
+}
+
+const SEVERITIES: [(Severity, &str); 4] = [
+    (Severity::Unknown, "unknown"),
+    (Severity::Note, "note"),
+    (Severity::Warning, "warning"),
+    (Severity::Problem, "problem"),
+];
+
+fn level(severity: Severity) -> f64 {
+    match severity {
+        Severity::Ok => 0.0,
+        Severity::Unknown => 1.0,
+        Severity::Note => 2.0,
+        Severity::Warning => 3.0,
+        Severity::Problem => 4.0,
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// The names of all families, for who writes rules and dashboards of them.
+pub fn names() -> [&'static str; 11] {
+    [
+        WORST,
+        FINDINGS,
+        QUEUE_BYTES,
+        QUEUE_PACKETS,
+        IMBALANCE,
+        NIC_BYTES,
+        NIC_DROPS,
+        BACKLOG_DROPS,
+        SQUEEZES,
+        STEAL,
+        SOFTIRQ,
+    ]
+    .map(|family| family.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::{Source, command_path};
+
+    #[test]
+    fn findings_queues_and_cpus_are_series() {
+        let softnet = "00000001 00000002 00000003 00000000 00000000 00000000 00000000 00000000 \
+                       00000000 00000000 00000000 00000000 00000000\n";
+        let mut pieces: BTreeMap<String, String> = BTreeMap::new();
+        for (sample, ticks, bytes) in [("sample-1", 0, 0), ("sample-2", 50, 300)] {
+            let mut put =
+                |path: &str, text: String| pieces.insert(format!("{sample}/{path}"), text);
+            put("monotonic", format!("{}\n", ticks / 10));
+            put("proc/stat", format!("cpu0 {ticks} 0 0 0 0 0 0 {ticks} 0 0\nintr 1\n"));
+            put("proc/net/softnet_stat", softnet.to_owned());
+            let statistics = format!(
+                "NIC statistics:\n     tx_queue_0_bytes: {bytes}\n     tx_queue_1_bytes: 100\n"
+            );
+            put(&command_path(&["ethtool", "-S", "eth\"0"]), statistics);
+        }
+        pieces.insert("sys/class/net/eth\"0/mtu".into(), "1500\n".into());
+        pieces.insert("proc/sys/net/ipv4/tcp_sack".into(), "0\n".into());
+        let host = Host::new(Source::Memory(pieces));
+        let text = metrics(&host, &Report::of(&host, &[]));
+        for line in [
+            "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
+            "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
+            "ringway_doctor_squeezes_total{cpu=\"0\"} 3",
+            "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",\
+             direction=\"transmit\"} 300",
+            "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
+        ] {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split('{').next().expect("a name");
+            assert!(names().contains(&name), "{line}");
+            let value = line.rsplit(' ').next().expect("a value");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

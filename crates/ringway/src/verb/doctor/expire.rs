@@ -1,0 +1,96 @@
+//! `ringway doctor expire`: who takes a transaction back that nobody confirms.
+//!
+//! A process in a session of its own, started before the first change: a terminal that closes, a
+//! lost link or a killed `apply` does not end it. It looks at the journal once a second and ends
+//! when the transaction is confirmed or taken back.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use ringway_doctor::mend::journal::{self, State};
+
+use super::mend::give_up;
+use crate::stop::wait_readable;
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What it prints once it cannot be stopped by a terminal any more.
+const READY: &str = "ready";
+
+#[derive(Debug, Args)]
+pub(super) struct Expire {
+    id: u64,
+    #[arg(long)]
+    journal: PathBuf,
+    #[arg(long)]
+    after: u64,
+    /// Also at once when standard input ends
+    #[arg(long)]
+    with_input: bool,
+}
+
+/// Starts one that waits for a time.
+pub(super) fn start(dir: &Path, id: u64, after: Duration) -> Result<()> {
+    spawn(dir, id, after, Stdio::null(), &[]).map(drop)
+}
+
+/// Starts one that waits until what is given back is dropped, however we end.
+pub(super) fn start_with_us(dir: &Path, id: u64, after: Duration) -> Result<ChildStdin> {
+    let mut child = spawn(dir, id, after, Stdio::piped(), &["--with-input"])?;
+    child.stdin.take().context("it has an input")
+}
+
+fn spawn(dir: &Path, id: u64, after: Duration, input: Stdio, more: &[&str]) -> Result<Child> {
+    // It changes to the root, so that it holds no mounted directory.
+    let dir = dir.canonicalize()?;
+    let mut child = Command::new("/proc/self/exe")
+        .args(["doctor", "expire", &id.to_string(), "--after", &after.as_secs().to_string()])
+        .arg("--journal")
+        .arg(dir)
+        .args(more)
+        .current_dir("/")
+        .stdin(input)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("start the process that takes changes back")?;
+    let mut line = String::new();
+    let output = child.stdout.take().context("it has an output")?;
+    BufReader::new(output).read_line(&mut line)?;
+    if line.trim() != READY {
+        bail!("the process that takes changes back did not start: {}", child.wait()?);
+    }
+    Ok(child)
+}
+
+pub(super) fn run(args: &Expire) -> Result<()> {
+    rustix::process::setsid().context("a session of its own")?;
+    writeln!(io::stdout(), "{READY}")?;
+    let deadline = Instant::now() + Duration::from_secs(args.after);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let is_over = wait(args, left.min(LOOK_EVERY))? || left.is_zero();
+        let state = journal::read(&args.journal, args.id)?.state;
+        if matches!(state, State::Confirmed | State::Undone) {
+            return Ok(());
+        }
+        if is_over {
+            give_up(&args.journal, args.id)?;
+            return Ok(());
+        }
+    }
+}
+
+/// Whether who started us is gone, which shows as the end of our input.
+fn wait(args: &Expire, time: Duration) -> Result<bool> {
+    if args.with_input {
+        let input = io::stdin();
+        return Ok(wait_readable(&[input.as_fd()], Some(time))?.contains(&true));
+    }
+    std::thread::sleep(time);
+    Ok(false)
+}

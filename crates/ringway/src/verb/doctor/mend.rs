@@ -1,0 +1,438 @@
+//! `ringway doctor apply` and what belongs to it: makes the changes that checks propose, keeps or
+//! takes them back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use ringway_doctor::evidence::collect;
+use ringway_doctor::finding::{Knob, Severity};
+use ringway_doctor::host::Host;
+use ringway_doctor::mend::emit::{Format, emit, undo_commands};
+use ringway_doctor::mend::journal::{self, DIRECTORY, Entry, Journal, State, Transaction};
+use ringway_doctor::mend::persist::{Removed, files, forget, persist};
+use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals};
+use ringway_doctor::mend::settings::Settings;
+use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, guard, undo};
+use ringway_doctor::report::Report;
+
+use super::{expire, known_check, trial, watch};
+use crate::cli::number;
+use crate::output::{print, print_json};
+use crate::table;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Make the changes that checks propose; they are taken back unless you confirm them
+    ///
+    /// Looks first, as `ringway doctor` does. Each change is written to the journal before it is
+    /// made, and read back afterwards; if one is not taken, all are taken back. So are all after
+    /// --confirm-within seconds, by a process of its own that outlives the terminal. Exits with 0
+    /// if all was done, 3 if something was refused.
+    #[command(after_help = "Examples:\n  ringway doctor apply D13 --subject vif1.0 --dry-run\n  \
+                            ringway doctor apply D18 D19 && ringway doctor confirm\n  \
+                            ringway doctor apply D13 --emit ansible")]
+    Apply(Apply),
+    /// Keep what was applied, until the next restart
+    Confirm(One),
+    /// Take back what was applied, as far as nobody else changed it since
+    ///
+    /// After a restart nothing is set: what was applied is gone already. Files of `persist` are
+    /// removed, unless they were edited.
+    Undo(One),
+    /// Keep what was confirmed over a restart, in /etc/sysctl.d and /etc/udev/rules.d
+    Persist(Persist),
+    /// Show the transactions
+    Journal(Show),
+    /// Apply, measure with a command before and after, and keep it only if that is better
+    ///
+    /// The command runs while the doctor looks, then some times before and some times after the
+    /// change. Its number is its run time unless an option says otherwise. The change is kept if
+    /// the difference is more than luck makes (Welch's test at 5 %), and taken back otherwise, or
+    /// when this process ends. Exits with 0 if it is kept, 3 if not.
+    #[command(
+        after_help = "Examples:\n  ringway doctor try D13 --iperf3 -- iperf3 -J -c host -t 3\n  \
+                            ringway doctor try D18 --number 'avg = ([0-9.]+)' --lower -- ./ping.sh"
+    )]
+    Try(trial::Try),
+    /// Serve what is found as metrics for Prometheus
+    Watch(watch::Watch),
+    /// Takes a transaction back after a while
+    #[command(hide = true)]
+    Expire(expire::Expire),
+}
+
+/// Where transactions are written.
+#[derive(Debug, Args)]
+pub(super) struct Place {
+    /// The directory of the journal
+    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
+    pub(super) journal: PathBuf,
+}
+
+/// What is chosen of what the checks propose.
+#[derive(Debug, Args)]
+pub(super) struct Choice {
+    /// The checks
+    #[arg(required = true, value_name = "ID", value_parser = known_check)]
+    pub(super) ids: Vec<String>,
+    /// Only findings about this: an interface, a sysctl
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+    /// Also do what can interrupt traffic: MTU, channels, rings
+    #[arg(long)]
+    allow_disruptive: bool,
+    /// Seconds between the two samples
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    pub(super) interval: u64,
+    #[command(flatten)]
+    pub(super) place: Place,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Apply {
+    #[command(flatten)]
+    choice: Choice,
+    /// Say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Take it back after so many seconds without `confirm`; 0 keeps it at once
+    #[arg(long, value_name = "SECONDS", default_value = "120")]
+    #[arg(value_parser = number(0..=86_400_u64))]
+    confirm_within: u64,
+    /// Print the changes for another tool, and do nothing
+    #[arg(long, value_name = "TOOL")]
+    emit: Option<Tool>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Tool {
+    /// Tasks of a playbook
+    Ansible,
+    /// A script
+    Shell,
+    /// A file for /etc/sysctl.d
+    #[value(name = "sysctl.d")]
+    SysctlD,
+    /// Rules for /etc/udev/rules.d
+    Udev,
+    /// Parts of a guest's <interface>
+    Libvirt,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct One {
+    /// The number of a transaction; the last one without it
+    transaction: Option<u64>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Persist {
+    #[command(flatten)]
+    one: One,
+    /// Say which files would be written
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    #[command(flatten)]
+    place: Place,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Apply(args) => return apply(args),
+        Verb::Confirm(args) => confirm(args)?,
+        Verb::Undo(args) => return take_back(args),
+        Verb::Persist(args) => make_persistent(args)?,
+        Verb::Journal(args) => show(args)?,
+        Verb::Try(args) => return trial::run(args),
+        Verb::Watch(args) => watch::run(args)?,
+        Verb::Expire(args) => expire::run(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Something was refused, or is not as it was wished.
+pub(super) const NOT_ALL: u8 = 3;
+
+fn apply(args: &Apply) -> Result<ExitCode> {
+    let host = Host::new(collect(Duration::from_secs(args.choice.interval)));
+    let plan = args.choice.plan(&host)?;
+    if let Some(tool) = args.emit {
+        print(&emit(&plan.entries, tool.format()))?;
+        return Ok(plan_code(&plan));
+    }
+    print(&describe(&plan))?;
+    if args.dry_run || plan.entries.is_empty() {
+        return Ok(plan_code(&plan));
+    }
+    let is_risky = plan.entries.iter().any(|entry| entry.knob.is_disruptive());
+    if is_risky && args.confirm_within == 0 {
+        bail!("--confirm-within 0 is refused for what can interrupt traffic: it may be your own");
+    }
+    let code = plan_code(&plan);
+    let dir = &args.choice.place.journal;
+    let made = make(dir, plan.entries, |id| match args.confirm_within {
+        0 => Ok(()),
+        seconds => expire::start(dir, id, Duration::from_secs(seconds)),
+    })?;
+    print(&said(&made, dir, args.confirm_within))?;
+    if args.confirm_within == 0 {
+        set_state(dir, made.id, &[State::Applied], State::Confirmed)?;
+    }
+    Ok(code)
+}
+
+impl Choice {
+    /// What is to be done on this host.
+    pub(super) fn plan(&self, host: &Host) -> Result<Plan> {
+        let report = Report::of(host, &self.ids);
+        let wanted = report.findings.iter().filter(|finding| {
+            finding.severity >= Severity::Note
+                && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
+        });
+        let proposals = proposals(wanted).map_err(anyhow::Error::msg)?;
+        let disruption =
+            if self.allow_disruptive { Disruption::Allowed } else { Disruption::Refused };
+        Ok(plan(&Settings::live(), proposals, disruption, &guard::admin_links()))
+    }
+}
+
+impl Tool {
+    fn format(self) -> Format {
+        match self {
+            Tool::Ansible => Format::Ansible,
+            Tool::Shell => Format::Shell,
+            Tool::SysctlD => Format::SysctlD,
+            Tool::Udev => Format::Udev,
+            Tool::Libvirt => Format::Libvirt,
+        }
+    }
+}
+
+/// Makes a transaction. `arm` starts who takes it back, before anything is done.
+pub(super) fn make(
+    dir: &Path,
+    entries: Vec<Entry>,
+    arm: impl FnOnce(u64) -> Result<()>,
+) -> Result<Transaction> {
+    let settings = Settings::live();
+    let journal = open(dir)?;
+    let begun = journal.begin(settings.boot()?, settings.netns(), entries);
+    let begun = begun.context("write the journal; nothing was changed")?;
+    arm(begun.id).context("nothing was changed")?;
+    let mut applying = Applying::new(&settings, &journal, begun);
+    let result = applying.run();
+    let mut transaction = applying.into_transaction();
+    if let Err(error) = result {
+        let undone = undo(&settings, &journal, &mut transaction)?;
+        bail!(
+            "{error}; all of transaction {} was taken back:\n{}",
+            transaction.id,
+            outcomes(&undone)
+        );
+    }
+    Ok(transaction)
+}
+
+fn open(dir: &Path) -> Result<Journal> {
+    Journal::open(dir).with_context(|| format!("the journal {}", dir.display()))
+}
+
+/// What a plan does and does not, a line each.
+pub(super) fn describe(plan: &Plan) -> String {
+    let mut text = String::new();
+    for Entry { check, knob, old, new, .. } in &plan.entries {
+        text += &format!("  {check} {}: {old} -> {new}\n", knob.name());
+    }
+    for proposal in &plan.settled {
+        let (name, value) = (proposal.change.knob.name(), &proposal.change.proposed);
+        text += &format!("  {} {name} is {value} already\n", proposal.check);
+    }
+    for (proposal, why) in &plan.refused {
+        text += &format!("  {} {} refused: {why}\n", proposal.check, proposal.change.knob.name());
+    }
+    if text.is_empty() {
+        text += "Nothing was found that these checks have a change for.\n";
+    }
+    let is_moving = plan.entries.iter().any(|entry| matches!(entry.knob, Knob::IrqAffinity { .. }));
+    if is_moving && guard::is_running("irqbalance") {
+        text += "irqbalance runs and will move interrupts again: stop it, or tell it which to \
+                 leave alone (--banirq).\n";
+    }
+    text
+}
+
+fn plan_code(plan: &Plan) -> ExitCode {
+    if plan.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL) }
+}
+
+fn said(made: &Transaction, dir: &Path, seconds: u64) -> String {
+    let option = if dir == Path::new(DIRECTORY) {
+        String::new()
+    } else {
+        format!(" --journal {}", dir.display())
+    };
+    let id = made.id;
+    let mut text = format!("Transaction {id} is made and read back.\n");
+    if seconds > 0 {
+        text += &format!(
+            "It is taken back in {seconds} s, even if this terminal is gone, unless you run\n    \
+             ringway doctor confirm {id}{option}\n"
+        );
+    }
+    text += &format!("To take it back: ringway doctor undo {id}{option}\nor by hand:\n");
+    for command in undo_commands(&made.entries) {
+        text += &format!("    {command}\n");
+    }
+    text
+}
+
+/// The transaction that is meant: by its number, or the last of this start of the kernel.
+fn find(args: &One, states: &[State]) -> Result<Transaction> {
+    let dir = &args.place.journal;
+    match args.transaction {
+        Some(id) => journal::read(dir, id).with_context(|| format!("transaction {id}")),
+        None => journal::latest(dir, &Settings::live().boot()?, states)?
+            .with_context(|| format!("no such transaction in {}", dir.display())),
+    }
+}
+
+fn confirm(args: &One) -> Result<()> {
+    let found = find(args, &[State::Applied])?;
+    set_state(&args.place.journal, found.id, &[State::Applied], State::Confirmed)?;
+    let id = found.id;
+    print(&format!(
+        "Transaction {id} stays until the next restart; `ringway doctor persist {id}` keeps it \
+         longer.\n"
+    ))
+}
+
+/// Moves a transaction on, unless somebody else did.
+pub(super) fn set_state(dir: &Path, id: u64, from: &[State], to: State) -> Result<()> {
+    let journal = open(dir)?;
+    let mut transaction = journal::read(dir, id)?;
+    if !from.contains(&transaction.state) {
+        bail!("transaction {id} is {}", state(transaction.state));
+    }
+    transaction.state = to;
+    Ok(journal.write(&transaction)?)
+}
+
+fn take_back(args: &One) -> Result<ExitCode> {
+    let states = [State::Applying, State::Applied, State::Confirmed];
+    let id = find(args, &states)?.id;
+    let journal = open(&args.place.journal)?;
+    // Again, now that nobody else can change it.
+    let mut transaction = journal::read(&args.place.journal, id)?;
+    for (path, removed) in forget(&journal, &mut transaction)? {
+        let what = match removed {
+            Removed::Removed => "removed",
+            Removed::Edited => "left: somebody edited it",
+            Removed::Missing => "gone already",
+        };
+        print(&format!("  {}: {what}\n", path.display()))?;
+    }
+    let undone = undo(&Settings::live(), &journal, &mut transaction)?;
+    print(&outcomes(&undone))?;
+    Ok(if undone.iter().all(|one| matches!(one.outcome, Outcome::Restored | Outcome::Nothing)) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_ALL)
+    })
+}
+
+/// What became of each change, a line each.
+pub(super) fn outcomes(undone: &[Undone]) -> String {
+    let line = |Undone { entry, outcome }: &Undone| {
+        let (name, old) = (entry.knob.name(), &entry.old);
+        match outcome {
+            Outcome::Nothing => format!("  {name}: nothing to take back\n"),
+            Outcome::Restored => format!("  {name}: {old} again\n"),
+            Outcome::Left(found) => {
+                format!("  {name}: left at {found}, which somebody else set; it was {old}\n")
+            }
+            Outcome::Gone => format!("  {name}: the interface is gone or another one\n"),
+            Outcome::Failed(error) => {
+                format!("  {name}: {error}; by hand: {}\n", entry.knob.command(old))
+            }
+        }
+    };
+    undone.iter().map(line).collect()
+}
+
+fn make_persistent(args: &Persist) -> Result<()> {
+    let id = find(&args.one, &[State::Confirmed])?.id;
+    let dir = &args.one.place.journal;
+    let journal = open(dir)?;
+    let mut transaction = journal::read(dir, id)?;
+    if transaction.state != State::Confirmed {
+        bail!("transaction {id} is {}: confirm it first", state(transaction.state));
+    }
+    // Files are read when the host starts, for its own namespace and no other. Some containers do
+    // not say which that is.
+    let host = std::fs::read_link("/proc/1/ns/net");
+    if host.is_ok_and(|host| host != Path::new(&transaction.netns)) {
+        bail!("transaction {id} belongs to a network namespace that no file is read for");
+    }
+    let (files, by_hand) = files(Path::new("/"), &transaction);
+    if !args.dry_run {
+        persist(&journal, &mut transaction, &files)?;
+    }
+    for file in &files {
+        print(&format!("{}\n{}\n", file.path.display(), file.content))?;
+    }
+    for command in by_hand {
+        print(&format!("No file keeps this; put it where the host starts: {command}\n"))?;
+    }
+    Ok(())
+}
+
+fn show(args: &Show) -> Result<()> {
+    let dir = &args.place.journal;
+    let read = |id| journal::read(dir, id).with_context(|| format!("{}/{id}.json", dir.display()));
+    let all: Vec<Transaction> = journal::list(dir)?.into_iter().map(read).collect::<Result<_>>()?;
+    if args.json {
+        return print_json(&all);
+    }
+    let boot = Settings::live().boot()?;
+    let rows = all.iter().flat_map(|one| {
+        let is_past = one.boot != boot && one.files.is_empty();
+        let now = if is_past { "ended by a restart" } else { state(one.state) };
+        one.entries.iter().map(move |entry| {
+            let change = format!("{} -> {}", entry.old, entry.new);
+            vec![one.id.to_string(), now.to_owned(), entry.check.clone(), entry.knob.name(), change]
+        })
+    });
+    print(&table::render(&[">ID", "STATE", "CHECK", "SETTING", "CHANGE"], rows))
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Applying => "being made, or was interrupted",
+        State::Applied => "waiting to be confirmed",
+        State::Confirmed => "confirmed",
+        State::Undone => "taken back",
+    }
+}
+
+/// Takes a transaction back if it still waits to be confirmed.
+pub(super) fn give_up(dir: &Path, id: u64) -> io::Result<Vec<Undone>> {
+    let journal = Journal::open(dir)?;
+    let mut transaction = journal::read(dir, id)?;
+    if !matches!(transaction.state, State::Applying | State::Applied) {
+        return Ok(Vec::new());
+    }
+    undo(&Settings::live(), &journal, &mut transaction)
+}

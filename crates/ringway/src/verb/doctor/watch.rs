@@ -1,0 +1,90 @@
+//! `ringway doctor watch`: what is found, for Prometheus.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use ringway_doctor::evidence::collect;
+use ringway_doctor::host::Host;
+use ringway_doctor::report::Report;
+use ringway_doctor::watch::metrics;
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use crate::cli::number;
+use crate::output::print;
+use crate::stop::Stop;
+
+/// How soon a signal ends it.
+const ANSWER_EVERY: Duration = Duration::from_millis(200);
+const CONTENT_TYPE: &str = "Content-Type: text/plain; version=0.0.4; charset=utf-8";
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  ringway doctor watch --listen 0.0.0.0:9819 --every 60")]
+pub(super) struct Watch {
+    /// Where to serve /metrics; everyone who reaches it may read it
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9819")]
+    listen: SocketAddr,
+    /// Seconds from one look to the next
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    #[arg(value_parser = number(1..=86_400_u64))]
+    every: u64,
+    /// Seconds between the two samples of a look
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    interval: u64,
+}
+
+pub(super) fn run(args: &Watch) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let server = Server::http(args.listen)
+        .map_err(|error| anyhow::anyhow!("{error}"))
+        .with_context(|| format!("--listen {}", args.listen))?;
+    let page = Arc::new(Mutex::new(String::new()));
+    let shared = Arc::clone(&page);
+    let (every, interval) = (Duration::from_secs(args.every), Duration::from_secs(args.interval));
+    // Never joined: it may wait for a tool, and holds nothing that needs an end.
+    thread::Builder::new().name("look".to_owned()).spawn(move || {
+        loop {
+            let begun = Instant::now();
+            let text = look(interval);
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            thread::sleep(every.saturating_sub(begun.elapsed()));
+        }
+    })?;
+    print(&format!("Serving http://{}/metrics\n", server.server_addr()))?;
+    while !stop.wait(Duration::ZERO)? {
+        if let Some(request) = server.recv_timeout(ANSWER_EVERY)? {
+            let text = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // A reader that left is no failure of ours.
+            let _ = answer(request, text);
+        }
+    }
+    Ok(())
+}
+
+fn look(interval: Duration) -> String {
+    let begun = Instant::now();
+    let host = Host::new(collect(interval));
+    let mut text = metrics(&host, &Report::of(&host, &[]));
+    let name = "ringway_doctor_look_seconds";
+    text += &format!(
+        "# HELP {name} How long the last look took.\n# TYPE {name} gauge\n{name} {}\n",
+        begun.elapsed().as_secs_f64()
+    );
+    text
+}
+
+fn answer(request: Request, page: String) -> std::io::Result<()> {
+    let is_get = *request.method() == Method::Get;
+    match request.url() {
+        "/metrics" if is_get && page.is_empty() => request
+            .respond(Response::from_string("the first look is not over\n").with_status_code(503)),
+        "/metrics" if is_get => {
+            let header: Header = CONTENT_TYPE.parse().expect("a header as tiny_http wants it");
+            request.respond(Response::from_string(page).with_header(header))
+        }
+        _ => request.respond(Response::from_string("try /metrics\n").with_status_code(404)),
+    }
+}
