@@ -6,7 +6,7 @@
 
 use std::io;
 
-use ringway_datapath::{MacAddr, OffloadCaps};
+use ringway_datapath::{Completion, MacAddr, OffloadCaps};
 use ringway_net::{Link, LinkSetting, Netlink};
 use ringway_tap::{Lifetime, Tap};
 use ringway_xenbus::{Hotplug, Keys, Vif};
@@ -39,6 +39,7 @@ impl VifDevice {
         keys: &Keys,
         queues: u16,
         owner: &str,
+        completion: Completion,
     ) -> io::Result<Option<VifDevice>> {
         let name = keys.device_name().map_err(io::Error::other)?;
         let name = name.map_or_else(|| vif_name(vif), str::to_owned);
@@ -53,7 +54,7 @@ impl VifDevice {
                 }
                 tap
             }
-            (None, Some(bridge)) => bridged(&vif_name(vif), bridge, queues, mtu)?,
+            (None, Some(bridge)) => bridged(&vif_name(vif), bridge, queues, mtu, completion)?,
             (None, None) => return Ok(None),
         };
         tap.set_offloads(OffloadCaps::ALL)?;
@@ -89,7 +90,7 @@ fn lasting(
             ),
         ));
     }
-    let tap = Tap::create_lasting(name, queues)?;
+    let tap = Tap::create_multi_queue(name, queues)?;
     let address = found.is_none().then_some(LinkSetting::Address(HOST_ADDRESS.0));
     // The note comes before the device is made to last, so that none lasts without one.
     let settings = [LinkSetting::Alias(note), GSO_MAX].into_iter().chain(address).chain(mtu);
@@ -106,8 +107,17 @@ enum Origin {
 }
 
 /// A device on a bridge, as long as this process is there.
-fn bridged(name: &str, bridge: &str, queues: u16, mtu: Option<LinkSetting<'_>>) -> io::Result<Tap> {
-    let tap = Tap::create(name, queues)?;
+fn bridged(
+    name: &str,
+    bridge: &str,
+    queues: u16,
+    mtu: Option<LinkSetting<'_>>,
+    completion: Completion,
+) -> io::Result<Tap> {
+    let tap = match completion {
+        Completion::Copied => Tap::create(name, queues)?,
+        Completion::Sent => Tap::create_multi_queue(name, queues)?,
+    };
     let settings = [GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0), LinkSetting::Master(bridge)];
     let settings = settings.into_iter().chain(mtu).chain([LinkSetting::Up]);
     Netlink::open()?.set(tap.name(), &settings.collect::<Vec<_>>())?;

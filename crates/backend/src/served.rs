@@ -107,7 +107,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Makes what a vif needs before its guest appears, and tells how its handshake begins.
     fn begin(&mut self, vif: Vif, keys: &Keys) -> io::Result<Input> {
         let (mut offer, mut mac, mut vif_device) = (self.offer(None), None, None);
-        let completion = keys.completion_wanted().ok().flatten();
+        let completion = self.completion(keys).unwrap_or_default();
         let peer = self.state(&vif.frontend_state())?;
         let mut start = Input::Start { own: keys.state(), peer };
         match self.prepare(vif, keys) {
@@ -124,7 +124,7 @@ impl<H: Hypervisor> Backend<H> {
             offer,
             mac: mac.map(|mac| mac.to_string()),
             device: vif_device,
-            completion: completion.unwrap_or(self.config.completion),
+            completion,
             rate: Ok(None),
             credit: None,
             error: None,
@@ -148,11 +148,16 @@ impl<H: Hypervisor> Backend<H> {
             let expected = "the address of one station, and not that of the host's end";
             return Err(io::Error::other(format!("the vif's mac is {mac}, expected {expected}")));
         }
-        keys.completion_wanted().map_err(io::Error::other)?;
+        let completion = self.completion(keys).map_err(io::Error::other)?;
         let offer = self.offer(keys.max_queues_wanted().map_err(io::Error::other)?);
         let owner = self.device_owner();
-        let vif_device = VifDevice::make(vif, keys, offer.queues_max, &owner)?;
+        let vif_device = VifDevice::make(vif, keys, offer.queues_max, &owner, completion)?;
         Ok((offer, mac, vif_device))
+    }
+
+    /// When a vif is answered, as the toolstack or else the configuration has it.
+    fn completion(&self, keys: &Keys) -> Result<Completion, BadKeys> {
+        Ok(keys.completion_wanted()?.unwrap_or(self.config.completion))
     }
 
     fn offer(&self, queues_wanted: Option<u16>) -> Offer {
@@ -374,7 +379,10 @@ impl<H: Hypervisor> Backend<H> {
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
-        let queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
+        let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
+        if served.completion == Completion::Sent {
+            vif_device.tap.hold_receipts(&mut queues)?;
+        }
         let port = self.allocate_port()?;
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
             port: VifOrTap::Tap(queue),

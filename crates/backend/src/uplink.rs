@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::PortId;
@@ -23,7 +23,9 @@ pub(crate) struct UplinkPort {
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn attach_uplink(&mut self) -> io::Result<()> {
         let Some(uplink) = self.config.uplink.clone() else { return Ok(()) };
-        let tap = Tap::create(&uplink.name, uplink.queues)?;
+        let is_waited_for = self.config.completion == Completion::Sent;
+        let make = if is_waited_for { Tap::create_multi_queue } else { Tap::create };
+        let tap = make(&uplink.name, uplink.queues)?;
         tap.set_offloads(OffloadCaps::ALL)?;
         let mut netlink = Netlink::open()?;
         let settings = [LinkSetting::Mtu(uplink.mtu), GSO_MAX, LinkSetting::Up];
@@ -36,7 +38,10 @@ impl<H: Hypervisor> Backend<H> {
         self.switch.fdb().set_addresses_max(port, self.config.switch.fdb_entries_max);
         let counters: Vec<Arc<QueueCounters>> =
             (0..uplink.queues).map(|_| Arc::default()).collect();
-        let queues = tap.queues(Side::Guest, |queue| Arc::clone(&counters[queue]));
+        let mut queues = tap.queues(Side::Guest, |queue| Arc::clone(&counters[queue]));
+        if is_waited_for {
+            tap.hold_receipts(&mut queues)?;
+        }
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             port: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),

@@ -48,13 +48,14 @@ pub trait Port {
     /// What frames that leave here may leave undone.
     fn offload_caps(&self) -> OffloadCaps;
 
-    /// Shows the descriptors that become readable when the port should be polled.
+    /// Shows the descriptors that become readable when the port should be polled; if that takes a
+    /// [system call](Probe::SystemCall), or writable.
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
 
     /// What it costs to look for frames when there are none.
     fn probe(&self) -> Probe;
 
-    /// Called when one of the [`wakers`](Port::wakers) became readable.
+    /// Called when one of the [`wakers`](Port::wakers) became readable or writable.
     ///
     /// # Errors
     /// [`PortDown`] when the port can no longer be used.

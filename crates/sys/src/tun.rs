@@ -9,6 +9,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringway_wire::vnet::VirtioNetHdr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
@@ -193,6 +194,22 @@ impl TunFile {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         int_ioctl::<SET_SEND_BUFFER>(&self.fd, bytes)
             .map_err(|error| explain(error, "TAP: set send buffer (TUNSETSNDBUF)"))
+    }
+
+    /// Whether half of the send buffer or more is free. If not, the file's descriptor becomes
+    /// writable when it is; the kernel tells nobody who has not asked. A device that is not up has
+    /// no room.
+    ///
+    /// # Errors
+    /// `EBADFD` if the device was deleted.
+    pub fn has_room(&self) -> io::Result<bool> {
+        let mut asked = [PollFd::new(&self.fd, PollFlags::OUT)];
+        rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))?;
+        let answer = asked[0].revents();
+        if answer.contains(PollFlags::ERR) {
+            return Err(Errno::BADFD.into());
+        }
+        Ok(answer.contains(PollFlags::OUT))
     }
 
     /// Reads one frame and returns its length, or `None` if there is none. A frame longer than

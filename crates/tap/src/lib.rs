@@ -3,6 +3,7 @@
 //! One stands in each emulated guest, where its far end is the guest's TCP/IP; others on the host,
 //! on a bridge or as the switch's uplink. Here is no ring, no grant and no forwarding decision.
 
+mod lane;
 mod queue;
 mod station;
 
@@ -11,6 +12,8 @@ use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
+
+use crate::lane::{LANES_MAX, Lanes};
 
 pub use queue::{Side, TapQueue};
 pub use ringway_sys::tun::Lifetime;
@@ -38,12 +41,13 @@ impl Tap {
         Tap::open(name, queues, mode)
     }
 
-    /// The same for a device that is to outlive this process: a later one may open it with any
-    /// number of queues, whatever this one has. See [`set_lifetime`](Tap::set_lifetime).
+    /// The same for a device that can have more queues than these: a later process may open it with
+    /// any number, if it is to [outlive](Tap::set_lifetime) this one, and its queues may [hold
+    /// receipts](Tap::hold_receipts).
     ///
     /// # Errors
     /// As [`create`](Tap::create).
-    pub fn create_lasting(name: &str, queues: u16) -> io::Result<Tap> {
+    pub fn create_multi_queue(name: &str, queues: u16) -> io::Result<Tap> {
         Tap::open(name, queues, QueueMode::Multi)
     }
 
@@ -127,6 +131,22 @@ impl Tap {
             .zip(counters)
             .map(|(file, counters)| TapQueue::new(Arc::clone(file), side, counters))
             .collect()
+    }
+
+    /// Lets queues of this device, which was made multi-queue, keep the receipts of frames until
+    /// these have left the host's network stack, and not only until they are written. A frame that
+    /// finds no lane free waits. Queues of a device that has very many get none, and keep nothing.
+    ///
+    /// # Errors
+    /// If the device was deleted or is not multi-queue, or the process has too many open files.
+    pub fn hold_receipts(&self, queues: &mut [TapQueue]) -> io::Result<()> {
+        let room = QUEUES_MAX.saturating_sub(self.files.len());
+        let count = (room / self.files.len().max(1)).min(LANES_MAX);
+        for queue in queues {
+            queue.hold_receipts(Lanes::open(&self.name, count)?);
+        }
+        // Nobody waits for what the queues themselves write.
+        self.files.first().map_or(Ok(()), |file| file.set_send_buffer(u32::MAX))
     }
 }
 

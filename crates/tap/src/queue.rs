@@ -12,6 +12,8 @@ use ringway_datapath::{
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 
+use crate::lane::Lanes;
+
 /// Where a TAP device stands, which decides what is the guest's `tx` and `rx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -27,6 +29,8 @@ pub struct TapQueue {
     file: Arc<TunFile>,
     side: Side,
     counters: Arc<QueueCounters>,
+    /// None, unless receipts are to wait for the wire.
+    lanes: Lanes,
     /// The last ingress stopped before it found the device empty, so that no event will come.
     may_have_more: bool,
 }
@@ -41,7 +45,12 @@ impl TapQueue {
     }
 
     pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
-        TapQueue { file, side, counters, may_have_more: false }
+        TapQueue { file, side, counters, lanes: Lanes::default(), may_have_more: false }
+    }
+
+    /// Keeps receipts from now on until their frames have left the host's network stack.
+    pub(crate) fn hold_receipts(&mut self, lanes: Lanes) {
+        self.lanes = lanes;
     }
 
     /// Reads one frame. `large` is where any frame has room, as nobody knows its length before;
@@ -86,13 +95,18 @@ impl TapQueue {
     }
 
     /// Writes one frame.
-    fn write(&self, frame: &mut Frame) -> io::Result<Written> {
+    fn write(&mut self, frame: &mut Frame) -> io::Result<Written> {
         let offload = frame.offload;
         let header = match vnet_from_offload(&offload, frame.bytes_mut()) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
         };
-        Ok(match self.file.write_frame(&header, frame.bytes())? {
+        let receipt = if self.lanes.is_empty() { None } else { frame.receipt() };
+        let outcome = match receipt {
+            Some(receipt) => self.lanes.write_frame(&header, frame.bytes(), receipt)?,
+            None => self.file.write_frame(&header, frame.bytes())?,
+        };
+        Ok(match outcome {
             WriteOutcome::Sent => Written::Sent,
             WriteOutcome::Full => Written::Later,
             WriteOutcome::Refused => Written::Dropped(DropReason::BadOffload),
@@ -175,7 +189,8 @@ impl Port for TapQueue {
         result
     }
 
-    /// Nothing to ask for: its descriptor tells of every frame that comes to an empty device.
+    /// Nothing to ask for: its descriptor tells of every frame that comes to an empty device, and
+    /// its lanes were asked when they were written to.
     fn arm(&mut self) -> Result<Pending, PortDown> {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
@@ -186,6 +201,7 @@ impl Port for TapQueue {
 
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         visit(self.as_fd());
+        self.lanes.wakers().for_each(visit);
     }
 
     fn probe(&self) -> Probe {
@@ -193,7 +209,7 @@ impl Port for TapQueue {
     }
 
     fn woken(&mut self) -> Result<(), PortDown> {
-        Ok(())
+        Ok(self.lanes.look()?)
     }
 }
 

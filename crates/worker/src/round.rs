@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown};
+use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown, Probe};
 use ringway_switch::{Ticks, Verdict};
 use rustix::event::epoll;
 
@@ -438,7 +438,11 @@ impl<P: Port> Worker<P> {
             self.backlogged.push(id.index);
         }
         let mut watched = Ok(());
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        if attached.port.probe() == Probe::SystemCall {
+            // Room. The descriptors of others would tell of nothing but our own reading.
+            flags |= epoll::EventFlags::OUT;
+        }
         let data = epoll::EventData::new_u64(u64::try_from(id.index).unwrap_or(INBOX));
         attached.port.wakers(&mut |fd| {
             watched = std::mem::replace(&mut watched, Ok(())).and(epoll::add(

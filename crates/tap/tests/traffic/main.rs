@@ -9,17 +9,19 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
 use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget, Port, PortDown,
-    QueueCounters,
+    QueueCounters, Receipts,
 };
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
 use ringway_sys::tun::{Lifetime, QueueMode, TunFile};
 use ringway_tap::{Side, Tap, TapQueue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::guest::Guest;
 use crate::wire::{Report, Wire};
@@ -46,7 +48,7 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 9] = [
+    let tests: [Test; 10] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
@@ -55,6 +57,7 @@ fn main() -> Outcome {
         ("frames_that_linux_refuses_are_counted_and_the_rest_goes_on", refused_frames),
         ("a_deleted_device_takes_its_port_down", deleted_device),
         ("without_buffers_frames_wait_or_are_counted", no_buffers),
+        ("receipts_are_held_until_frames_are_on_the_wire", held_receipts),
         ("an_inherited_descriptor_is_a_port", inherited_descriptor),
     ];
     for (name, test) in tests {
@@ -140,12 +143,12 @@ fn queues_come_and_go() -> Outcome {
 fn another_process_takes_over() -> Outcome {
     let mut net = Netlink::open()?;
     for queues in [1, 4, 2] {
-        let tap = Tap::create_lasting("tap9", queues)?;
+        let tap = Tap::create_multi_queue("tap9", queues)?;
         tap.set_lifetime(Lifetime::Persistent)?;
         drop(tap);
         net.link("tap9")?;
     }
-    let tap = Tap::create_lasting("tap9", 1)?;
+    let tap = Tap::create_multi_queue("tap9", 1)?;
     tap.set_lifetime(Lifetime::LastFile)?;
     let queue = only_queue(&tap, Side::Host, &Arc::default())?;
     drop(tap);
@@ -226,6 +229,68 @@ fn inherited_descriptor() -> Outcome {
     let mut queue = TapQueue::from_fd(inherited, Side::Host, Arc::default())?;
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     queue.ingress(&mut pool, &mut FrameBatch::new())?;
+    Ok(())
+}
+
+/// A slow line behind a bridge: what waits in its queue is still on its way.
+fn held_receipts() -> Outcome {
+    const FRAMES: usize = 3;
+    let tap = Tap::create_multi_queue("tap0", 1)?;
+    let set_up = "ip link add br0 type bridge && ip link add line0 type veth peer name line1 && \
+        tc qdisc add dev line0 root tbf rate 1mbit burst 1600 latency 1s && \
+        for link in tap0 line0; do ip link set $link master br0; done && \
+        for link in br0 tap0 line0 line1; do ip link set $link up || exit; done && \
+        for port in tap0 line0; do \
+        until bridge link show dev $port | grep -q forwarding; do sleep 0.01; done; done";
+    let made = Command::new("sh").args(["-c", set_up]).output()?;
+    if !made.status.success() {
+        println!("SKIPPED held receipts: {}", String::from_utf8_lossy(&made.stderr));
+        return Ok(());
+    }
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let receipts = Receipts::new(FRAMES, Waker::noop());
+    let held = || (0..FRAMES).filter(|&number| receipts.is_held(number)).count();
+    let mut send = |queue: &mut TapQueue| -> Outcome {
+        let mut frames = FrameQueue::new();
+        for number in 0..FRAMES {
+            let mut frame = frame(&mut pool, MTU_FRAME_LEN)?;
+            // From one station to another, and of no protocol.
+            frame.bytes_mut()[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0x88]);
+            frame.set_receipt(Some(receipts.issue(number)));
+            frames.push_back(frame);
+        }
+        queue.egress(&mut frames, &mut pool)?;
+        assert!(frames.is_empty(), "there is a lane for each");
+        Ok(())
+    };
+
+    let mut queues = tap.queues(Side::Host, |_| Arc::default());
+    send(&mut queues[0])?;
+    assert_eq!(held(), 0, "whoever is not asked to wait gives receipts back when it has written");
+    tap.hold_receipts(&mut queues)?;
+    send(&mut queues[0])?;
+    assert_eq!(held(), FRAMES, "the line has the frames from before to send, for 36 ms");
+    let mut left = Vec::new();
+    while held() > 0 {
+        let mut wakers = Vec::new();
+        queues[0].wakers(&mut |waker| wakers.push(waker.try_clone_to_owned()));
+        let wakers = wakers.into_iter().skip(1).collect::<Result<Vec<_>, _>>()?;
+        let mut asked: Vec<_> = wakers[..FRAMES]
+            .iter()
+            .skip(left.len())
+            .map(|waker| PollFd::new(waker, PollFlags::OUT))
+            .collect();
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert!(poll(&mut asked, Some(&timeout))? > 0, "{} are held", held());
+        queues[0].woken()?;
+        left.push(held());
+    }
+    assert_eq!(left, [2, 1, 0], "one by one, 12 ms apart");
+
+    drop((tap, queues));
+    let mut net = Netlink::open()?;
+    net.delete("line0")?;
+    net.delete("br0")?;
     Ok(())
 }
 
