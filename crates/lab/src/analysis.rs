@@ -188,7 +188,7 @@ impl Analysis {
             comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
             cells,
             missing,
-            notices: records.notices.clone(),
+            notices: records.notices.iter().cloned().chain(budget_notice(records)).collect(),
         };
         analysis.verdict = verdict::of(records, &analysis);
         analysis
@@ -211,6 +211,24 @@ pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
         Subject::Ringway => study.label(cell),
         _ => format!("{subject} {}", study.label(cell)),
     }
+}
+
+/// Says where a limit of time has left repeats out.
+fn budget_notice(records: &Records) -> Option<String> {
+    let study = &records.study;
+    let seconds = study.load.budget_seconds?;
+    let wanted = usize::try_from(study.load.repeats).ok()?;
+    let all = study.subjects().into_iter().flat_map(|subject| {
+        study.cells(subject).into_iter().map(move |cell| records.of_cell(subject, &cell).count())
+    });
+    let short = all.filter(|count| *count < wanted).count();
+    (short > 0).then(|| {
+        format!(
+            "{short} cells have fewer than {wanted} runs: no repeat was begun that would have \
+             ended later than {seconds} seconds after the first run. The same command makes those \
+             that are left."
+        )
+    })
 }
 
 /// Values of a metric in the order of time.

@@ -15,7 +15,7 @@ use crate::counters::{Counted, Reading, Stations};
 use crate::machine::{self, Build};
 use crate::part::{Launcher, PartError};
 use crate::placement::{Placement, Ports};
-use crate::plan::{Plan, Task, primary_metric};
+use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
 use crate::record::{Failure, Journal, QueueUse, RecordError, Records, Run, Stream};
@@ -102,11 +102,13 @@ fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome,
     let mut progress = Progress::start();
     let mut failures: Vec<Failure> = Vec::new();
     let mut is_interrupted = false;
-    while let Some(task) = plan.next(&journal.records.runs) {
+    let mut budget = Budget::of(study);
+    while let Some(task) = plan.next(&journal.records.runs).filter(|task| budget.allows(task)) {
         let label = format!("{} {}", task.subject, study.label(&task.cell));
         progress.begin(&label, &plan.progress(&journal.records.runs));
         let (begun, started) = (Instant::now(), machine::now());
         let measured = bench.measure(&task, &started);
+        budget.spend(begun.elapsed().as_secs_f64());
         match measured {
             Ok(run) => {
                 let load = run.seconds + run.warmup_seconds;

@@ -92,7 +92,7 @@ struct Run {
     /// A study of your own, in TOML
     #[arg(long = "study", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Fewer cells and shorter runs: ends within two minutes on two CPUs
+    /// Fewer cells, shorter runs, and repeats only while they end within two minutes
     #[arg(long)]
     quick: bool,
     /// The directory for records and report
