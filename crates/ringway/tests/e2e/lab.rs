@@ -334,9 +334,8 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let place = tempfile::tempdir().expect("a directory");
     let out = place.path().join("out");
     let out = out.to_str().expect("a plain name");
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["nothing"], "there is no study `nothing`"),
-        (&["latency"], "there is no synchronous completion"),
         (&["guest-to-guest", "--line", "10G"], "has no wire"),
         (&["transmit", "--line", "fast"], "no rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
