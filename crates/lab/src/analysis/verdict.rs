@@ -58,7 +58,10 @@ fn best(records: &Records, analysis: &Analysis) -> Option<String> {
         metric.show(summary.mean),
         cell.label,
         summary.interval.map_or_else(
-            || ", a single run".to_owned(),
+            || match summary.count {
+                1 => ", a single run".to_owned(),
+                count => format!(", {count} runs, too few for an interval"),
+            },
             |interval| format!(", 95 % interval {}", span(metric, interval))
         ),
     );
