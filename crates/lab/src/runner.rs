@@ -89,6 +89,9 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     }
     let host = machine::describe(&options.build, &preflight::tools(study));
     let journal = Journal::open(&options.dir, study, &host)?;
+    for difference in &journal.differences {
+        eprintln!("NOTICE: not as when these records were begun: {difference}");
+    }
     let known = journal.records.runs.first().map(|run| run.seed);
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
     let mut bench = Bench { study, launcher, seed, ports: Ports::new(), open: None };
@@ -110,7 +113,8 @@ fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome,
         let measured = bench.measure(&task, &started);
         budget.spend(begun.elapsed().as_secs_f64());
         match measured {
-            Ok(run) => {
+            Ok(mut run) => {
+                run.differences.clone_from(&journal.differences);
                 let load = run.seconds + run.warmup_seconds;
                 progress.took((begun.elapsed().as_secs_f64() - load).max(0.0));
                 let figure = shown(study, &run);
@@ -234,6 +238,7 @@ impl Bench<'_> {
             queues: counted.queues.clone(),
             cpu: counted.cpu.clone(),
             notes: topology.notes.clone(),
+            differences: vec![],
         };
         evaluate(&mut run, &counted, topology.pairs().len());
         run.notes.extend(unexpected_queues(&run, &counted, Carrier::of(&blueprint, is_receiving)));

@@ -121,6 +121,22 @@ fn a_study_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_report_says_what_changed_between_runs_and_where_time_was_short() {
+    let mut study = short("placement", 3);
+    study.load.budget_seconds = Some(105.0);
+    let (_temporary, dir, mut records) = reported(&study, 2);
+    assert!(Analysis::of(&records).notices.is_empty());
+    let last = records.runs.pop().expect("there are some");
+    records.runs[0].differences = vec!["ringway: 0.1.0 a → 0.1.0 b".to_owned()];
+    records.runs.retain(|run| run.subject != last.subject || run.cell != last.cell);
+    report::write(&dir, &records).expect("it has room");
+    let page = fs::read_to_string(dir.join("report.html")).expect("it is there");
+    let count = records.runs.len();
+    let changed = format!("1 of {count} runs were made after something changed: ringway: 0.1.0 a");
+    assert!(page.contains(&changed) && page.contains("Cells with fewer than 3 runs: 1."), "{page}");
+}
+
+#[test]
 fn repeats_stop_when_the_mean_is_known_well_enough() {
     let mut study = short("placement", 10);
     study.load.max_repeats = 60;

@@ -46,6 +46,7 @@ fn write_records(dir: &Path, bps: f64) {
                 queues: Vec::new(),
                 cpu: Cpu::default(),
                 notes: Vec::new(),
+                differences: Vec::new(),
             };
             journal.append(run).expect("it has room");
         }
