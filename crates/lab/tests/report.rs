@@ -261,6 +261,32 @@ fn a_browser_shows_the_page_without_complaint() {
 }
 
 #[test]
+fn one_queue_is_red_in_the_figures_of_queues() {
+    for id in ["transmit", "receive", "guest-to-guest"] {
+        let (_temporary, dir, records) = reported(&short(id, 1), 2);
+        let by_queue =
+            |figure: &&ringway_lab::study::Figure| figure.lines.as_deref() == Some("queues");
+        let mut figures = records.study.figure.iter().filter(by_queue).peekable();
+        assert!(figures.peek().is_some(), "{id}");
+        for figure in figures {
+            let svg = fs::read_to_string(dir.join(format!("figures/{}.svg", figure.id)));
+            let svg = svg.expect(&figure.id);
+            // In the legend the mark comes right before its name.
+            let (before, _) = svg.split_once(">1 queue<").expect("a legend");
+            let red = before.rfind("#cc2936").expect("red");
+            assert!(
+                !OTHER_COLOURS.iter().any(|c| before[red..].contains(c)),
+                "{id}, {}",
+                figure.id
+            );
+        }
+    }
+}
+
+/// What more queues than one are drawn in.
+const OTHER_COLOURS: [&str; 4] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#e39a23"];
+
+#[test]
 fn a_browser_complains_about_a_page_that_is_broken() {
     let Some(browser) = browser() else { return };
     let seen = |page: &str| probe(browser, page, 390);
