@@ -52,8 +52,8 @@ enum Verb {
     /// given again. Nothing is made in the network of whoever runs it; who is not root gets a user
     /// namespace.
     ///
-    /// Exit codes: 0 if all is measured and every rule holds; 1 if it cannot begin, a run failed or a
-    /// rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
+    /// Exit codes: 0 if all is measured and every rule holds; 1 if it cannot begin, a run failed or
+    /// a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     #[command(hide = true)]
