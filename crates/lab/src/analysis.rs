@@ -188,7 +188,7 @@ impl Analysis {
             comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
             cells,
             missing,
-            notices: records.notices.clone(),
+            notices: notices(records),
         };
         analysis.verdict = verdict::of(records, &analysis);
         analysis
@@ -211,6 +211,37 @@ pub fn cell_name(study: &Study, subject: Subject, cell: &Cell) -> String {
         Subject::Ringway => study.label(cell),
         _ => format!("{subject} {}", study.label(cell)),
     }
+}
+
+/// What was wrong with the records, or is wrong with all of them together.
+fn notices(records: &Records) -> Vec<String> {
+    let mut changed: BTreeMap<&str, usize> = BTreeMap::new();
+    for difference in records.runs.iter().flat_map(|run| &run.differences) {
+        *changed.entry(difference).or_default() += 1;
+    }
+    let all = records.runs.len();
+    let changed = changed.into_iter().map(|(difference, count)| {
+        format!("{count} of {all} runs were made after something changed: {difference}")
+    });
+    records.notices.iter().cloned().chain(changed).chain(budget_notice(records)).collect()
+}
+
+/// Says where a limit of time has left repeats out.
+fn budget_notice(records: &Records) -> Option<String> {
+    let study = &records.study;
+    let seconds = study.load.budget_seconds?;
+    let wanted = usize::try_from(study.load.repeats).ok()?;
+    let all = study.subjects().into_iter().flat_map(|subject| {
+        study.cells(subject).into_iter().map(move |cell| records.of_cell(subject, &cell).count())
+    });
+    let short = all.filter(|count| *count < wanted).count();
+    (short > 0).then(|| {
+        format!(
+            "Cells with fewer than {wanted} runs: {short}. No repeat was begun that would have \
+             ended later than {seconds} seconds after the first run. The same command makes those \
+             that are left."
+        )
+    })
 }
 
 /// Values of a metric in the order of time.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::analysis::{cell_name, values};
 use crate::metric::{self, Better};
 use crate::plan::primary_metric;
-use crate::record::{Host, Records, Run};
+use crate::record::{Records, Run};
 use crate::stats::{Ratio, holm, mean, ratio, welch};
 
 /// A change is reported if chance would make it, in any of the cells, less often than this.
@@ -102,7 +102,7 @@ pub fn compare(a: &Records, b: &Records) -> Result<Changes, CompareError> {
         return Err(CompareError::NothingInCommon);
     }
     judge(&mut cells);
-    let mut differences = host_differences(&a.host, &b.host);
+    let mut differences = a.host.differences(&b.host);
     if a.study.load != b.study.load || a.study.setup != b.study.setup {
         differences.push("the study: length of runs, or fixed parameters".to_owned());
     }
@@ -138,20 +138,4 @@ fn judge(cells: &mut [Change]) {
             (true, false) => Verdict::Worse,
         };
     }
-}
-
-fn host_differences(a: &Host, b: &Host) -> Vec<String> {
-    let fields = |host: &Host| {
-        [
-            ("CPU", format!("{} × {}", host.cpus, host.cpu_model)),
-            ("kernel", host.kernel.clone()),
-            ("system", host.os.clone()),
-            ("hypervisor", host.hypervisor.clone()),
-            ("ringway", format!("{} {}", host.ringway_version, host.git_commit)),
-            ("tools", format!("{:?}", host.tools)),
-            ("mitigations", host.mitigations.join(", ")),
-        ]
-    };
-    let pairs = fields(a).into_iter().zip(fields(b));
-    pairs.filter(|(a, b)| a != b).map(|((name, a), (_, b))| format!("{name}: {a} → {b}")).collect()
 }

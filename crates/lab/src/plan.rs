@@ -44,6 +44,35 @@ pub struct Progress {
     pub seconds_left: f64,
 }
 
+/// The time that a study may take, of which repeats get what first runs leave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    seconds: f64,
+    spent: f64,
+    /// What the longest run took: the next one is expected to take as long.
+    longest: f64,
+}
+
+impl Budget {
+    /// That of a study.
+    pub fn of(study: &Study) -> Budget {
+        let seconds = study.load.budget_seconds.unwrap_or(f64::INFINITY);
+        Budget { seconds, spent: 0.0, longest: 0.0 }
+    }
+
+    /// A run took so long, with what came before and after it.
+    pub fn spend(&mut self, seconds: f64) {
+        self.spent += seconds;
+        self.longest = self.longest.max(seconds);
+    }
+
+    /// Whether there is time for a run. For the first one of a cell there always is: a cell without
+    /// any would be a hole in the figures.
+    pub fn allows(&self, task: &Task) -> bool {
+        task.repeat == 0 || self.spent + self.longest <= self.seconds
+    }
+}
+
 impl<'a> Plan<'a> {
     /// A plan that repeats a cell until half of the interval of its mean is at most `ci_percent`
     /// of the mean, within the repeats that the study allows.
@@ -146,6 +175,30 @@ mod tests {
         let next = plan.next(&[]).expect("there are others");
         assert_ne!((next.subject, &next.cell), (first.subject, &first.cell));
         assert_eq!(plan.progress(&[]).left, 230);
+    }
+
+    #[test]
+    fn a_budget_is_for_first_runs_and_what_it_leaves_for_repeats() {
+        let study = shipped("bridge-or-ovs").expect("it is shipped").quick();
+        let cells = Plan::new(&study, 5.0, 1).order(0).len();
+        let task = |index: usize| {
+            let (subject, cell) = Plan::new(&study, 5.0, 1).order(0).remove(index % cells);
+            Task { subject, cell, repeat: u32::try_from(index / cells).expect("few") }
+        };
+        let runs_within = |seconds_each: f64| {
+            let mut budget = Budget::of(&study);
+            let fits = |index: &usize| {
+                let fits = budget.allows(&task(*index));
+                budget.spend(seconds_each);
+                fits
+            };
+            (0..10 * cells).take_while(fits).count()
+        };
+        assert_eq!(runs_within(5.0), 21, "as many as 105 seconds have room for");
+        assert_eq!(runs_within(1000.0), cells, "every cell once, however long that takes");
+        let mut whole = Budget::of(&shipped("bridge-or-ovs").expect("it is shipped"));
+        whole.spend(1e9);
+        assert!(whole.allows(&task(cells)), "only quick runs have a limit");
     }
 
     #[test]

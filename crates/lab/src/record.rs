@@ -60,6 +60,9 @@ pub struct Run {
     /// What to know about this run, such as "steal 4 %".
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What was not as the description of the machine beside the runs says, such as the build.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<String>,
 }
 
 /// A run that gave no figures.
@@ -197,11 +200,33 @@ pub struct Host {
 }
 
 impl Host {
+    /// What is not the same in `other`, as `kernel: 6.1 → 6.12`.
+    pub fn differences(&self, other: &Host) -> Vec<String> {
+        let fields = |host: &Host| {
+            [
+                ("CPU", format!("{} × {}", host.cpus, host.cpu_model)),
+                ("kernel", host.kernel.clone()),
+                ("system", host.os.clone()),
+                ("hypervisor", host.hypervisor.clone()),
+                ("ringway", format!("{} {}", host.ringway_version, host.git_commit)),
+                ("tools", versions(&host.tools)),
+                ("mitigations", host.mitigations.join(", ")),
+            ]
+        };
+        let pairs = fields(self).into_iter().zip(fields(other));
+        let differing = pairs.filter(|(a, b)| a != b);
+        differing.map(|((name, a), (_, b))| format!("{name}: {a} → {b}")).collect()
+    }
+
     /// Whether figures of both can be compared with each other.
     pub fn is_same_machine(&self, other: &Host) -> bool {
         let what = |host: &Host| (host.cpu_model.clone(), host.cpus, host.kernel.clone());
         what(self) == what(other)
     }
+}
+
+fn versions(tools: &BTreeMap<String, String>) -> String {
+    tools.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Why records cannot be read or written.
@@ -327,11 +352,14 @@ pub struct Journal {
     path: PathBuf,
     /// What there is so far.
     pub records: Records,
+    /// What is not as it was when the records were begun, by [`Host::differences`].
+    pub differences: Vec<String>,
 }
 
 impl Journal {
     /// Begins the records of a study in a directory, or goes on with them if they are there.
-    pub fn open(dir: &Path, study: &Study, host: &Host) -> Result<Journal, RecordError> {
+    /// `now` is the machine as it is; the one of the records is the one that began them.
+    pub fn open(dir: &Path, study: &Study, now: &Host) -> Result<Journal, RecordError> {
         fs::create_dir_all(dir).map_err(at("make the directory", dir))?;
         let path = dir.join(RUNS_FILE);
         let mut options = OpenOptions::new();
@@ -340,7 +368,7 @@ impl Journal {
         // Two that append at once would each count the other's runs as their own.
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| RecordError::Busy { dir: dir.to_owned() })?;
-        begin(dir, study, host)?;
+        let host = begin(dir, study, now)?;
         let text = read(&path)?;
         let Lines { runs, notice, good_len } = parse_runs(&path, study, &text)?;
         if good_len < text.len() {
@@ -348,8 +376,9 @@ impl Journal {
             file.set_len(len).map_err(at("shorten", &path))?;
         }
         let notices = notice.into_iter().chain(failures(dir, study)).collect();
-        let records = Records { study: study.clone(), host: host.clone(), runs, notices };
-        let mut journal = Journal { file, path, records };
+        let differences = host.differences(now);
+        let records = Records { study: study.clone(), host, runs, notices };
+        let mut journal = Journal { file, path, records, differences };
         if good_len > 0 && !text[..good_len].ends_with('\n') {
             journal.write(b"\n")?;
         }
@@ -385,8 +414,8 @@ impl Journal {
     }
 }
 
-/// Writes what is there once, or compares it with what is there.
-fn begin(dir: &Path, study: &Study, host: &Host) -> Result<(), RecordError> {
+/// Writes what is there once, or compares it with what is there. Gives the host of the records.
+fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
     let study_path = dir.join(STUDY_FILE);
     if study_path.exists() {
         if Study::read(&study_path)? != *study {
@@ -398,12 +427,13 @@ fn begin(dir: &Path, study: &Study, host: &Host) -> Result<(), RecordError> {
     let host_path = dir.join(HOST_FILE);
     if !host_path.exists() {
         let text = serde_json::to_string_pretty(host).expect("a host has no maps but by name");
-        return write_whole(&host_path, (text + "\n").as_bytes());
+        write_whole(&host_path, (text + "\n").as_bytes())?;
+        return Ok(host.clone());
     }
     let was: Host = serde_json::from_str(&read(&host_path)?)
         .map_err(|source| RecordError::BadHost { path: host_path, source })?;
     if was.is_same_machine(host) {
-        return Ok(());
+        return Ok(was);
     }
     let was = format!("{}, {} CPUs, Linux {}", was.cpu_model, was.cpus, was.kernel);
     Err(RecordError::OtherHost { dir: dir.to_owned(), was })

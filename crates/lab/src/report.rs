@@ -6,6 +6,7 @@ mod bars;
 mod boxes;
 mod chart;
 mod frame;
+mod groups;
 mod html;
 mod lines;
 mod splits;

@@ -15,7 +15,7 @@ use crate::counters::{Counted, Reading, Stations};
 use crate::machine::{self, Build};
 use crate::part::{Launcher, PartError};
 use crate::placement::{Placement, Ports};
-use crate::plan::{Plan, Task, primary_metric};
+use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
 use crate::record::{Failure, Journal, QueueUse, RecordError, Records, Run, Stream};
@@ -27,8 +27,11 @@ use crate::value::{Cell, bytes};
 
 /// Failures of a cell after which it is left out.
 const FAILURES_MAX: usize = 2;
-/// The first port of servers; each stream has its own.
+/// Ports of servers: each stream has its own, and the next run has others, as some tools refuse one
+/// that had a connection a moment ago.
 const PORT_FIRST: u16 = 5201;
+/// From here on, a run begins with the first again.
+const PORT_END: u16 = 15_000;
 /// Between two looks at whether we are to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Shares of the machine from which on a run is worth a note.
@@ -89,9 +92,13 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     }
     let host = machine::describe(&options.build, &preflight::tools(study));
     let journal = Journal::open(&options.dir, study, &host)?;
+    for difference in &journal.differences {
+        eprintln!("NOTICE: not as when these records were begun: {difference}");
+    }
     let known = journal.records.runs.first().map(|run| run.seed);
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
-    let mut bench = Bench { study, launcher, seed, ports: Ports::new(), open: None };
+    let mut bench =
+        Bench { study, launcher, seed, ports: Ports::new(), server_port: PORT_FIRST, open: None };
     let outcome = work(&mut bench, journal, options.ci_percent)?;
     Ok(outcome)
 }
@@ -102,13 +109,16 @@ fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome,
     let mut progress = Progress::start();
     let mut failures: Vec<Failure> = Vec::new();
     let mut is_interrupted = false;
-    while let Some(task) = plan.next(&journal.records.runs) {
+    let mut budget = Budget::of(study);
+    while let Some(task) = plan.next(&journal.records.runs).filter(|task| budget.allows(task)) {
         let label = format!("{} {}", task.subject, study.label(&task.cell));
         progress.begin(&label, &plan.progress(&journal.records.runs));
         let (begun, started) = (Instant::now(), machine::now());
         let measured = bench.measure(&task, &started);
+        budget.spend(begun.elapsed().as_secs_f64());
         match measured {
-            Ok(run) => {
+            Ok(mut run) => {
+                run.differences.clone_from(&journal.differences);
                 let load = run.seconds + run.warmup_seconds;
                 progress.took((begun.elapsed().as_secs_f64() - load).max(0.0));
                 let figure = shown(study, &run);
@@ -168,6 +178,8 @@ struct Bench<'a> {
     launcher: &'a Launcher,
     seed: u64,
     ports: Ports,
+    /// The next one of servers.
+    server_port: u16,
     open: Option<(Blueprint, Topology)>,
 }
 
@@ -176,6 +188,7 @@ struct Luck<'a> {
     repeat: u32,
     seed: u64,
     ports: &'a mut Ports,
+    server_port: &'a mut u16,
 }
 
 /// A stream with the queue that it falls on, where that is known.
@@ -194,7 +207,12 @@ impl Bench<'_> {
         let tool = setup.text("tool").unwrap_or("iperf3");
         let tool = Tool::from_name(tool)
             .ok_or_else(|| PartError::Failed(format!("there is no tool {tool}")))?;
-        let mut luck = Luck { repeat: task.repeat, seed, ports: &mut self.ports };
+        let mut luck = Luck {
+            repeat: task.repeat,
+            seed,
+            ports: &mut self.ports,
+            server_port: &mut self.server_port,
+        };
         let placed = place(topology, &blueprint, &setup, tool, &mut luck)?;
         let size = |name: &str| setup.text(name).and_then(bytes);
         let load = Load {
@@ -232,6 +250,7 @@ impl Bench<'_> {
             queues: counted.queues.clone(),
             cpu: counted.cpu.clone(),
             notes: topology.notes.clone(),
+            differences: vec![],
         };
         evaluate(&mut run, &counted, topology.pairs().len());
         run.notes.extend(unexpected_queues(&run, &counted, Carrier::of(&blueprint, is_receiving)));
@@ -281,6 +300,9 @@ fn place(
         && tool.has_source_ports()
         && (blueprint.attached == Attached::Switch || !is_receiving);
     let queues = if is_known { blueprint.queues } else { 1 };
+    if *luck.server_port >= PORT_END {
+        *luck.server_port = PORT_FIRST;
+    }
     let mut placed = Vec::new();
     for (guest, (near, far)) in topology.pairs().into_iter().enumerate() {
         let (sender, receiver) = if is_receiving { (far, near) } else { (near, far) };
@@ -288,8 +310,8 @@ fn place(
         let own = u64::try_from(guest).unwrap_or(0).wrapping_mul(0x9e37_79b9);
         let own = luck.seed.wrapping_add(own);
         for wanted in placement.queues(streams, queues, luck.repeat, own) {
-            let port = u16::try_from(placed.len()).ok().and_then(|n| PORT_FIRST.checked_add(n));
-            let port = port.ok_or_else(|| {
+            let port = *luck.server_port;
+            *luck.server_port = port.checked_add(1).ok_or_else(|| {
                 PartError::Failed(format!("{streams} streams are more than there are ports"))
             })?;
             let template = FlowTuple {

@@ -8,6 +8,9 @@ use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// How sure an interval is.
 pub const CONFIDENCE: f64 = 0.95;
+/// Of fewer values an interval says more about Student's t than about them: of two, half of it is
+/// nine times their distance.
+const INTERVAL_COUNT_MIN: usize = 3;
 /// A trend is reported if chance makes one in fewer than this share of all series.
 const DRIFT_CHANCE_MAX: f64 = 0.01;
 /// Fewer numbers show neither shape nor skew.
@@ -71,7 +74,8 @@ pub struct Summary {
     pub quartile_high: f64,
     /// The most.
     pub max: f64,
-    /// Of the mean; `None` for one value.
+    /// Of the mean; `None` for one value or two. Values of which none is negative have a mean that
+    /// is not, so their interval ends at 0.
     pub interval: Option<Interval>,
     /// How the interval was found.
     pub method: Method,
@@ -85,6 +89,11 @@ impl Summary {
         let is_skewed = sorted.len() >= SHAPE_COUNT_MIN
             && skewness(&sorted).is_some_and(|skew| skew.abs() > SKEWNESS_MAX);
         let method = if is_skewed { Method::Bootstrap } else { Method::Student };
+        let interval = match method {
+            Method::Student => student_interval(&sorted),
+            Method::Bootstrap => bootstrap_interval(&sorted),
+        };
+        let least = if min >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
         Some(Summary {
             count: sorted.len(),
             mean: mean(&sorted),
@@ -94,17 +103,16 @@ impl Summary {
             quartile_low: quantile(&sorted, 0.25),
             quartile_high: quantile(&sorted, 0.75),
             max,
-            interval: match method {
-                Method::Student => student_interval(&sorted),
-                Method::Bootstrap => bootstrap_interval(&sorted),
-            },
+            interval: interval.map(|Interval { low, high }| Interval { low: low.max(least), high }),
             method,
         })
     }
 
-    /// Half of the interval's width as a part of the mean: what repeats make smaller.
+    /// The longer half of the interval as a part of the mean: what repeats make smaller.
     pub fn precision(&self) -> Option<f64> {
-        Some(self.interval?.half_width() / self.mean.abs()).filter(|part| part.is_finite())
+        let Interval { low, high } = self.interval?;
+        let half = (high - self.mean).max(self.mean - low);
+        Some(half / self.mean.abs()).filter(|part| part.is_finite())
     }
 }
 
@@ -156,8 +164,12 @@ fn student(freedom: f64) -> f64 {
         .map_or(f64::INFINITY, |t| t.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)))
 }
 
-/// Interval of the mean, if the values are from a normal distribution or many.
+/// Interval of the mean, if the values are from a normal distribution or many; `None` for less than
+/// three.
 pub fn student_interval(values: &[f64]) -> Option<Interval> {
+    if values.len() < INTERVAL_COUNT_MIN {
+        return None;
+    }
     let error = sd(values)? / float(values.len()).sqrt();
     Some(Interval::around(mean(values), student(float(values.len() - 1)) * error))
 }
@@ -165,7 +177,7 @@ pub fn student_interval(values: &[f64]) -> Option<Interval> {
 /// Interval of the mean from the percentiles of means of resampled values. Seeded: the same values
 /// give the same interval.
 pub fn bootstrap_interval(values: &[f64]) -> Option<Interval> {
-    if values.len() < 2 {
+    if values.len() < INTERVAL_COUNT_MIN {
         return None;
     }
     let mut random = fastrand::Rng::with_seed(1);
@@ -330,7 +342,7 @@ fn welch_freedom(parts: [(f64, usize); 2]) -> Option<f64> {
 pub struct Ratio {
     /// The mean of the one by the mean of the other.
     pub value: f64,
-    /// `None` if one of them has a single value, or neither has a spread.
+    /// `None` if one of them has less than three values, or neither has a spread.
     pub interval: Option<Interval>,
 }
 
@@ -342,6 +354,9 @@ pub fn ratio(of: &[f64], to: &[f64]) -> Option<Ratio> {
         return None;
     }
     let interval = || {
+        if of.len().min(to.len()) < INTERVAL_COUNT_MIN {
+            return None;
+        }
         let (error_of, error_to) =
             (squared_error(of)? / top.powi(2), squared_error(to)? / bottom.powi(2));
         let freedom = welch_freedom([(error_of, of.len()), (error_to, to.len())])?;

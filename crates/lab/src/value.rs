@@ -160,6 +160,8 @@ pub const PARAMETERS: &[Parameter] = &[
         name: "completion",
         domain: Domain::Word(&["asynchronous", "synchronous", "staged"]),
     },
+    // Pages that a sender may have unanswered, with the first two of these.
+    Parameter { name: "unanswered", domain: Domain::Count(1, 256) },
     Parameter {
         name: "offloads",
         domain: Domain::Word(&["all", "no-sg", "no-tso", "no-gso", "no-gro", "no-csum", "none"]),

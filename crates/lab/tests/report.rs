@@ -121,6 +121,22 @@ fn a_study_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_report_says_what_changed_between_runs_and_where_time_was_short() {
+    let mut study = short("placement", 3);
+    study.load.budget_seconds = Some(105.0);
+    let (_temporary, dir, mut records) = reported(&study, 2);
+    assert!(Analysis::of(&records).notices.is_empty());
+    let last = records.runs.pop().expect("there are some");
+    records.runs[0].differences = vec!["ringway: 0.1.0 a → 0.1.0 b".to_owned()];
+    records.runs.retain(|run| run.subject != last.subject || run.cell != last.cell);
+    report::write(&dir, &records).expect("it has room");
+    let page = fs::read_to_string(dir.join("report.html")).expect("it is there");
+    let count = records.runs.len();
+    let changed = format!("1 of {count} runs were made after something changed: ringway: 0.1.0 a");
+    assert!(page.contains(&changed) && page.contains("Cells with fewer than 3 runs: 1."), "{page}");
+}
+
+#[test]
 fn repeats_stop_when_the_mean_is_known_well_enough() {
     let mut study = short("placement", 10);
     study.load.max_repeats = 60;
@@ -243,6 +259,32 @@ fn a_browser_shows_the_page_without_complaint() {
         }
     }
 }
+
+#[test]
+fn one_queue_is_red_in_the_figures_of_queues() {
+    for id in ["transmit", "receive", "guest-to-guest"] {
+        let (_temporary, dir, records) = reported(&short(id, 1), 2);
+        let by_queue =
+            |figure: &&ringway_lab::study::Figure| figure.lines.as_deref() == Some("queues");
+        let mut figures = records.study.figure.iter().filter(by_queue).peekable();
+        assert!(figures.peek().is_some(), "{id}");
+        for figure in figures {
+            let svg = fs::read_to_string(dir.join(format!("figures/{}.svg", figure.id)));
+            let svg = svg.expect(&figure.id);
+            // In the legend the mark comes right before its name.
+            let (before, _) = svg.split_once(">1 queue<").expect("a legend");
+            let red = before.rfind("#cc2936").expect("red");
+            assert!(
+                !OTHER_COLOURS.iter().any(|c| before[red..].contains(c)),
+                "{id}, {}",
+                figure.id
+            );
+        }
+    }
+}
+
+/// What more queues than one are drawn in.
+const OTHER_COLOURS: [&str; 4] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#e39a23"];
 
 #[test]
 fn a_browser_complains_about_a_page_that_is_broken() {

@@ -1,4 +1,4 @@
-//! The paragraph: what the figures say, and nothing that they do not.
+//! A few paragraphs, a line each: what the figures say, and nothing that they do not.
 //!
 //! A difference is stated only if the interval of the ratio leaves 1 out. What the machine cannot
 //! show is said before anything that it seems to show.
@@ -13,14 +13,14 @@ pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
     if analysis.of_subject(Subject::Ringway).next().is_none() {
         return "Nothing of ringway was measured yet, so there is nothing to say.".to_owned();
     }
-    let mut sentences = Vec::new();
-    sentences.extend(cpus(analysis));
-    sentences.extend(best(records, analysis));
     let used = analysis.comparisons.iter().filter(|row| row.comparison.not_used.is_none());
-    sentences.extend(used.filter_map(comparison));
-    sentences.extend(published(analysis));
-    sentences.extend(doubts(analysis));
-    sentences.join(" ")
+    let paragraphs: [Vec<String>; 3] = [
+        cpus(analysis).into_iter().chain(best(records, analysis)).collect(),
+        used.filter_map(comparison).collect(),
+        published(analysis).into_iter().chain(doubts(analysis)).collect(),
+    ];
+    let said = paragraphs.iter().filter(|sentences| !sentences.is_empty());
+    said.map(|sentences| sentences.join(" ")).collect::<Vec<_>>().join("\n")
 }
 
 /// Says first what the machine cannot show.
@@ -58,7 +58,10 @@ fn best(records: &Records, analysis: &Analysis) -> Option<String> {
         metric.show(summary.mean),
         cell.label,
         summary.interval.map_or_else(
-            || ", a single run".to_owned(),
+            || match summary.count {
+                1 => ", a single run".to_owned(),
+                count => format!(", {count} runs, too few for an interval"),
+            },
             |interval| format!(", 95 % interval {}", span(metric, interval))
         ),
     );

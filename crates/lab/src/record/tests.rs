@@ -33,6 +33,7 @@ fn run(repeat: u32) -> Run {
         queues: vec![],
         cpu: Cpu { netback: Some(0.5), ..Cpu::default() },
         notes: vec![],
+        differences: vec![],
     }
 }
 
@@ -122,6 +123,15 @@ fn a_directory_is_of_one_study_one_machine_and_one_writer() {
     let _first = Journal::open(dir.path(), &study(), &host()).expect("the same");
     let error = Journal::open(dir.path(), &study(), &host()).expect_err("two at once");
     assert!(matches!(error, RecordError::Busy { .. }), "{error}");
+}
+
+#[test]
+fn what_changed_since_the_first_run_is_known() {
+    let (dir, _) = three_runs();
+    let newer = Host { git_commit: "2222222".to_owned(), ..host() };
+    let journal = Journal::open(dir.path(), &study(), &newer).expect("the same machine");
+    assert_eq!(journal.differences, ["ringway:   →  2222222"]);
+    assert_eq!(journal.records.host, host(), "the description stays that of the first run");
 }
 
 #[test]

@@ -3,36 +3,20 @@
 use maud::{Markup, html};
 
 use super::chart::{Chart, Point, Series};
-use super::frame::{Form, Frame, hint};
+use super::frame::{Form, Frame};
+use super::groups::Group;
 use super::style::px;
 use crate::stats::float;
 
-/// The part of a place that its boxes take.
-const FILLED: f64 = 0.7;
-/// No box is wider.
-const WIDTH_MAX: f64 = 70.0;
+const BOXES: Group = Group {
+    filled: 0.7,
+    width_max: 70.0,
+    says: |chart, point| format!("median {}", chart.metric.show(point.summary.median)),
+    draw: draw_box,
+};
 
 pub(super) fn draw(chart: &Chart, form: Form) -> Markup {
-    let frame = Frame::of(chart, form, &[]);
-    let width = (frame.place_width() * FILLED / float(chart.crowd())).min(WIDTH_MAX);
-    let inside = html! {
-        @for (index, series) in chart.series.iter().enumerate() {
-            @for (place, point) in series.points.iter().enumerate() {
-                @if let Some(point) = point {
-                    @let (rank, count) = chart.rank(index, place);
-                    @let shift = (float(rank) - (float(count) - 1.0) / 2.0) * width;
-                    g {
-                        (hint(&format!(
-                            "{}, {}: median {}, {} runs", series.name, chart.places[place].name,
-                            chart.metric.show(point.summary.median), point.summary.count
-                        )))
-                        (draw_box(chart, &frame, series, point, frame.x(place) + shift, width))
-                    }
-                }
-            }
-        }
-    };
-    frame.draw(chart, &inside)
+    BOXES.figure(chart, form)
 }
 
 fn draw_box(

@@ -68,7 +68,9 @@ fn head(records: &Records, analysis: &Analysis) -> Markup {
 
 fn verdict(analysis: &Analysis) -> Markup {
     html! {
-        section.verdict aria-label="Verdict" { p { (analysis.verdict) } }
+        section.verdict aria-label="Verdict" {
+            @for paragraph in analysis.verdict.lines() { p { (paragraph) } }
+        }
         @if !analysis.notices.is_empty() {
             section.notices { @for notice in &analysis.notices { p { (notice) } } }
         }

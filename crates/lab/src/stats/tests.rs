@@ -35,12 +35,25 @@ fn a_summary_has_the_textbook_values() {
 
 #[test]
 fn students_interval_is_that_of_the_table() {
-    // t for 4 degrees of freedom and 95 % is 2.776445, that for 1 is 12.706205.
+    // t for 4 degrees of freedom and 95 % is 2.776445.
     let interval = student_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
     near(interval.half_width(), 2.776_445 * 2.5_f64.sqrt() / 5.0_f64.sqrt());
     near(f64::midpoint(interval.low, interval.high), 3.0);
-    near(student_interval(&[0.0, 2.0]).unwrap().half_width(), 12.706_205);
-    assert_eq!(student_interval(&[1.0]), None);
+    assert_eq!(student_interval(&[0.0, 2.0]), None);
+}
+
+#[test]
+fn an_interval_holds_only_what_can_be() {
+    let few = [1.0, 1.0, 10.0];
+    let raw = student_interval(&few).unwrap();
+    assert!(raw.low < 0.0, "{raw:?}");
+    let summary = Summary::of(&few).unwrap();
+    assert_eq!(summary.interval, Some(Interval { low: 0.0, ..raw }));
+    // It is no more precise for that.
+    near(summary.precision().unwrap(), raw.half_width() / 4.0);
+    let below = Summary::of(&[-1.0, 1.0, 10.0]).unwrap();
+    assert!(below.interval.unwrap().low < 0.0, "a mean that may be negative");
+    assert_eq!(ratio(&[1.0, 2.0], &[1.0, 2.0, 3.0]).unwrap().interval, None);
 }
 
 #[test]

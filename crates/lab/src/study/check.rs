@@ -95,6 +95,10 @@ impl Study {
         refuse(load.repeats == 0 || load.max_repeats > REPEATS_MAX, || {
             format!("repeats go from 1 to {REPEATS_MAX}")
         })?;
+        refuse(
+            load.budget_seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0),
+            || "budget-seconds is more than 0".to_owned(),
+        )?;
         refuse(load.repeats > load.max_repeats, || {
             format!("repeats = {} is more than max-repeats = {}", load.repeats, load.max_repeats)
         })

@@ -4,11 +4,13 @@
 //! one, the device is a port of a bridge, and a veth pair to another namespace is shaped in both
 //! directions, so that the queue in front of the wire is behind all that is measured.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use ringway_net::LinkSetting;
 
-use super::namespace::{Namespace, address, configure};
+use super::namespace::{Namespace, address, configure, inside};
 use super::{Blueprint, End, far_address, veth};
 use crate::part::{Launcher, PartError};
 
@@ -31,8 +33,26 @@ pub(crate) fn behind(
         return Ok(End::new(pid, far_address(0), device));
     }
     veth::add_bridge(pid)?;
+    if blueprint.completion.is_some() {
+        keep_frames_with_senders(pid)?;
+    }
     configure(pid, |net| net.set(device, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up]))?;
     from_bridge(launcher, blueprint, pid, namespaces)
+}
+
+/// Netfilter on a bridge takes frames from their senders before the line, who would be answered too
+/// early. Where it is not loaded there is nothing to set.
+fn keep_frames_with_senders(pid: u32) -> Result<(), PartError> {
+    for name in ["iptables", "ip6tables"] {
+        let file = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
+        match inside(pid, || fs::write(&file, "0")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(PartError::Io { what: format!("set {file}"), source: error });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The other host, behind a port of the bridge in the namespace of `pid`.

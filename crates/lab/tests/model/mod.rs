@@ -128,6 +128,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             ..Cpu::default()
         },
         notes: Vec::new(),
+        differences: Vec::new(),
     }
 }
 

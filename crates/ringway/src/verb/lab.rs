@@ -52,7 +52,8 @@ enum Verb {
     /// given again. Nothing is made in the network of whoever runs it; who is not root gets a user
     /// namespace.
     ///
-    /// Exits with 1 if a run failed or a rule does not hold, with 130 if it was interrupted.
+    /// Exit codes: 0 if all is measured and every rule holds; 1 if it cannot begin, a run failed or
+    /// a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     #[command(hide = true)]
@@ -62,6 +63,9 @@ enum Verb {
     /// Say what changed between two runs of a study, and how sure that is
     Compare(Compare),
     /// Check records against rules; exits with 1 if one fails
+    ///
+    /// Exit codes: 0 if all rules hold; 1 if one does not, or cannot be checked; 2 if the command
+    /// line is wrong.
     ///
     /// A rule compares means: of a cell with a number (9.4G), with another cell (1.5*q1.s8), or
     /// with the baseline in the same place (0.9*baseline, 2*baseline-tap-relay). A metric other
@@ -92,7 +96,7 @@ struct Run {
     /// A study of your own, in TOML
     #[arg(long = "study", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Fewer cells and shorter runs: ends within two minutes on two CPUs
+    /// Fewer cells, shorter runs, and repeats only while they end within two minutes
     #[arg(long)]
     quick: bool,
     /// The directory for records and report

@@ -46,6 +46,7 @@ fn write_records(dir: &Path, bps: f64) {
                 queues: Vec::new(),
                 cpu: Cpu::default(),
                 notes: Vec::new(),
+                differences: Vec::new(),
             };
             journal.append(run).expect("it has room");
         }
@@ -212,9 +213,24 @@ fn a_study_is_run_and_goes_on_after_a_kill() {
         assert!(place.path().join("out").join(file).is_file(), "{file}");
     }
     assert_eq!(namespaces_and_scratch(place.path()), (before, vec![]), "nothing is left");
-    // It is done, so there is nothing to do.
-    let again = command.output().expect("it starts");
-    assert!(again.status.success() && kept(place.path()) == all);
+    let prometheus = std::fs::read_to_string(place.path().join("out/metrics.prom")).expect("text");
+    for cell in ["q1", "q2"] {
+        let labels = format!("subject=\"ringway\",cell=\"{cell}\",metric=\"throughput-bps\"");
+        let sample = |family: &str| {
+            let start = format!("{family}{{study=\"tiny\",{labels}");
+            let line = prometheus.lines().find(|line| line.starts_with(&start)).expect(&start);
+            line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok()).expect(line)
+        };
+        assert!(sample("ringway_lab_mean") > 1e6, "{prometheus}");
+        assert!((sample("ringway_lab_runs") - 2.0).abs() < 1e-9, "{prometheus}");
+    }
+    // It is done, so there is nothing to do but to look at the rules, and one that fails is told.
+    let again = command.args(["--assert", "tiny.q1 >= 1000*baseline"]).output();
+    let again = again.expect("it starts");
+    let said = text(&again.stdout);
+    assert_eq!(again.status.code(), Some(1), "{said}");
+    assert_eq!((said.matches("holds").count(), said.matches("FAILS").count()), (2, 1), "{said}");
+    assert!(kept(place.path()) == all);
 }
 
 #[test]
@@ -334,9 +350,8 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let place = tempfile::tempdir().expect("a directory");
     let out = place.path().join("out");
     let out = out.to_str().expect("a plain name");
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["nothing"], "there is no study `nothing`"),
-        (&["latency"], "there is no synchronous completion"),
         (&["guest-to-guest", "--line", "10G"], "has no wire"),
         (&["transmit", "--line", "fast"], "no rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
@@ -349,12 +364,108 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
         let said = text(&refused.stderr);
         assert!(said.contains(sentence), "{words:?}: {said}");
     }
-    let mut command = ringway();
-    command.env("PATH", place.path()).args(["lab", "run", "transmit", "--out", out]);
+    assert!(!Path::new(out).exists(), "nothing was begun");
+}
+
+#[test]
+fn a_matrix_that_cannot_be_is_refused() {
+    for (from, to, sentence) in [
+        ("values = [1, 2]", "values = [1, 99]", "queues = 99: expected a number from 1 to 64"),
+        ("values = [1, 2]", "values = []", "the axis `queues` has no values"),
+        ("name = \"queues\"", "name = \"quues\"", "there is no parameter `quues`"),
+        ("max-repeats = 2", "max-repeats = 1", "repeats = 2 is more than max-repeats = 1"),
+        ("kind = \"guests\"", "kind = \"ring\"", "is not a study"),
+    ] {
+        assert!(TINY.contains(from), "{from}");
+        let (place, mut command) = placed(&TINY.replacen(from, to, 1));
+        let refused = command.output().expect("it starts");
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(sentence), "{to}: {said}");
+        assert!(!place.path().join("out").exists(), "{to}");
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_with_its_package() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, mut command) = tiny();
+    let refused = command.env("PATH", "/nowhere").output().expect("it starts");
+    assert_eq!(text(&refused.stderr), "ringway: iperf3 is not installed: apt-get install iperf3\n");
+    assert!(!refused.status.success() && !place.path().join("out").exists());
+}
+
+/// Runs a command of the shell as root of user and mount namespaces of its own, and the tiny study
+/// with these changes after that.
+fn behind(shell: &str, changes: &[(&str, &str)]) -> (tempfile::TempDir, Output) {
+    let study = changes.iter().fold(TINY.to_owned(), |study, (from, to)| {
+        assert!(study.contains(from), "{from}");
+        study.replacen(from, to, 1)
+    });
+    let (place, study) = placed(&study);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--", "sh", "-c"]);
+    command.arg(format!("{shell} && exec \"$@\"")).arg("sh");
+    command.arg(study.get_program()).args(study.get_args()).arg("--quick");
+    command.env("PLACE", place.path()).env("TMPDIR", place.path());
+    let output = command.output().expect("it starts");
+    (place, output)
+}
+
+#[test]
+fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
+    let Some(_turn) = turn(&["iperf3", "lsns", "mount"]) else { return };
+    let hidden = "for dir in /sbin /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done";
+    let changes = [
+        (
+            "name = \"queues\"\nshort = \"q\"\nvalues = [1, 2]",
+            "name = \"switch\"\nvalues = [\"bridge\", \"ovs\"]",
+        ),
+        ("x = \"queues\"", "x = \"switch\""),
+    ];
+    let (place, output) = behind(hidden, &changes);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let notice =
+        "NOTICE: Open vSwitch is left out, it is not installed: apt-get install openvswitch-switch";
+    assert!(said.contains(notice), "{said}");
+    let runs = kept(place.path());
+    assert_eq!(runs.len(), 2, "ringway on a bridge, and the baseline");
+    assert!(!runs.iter().any(|run| run.contains("ovs")), "{runs:?}");
+}
+
+#[test]
+fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_starts() {
+    let Some(_turn) = turn(&["iperf3", "mount"]) else { return };
+    // The mount hides the study as well, so it is written again.
+    let mounted = |options: &str| {
+        let copy = "study=$(cat \"$PLACE/tiny.toml\")";
+        let back = "echo \"$study\" > \"$PLACE/tiny.toml\"";
+        format!(
+            "{copy} && mount -t tmpfs none \"$PLACE\" && {back} && mount -o {options} \"$PLACE\""
+        )
+    };
+    for (options, sentence) in [
+        ("remount,size=1m", "0 MiB free; make room for 64 MiB or choose another directory"),
+        ("remount,ro", "Read-only file system"),
+    ] {
+        let (place, refused) = behind(&mounted(options), &[]);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(sentence), "{options}: {said}");
+        assert!(said.lines().count() == 1 && kept(place.path()).is_empty(), "{said}");
+    }
+}
+
+#[test]
+fn who_may_make_no_namespace_is_told_which_limit_it_is() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, study) = tiny();
+    // In a user namespace without a map nobody is anybody, who may not make another one.
+    let mut command = Command::new("unshare");
+    command.arg("--user").arg(study.get_program()).args(study.get_args());
     let refused = command.output().expect("it starts");
     let said = text(&refused.stderr);
-    // Without rights it ends for that reason.
-    assert!(!refused.status.success() && !Path::new(out).exists(), "{said}");
+    assert!(!refused.status.success() && said.contains("max_user_namespaces"), "{said}");
+    assert!(said.lines().count() == 1 && !place.path().join("out").exists(), "{said}");
 }
 
 #[test]

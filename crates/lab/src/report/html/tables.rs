@@ -104,7 +104,7 @@ fn summary_cells(metric: &Metric, summary: &Summary) -> Markup {
 fn interval(metric: &Metric, summary: &Summary) -> String {
     let mark = if summary.method == Method::Bootstrap { " b" } else { "" };
     summary.interval.map_or_else(
-        || "–".to_owned(),
+        || "too few runs".to_owned(),
         |Interval { low, high }| {
             let [low, high] = [low, high].map(|end| metric.number_beside(end, summary.mean));
             format!("{low} – {high}{mark}")
@@ -196,7 +196,7 @@ pub(super) fn comparisons(analysis: &Analysis) -> Markup {
                                     Some(Interval { low, high }) => {
                                         (number(low)) " – " (number(high))
                                     }
-                                    None => "–",
+                                    None => "too few runs",
                                 }
                             }
                         } @else {

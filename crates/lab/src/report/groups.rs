@@ -1,0 +1,46 @@
+//! What bars and boxes have in common: in each place of the axis one for each series, side by side.
+
+use maud::{Markup, html};
+
+use super::chart::{Chart, Point, Series};
+use super::frame::{Form, Frame, hint};
+use crate::stats::float;
+
+/// How bars or boxes are drawn.
+pub(super) struct Group {
+    /// The part of a place that they take together.
+    pub(super) filled: f64,
+    /// None is wider.
+    pub(super) width_max: f64,
+    /// What it shows, in words.
+    pub(super) says: fn(&Chart, &Point) -> String,
+    /// Draws one around a middle, in a width.
+    pub(super) draw: fn(&Chart, &Frame, &Series, &Point, f64, f64) -> Markup,
+}
+
+impl Group {
+    pub(super) fn figure(&self, chart: &Chart, form: Form) -> Markup {
+        let frame = Frame::of(chart, form, &[]);
+        let width = (frame.place_width() * self.filled / float(chart.crowd())).min(self.width_max);
+        let inside = html! {
+            @for (index, series) in chart.series.iter().enumerate() {
+                @for (place, point) in series.points.iter().enumerate() {
+                    @if let Some(point) = point {
+                        @let (rank, count) = chart.rank(index, place);
+                        @let shift = (float(rank) - (float(count) - 1.0) / 2.0) * width;
+                        g {
+                            (hint(&format!(
+                                "{}, {}: {}, {} runs", series.name, chart.places[place].name,
+                                (self.says)(chart, point), point.summary.count
+                            )))
+                            ((self.draw)(
+                                chart, &frame, series, point, frame.x(place) + shift, width
+                            ))
+                        }
+                    }
+                }
+            }
+        };
+        frame.draw(chart, &inside)
+    }
+}
