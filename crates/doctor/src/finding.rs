@@ -171,15 +171,7 @@ impl Knob {
         match self {
             Knob::Sysctl { name } => name.clone(),
             Knob::IrqAffinity { irq } => format!("irq {irq}"),
-            Knob::Rps { nic, .. }
-            | Knob::Xps { nic, .. }
-            | Knob::Offload { nic, .. }
-            | Knob::Channels { nic, .. }
-            | Knob::Ring { nic, .. }
-            | Knob::TxQueueLen { nic }
-            | Knob::Qdisc { nic }
-            | Knob::Mtu { nic } => nic.clone(),
-            Knob::MaxQueues { vif } => vif.clone(),
+            other => other.nic().unwrap_or_default().to_owned(),
         }
     }
 
