@@ -167,3 +167,10 @@ fn pieces(root: &Path) -> BTreeMap<String, String> {
     }
     pieces
 }
+
+#[test]
+fn interrupts_of_netfront_are_known_though_they_are_named_after_the_vif() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d03-healthy-recorded");
+    let findings = look("D03", Source::directory(&path).expect("a saved host"));
+    assert!(findings.iter().any(|one| one.severity == Severity::Ok), "{findings:#?}");
+}

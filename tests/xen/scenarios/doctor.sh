@@ -40,7 +40,7 @@ iperf_serve a
 diagnose a guest-healthy D13 healthy
 diagnose dom0 dom0-healthy D30 healthy
 
-guest a 'for irq in $(sed -n "s/^ *\([0-9]*\):.*eth0.*/\1/p" /proc/interrupts); do
+guest a 'for irq in $(sed -n "s/^ *\([0-9]*\):.*vif0-q.*/\1/p" /proc/interrupts); do
     echo 0 > /proc/irq/$irq/smp_affinity_list; done'
 diagnose a guest-interrupts-on-one-cpu D03 sick
 

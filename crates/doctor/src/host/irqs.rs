@@ -24,11 +24,23 @@ impl Host {
         let nics = self.nics();
         let devices: BTreeMap<String, &String> =
             nics.iter().filter_map(|nic| Some((self.device(nic)?, nic))).collect();
+        // Linux' netfront names interrupts after the handle of the vif (`vif0-q1-rx`), whatever the
+        // interface is called; in domain 0 such a name has the domain as well (`vif7.0-q1-rx`).
+        let frontends: BTreeMap<String, &String> = devices
+            .iter()
+            .filter_map(|(device, nic)| {
+                Some((format!("vif{}", device.strip_prefix("vif-")?), *nic))
+            })
+            .collect();
+        let names: Vec<String> = nics.iter().chain(frontends.keys()).cloned().collect();
         let mut found = Vec::new();
         for (label, row) in &span.after.rows {
-            let (Ok(irq), Some(mut of)) = (label.parse(), queue_irq(row.name(), &nics)) else {
+            let (Ok(irq), Some(mut of)) = (label.parse(), queue_irq(row.name(), &names)) else {
                 continue;
             };
+            if let Some(nic) = frontends.get(&of.device) {
+                of.device.clone_from(nic);
+            }
             if of.device.starts_with("virtio") {
                 match devices.get(&of.device) {
                     Some(nic) => of.device.clone_from(nic),
