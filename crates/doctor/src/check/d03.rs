@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Basis, Host, NetIrq, Span, float, share};
+use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::interrupts::Interrupts;
 
@@ -22,8 +22,9 @@ const SHARE_MIN: f64 = 0.9;
 const FULL: f64 = 0.8;
 /// The same, from which it is on its way.
 const BUSY: f64 = 0.4;
-/// Fewer network interrupts a second than this are no load.
-const RATE_MIN: f64 = 500.0;
+/// Fewer network interrupts a second than this are no load. It is low, because a queue that is polled
+/// without a pause interrupts seldom.
+const RATE_MIN: f64 = 10.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
 
@@ -37,19 +38,14 @@ fn look(host: &Host) -> Looked {
     if seen.is_empty() {
         return Err(Gap::NotHere("no interrupt of a network queue".to_owned()));
     }
-    let per_cpu: Vec<u64> =
-        (0..cpus.len()).map(|column| seen.iter().map(|seen| seen.counts[column]).sum()).collect();
-    let total: u64 = per_cpu.iter().sum();
-    let rate = float(total) / span.seconds;
-    let (column, most) =
-        per_cpu.iter().enumerate().max_by_key(|(_, count)| **count).unwrap_or((0, &0));
-    let cpu = cpus[column];
-    let concentrated = share(*most, total);
-    if rate < RATE_MIN || concentrated < SHARE_MIN {
-        let summary =
-            format!("{rate:.0} network interrupts/s, {:.0} % on CPU {cpu}", concentrated * 100.0);
-        return Ok(vec![all_well(summary, None)]);
-    }
+    let crowd = match busiest(&span, &seen) {
+        Ok(crowd) => crowd,
+        Err(summary) => match only_allowed(host, &seen) {
+            Some(crowd) => crowd,
+            None => return Ok(vec![all_well(summary, None)]),
+        },
+    };
+    let cpu = crowd.cpu;
     let times: Span<CpuTimes> = host.span("proc/stat")?;
     let Some(after) = times.after.cpus.get(&cpu) else {
         let why = format!("no line for CPU {cpu}, which takes interrupts");
@@ -59,41 +55,78 @@ fn look(host: &Host) -> Looked {
         return Err(times.text.unreadable(Some(after.line), "this CPU is new"));
     };
     let spent = after.since(&before);
-    let busy = share(spent.softirq.saturating_add(spent.irq), spent.total);
+    let busy = share(spent.softirq.saturating_add(spent.irq), spent.had());
+    let summary = format!("{}; they take {:.0} % of its time", crowd.how, busy * 100.0);
     if busy < BUSY {
-        let summary = format!(
-            "CPU {cpu} takes {:.0} % of the network interrupts, and {:.0} % of its time for them",
-            concentrated * 100.0,
-            busy * 100.0
-        );
         return Ok(vec![all_well(summary, Some(times.text.quote(spent.line)))]);
     }
-    let summary = format!(
-        "CPU {cpu} takes {:.0} % of {rate:.0} network interrupts/s, {:.0} % of its time",
-        concentrated * 100.0,
-        busy * 100.0
-    );
     let severity = if busy >= FULL { Severity::Problem } else { Severity::Warning };
     let confidence = if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low };
     let finding = Finding::new(severity, format!("CPU {cpu}"), summary)
         .cause("One CPU takes in what all queues bring, and the others cannot help it.")
-        .quote(quotes(&span, &seen, column))
+        .quote(crowd.quotes)
         .quote([times.text.quote(spent.line)])
         .confidence(confidence)
         .gain("about 16 % from spreading alone (row G33), more with many queues");
-    Ok(vec![advise(finding, host, &seen, cpus)])
+    Ok(vec![advise(finding, host, &crowd.irqs, cpus)])
 }
 
-/// The lines with the most interrupts on the CPU.
-fn quotes(span: &Span<Interrupts>, seen: &[NetIrq<'_>], column: usize) -> Vec<Quote> {
-    let mut seen: Vec<&NetIrq<'_>> = seen.iter().filter(|seen| seen.counts[column] > 0).collect();
-    seen.sort_by_key(|seen| std::cmp::Reverse(seen.counts[column]));
-    seen.iter().take(QUOTES_MAX).map(|seen| span.text.quote(seen.row.line)).collect()
+/// The CPU that all interrupts crowd on.
+struct Crowd<'a> {
+    cpu: usize,
+    irqs: Vec<&'a NetIrq<'a>>,
+    /// The beginning of a sentence.
+    how: String,
+    quotes: Vec<Quote>,
 }
 
-fn advise(finding: Finding, host: &Host, seen: &[NetIrq<'_>], cpus: &[usize]) -> Finding {
+/// By what was counted; what was counted instead if no CPU stands out.
+fn busiest<'a>(span: &Span<Interrupts>, seen: &'a [NetIrq<'a>]) -> Result<Crowd<'a>, String> {
+    let cpus = &span.after.cpus;
+    let per_cpu: Vec<u64> =
+        (0..cpus.len()).map(|column| seen.iter().map(|seen| seen.counts[column]).sum()).collect();
+    let total: u64 = per_cpu.iter().sum();
+    let rate = float(total) / span.seconds;
+    let (column, most) =
+        per_cpu.iter().enumerate().max_by_key(|(_, count)| **count).unwrap_or((0, &0));
+    let cpu = cpus[column];
+    let concentrated = share(*most, total);
+    let percent = concentrated * 100.0;
+    if rate < RATE_MIN || concentrated < SHARE_MIN {
+        return Err(format!("{rate:.0} network interrupts/s, {percent:.0} % on CPU {cpu}"));
+    }
+    let mut lines: Vec<&NetIrq<'_>> = seen.iter().filter(|seen| seen.counts[column] > 0).collect();
+    lines.sort_by_key(|seen| std::cmp::Reverse(seen.counts[column]));
+    let came = |seen: &&NetIrq<'_>| seen.counts.iter().any(|count| *count > 0);
+    Ok(Crowd {
+        cpu,
+        irqs: seen.iter().filter(came).collect(),
+        how: format!("CPU {cpu} takes {percent:.0} % of {rate:.0} network interrupts/s"),
+        quotes: lines.iter().take(QUOTES_MAX).map(|seen| span.text.quote(seen.row.line)).collect(),
+    })
+}
+
+/// By where they may go. A queue of which there is always more to take is polled, and interrupts no
+/// more; so the fuller a CPU is of them, the fewer are counted.
+fn only_allowed<'a>(host: &Host, seen: &'a [NetIrq<'a>]) -> Option<Crowd<'a>> {
+    let allowed = |seen: &NetIrq<'_>| cpu_list(&host.irq_affinity(seen.irq)?);
+    let cpus = allowed(seen.first()?)?;
+    let [cpu] = cpus[..] else { return None };
+    if seen.iter().any(|seen| allowed(seen).as_ref() != Some(&cpus)) {
+        return None;
+    }
+    let quote = |seen: &NetIrq<'_>| host.irq_affinity_file(seen.irq).map(|text| text.quote(1));
+    Some(Crowd {
+        cpu,
+        irqs: seen.iter().collect(),
+        how: format!("only CPU {cpu} may take the network interrupts, which are masked by polling"),
+        quotes: seen.iter().filter_map(quote).take(QUOTES_MAX).collect(),
+    })
+}
+
+fn advise(finding: Finding, host: &Host, seen: &[&NetIrq<'_>], cpus: &[usize]) -> Finding {
     let mut queues: Vec<(&String, Option<usize>)> = Vec::new();
-    for one in seen.iter().filter(|seen| seen.counts.iter().any(|count| *count > 0)) {
+    for one in seen {
         let queue = (&one.of.device, one.of.queue);
         if !queues.contains(&queue) {
             queues.push(queue);
@@ -109,7 +142,7 @@ fn advise(finding: Finding, host: &Host, seen: &[NetIrq<'_>], cpus: &[usize]) ->
         ));
     }
     // Both interrupts of a queue on one CPU, different queues on different ones (row P14).
-    let change = |seen: &NetIrq<'_>| {
+    let change = |seen: &&NetIrq<'_>| {
         let place = queues.iter().position(|queue| *queue == (&seen.of.device, seen.of.queue))?;
         let cpu = cpus[place % cpus.len()];
         let current = host.irq_affinity(seen.irq);

@@ -26,7 +26,7 @@ fn look(host: &Host) -> Looked {
     for (cpu, after) in &span.after.cpus {
         let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
         let spent = after.since(&before);
-        shares.push((share(spent.softirq, spent.total), *cpu, spent.line));
+        shares.push((share(spent.softirq, spent.had()), *cpu, spent.line));
     }
     if shares.len() < 2 {
         return Err(Gap::NotHere("one CPU".to_owned()));

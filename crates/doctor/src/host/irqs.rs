@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Basis, Host, Span};
+use crate::evidence::Text;
 use crate::parse::interrupts::{Interrupts, QueueIrq, Row, queue_irq};
 
 /// An interrupt of a queue, and how often it came on each CPU.
@@ -59,8 +60,12 @@ impl Host {
 
     /// The CPUs that may serve an interrupt, as the kernel lists them.
     pub fn irq_affinity(&self, irq: u32) -> Option<String> {
-        let text = self.file(&format!("proc/irq/{irq}/smp_affinity_list")).ok()?;
-        Some(text.value().to_owned())
+        Some(self.irq_affinity_file(irq)?.value().to_owned())
+    }
+
+    /// The file that says it.
+    pub fn irq_affinity_file(&self, irq: u32) -> Option<Text> {
+        self.file(&format!("proc/irq/{irq}/smp_affinity_list")).ok()
     }
 }
 

@@ -68,6 +68,12 @@ impl Counters for CpuTimes {
 }
 
 impl Times {
+    /// Ticks in which the machine had the CPU: while the hypervisor runs somebody else, neither work
+    /// nor idleness is seen.
+    pub fn had(&self) -> u64 {
+        self.total.saturating_sub(self.steal)
+    }
+
     /// What passed since `before`. `iowait` may run backwards, so nothing is below 0.
     pub fn since(&self, before: &Times) -> Times {
         Times {
