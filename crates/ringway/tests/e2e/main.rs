@@ -12,6 +12,7 @@ mod discovered;
 mod guests;
 mod host;
 mod hostile;
+mod knobs;
 mod lab;
 mod lifetime;
 mod mended;

@@ -119,7 +119,7 @@ impl Pair {
     }
 
     /// Both namespaces, with nothing between them.
-    fn apart(name: &str) -> Option<Pair> {
+    pub(crate) fn apart(name: &str) -> Option<Pair> {
         if !rustix::process::geteuid().is_root() {
             let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
             return None;
@@ -178,10 +178,15 @@ impl Pair {
     /// A command that measures for so many seconds. It asks again if the server is busy with the
     /// end of the last run.
     pub(crate) fn iperf(&self, seconds: u32) -> String {
+        self.iperf_by("iperf3", seconds)
+    }
+
+    /// The same, by a command of one's own.
+    pub(crate) fn iperf_by(&self, iperf: &str, seconds: u32) -> String {
         let path = self.journal.path().join(format!("iperf-{seconds}"));
         let script = format!(
             "for try in 1 2 3 4 5 6 7 8 9; do\n\
-             report=$(iperf3 -J -c {GUEST} -t {seconds}) || report='\"error\"'\n\
+             report=$({iperf} -J -c {GUEST} -t {seconds}) || report='\"error\"'\n\
              case $report in *'\"error\"'*) sleep 0.2 ;; *) echo \"$report\"; exit ;; esac\n\
              done\nexit 1\n"
         );
@@ -198,7 +203,12 @@ impl Pair {
 
     /// Traffic until it is dropped.
     pub(crate) fn traffic(&self) -> Traffic {
-        let mut command = self.on_host(&format!("iperf3 -c {GUEST} -t 60"));
+        self.traffic_of("")
+    }
+
+    /// The same, with options.
+    pub(crate) fn traffic_of(&self, options: &str) -> Traffic {
+        let mut command = self.on_host(&format!("iperf3 -c {GUEST} -t 60 {options}"));
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Traffic(child.expect("it starts"))
@@ -277,7 +287,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
