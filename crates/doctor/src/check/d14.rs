@@ -1,10 +1,12 @@
 //! D14: queues that are there and not used.
 
 use super::{Check, Group, Looked, all_well};
+use crate::evidence::manifest::RINGWAY_VIFS;
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::host::{Host, NicRole};
-use crate::parse::ethtool::Settings;
+use crate::parse::ethtool::{Setting, Settings};
+use crate::parse::ringway::{Vif, vifs};
 use crate::parse::xenstore::Nodes;
 
 pub(super) const CHECK: Check = Check {
@@ -36,6 +38,15 @@ fn look(host: &Host) -> Looked {
         }
         is_any_seen = true;
     }
+    match host.command(RINGWAY_VIFS).and_then(|text| Ok((vifs(&text)?, text))) {
+        Ok((vifs, text)) => {
+            is_any_seen |= !vifs.is_empty();
+            findings.extend(vifs.iter().filter_map(|vif| limited(vif, cpus, &text)));
+        }
+        // No ringway runs here, or it is not ours to ask.
+        Err(Gap::Missing { .. }) => {}
+        Err(gap) => findings.push(Finding::gap("ringway", &gap)),
+    }
     if !is_any_seen {
         return Err(Gap::NotHere("no interface with queues".to_owned()));
     }
@@ -57,48 +68,90 @@ fn look_at_channels(
         other => other,
     })?;
     let channels = Settings::parse(&text)?;
-    let which = "combined";
-    let (Some(current), Some(maximum)) = (channels.current.get(which), channels.maximum.get(which))
-    else {
-        return Err(Gap::NotHere("it has no combined channels".to_owned()));
+    let kinds = kinds(&channels);
+    if kinds.is_empty() {
+        return Err(Gap::NotHere("it has no channels".to_owned()));
+    }
+    for (_, current, maximum) in &kinds {
+        if current.value > maximum.value || current.value == 0 {
+            let why = "more channels than there can be, or none";
+            return Err(text.unreadable(Some(current.line), why));
+        }
+    }
+    let is_single = role == NicRole::Frontend && kinds.iter().all(|(.., max)| max.value == 1);
+    let is_few = |(_, current, max): &Kind| current.value < cpus.min(max.value);
+    let few: Vec<Kind> = kinds.iter().copied().filter(is_few).collect();
+    let lines = |(_, current, max): &Kind| [text.quote(max.line), text.quote(current.line)];
+    if few.is_empty() {
+        let quotes: Vec<Quote> = kinds.iter().flat_map(lines).collect();
+        return Ok(is_single.then(|| single(host, nic, cpus, quotes)));
+    }
+    let severity = match role {
+        NicRole::Physical if few.iter().all(|(_, current, _)| current.value > 1) => Severity::Note,
+        _ => Severity::Warning,
     };
-    if current.value > maximum.value || current.value == 0 {
-        return Err(text.unreadable(Some(current.line), "more channels than there can be, or none"));
-    }
-    let quotes = [text.quote(maximum.line), text.quote(current.line)];
-    let proposed = cpus.min(maximum.value);
-    if current.value < proposed {
-        let severity = match role {
-            NicRole::Physical if current.value > 1 => Severity::Note,
-            _ => Severity::Warning,
-        };
-        return Ok(Some(unused(nic, severity, current.value, proposed, quotes)));
-    }
-    let is_single = maximum.value == 1 && role == NicRole::Frontend;
-    Ok(is_single.then(|| single(host, nic, cpus, quotes)))
+    Ok(Some(unused(nic, severity, &few, cpus).quote(few.iter().flat_map(lines))))
 }
 
-fn unused(
-    nic: &str,
-    severity: Severity,
-    current: u64,
-    proposed: u64,
-    quotes: [Quote; 2],
-) -> Finding {
-    let knob = Knob::Channels { nic: nic.to_owned(), which: "combined".to_owned() };
-    let summary = format!("{nic} uses {current} of {proposed} queues that it could");
+/// What a driver calls its queues, how many are used, and how many there can be.
+type Kind = (&'static str, Setting, Setting);
+
+/// Pairs of queues, or those of each direction where a driver has no pairs.
+fn kinds(channels: &Settings) -> Vec<Kind> {
+    let kind = |which: &'static str| {
+        let maximum = channels.maximum.get(which).filter(|maximum| maximum.value > 0)?;
+        Some((which, *channels.current.get(which)?, *maximum))
+    };
+    match kind("combined") {
+        Some(pairs) => vec![pairs],
+        None => ["rx", "tx"].into_iter().filter_map(kind).collect(),
+    }
+}
+
+fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
+    let said = |(which, current, max): &Kind| {
+        let kind = if *which == "combined" { String::new() } else { format!("{which} ") };
+        format!("{} of {} {kind}queues", current.value, cpus.min(max.value))
+    };
+    let said: Vec<String> = few.iter().map(said).collect();
+    let change = |(which, current, max): &Kind| {
+        let knob = Knob::Channels { nic: nic.to_owned(), which: (*which).to_owned() };
+        Change::new(knob, Some(current.value.to_string()), cpus.min(max.value))
+    };
+    let summary = format!("{nic} uses {} that it could", said.join(" and "));
     Finding::new(severity, nic, summary)
         .cause("Each queue is served by one CPU at a time; CPUs without a queue do not help.")
-        .quote(quotes)
         .advise(Advice::by_change(
             "Use a queue for each CPU (rows W8, W9). It can be done while traffic flows, though \
              some drivers interrupt it for a moment; put it into the interface's configuration.",
-            vec![Change::new(knob, Some(current.to_string()), proposed)],
+            few.iter().map(change).collect(),
         ))
         .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (row W14)")
 }
 
-fn single(host: &Host, nic: &str, cpus: u64, quotes: [Quote; 2]) -> Finding {
+/// A vif of a running ringway whose guest uses all queues that it may ask for. No more than a note:
+/// who runs many guests may want it so.
+fn limited(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
+    let Vif { name, max_queues, queues } = vif;
+    let is_all = u64::try_from(queues.len()) == Ok(*max_queues);
+    if !is_all || *max_queues == 0 || *max_queues >= cpus {
+        return None;
+    }
+    let summary = format!("the guest of {name} uses all {max_queues} queues that ringway offers");
+    let said = format!("{name}: max_queues {max_queues}, {} in use", queues.len());
+    let knob = Knob::MaxQueues { vif: name.clone() };
+    let finding = Finding::new(Severity::Note, name, summary)
+        .cause("Each queue is served by one worker at a time, and this host has more CPUs.")
+        .quote([Quote { file: text.origin().to_owned(), line: None, text: said }])
+        .advise(Advice::by_change(
+            "Let it ask for one for each CPU; it reconnects for that. ringway needs as many \
+             workers, and the guest as many CPUs.",
+            vec![Change::new(knob, Some(max_queues.to_string()), cpus)],
+        ));
+    Some(finding)
+}
+
+fn single(host: &Host, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
     let advice = match host.driver(nic).as_deref() {
         Some("virtio_net") => Advice::by_hand(
             format!(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -250,7 +250,7 @@ fn piped(first: &[&str], second: &[&str]) -> io::Result<String> {
 
 fn output_of(words: &[&str], stdin: Stdio) -> io::Result<String> {
     let (tool, rest) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut child = Command::new(tool)
+    let mut child = Command::new(program(tool))
         .args(rest)
         .env("LC_ALL", "C")
         .stdin(stdin)
@@ -280,6 +280,13 @@ fn output_of(words: &[&str], stdin: Stdio) -> io::Result<String> {
         return Err(io::Error::other(said.to_owned()));
     }
     text_of(out).map_err(io::Error::other)
+}
+
+/// Where a tool is: `ringway` is ourselves, wherever we are installed.
+fn program(tool: &str) -> PathBuf {
+    let ours = std::env::current_exe().ok();
+    let ours = ours.filter(|path| path.file_stem().is_some_and(|name| name == tool));
+    ours.unwrap_or_else(|| PathBuf::from(tool))
 }
 
 fn drain(pipe: Option<impl Read>) -> Vec<u8> {

@@ -109,6 +109,7 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["ethtool", "-l", "{nic}"]),
     (When::Once, &["dpkg-query", "-W", "irqbalance"]),
     (When::Once, &["ovs-vsctl", "--version"]),
+    (When::Once, RINGWAY_VIFS),
     (When::Once, &["rpm", "-q", "irqbalance"]),
     (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
     // Without --security-info it leaves passwords out.
@@ -138,6 +139,9 @@ pub const THREADS: &[&str] = &[
     "napi/",
     "ringway",
 ];
+
+/// The vifs of a running ringway; asked of the program that we are part of.
+pub const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];
 
 /// Guests by XAPI, of which only these parameters are asked: others hold what administrators wrote.
 pub const XE_VMS: &[&str] = &[

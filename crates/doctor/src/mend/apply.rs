@@ -91,11 +91,14 @@ impl<'a> Apply<'a> {
             Next::Verify => {
                 let found = self.settings.get(&entry.knob);
                 let found = found.map_err(|source| refused(entry, source))?;
-                if !is_same(&entry.knob, &entry.new, &found) {
-                    let (name, wanted) = (entry.knob.name(), entry.new.clone());
+                let is_taken = is_same(&entry.knob, &entry.new, &found);
+                let wanted = std::mem::replace(&mut entry.new, found.clone());
+                if !is_taken {
+                    let name = entry.knob.name();
+                    // What it became is ours to take back as well.
+                    self.journal.write(&self.transaction).map_err(ApplyError::Journal)?;
                     return Err(ApplyError::NotTaken { name, wanted, found });
                 }
-                entry.new = found;
                 entry.step = Step::Set;
                 self.journal.write(&self.transaction).map_err(ApplyError::Journal)?;
                 self.at += 1;

@@ -13,6 +13,7 @@ pub mod nic;
 pub mod ovs;
 pub mod profile;
 pub mod qdisc;
+pub mod ringway;
 pub mod sockets;
 pub mod softnet;
 pub mod threads;

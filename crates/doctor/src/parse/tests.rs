@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 20] = [
+const READERS: [(&str, Reader); 21] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -36,6 +36,9 @@ const READERS: [(&str, Reader); 20] = [
             let _ = ethtool::queue_counter(name);
         }
         Ok(())
+    }),
+    ("[{\"name\":\"vif1.0\",\"max_queues\":4,\"queues\":[{\"index\":0}]}]\n", |text| {
+        ringway::vifs(text).map(drop)
     }),
     (
         "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",

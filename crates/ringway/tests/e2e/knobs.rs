@@ -1,0 +1,452 @@
+//! Every setting that the doctor changes is changed on a running kernel and given back: a set-up is
+//! made sick, the check finds it, `apply` sets and reads back, `undo` restores.
+//!
+//! | setting | check | shown by |
+//! |---|---|---|
+//! | sysctls | D19, D11 | `sysctls_and_queue_lengths_are_set_and_given_back`, `mended` |
+//! | congestion control | D26 | `bbr_between_neighbours_gives_way_to_cubic` |
+//! | txqueuelen | D19 | `sysctls_and_queue_lengths_are_set_and_given_back` |
+//! | MTU | D08 | `mended::the_hops_of_a_path_take_packets_of_one_length` |
+//! | offloads | D13 | `mended::offloads_that_are_off_are_turned_on` |
+//! | qdisc | D30 | `mended::a_limit_that_is_reached_is_taken_away`, and the crashes below |
+//! | channels | D14 | `channels_are_used_and_given_back` |
+//! | RPS | D04 | `one_queue_is_served_by_both_cpus` |
+//! | XPS | none yet | `settings_that_no_set_up_here_asks_for` |
+//! | queues of a ringway guest | D14 | `a_guest_of_ringway_may_have_more_queues` |
+//! | rings, CPUs of an interrupt | D29, D03 | `settings_that_no_set_up_here_asks_for`, mostly skipped |
+//!
+//! | refusal | shown by |
+//! |---|---|
+//! | disruptive, and the administrator's own link | `channels_are_used_and_given_back` |
+//! | edited since the look | `mend::tests::a_plan_refuses_what_disrupts_and_what_somebody_changed` |
+//! | edited since it was applied | `mended::what_nobody_confirms_is_taken_back_...` |
+//! | refused by the kernel | `what_the_kernel_refuses_is_taken_back_with_all_else` |
+//! | taken as something else | `settings_that_no_set_up_here_asks_for` |
+//! | killed before and after a setting | `whoever_is_killed_in_between_leaves_what_can_be_undone` |
+//! | nobody confirms | the same, and `mended::what_nobody_confirms_is_taken_back_...` |
+//!
+//! Checks look for queues in cards and in guests, which a namespace has none of. Where they are
+//! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is the kernel's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use ringway_doctor::finding::{Change, Knob};
+use ringway_doctor::mend::journal::{Journal, State, Transaction};
+use ringway_doctor::mend::plan::{Disruption, Proposal, plan};
+use ringway_doctor::mend::settings::Settings;
+use ringway_doctor::mend::{Apply, ApplyError, undo};
+use serde_json::Value;
+
+use crate::host::{Host, describe};
+use crate::pair::{Pair, TOOLS, VIF, inside, ok, text, until};
+use crate::turn;
+
+fn skipped(what: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
+}
+
+fn read(netns: &str, path: &str) -> String {
+    text(&ok(inside(netns, &format!("cat {path}"))).stdout).trim().to_owned()
+}
+
+/// What a verb of the doctor says, with its exit code.
+fn said(mut command: Command) -> (Option<i32>, String) {
+    let output = command.output().expect("it starts");
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+/// That there is a finding of the check, about the subject, with a change of this kind.
+fn assert_found(command: &mut Command, subject: &str, kind: &str) {
+    let output = command.output().expect("it starts");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("a list");
+    let changes = findings
+        .iter()
+        .filter(|finding| finding["subject"] == subject)
+        .flat_map(|finding| finding["advice"].as_array().cloned().unwrap_or_default())
+        .flat_map(|advice| advice["changes"].as_array().cloned().unwrap_or_default());
+    let kinds: Vec<Value> = changes.map(|change| change["knob"]["kind"].clone()).collect();
+    assert!(kinds.iter().any(|found| found == kind), "{subject}, {kind}: {report:#}");
+}
+
+/// In a guest whose interface says that it is one of virtio.
+struct Guest<'a> {
+    pair: &'a Pair,
+}
+
+const DISGUISE: &str = "\
+mount -t tmpfs none /sys/class/net || exit 1
+cd /sys/class/net
+for device in /sys/devices/virtual/net/*; do
+    name=${device##*/}
+    [ $name = eth0 ] || { ln -s $device $name; continue; }
+    mkdir -p eth0/device
+    ln -s $device/* eth0/
+    echo DRIVER=virtio_net > eth0/device/uevent
+done
+cd /
+exec \"$@\"
+";
+
+impl<'a> Guest<'a> {
+    fn new(pair: &'a Pair) -> Guest<'a> {
+        fs::write(pair.journal.path().join("disguise"), DISGUISE).expect("written");
+        Guest { pair }
+    }
+
+    fn doctor(&self, line: &str) -> Command {
+        let script = self.pair.journal.path().join("disguise");
+        let program = env!("CARGO_BIN_EXE_ringway");
+        inside(&self.pair.guest, &format!("sh {} {program} doctor {line}", script.display()))
+    }
+
+    fn mend(&self, line: &str) -> Command {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let journal = self.pair.journal.path().display();
+        self.doctor(&format!("{verb} --journal {journal} {rest}"))
+    }
+}
+
+#[test]
+fn sysctls_and_queue_lengths_are_set_and_given_back() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::new("sysctl") else { return };
+    ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0 net.ipv4.tcp_timestamps=0"));
+    ok(&mut pair.on_host(&format!("ip link set {VIF} txqueuelen 300000")));
+    let values = || {
+        let ipv4 = "/proc/sys/net/ipv4";
+        let len = format!("/sys/class/net/{VIF}/tx_queue_len");
+        [&format!("{ipv4}/tcp_sack"), &format!("{ipv4}/tcp_timestamps"), &len]
+            .map(|path| read(&pair.host, path))
+    };
+    let found = |subject: &str, kind: &str| {
+        let look = "--check D19 --interval 1 --json";
+        assert_found(&mut pair.doctor(&pair.host, look), subject, kind);
+    };
+    found("net.ipv4.tcp_sack", "sysctl");
+    found(VIF, "tx-queue-len");
+    let before = values();
+    ok(&mut pair.mend(&pair.host, "apply D19 --interval 1"));
+    assert_eq!(values(), ["1", "1", "1000"]);
+    ok(&mut pair.mend(&pair.host, "undo"));
+    assert_eq!(values(), before);
+}
+
+#[test]
+fn bbr_between_neighbours_gives_way_to_cubic() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let control = "net.ipv4.tcp_congestion_control";
+    let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    if !known.is_ok_and(|known| known.contains("bbr") && known.contains("cubic")) {
+        return skipped("congestion control: this kernel has not both of BBR and cubic");
+    }
+    let Some(pair) = Pair::linked("bbr") else { return };
+    ok(&mut pair.on_host(&format!("sysctl -qw {control}=bbr")));
+    let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+    let _traffic = pair.traffic_of("-b 20M");
+    let look = "--check D26 --interval 1 --json";
+    assert_found(&mut pair.doctor(&pair.host, look), control, "sysctl");
+    let (code, told) = said(pair.mend(&pair.host, "apply D26 --interval 1"));
+    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    if allowed.is_ok_and(|allowed| allowed.contains("cubic")) {
+        assert_eq!((code, read(&pair.host, file).as_str()), (Some(0), "cubic"), "{told}");
+        ok(&mut pair.mend(&pair.host, "undo"));
+    } else {
+        // Only the machine's own namespace may choose what is not allowed to everybody.
+        assert!(code == Some(1) && told.contains("bbr again"), "{told}");
+    }
+    assert_eq!(read(&pair.host, file), "bbr");
+}
+
+#[test]
+fn channels_are_used_and_given_back() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::new("channel") else { return };
+    let guest = Guest::new(&pair);
+    let channels = || {
+        let shown = text(&ok(inside(&pair.guest, "ethtool -l eth0")).stdout);
+        let (_, current) = shown.split_once("Current").expect("both parts");
+        let number = |line: &str| line.split_whitespace().last()?.parse::<u32>().ok();
+        let lines = current.lines().filter(|line| line.starts_with(['R', 'T']));
+        lines.filter_map(number).collect::<Vec<_>>()
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if channels() != [1, 1] || cpus < 2 {
+        return skipped(&format!("channels: {:?} on {cpus} CPUs", channels()));
+    }
+    let refusal = |line: &str, why: &str| {
+        let (code, told) = said(guest.mend(line));
+        assert!(code != Some(0) && told.contains(why), "{line}: {code:?} {told}");
+        assert_eq!(channels(), [1, 1]);
+    };
+    assert_found(&mut guest.doctor("--check D14 --interval 1 --json"), "eth0", "channels");
+    refusal("apply D14 --interval 1", "it can interrupt traffic");
+    ok(inside(&pair.guest, "ip route add default via 10.98.0.1 dev eth0"));
+    refusal("apply D14 --interval 1", "logged in over");
+    let at_once = "apply D14 --interval 1 --allow-disruptive --confirm-within 0";
+    refusal(at_once, "--confirm-within 0 is refused");
+    ok(&mut guest.mend("apply D14 --interval 1 --allow-disruptive"));
+    let most = u32::try_from(cpus).expect("not that many");
+    assert!(channels().iter().all(|count| (2..=most).contains(count)), "{:?}", channels());
+    ok(&mut guest.mend("undo"));
+    assert_eq!(channels(), [1, 1]);
+}
+
+#[test]
+fn a_guest_of_ringway_may_have_more_queues() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::apart("queues") else { return };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        return skipped("queues of a guest: one CPU");
+    }
+    let (a, b) = (("a", "", "queues = 2"), ("b", "", "queues = 2"));
+    let host = Host::start(&describe("max-queues = 1", &[a, b]));
+    let mend = |line: &str| {
+        let mut command = pair.mend(&pair.host, line);
+        command.env("RINGWAY_DIR", host.dir());
+        command
+    };
+    let offered = || host.vif("vif1.0").map(|vif| (vif.max_queues, vif.queues.len()));
+    assert_eq!(offered(), Some((1, 1)));
+    let mut look = pair.doctor(&pair.host, "--check D14 --interval 1 --json");
+    assert_found(look.env("RINGWAY_DIR", host.dir()), "vif1.0", "max-queues");
+    let line = "apply D14 --subject vif1.0 --interval 1";
+    let (code, told) = said(mend(line));
+    assert!(code == Some(3) && told.contains("--allow-disruptive"), "{told}");
+    ok(&mut mend(&format!("{line} --allow-disruptive --confirm-within 5")));
+    until("the guest uses them", || offered().is_some_and(|(_, queues)| queues == 2));
+    let other = host.vif("vif2.0").map(|vif| vif.max_queues);
+    assert_eq!(other, Some(1), "not the other vif's");
+    // Nobody confirms: whoever takes it back has to find ringway as well.
+    until("it is taken back", || offered() == Some((1, 1)));
+    ok(&mut mend(&format!("{line} --allow-disruptive")));
+    ok(&mut mend("undo"));
+    until("the guest is back at one queue", || offered() == Some((1, 1)));
+}
+
+#[test]
+fn what_the_kernel_refuses_is_taken_back_with_all_else() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::new("refused") else { return };
+    for line in [
+        "ip link add br0 type bridge",
+        "ip link add own type veth peer name own-port",
+        "ip link set own-port mtu 9000 master br0",
+        "ip link add a-port type veth peer name a",
+        "ip link set a-port master br0",
+    ] {
+        ok(&mut pair.on_host(line));
+    }
+    // It takes no longer packets than the link below it, of which the bridge knows nothing.
+    ok(&mut pair.on_host(&format!("ip link add link {VIF} name over type macvlan mode passthru")));
+    ok(&mut pair.on_host("ip link set over master br0"));
+    let mtu = |nic: &str| read(&pair.host, &format!("/sys/class/net/{nic}/mtu"));
+    let line = "apply D08 --interval 1 --allow-disruptive --confirm-within 3";
+    let (code, told) = said(pair.mend(&pair.host, line));
+    assert!(code == Some(1), "{code:?} {told}");
+    assert!(told.contains("MTU of over cannot be set to \"9000\""), "{told}");
+    assert!(told.contains("MTU of a-port: 1500 again"), "{told}");
+    assert_eq!(["a-port", "over", "br0"].map(mtu), ["1500", "1500", "1500"]);
+    let journal = text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
+    assert!(journal.contains("taken back") && !journal.contains("being made"), "{journal}");
+}
+
+/// A `tc` that kills who runs it before or after it replaced a discipline.
+fn deadly_tc(pair: &Pair, when: When, apply: &mut Command) {
+    let deed = match when {
+        When::Before => "",
+        When::After => "tc \"$@\"; ",
+    };
+    let script = format!(
+        "#!/bin/sh\nPATH=${{PATH#*:}}\n\
+         case \" $* \" in *\" replace \"*) {deed}kill -9 $PPID; exit 1 ;; esac\n\
+         exec tc \"$@\"\n"
+    );
+    let dir = pair.journal.path().join("deadly");
+    fs::create_dir_all(&dir).expect("made");
+    fs::write(dir.join("tc"), script).expect("written");
+    fs::set_permissions(dir.join("tc"), fs::Permissions::from_mode(0o755)).expect("ours");
+    let path = std::env::var("PATH").expect("text");
+    apply.env("PATH", format!("{}:{path}", dir.display()));
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+#[test]
+fn whoever_is_killed_in_between_leaves_what_can_be_undone() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::linked("crash") else { return };
+    let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
+    ok(&mut pair.on_host(&format!("tc qdisc add dev {VIF} {tbf}")));
+    let is_limited = || {
+        let shown = ok(&mut pair.on_host(&format!("tc qdisc show dev {VIF} root")));
+        text(&shown.stdout).contains("tbf")
+    };
+    let _traffic = pair.traffic();
+    let killed = |when, seconds: u32| {
+        let line = format!("apply D30 --interval 2 --confirm-within {seconds}");
+        let mut apply = pair.mend(&pair.host, &line);
+        deadly_tc(&pair, when, &mut apply);
+        let (code, told) = said(apply);
+        assert_eq!(code, None, "it was not killed: {told}");
+        assert_eq!(is_limited(), when == When::Before, "{told}");
+        let journal = text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
+        assert!(journal.contains("being made, or was interrupted"), "{journal}");
+    };
+    for when in [When::Before, When::After] {
+        killed(when, 120);
+        ok(&mut pair.mend(&pair.host, "undo"));
+        assert!(is_limited());
+    }
+    // Whoever was to wait lives on.
+    killed(When::After, 3);
+    until("it is taken back", is_limited);
+}
+
+/// Rules that a packet is compared with, so that taking it in is work.
+const RULES: u32 = 6000;
+
+#[test]
+fn one_queue_is_served_by_both_cpus() {
+    let Some(_turn) = turn(&[&TOOLS[..], &["taskset"]].concat()) else { return };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        return skipped("RPS: one CPU");
+    }
+    let Some(pair) = Pair::linked("rps") else { return };
+    let guest = Guest::new(&pair);
+    let rule = |rule: u32| {
+        let address = format!("10.200.{}.{}", rule / 250, rule % 250);
+        format!(
+            "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip src {address} \
+             flowid 1:1\n"
+        )
+    };
+    let rules = pair.journal.path().join("rules");
+    fs::write(&rules, (0..RULES).map(rule).collect::<String>()).expect("written");
+    ok(inside(&pair.guest, "tc qdisc add dev eth0 ingress"));
+    ok(inside(&pair.guest, &format!("tc -b {}", rules.display())));
+    // All of it comes on one CPU, as from a card with one queue.
+    let sender = format!("ip netns exec {} taskset -c 0 iperf3 -P 32", pair.host);
+    let iperf = pair.iperf_by(&sender, 2);
+    let mask = || read(&pair.guest, "/sys/class/net/eth0/queues/rx-0/rps_cpus");
+    let before = mask();
+    let line = format!("try D04 --runs 4 --interval 2 --iperf3 -- {iperf}");
+    let (code, told) = said(guest.mend(&line));
+    let _ = writeln!(std::io::stderr(), "{told}");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("RPS of eth0 rx-0") && told.contains("Kept"), "{told}");
+    assert_ne!(mask(), before);
+    ok(&mut guest.mend("undo"));
+    assert_eq!(mask(), before);
+}
+
+/// Tells the test below that it is where it may change things, and where its journal is.
+const JOURNAL: &str = "RINGWAY_E2E_JOURNAL";
+/// The number of an interrupt that may be moved for a moment.
+const IRQ: &str = "RINGWAY_E2E_IRQ";
+
+#[test]
+fn settings_that_no_set_up_here_asks_for() {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(pair) = Pair::new("bare") else { return };
+    ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
+    let program = std::env::current_exe().expect("we run");
+    let name = "knobs::inside_a_namespace";
+    let line = format!("{} --exact {name} --ignored --nocapture", program.display());
+    let output = ok(pair.on_host(&line).env(JOURNAL, pair.journal.path()));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.contains("1 passed"), "{out}\n{err}");
+    let _ = write!(std::io::stderr(), "{err}");
+}
+
+#[test]
+#[ignore = "`settings_that_no_set_up_here_asks_for` runs it in a network namespace"]
+fn inside_a_namespace() {
+    let Some(dir) = std::env::var_os(JOURNAL) else { return };
+    let bare = Bare { settings: Settings::live(), journal: Path::new(&dir) };
+    let xps = Knob::Xps { nic: VIF.to_owned(), queue: 0 };
+    bare.set_and_give_back(xps, "1");
+    // Allowed to every namespace.
+    let control = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
+    bare.set_and_give_back(control.clone(), "reno");
+    let sack = Knob::Sysctl { name: "net.ipv4.tcp_sack".to_owned() };
+    let error = bare.fail(vec![(sack.clone(), "1"), (control, "none-such")]);
+    assert!(matches!(error, ApplyError::Refused { .. }), "{error}");
+    // The kernel takes a range whose end is before its beginning for none.
+    let range = Knob::Sysctl { name: "net.ipv4.ping_group_range".to_owned() };
+    let error = bare.fail(vec![(sack, "1"), (range, "10 5")]);
+    assert!(matches!(error, ApplyError::NotTaken { .. }), "{error}");
+    let ring = Knob::Ring { nic: VIF.to_owned(), which: "rx".to_owned() };
+    match bare.settings.get(&ring) {
+        Ok(len) => bare.set_and_give_back(ring, if len == "256" { "128" } else { "256" }),
+        Err(error) => skipped(&format!("rings: no driver of a namespace has them: {error}")),
+    }
+    match std::env::var(IRQ).ok().and_then(|irq| irq.parse().ok()) {
+        Some(irq) => {
+            let knob = Knob::IrqAffinity { irq };
+            let now = bare.settings.get(&knob).expect("there is one");
+            bare.set_and_give_back(knob, if now == "0" { "1" } else { "0" });
+        }
+        None => skipped(&format!("CPUs of an interrupt: {IRQ} names none that may be moved")),
+    }
+}
+
+/// Changes that no check proposes, made as `apply` makes them.
+struct Bare<'a> {
+    settings: Settings,
+    journal: &'a Path,
+}
+
+impl Bare<'_> {
+    fn apply(&self, changes: Vec<(Knob, &str)>) -> (Transaction, Result<(), ApplyError>) {
+        let proposal = |(knob, value): (Knob, &str)| Proposal {
+            check: "D00".to_owned(),
+            reason: "to see that it can be done".to_owned(),
+            change: Change::new(knob, None, value),
+        };
+        let proposals = changes.into_iter().map(proposal).collect();
+        let plan = plan(&self.settings, proposals, Disruption::Allowed, &BTreeSet::new());
+        assert!(plan.refused.is_empty() && plan.settled.is_empty(), "{plan:?}");
+        let journal = Journal::open(self.journal).expect("ours");
+        let boot = self.settings.boot().expect("a boot");
+        let begun = journal.begin(boot, self.settings.netns(), plan.entries).expect("written");
+        let mut apply = Apply::new(&self.settings, &journal, begun);
+        let result = apply.run();
+        (apply.into_transaction(), result)
+    }
+
+    fn give_back(&self, transaction: &mut Transaction) {
+        let journal = Journal::open(self.journal).expect("ours");
+        undo(&self.settings, &journal, transaction).expect("undone");
+        assert_eq!(transaction.state, State::Undone, "{transaction:?}");
+        for entry in &transaction.entries {
+            let now = self.settings.get(&entry.knob).expect("it is still there");
+            assert_eq!(now, entry.old, "{transaction:?}");
+        }
+    }
+
+    fn set_and_give_back(&self, knob: Knob, value: &str) {
+        let (mut transaction, result) = self.apply(vec![(knob.clone(), value)]);
+        result.expect("the kernel takes it");
+        assert_eq!(self.settings.get(&knob).expect("there"), value);
+        self.give_back(&mut transaction);
+    }
+
+    fn fail(&self, changes: Vec<(Knob, &str)>) -> ApplyError {
+        let (mut transaction, result) = self.apply(changes);
+        let error = result.expect_err("the kernel does not take it");
+        self.give_back(&mut transaction);
+        error
+    }
+}

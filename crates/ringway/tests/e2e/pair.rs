@@ -1,0 +1,296 @@
+//! A host and a guest, two network namespaces, whose link can be made sick and mended.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringway_sys::tun::{QueueMode, TunFile};
+use ringway_wire::vnet::VirtioNetHdr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "iperf3", "ping", "ss"];
+/// The host's end, which is called as a guest's backend is: the doctor takes it for one.
+pub(crate) const VIF: &str = "vif1.0";
+pub(crate) const GUEST: &str = "10.98.0.2";
+/// How long a change may take to be taken back after its time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A host and a guest, each a namespace, with a link between them and a server in the guest.
+pub(crate) struct Pair {
+    pub(crate) host: String,
+    pub(crate) guest: String,
+    server: Option<Child>,
+    pub(crate) journal: TempDir,
+    /// A long way between them.
+    relays: Vec<Relay>,
+}
+
+/// One way of a wire that takes [`DELAY`]: in user space, because not every kernel has netem.
+struct Relay {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const DELAY: Duration = Duration::from_millis(10);
+/// Frames under way; more are lost.
+const FRAMES_MAX: usize = 20_000;
+
+impl Relay {
+    fn start(from: Arc<TunFile>, to: Arc<TunFile>) -> Relay {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut under_way: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+            while !ends.load(Ordering::Relaxed) {
+                carry(&from, &to, &mut under_way);
+            }
+        });
+        Relay { is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for a frame, or until the next one has arrived.
+fn carry(from: &TunFile, to: &TunFile, under_way: &mut VecDeque<(Instant, Vec<u8>)>) {
+    let now = Instant::now();
+    let next = under_way.front().map_or(DELAY, |(at, _)| at.saturating_duration_since(now));
+    let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(next.min(DELAY).subsec_nanos()) };
+    let _ = poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&wait));
+    let (mut header, mut frame) = (VirtioNetHdr::default(), vec![0; 16 << 10]);
+    let now = Instant::now();
+    while let Ok(Some(len)) = from.read_frame(&mut header, &mut frame) {
+        if under_way.len() < FRAMES_MAX {
+            under_way.push_back((now + DELAY, frame[..len].to_vec()));
+        }
+    }
+    while let Some((_, frame)) = arrived(under_way) {
+        let _ = to.write_frame(&VirtioNetHdr::default(), &frame);
+    }
+}
+
+fn arrived(under_way: &mut VecDeque<(Instant, Vec<u8>)>) -> Option<(Instant, Vec<u8>)> {
+    let is_due = under_way.front().is_some_and(|(at, _)| *at <= Instant::now());
+    if is_due { under_way.pop_front() } else { None }
+}
+
+impl Pair {
+    /// With a veth. None, and a line that says so, without the rights.
+    pub(crate) fn new(name: &str) -> Option<Pair> {
+        let pair = Pair::apart(name)?;
+        let Pair { host, guest, .. } = &pair;
+        ok(inside(host, &format!("ip link add {VIF} type veth peer name eth0 netns {guest}")));
+        pair.address_guest();
+        Some(pair)
+    }
+
+    fn address_guest(&self) {
+        ok(inside(&self.guest, &format!("ip addr add {GUEST}/24 dev eth0")));
+        ok(inside(&self.guest, "ip link set eth0 up"));
+    }
+
+    /// As [`linked`](Pair::linked), over a long way.
+    pub(crate) fn far(name: &str) -> Option<Pair> {
+        let mut pair = Pair::apart(name)?;
+        let end = |letter: char, netns: &str, name: &str| {
+            let first = format!("rw{letter}{}", std::process::id());
+            let file = TunFile::open(&first, QueueMode::Single).expect("a TAP device");
+            ok(Command::new("ip").args(["link", "set", &first, "netns", netns, "name", name]));
+            Arc::new(file)
+        };
+        let (host, guest) = (end('h', &pair.host, VIF), end('g', &pair.guest, "eth0"));
+        pair.relays.push(Relay::start(Arc::clone(&host), Arc::clone(&guest)));
+        pair.relays.push(Relay::start(guest, host));
+        pair.address_guest();
+        Some(pair.with_host())
+    }
+
+    /// Both namespaces, with nothing between them.
+    pub(crate) fn apart(name: &str) -> Option<Pair> {
+        if !rustix::process::geteuid().is_root() {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
+            return None;
+        }
+        let id = std::process::id();
+        let pair = Pair {
+            host: format!("rw-{name}-h{id}"),
+            guest: format!("rw-{name}-g{id}"),
+            server: None,
+            journal: tempfile::tempdir().expect("a directory"),
+            relays: Vec::new(),
+        };
+        for netns in [&pair.host, &pair.guest] {
+            ok(Command::new("ip").args(["netns", "add", netns]));
+            ok(inside(netns, "ip link set lo up"));
+        }
+        Some(pair)
+    }
+
+    /// With a veth, the host's address on the link itself, and a server.
+    pub(crate) fn linked(name: &str) -> Option<Pair> {
+        Pair::new(name).map(Pair::with_host)
+    }
+
+    fn with_host(mut self) -> Pair {
+        ok(&mut self.on_host(&format!("ip addr add 10.98.0.1/24 dev {VIF}")));
+        ok(&mut self.on_host(&format!("ip link set {VIF} up")));
+        self.serve();
+        self
+    }
+
+    fn serve(&mut self) {
+        let mut server = inside(&self.guest, "iperf3 -s");
+        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.server = Some(server.spawn().expect("it starts"));
+        let listens = || text(&ok(inside(&self.guest, "ss -Htln sport = :5201")).stdout);
+        until("the server listens", || !listens().is_empty());
+    }
+
+    pub(crate) fn on_host(&self, line: &str) -> Command {
+        inside(&self.host, line)
+    }
+
+    pub(crate) fn doctor(&self, netns: &str, line: &str) -> Command {
+        let line = format!("{} doctor {line}", env!("CARGO_BIN_EXE_ringway"));
+        inside(netns, &line)
+    }
+
+    /// A verb that uses the journal.
+    pub(crate) fn mend(&self, netns: &str, line: &str) -> Command {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let journal = self.journal.path().display();
+        self.doctor(netns, &format!("{verb} --journal {journal} {rest}"))
+    }
+
+    /// A command that measures for so many seconds. It asks again if the server is busy with the
+    /// end of the last run.
+    pub(crate) fn iperf(&self, seconds: u32) -> String {
+        self.iperf_by("iperf3", seconds)
+    }
+
+    /// The same, by a command of one's own.
+    pub(crate) fn iperf_by(&self, iperf: &str, seconds: u32) -> String {
+        let path = self.journal.path().join(format!("iperf-{seconds}"));
+        let script = format!(
+            "for try in 1 2 3 4 5 6 7 8 9; do\n\
+             report=$({iperf} -J -c {GUEST} -t {seconds}) || report='\"error\"'\n\
+             case $report in *'\"error\"'*) sleep 0.2 ;; *) echo \"$report\"; exit ;; esac\n\
+             done\nexit 1\n"
+        );
+        std::fs::write(&path, script).expect("written");
+        format!("sh {}", path.display())
+    }
+
+    /// What the guest receives of the host in bit/s.
+    pub(crate) fn throughput(&self) -> f64 {
+        let output = ok(&mut self.on_host(&self.iperf(2)));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate")
+    }
+
+    /// Traffic until it is dropped.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic_of("")
+    }
+
+    /// The same, with options.
+    pub(crate) fn traffic_of(&self, options: &str) -> Traffic {
+        let mut command = self.on_host(&format!("iperf3 -c {GUEST} -t 60 {options}"));
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Traffic(child.expect("it starts"))
+    }
+
+    /// That the check finds something, and its change; then that the change makes it so many
+    /// times as fast.
+    pub(crate) fn diagnose_mend_and_race(&self, netns: &str, check: &str, load: Load, factor: f64) {
+        let before = self.throughput();
+        {
+            let _traffic = (load == Load::Busy).then(|| self.traffic());
+            let line = format!("--check {check} --interval 2 --json");
+            let output = self.doctor(netns, &line).output().expect("it starts");
+            let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let worst = report["worst"].as_str().expect("a severity");
+            assert!(["warning", "problem"].contains(&worst), "{check}: {report:#}");
+            let applied = ok(&mut self.mend(netns, &format!("apply {check} --interval 2")));
+            assert!(text(&applied.stdout).contains("read back"), "{}", text(&applied.stdout));
+            ok(&mut self.mend(netns, "confirm"));
+        }
+        let after = self.throughput();
+        let _ = writeln!(
+            std::io::stderr(),
+            "{check}: {:.0} -> {:.0} Mbit/s, {:.1} times",
+            before / 1e6,
+            after / 1e6,
+            after / before
+        );
+        assert!(after > factor * before, "{check}: {before} -> {after} bit/s");
+        ok(&mut self.mend(netns, "undo"));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    Idle,
+    Busy,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        for netns in [&self.host, &self.guest] {
+            let _ = Command::new("ip").args(["netns", "del", netns]).output();
+        }
+    }
+}
+
+pub(crate) struct Traffic(pub(crate) Child);
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn inside(netns: &str, line: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", netns]).args(line.split_whitespace());
+    command
+}
+
+pub(crate) fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
+    let command = command.borrow_mut();
+    let output = command.output().expect("it starts");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
+    output
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
