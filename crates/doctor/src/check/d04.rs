@@ -71,8 +71,7 @@ fn look(host: &Host) -> Looked {
 fn packet_steering(host: &Host, cpus: usize) -> Vec<Change> {
     let mut changes = Vec::new();
     for nic in host.nics() {
-        let queues = host.list(&format!("sys/class/net/{nic}/queues"));
-        let rx = queues.iter().filter(|queue| queue.starts_with("rx-")).count();
+        let rx = host.rx_queues(&nic);
         if rx != 1 || matches!(host.role(&nic), NicRole::Software | NicRole::Backend) {
             continue;
         }

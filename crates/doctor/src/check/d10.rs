@@ -105,10 +105,8 @@ fn queues(host: &Host, nic: &str) -> Result<(usize, Quote), Gap> {
         let queues = usize::try_from(current.value).unwrap_or(usize::MAX);
         return if queues < 2 { Err(one()) } else { Ok((queues, text.quote(current.line))) };
     }
-    let path = format!("sys/class/net/{nic}/queues");
-    let queues = host.list(&path).iter().filter(|name| name.starts_with("tx-")).count();
-    let text = format!("{queues} directories tx-*");
-    let quote = Quote { file: format!("/{path}"), line: None, text };
+    let (queues, quote) = host.tx_queues(nic).ok_or_else(one)?;
+    let queues = usize::try_from(queues).unwrap_or(usize::MAX);
     if queues < 2 { Err(one()) } else { Ok((queues, quote)) }
 }
 

@@ -205,14 +205,10 @@ fn frontends(host: &Host, allowed: u64, quote: &Quote) -> Looked {
     let cpus = host.online_cpus()?;
     let mut findings = Vec::new();
     for nic in host.nics().into_iter().filter(|nic| host.role(nic) == NicRole::Frontend) {
-        let path = format!("sys/class/net/{nic}/queues");
-        let queues = host.list(&path).iter().filter(|name| name.starts_with("tx-")).count();
-        let used = u64::try_from(queues).unwrap_or(u64::MAX);
-        if used == 0 || used >= allowed.min(cpus) {
+        let Some((used, seen)) = host.tx_queues(&nic) else { continue };
+        if used >= allowed.min(cpus) {
             continue;
         }
-        let text = format!("{used} directories tx-*");
-        let seen = Quote { file: format!("/{path}"), line: None, text };
         let summary =
             format!("{nic} has {used} queues; {allowed} may be asked for, by {cpus} CPUs");
         let finding = Finding::new(Severity::Warning, nic.clone(), summary)

@@ -64,7 +64,8 @@ fn queues_by_domain(host: &Host) -> BTreeMap<String, u64> {
     for vif in host.nics() {
         let domain = vif.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
         if let Some((domain, _)) = domain.filter(|_| host.role(&vif) == NicRole::Backend) {
-            *queues.entry(format!("domain {domain}")).or_insert(0) += queues_of(host, &vif);
+            *queues.entry(format!("domain {domain}")).or_insert(0) +=
+                host.tx_queues(&vif).map_or(0, |(queues, _)| queues);
         }
     }
     queues.retain(|_, queues| *queues > 0);
@@ -73,14 +74,8 @@ fn queues_by_domain(host: &Host) -> BTreeMap<String, u64> {
 
 fn own_queues(host: &Host) -> BTreeMap<String, u64> {
     let nics = host.nics().into_iter().filter(|nic| host.role(nic) == NicRole::Frontend);
-    let queues: u64 = nics.map(|nic| queues_of(host, &nic)).sum();
+    let queues: u64 = nics.map(|nic| host.tx_queues(&nic).map_or(0, |(queues, _)| queues)).sum();
     BTreeMap::from_iter((queues > 0).then(|| ("this guest".to_owned(), queues)))
-}
-
-fn queues_of(host: &Host, nic: &str) -> u64 {
-    let names = host.list(&format!("sys/class/net/{nic}/queues"));
-    let queues = names.iter().filter(|name| name.starts_with("tx-")).count();
-    u64::try_from(queues).unwrap_or(u64::MAX)
 }
 
 /// By the hypervisor's command line, or by what its version has.

@@ -1,7 +1,7 @@
 //! The interfaces of a host, and what each is for.
 
 use super::Host;
-use crate::evidence::{Gap, Text};
+use crate::evidence::{Gap, Quote, Text};
 use crate::parse::Counters;
 use crate::parse::cpu::CpuTimes;
 
@@ -81,6 +81,29 @@ impl Host {
     pub fn device(&self, nic: &str) -> Option<String> {
         let link = self.file(&format!("sys/class/net/{nic}/device.link")).ok()?;
         link.value().rsplit('/').next().map(str::to_owned)
+    }
+
+    /// Queues that an interface sends by, and where that is seen.
+    pub fn tx_queues(&self, nic: &str) -> Option<(u64, Quote)> {
+        let (rx, tx) = self.queues(nic);
+        // The kernel keeps `xps_cpus` of an interface's only queue to itself, and that file is what is
+        // looked at.
+        let count = if tx == 0 && rx > 0 { 1 } else { tx };
+        let file = format!("/sys/class/net/{nic}/queues");
+        let text = format!("{count} directories tx-*");
+        let count = u64::try_from(count).ok().filter(|count| *count > 0)?;
+        Some((count, Quote { file, line: None, text }))
+    }
+
+    /// Queues that an interface receives by.
+    pub fn rx_queues(&self, nic: &str) -> usize {
+        self.queues(nic).0
+    }
+
+    fn queues(&self, nic: &str) -> (usize, usize) {
+        let names = self.list(&format!("sys/class/net/{nic}/queues"));
+        let count = |start| names.iter().filter(|name| name.starts_with(start)).count();
+        (count("rx-"), count("tx-"))
     }
 
     /// CPUs that are online.
