@@ -7,11 +7,11 @@ use std::time::Duration;
 /// Each doubling has four buckets, so that the ends of one are at most 25 % apart.
 const PART_BITS: u32 = 2;
 const PARTS: u32 = 1 << PART_BITS;
-/// Shorter durations than 2^10 ns, about a microsecond, are in the first bucket.
-const SHORTEST_BITS: u32 = 10;
+/// Shorter durations than 2^7 ns, about those of reading the clock, are in the first bucket.
+const SHORTEST_BITS: u32 = 7;
 /// Longer ones than 2^30 ns, about a second, are in the last.
 const LONGEST_BITS: u32 = 30;
-const BUCKETS: usize = 1 + 20 * 4;
+const BUCKETS: usize = 1 + 23 * 4;
 
 /// How many durations of each size there were.
 #[derive(Debug)]

@@ -371,6 +371,10 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
         let gbits = sum * counted.seconds / 1e9;
         values.insert("cpu-seconds-per-gbit".to_owned(), counted.cpu_seconds / gbits);
     }
+    for (metric, percent) in [("completion-median-us", 50), ("completion-p99-us", 99)] {
+        let time = counted.answer_times.percentile(percent);
+        values.extend(time.map(|time| (metric.to_owned(), time.as_secs_f64() * 1e6)));
+    }
     for (share, most, what) in [
         (counted.steal_share, STEAL_SHARE_MAX, "the hypervisor below took"),
         (counted.foreign_share, FOREIGN_SHARE_MAX, "others on this machine used"),

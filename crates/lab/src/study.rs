@@ -172,6 +172,12 @@ pub struct Comparison {
     /// Why the verdict does not use it, where another source disagrees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
+    /// What the verdict adds where the ratio is surely above 1, such as what mends a loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_higher: Option<String>,
+    /// What it adds where the ratio is surely below 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_lower: Option<String>,
 }
 
 /// What to draw.

@@ -178,7 +178,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 
     fn publish_answers(&mut self) -> Result<(), PortDown> {
         let notify = self.tx.publish_responses();
-        if let Some(time) = self.stopwatch.answered(self.tx.answered(), self.tx.consumer()) {
+        if let Some(time) = self.stopwatch.answered(self.tx.answered()) {
             self.counters.tx_answer_times.count(time);
         }
         self.notify(Direction::Tx, notify)
