@@ -14,6 +14,7 @@ use ringway_lab::compare::{Changes, Verdict, compare};
 use ringway_lab::machine::Build;
 use ringway_lab::part::{self, Launcher, Scratch};
 use ringway_lab::record::Records;
+use ringway_lab::stop::Stop;
 use ringway_lab::study::Study;
 use ringway_lab::topology::unsupported;
 use ringway_lab::{metric, preflight, report, runner, study};
@@ -52,8 +53,8 @@ enum Verb {
     /// given again. Nothing is made in the network of whoever runs it; who is not root gets a user
     /// namespace.
     ///
-    /// Exit codes: 0 if all is measured and every rule holds; 1 if it cannot begin, a run failed or
-    /// a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
+    /// Exit codes: 0 if every cell is measured and every rule holds; 1 if it cannot begin, a run
+    /// failed, the time was up before a cell's first run or a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     #[command(hide = true)]
@@ -219,7 +220,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         flag::register(signal, Arc::clone(&stop))?;
     }
     let scratch = Scratch::new().context("make a temporary directory")?;
-    let launcher = Launcher::new(&["lab", "part"], scratch.path(), stop)?;
+    let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
     let options = runner::Options {
         dir: args.out.clone(),
         ci_percent: args.ci,
@@ -233,12 +234,17 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     let records = Records::read(&args.out)?;
     let files = report::write(&args.out, &records)?;
     let page = files.first().context("a report has a page")?;
-    print(&format!("\n{}\n\n{}\n", Analysis::of(&records).verdict, page.display()))?;
+    let analysis = Analysis::of(&records);
+    print(&format!("\n{}\n\n{}\n", analysis.verdict, page.display()))?;
     if outcome.is_interrupted {
         eprintln!("interrupted; the same command goes on from here");
         return Ok(ExitCode::from(u8::try_from(INTERRUPTED)?));
     }
-    let mut is_good = outcome.failures == 0;
+    if !analysis.missing.is_empty() {
+        let missing = analysis.missing.join(", ");
+        eprintln!("not measured: {missing}; the same command goes on from here");
+    }
+    let mut is_good = outcome.failures == 0 && analysis.missing.is_empty();
     for rule in &args.rules {
         let outcome = rule.check(&records)?;
         print(&format!("{outcome}\n"))?;

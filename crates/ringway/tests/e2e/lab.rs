@@ -474,6 +474,57 @@ fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
     assert!(!runs.iter().any(|run| run.contains("ovs")), "{runs:?}");
 }
 
+/// A place with a program in front of the others of its name, as a script of a shell.
+fn wrapped(place: &Path, command: &mut Command, script: &str) {
+    let dir = place.join("bin");
+    let file = dir.join("iperf3");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |dir: &std::path::PathBuf| dir.join("iperf3").is_file();
+    let real = std::env::split_paths(&path).find(is_there).expect("it is installed");
+    std::fs::create_dir(&dir).expect("a directory");
+    let real = real.join("iperf3").display().to_string();
+    std::fs::write(&file, format!("#!/bin/sh\n{}\n", script.replace("REAL", &real))).expect("room");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&file, mode).expect("it is ours");
+    let all = std::iter::once(dir).chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(all).expect("plain names"));
+}
+
+#[test]
+fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let budget = ("metric =", "budget-seconds = 5\nmetric =");
+    let clients = "case \"$*\" in *--client*) HANG;; esac; exec REAL \"$@\"";
+    for (hang, least, reason) in
+        [("sleep 1.5", 1, ""), ("exec sleep 1000", 0, "the time for all runs was up")]
+    {
+        let (place, mut command) = placed(&TINY.replacen(budget.0, budget.1, 1));
+        wrapped(place.path(), &mut command, &clients.replace("HANG", hang));
+        let begun = std::time::Instant::now();
+        let output = command.output().expect("it starts");
+        let seconds = begun.elapsed().as_secs_f64();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{hang}: {said}");
+        // What it takes to begin, to end what is there and to draw, on a busy machine.
+        assert!(seconds < 5.0 + 10.0, "{hang}: {seconds} s: {said}");
+        let runs = kept(place.path()).len();
+        assert!((least..TINY_RUNS).contains(&runs), "{hang}: {runs} runs: {said}");
+        assert!(said.contains(reason), "{said}");
+        assert_eq!(processes_and_scratch(place.path()), NOTHING, "{hang}");
+    }
+}
+
+#[test]
+fn a_tool_that_does_not_tell_its_version_holds_nobody_up() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
+    let script = "case \"$*\" in *--version*) exec sleep 1000;; esac; exec REAL \"$@\"";
+    wrapped(place.path(), &mut command, script);
+    let output = command.arg("--quick").output().expect("it starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(kept(place.path()).iter().all(|run| run.contains("\"version\":\"unknown\"")));
+}
+
 #[test]
 fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_starts() {
     let Some(_turn) = turn(&["iperf3", "mount"]) else { return };
