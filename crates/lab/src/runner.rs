@@ -113,7 +113,11 @@ fn work(
 ) -> Result<Outcome, RunnerError> {
     let study = bench.study;
     let mut plan = Plan::new(study, ci, bench.seed);
-    let mut progress = Progress::start();
+    let mut progress = Progress::start(budget.seconds);
+    let ahead = plan.progress(&journal.records.runs);
+    if ahead.left > 0 {
+        progress.say("begins", &ahead);
+    }
     let mut failures: Vec<Failure> = Vec::new();
     while let Some(task) = plan.next(&journal.records.runs).filter(|task| budget.allows(task)) {
         let label = format!("{} {}", task.subject, study.label(&task.cell));

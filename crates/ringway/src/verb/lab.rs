@@ -13,6 +13,7 @@ use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
 use ringway_lab::machine::Build;
 use ringway_lab::part::{self, Launcher, Scratch};
+use ringway_lab::plan::Plan;
 use ringway_lab::record::Records;
 use ringway_lab::stop::Stop;
 use ringway_lab::study::Study;
@@ -28,6 +29,8 @@ use crate::table;
 
 /// As a shell tells of Ctrl-C.
 const INTERRUPTED: i32 = 130;
+/// Half of an interval, as a part of the mean, that is narrow enough.
+const CI_PERCENT: f64 = 5.0;
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
   ringway lab run receive --line 10G --ci 2 --out results
@@ -107,11 +110,15 @@ struct Run {
     #[arg(long, value_name = "RATE")]
     line: Option<String>,
     /// Repeat a cell until half of the 95 % interval of its mean is at most so many percent of it
-    #[arg(long, value_name = "PCT", default_value_t = 5.0)]
+    #[arg(long, value_name = "PCT", default_value_t = CI_PERCENT)]
     ci: f64,
     /// Repeat no cell more often
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=10_000))]
     max_repeats: Option<u32>,
+    /// Begin no run that would end later than so many hours after the first; an evening, 6, if the
+    /// study does not say otherwise
+    #[arg(long, value_name = "H", conflicts_with = "quick")]
+    hours: Option<f64>,
     /// Repeats the order of runs and the choice of ports
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -175,6 +182,10 @@ struct Entry {
     id: String,
     rows: Vec<String>,
     title: String,
+    /// Runs of a whole study, at least.
+    runs: usize,
+    /// What they take, without repeats that an interval asks for.
+    seconds: f64,
     /// Why `run` refuses it, if it does.
     #[serde(rename = "cannot-run")]
     cannot_run: Option<String>,
@@ -186,8 +197,10 @@ fn list(args: &List) -> Result<()> {
         .map(|id| {
             let study = study::shipped(id)?;
             let cannot_run = unsupported(&study);
+            let progress = Plan::new(&study, CI_PERCENT, 0).progress(&[]);
+            let (runs, seconds) = (progress.left, progress.seconds());
             let Study { id, rows, title, .. } = study;
-            Ok::<_, study::StudyError>(Entry { id, rows, title, cannot_run })
+            Ok::<_, study::StudyError>(Entry { id, rows, title, runs, seconds, cannot_run })
         })
         .collect();
     let entries = entries?;
@@ -195,10 +208,13 @@ fn list(args: &List) -> Result<()> {
         return print_json(&entries);
     }
     let rows = entries.into_iter().map(|entry| {
-        let runs = if entry.cannot_run.is_some() { "not yet" } else { "yes" };
-        vec![entry.id, runs.to_owned(), entry.title, entry.rows.join(" ")]
+        let hours = match entry.cannot_run {
+            Some(_) => "not yet".to_owned(),
+            None => format!("{:.1}", entry.seconds / 3600.0),
+        };
+        vec![entry.id, entry.runs.to_string(), hours, entry.title, entry.rows.join(" ")]
     });
-    print(&table::render(&["STUDY", "RUNS", "TITLE", "ROWS"], rows))
+    print(&table::render(&["STUDY", ">RUNS", ">HOURS", "TITLE", "ROWS"], rows))
 }
 
 fn run_study(args: &Run) -> Result<ExitCode> {
@@ -269,6 +285,12 @@ fn chosen(args: &Run) -> Result<Study> {
     if let Some(most) = args.max_repeats {
         study.load.max_repeats = most;
         study.load.repeats = study.load.repeats.min(most);
+    }
+    if let Some(hours) = args.hours {
+        if !(hours > 0.0 && hours.is_finite()) {
+            bail!("--hours {hours}: expected more than 0");
+        }
+        study.load.budget_seconds = Some(hours * 3600.0);
     }
     Ok(study)
 }
