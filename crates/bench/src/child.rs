@@ -2,15 +2,15 @@
 
 use std::ffi::OsStr;
 use std::process::Command;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 pub(crate) use ringway_lab::child::Child;
 use ringway_lab::part::{self, Launcher};
+use ringway_lab::stop::Stop;
 
 /// How this program starts itself as a part of an experiment; Ctrl-C ends it as a whole.
 pub(crate) fn launcher() -> Result<Launcher> {
-    Launcher::new(&[], &crate::scratch::root(), Arc::default()).context("find our own program")
+    Launcher::new(&[], &crate::scratch::root(), Stop::default()).context("find our own program")
 }
 
 /// Another program, which the kernel kills when the thread that starts it ends, however that

@@ -7,6 +7,7 @@
 mod dir;
 mod server;
 mod status;
+mod times;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -22,6 +23,7 @@ pub use status::{
     BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, QueueStatus, VifStatus, WorkerStatus,
     offload_names,
 };
+pub use times::{Bucket, Times};
 
 /// What the backend can be asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]

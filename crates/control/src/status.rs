@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use serde::{Deserialize, Serialize};
 
+use crate::Times;
+
 /// One queue of a vif.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct QueueStatus {
@@ -27,6 +29,10 @@ pub struct QueueStatus {
     /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for their answer. A
     /// backend knows at any time, a frontend when it last sent.
     pub tx_unanswered: u64,
+    /// How long slots of its tx ring waited for their answers, from the backend's first look at them
+    /// on. A few of all slots, and none for a frontend.
+    #[serde(default)]
+    pub tx_answer_times: Times,
     /// Frames dropped, by reason; reasons with none are left out.
     pub dropped: BTreeMap<String, u64>,
 }
@@ -46,6 +52,7 @@ impl QueueStatus {
             events_sent: totals.events_sent,
             events_received: totals.events_received,
             tx_unanswered: totals.tx_unanswered,
+            tx_answer_times: Times::read(&counters.tx_answer_times),
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::TimeCounters;
+
 /// Why one frame was dropped. Becomes a counter, never a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
@@ -95,6 +97,8 @@ pub struct QueueCounters {
     events_received: AtomicU64,
     /// Slots of the tx ring that were taken and not answered, when last looked at.
     tx_unanswered: AtomicU64,
+    /// Times from a backend's first look at a slot of the tx ring to its answer, of a few slots.
+    pub tx_answer_times: TimeCounters,
     /// Frames dropped in this queue.
     pub dropped: DropCounters,
 }

@@ -11,6 +11,7 @@ pub mod headers;
 mod mac;
 mod port;
 pub mod segment;
+mod times;
 pub mod vnet;
 
 pub use completion::{Completion, Receipt, Receipts};
@@ -18,6 +19,7 @@ pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
 pub use mac::MacAddr;
 pub use port::{PeerFault, Pending, Port, PortDown, Probe};
+pub use times::TimeCounters;
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 

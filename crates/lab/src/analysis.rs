@@ -237,8 +237,8 @@ fn budget_notice(records: &Records) -> Option<String> {
     let short = all.filter(|count| *count < wanted).count();
     (short > 0).then(|| {
         format!(
-            "Cells with fewer than {wanted} runs: {short}. No repeat was begun that would have \
-             ended later than {seconds} seconds after the first run. The same command makes those \
+            "Cells with fewer than {wanted} runs: {short}. None was begun that would have ended \
+             later than {seconds} seconds after the first run began. The same command makes those \
              that are left."
         )
     })

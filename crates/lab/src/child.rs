@@ -2,8 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::part::PartError;
+use crate::stop::Stop;
 
 /// Lines kept for an error message.
 const LINES_KEPT: usize = 3;
@@ -24,7 +23,7 @@ pub struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
     last: Vec<String>,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 /// How a child ended, and all that it printed.
@@ -37,15 +36,11 @@ pub struct Ended {
 }
 
 impl Child {
-    /// Starts a command whose output is ours to read, line by line, until `stop` is set.
+    /// Starts a command whose output is ours to read, line by line, until `stop` is due.
     ///
     /// # Errors
     /// What the system refuses.
-    pub fn start(
-        name: &str,
-        mut command: Command,
-        stop: Arc<AtomicBool>,
-    ) -> Result<Child, PartError> {
+    pub fn start(name: &str, mut command: Command, stop: Stop) -> Result<Child, PartError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(PartError::at(format!("start {name}")))?;
         let (sender, lines) = channel();
@@ -158,7 +153,7 @@ impl Child {
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.stop.load(Ordering::Relaxed) {
+            if self.stop.is_due() {
                 return Err(PartError::Interrupted);
             }
             if Instant::now() >= deadline {

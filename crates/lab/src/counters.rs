@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use ringway_control::{BackendStatus, VifStatus};
+use ringway_control::{BackendStatus, Times, VifStatus};
 
 use crate::part::PartError;
 use crate::record::{Cpu, QueueUse};
@@ -30,6 +30,7 @@ pub struct Reading {
     switch: Option<f64>,
     machine: Machine,
     queues: Vec<QueueUse>,
+    answer_times: Times,
 }
 
 /// What was counted between two readings.
@@ -43,6 +44,8 @@ pub struct Counted {
     pub cpu_seconds: f64,
     /// What each queue carried.
     pub queues: Vec<QueueUse>,
+    /// How long what guests sent waited for its answer.
+    pub answer_times: Times,
     /// The share of the machine that was taken by the hypervisor below, from 0 to 1.
     pub steal_share: f64,
     /// The share that processes had which are not of this measurement, from 0 to 1.
@@ -65,11 +68,14 @@ impl Reading {
         let (near_user, near_system) = sum(&stations.near_tools)?;
         let (far_user, far_system) = sum(&stations.far_tools)?;
         let (mut netfront, mut netback, mut queues) = (None, None, Vec::new());
+        let mut answer_times = Times::default();
         if let Some(host) = &topology.host {
             let backend: BackendStatus = host.backend()?;
             netfront = Some(total(host.guests())?);
             netback = Some(total(&[backend.pid])?);
             queues = backend.vifs.iter().chain(&backend.uplink).flat_map(queues_of).collect();
+            let all = backend.vifs.iter().flat_map(|vif| &vif.queues);
+            answer_times = all.fold(answer_times, |sum, queue| sum.with(&queue.tx_answer_times));
         }
         let switch = match topology.switch_pid() {
             Some(pid) => Some(total(&[pid])?),
@@ -85,6 +91,7 @@ impl Reading {
             switch,
             machine: machine()?,
             queues,
+            answer_times,
         })
     }
 
@@ -114,6 +121,7 @@ impl Reading {
             cpu,
             cpu_seconds,
             queues: self.queues.iter().map(|queue| carried(queue, &before.queues)).collect(),
+            answer_times: self.answer_times.since(&before.answer_times),
             steal_share: (self.machine.steal - before.machine.steal) / capacity,
             foreign_share: (busy - cpu_seconds).max(0.0) / capacity,
         }

@@ -24,6 +24,7 @@ pub mod record;
 pub mod report;
 pub mod runner;
 pub mod stats;
+pub mod stop;
 pub mod study;
 pub mod table;
 pub mod tools;

@@ -10,13 +10,12 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use crate::child::Child;
+use crate::stop::Stop;
 use crate::topology::{namespace, relay};
 
 /// The part that becomes another program: `NETNS NAME ARGUMENT...`, where `NETNS` is a process in
@@ -36,7 +35,7 @@ pub struct Launcher {
     program: PathBuf,
     words: Vec<OsString>,
     scratch: PathBuf,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 /// Why a part could not be started, or did not do its work.
@@ -53,8 +52,8 @@ pub enum PartError {
     /// It ended, or said something that it should not have.
     #[error("{0}")]
     Failed(String),
-    /// We were asked to end.
-    #[error("interrupted")]
+    /// We were asked to end, or the time was up.
+    #[error("it was ended before it was done")]
     Interrupted,
 }
 
@@ -68,11 +67,11 @@ impl PartError {
 
 impl Launcher {
     /// Parts are started as this program with `words` in front of the part's own; those lead to
-    /// [`run`]. Temporary directories are made in `scratch`; all waiting ends once `stop` is set.
+    /// [`run`]. Temporary directories are made in `scratch`; all waiting ends once `stop` is due.
     ///
     /// # Errors
     /// If our own program cannot be found.
-    pub fn new(words: &[&str], scratch: &Path, stop: Arc<AtomicBool>) -> io::Result<Launcher> {
+    pub fn new(words: &[&str], scratch: &Path, stop: Stop) -> io::Result<Launcher> {
         Ok(Launcher {
             program: std::env::current_exe()?,
             words: words.iter().map(OsString::from).collect(),
@@ -86,9 +85,15 @@ impl Launcher {
         &self.program
     }
 
-    /// Whether we were asked to end.
-    pub fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+    /// This one for so many seconds from now on.
+    #[must_use]
+    pub fn until(&self, seconds: f64) -> Launcher {
+        Launcher { stop: self.stop.after(seconds), ..self.clone() }
+    }
+
+    /// When everything ends.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     /// This program as a part, to which arguments can be added.
@@ -119,7 +124,7 @@ impl Launcher {
     /// # Errors
     /// What the system refuses.
     pub fn start(&self, name: &str, command: Command) -> Result<Child, PartError> {
-        Child::start(name, command, Arc::clone(&self.stop))
+        Child::start(name, command, self.stop.clone())
     }
 
     /// A temporary directory.

@@ -33,6 +33,9 @@ pub struct Plan<'a> {
     given_up: BTreeSet<(Subject, Cell)>,
 }
 
+/// What a run takes beside its seconds, before one was made.
+pub const OVERHEAD_SECONDS: f64 = 1.5;
+
 /// How far a plan is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
@@ -44,11 +47,21 @@ pub struct Progress {
     pub seconds_left: f64,
 }
 
+impl Progress {
+    /// Seconds that those take that are certain to follow.
+    pub fn seconds(&self) -> f64 {
+        self.seconds_left + crate::stats::float(self.left) * OVERHEAD_SECONDS
+    }
+}
+
 /// The time that a study may take, of which repeats get what first runs leave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    seconds: f64,
+    /// Seconds for all runs.
+    pub seconds: f64,
     spent: f64,
+    /// What a run takes at least.
+    shortest: f64,
     /// What the longest run took: the next one is expected to take as long.
     longest: f64,
 }
@@ -56,8 +69,10 @@ pub struct Budget {
 impl Budget {
     /// That of a study.
     pub fn of(study: &Study) -> Budget {
-        let seconds = study.load.budget_seconds.unwrap_or(f64::INFINITY);
-        Budget { seconds, spent: 0.0, longest: 0.0 }
+        let load = &study.load;
+        let seconds = load.budget_seconds.unwrap_or(f64::INFINITY);
+        let shortest = load.seconds + load.warmup_seconds;
+        Budget { seconds, spent: 0.0, shortest, longest: shortest }
     }
 
     /// A run took so long, with what came before and after it.
@@ -66,10 +81,11 @@ impl Budget {
         self.longest = self.longest.max(seconds);
     }
 
-    /// Whether there is time for a run. For the first one of a cell there always is: a cell without
-    /// any would be a hole in the figures.
+    /// Whether there is time for a run. The first one of a cell is begun wherever it can end in time
+    /// at all: a cell without any is a hole in the figures.
     pub fn allows(&self, task: &Task) -> bool {
-        task.repeat == 0 || self.spent + self.longest <= self.seconds
+        let expected = if task.repeat == 0 { self.shortest } else { self.longest };
+        self.spent + expected <= self.seconds
     }
 }
 
@@ -195,10 +211,17 @@ mod tests {
             (0..10 * cells).take_while(fits).count()
         };
         assert_eq!(runs_within(5.0), 21, "as many as 105 seconds have room for");
-        assert_eq!(runs_within(1000.0), cells, "every cell once, however long that takes");
-        let mut whole = Budget::of(&shipped("bridge-or-ovs").expect("it is shipped"));
-        whole.spend(1e9);
-        assert!(whole.allows(&task(cells)), "only quick runs have a limit");
+        assert_eq!(runs_within(20.0), 6, "the first runs of cells while there is time");
+        assert_eq!(runs_within(1000.0), 1, "and not a moment longer");
+        let mut whole = shipped("bridge-or-ovs").expect("it is shipped");
+        let allows = |whole: &Study| {
+            let mut budget = Budget::of(whole);
+            budget.spend(1e9);
+            budget.allows(&task(cells))
+        };
+        assert!(!allows(&whole));
+        whole.load.budget_seconds = None;
+        assert!(allows(&whole), "as long as it takes");
     }
 
     #[test]

@@ -9,16 +9,16 @@ use jiff::{SignedDuration, Zoned};
 use crate::plan;
 use crate::stats::float;
 
-/// What a run takes beside its seconds, before one was made.
-const OVERHEAD_SECONDS: f64 = 1.5;
-
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     overheads: Vec<f64>,
+    /// When all runs have to end, if that is in sight.
+    latest: Option<Zoned>,
 }
 
 impl Progress {
-    pub(crate) fn start() -> Progress {
+    /// For runs that have so many seconds.
+    pub(crate) fn start(seconds: f64) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}");
             let bar = ProgressBar::new(0);
@@ -26,7 +26,9 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
-        Progress { bar, overheads: Vec::new() }
+        let latest = SignedDuration::try_from_secs_f64(seconds).ok();
+        let latest = latest.and_then(|left| Zoned::now().checked_add(left).ok());
+        Progress { bar, overheads: Vec::new(), latest }
     }
 
     /// A run begins.
@@ -61,16 +63,17 @@ impl Progress {
 
     fn end(&self, progress: &plan::Progress) -> String {
         let overhead = match self.overheads[..] {
-            [] => OVERHEAD_SECONDS,
+            [] => plan::OVERHEAD_SECONDS,
             ref overheads => crate::stats::mean(overheads),
         };
         let seconds = progress.seconds_left + float(progress.left) * overhead;
         let left = SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX);
         match Zoned::now().checked_add(left) {
-            Ok(end) => format!(
-                "ends {}",
-                end.strftime(if seconds < 72_000.0 { "%H:%M:%S" } else { "%F %H:%M" })
-            ),
+            Ok(end) => {
+                let end = self.latest.as_ref().map_or(&end, |latest| latest.min(&end));
+                let form = if seconds < 72_000.0 { "%H:%M:%S" } else { "%F %H:%M" };
+                format!("ends {}", end.strftime(form))
+            }
             Err(_) => "ends in a long time".to_owned(),
         }
     }

@@ -417,11 +417,11 @@ impl Journal {
 /// Writes what is there once, or compares it with what is there. Gives the host of the records.
 fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
     let study_path = dir.join(STUDY_FILE);
-    if study_path.exists() {
-        if Study::read(&study_path)? != *study {
-            return Err(RecordError::OtherStudy { dir: dir.to_owned() });
-        }
-    } else {
+    let was = study_path.exists().then(|| Study::read(&study_path)).transpose()?;
+    if was.as_ref().is_some_and(|was| !study.goes_on(was)) {
+        return Err(RecordError::OtherStudy { dir: dir.to_owned() });
+    }
+    if was.as_ref() != Some(study) {
         write_whole(&study_path, study.to_toml().as_bytes())?;
     }
     let host_path = dir.join(HOST_FILE);

@@ -97,19 +97,28 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     }
     let known = journal.records.runs.first().map(|run| run.seed);
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
+    // Of the runs only: a report is made in any case.
+    let budget = Budget::of(study);
+    let launcher = &launcher.until(budget.seconds);
     let mut bench =
         Bench { study, launcher, seed, ports: Ports::new(), server_port: PORT_FIRST, open: None };
-    let outcome = work(&mut bench, journal, options.ci_percent)?;
-    Ok(outcome)
+    work(&mut bench, journal, options.ci_percent, budget)
 }
 
-fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome, RunnerError> {
+fn work(
+    bench: &mut Bench<'_>,
+    mut journal: Journal,
+    ci: f64,
+    mut budget: Budget,
+) -> Result<Outcome, RunnerError> {
     let study = bench.study;
     let mut plan = Plan::new(study, ci, bench.seed);
-    let mut progress = Progress::start();
+    let mut progress = Progress::start(budget.seconds);
+    let ahead = plan.progress(&journal.records.runs);
+    if ahead.left > 0 {
+        progress.say("begins", &ahead);
+    }
     let mut failures: Vec<Failure> = Vec::new();
-    let mut is_interrupted = false;
-    let mut budget = Budget::of(study);
     while let Some(task) = plan.next(&journal.records.runs).filter(|task| budget.allows(task)) {
         let label = format!("{} {}", task.subject, study.label(&task.cell));
         progress.begin(&label, &plan.progress(&journal.records.runs));
@@ -126,11 +135,16 @@ fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome,
                 let now = plan.progress(&journal.records.runs);
                 progress.say(&format!("{label}: {figure}"), &now);
             }
-            Err(_) if bench.launcher.is_stopping() => {}
+            Err(_) if bench.launcher.stop().is_asked() => {}
             Err(error) => {
                 // Whatever is wrong with it, the next run does not inherit it.
                 bench.open = None;
-                let failure = failed(&task, started, &error);
+                let error = error.to_string();
+                let error = match bench.launcher.stop().is_due() {
+                    true => format!("{error}: the time for all runs was up"),
+                    false => error,
+                };
+                let failure = failed(&task, started, error.clone());
                 journal.append_failure(&failure)?;
                 failures.push(failure);
                 let is_of_cell = |f: &&Failure| f.subject == task.subject && f.cell == task.cell;
@@ -141,8 +155,7 @@ fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome,
                 progress.say(&format!("{label} FAILED: {error}"), &now);
             }
         }
-        if bench.launcher.is_stopping() {
-            is_interrupted = true;
+        if bench.launcher.stop().is_due() {
             break;
         }
     }
@@ -151,18 +164,15 @@ fn work(bench: &mut Bench<'_>, mut journal: Journal, ci: f64) -> Result<Outcome,
     let Journal { records, .. } = journal;
     match failures.last() {
         Some(last) if records.runs.is_empty() => Err(RunnerError::Nothing(last.reason.clone())),
-        _ => Ok(Outcome { records, failures: failures.len(), is_interrupted }),
+        _ => {
+            let is_interrupted = bench.launcher.stop().is_asked();
+            Ok(Outcome { records, failures: failures.len(), is_interrupted })
+        }
     }
 }
 
-fn failed(task: &Task, started: String, error: &PartError) -> Failure {
-    Failure {
-        subject: task.subject,
-        cell: task.cell.clone(),
-        repeat: task.repeat,
-        started,
-        reason: error.to_string(),
-    }
+fn failed(task: &Task, started: String, reason: String) -> Failure {
+    Failure { subject: task.subject, cell: task.cell.clone(), repeat: task.repeat, started, reason }
 }
 
 /// The figure that a run is about, for people.
@@ -371,6 +381,10 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
         let gbits = sum * counted.seconds / 1e9;
         values.insert("cpu-seconds-per-gbit".to_owned(), counted.cpu_seconds / gbits);
     }
+    for (metric, percent) in [("completion-median-us", 50), ("completion-p99-us", 99)] {
+        let time = counted.answer_times.percentile(percent);
+        values.extend(time.map(|time| (metric.to_owned(), time.as_secs_f64() * 1e6)));
+    }
     for (share, most, what) in [
         (counted.steal_share, STEAL_SHARE_MAX, "the hypervisor below took"),
         (counted.foreign_share, FOREIGN_SHARE_MAX, "others on this machine used"),
@@ -445,7 +459,7 @@ fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        if launcher.is_stopping() {
+        if launcher.stop().is_due() {
             return Err(PartError::Interrupted);
         }
         if left.is_zero() {

@@ -97,7 +97,7 @@ pub struct Load {
     pub repeats: u32,
     /// Runs of a cell whose interval is still too wide.
     pub max_repeats: u32,
-    /// Seconds after which no cell is measured a second time; as long as it takes if `None`.
+    /// Seconds in which all runs of a call have to end; as long as it takes if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_seconds: Option<f64>,
     /// What is measured first of all; decides whether a cell is repeated.
@@ -172,6 +172,12 @@ pub struct Comparison {
     /// Why the verdict does not use it, where another source disagrees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
+    /// What the verdict adds where the ratio is surely above 1, such as what mends a loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_higher: Option<String>,
+    /// What it adds where the ratio is surely below 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_lower: Option<String>,
 }
 
 /// What to draw.
@@ -385,6 +391,14 @@ impl Study {
         study
     }
 
+    /// Whether records of `other` can go on as this one's: only the limits of repeats and time differ.
+    #[must_use]
+    pub fn goes_on(&self, other: &Study) -> bool {
+        let Load { repeats, max_repeats, budget_seconds, .. } = self.load;
+        let load = Load { repeats, max_repeats, budget_seconds, ..other.load.clone() };
+        *self == Study { load, ..other.clone() }
+    }
+
     /// Leaves out what is about cells that are no longer in the matrix.
     pub(crate) fn leave_out_impossible(&mut self) {
         let axes = self.axis.clone();
@@ -519,6 +533,18 @@ mod tests {
             let each = study.load.seconds + study.load.warmup_seconds + overhead_seconds;
             let seconds = f64::from(u32::try_from(cells).unwrap()) * each;
             assert!(seconds <= study.load.budget_seconds.unwrap(), "{id}: {seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_whole_study_takes_an_evening_at_most_and_has_every_cell_within_half_an_hour() {
+        for id in ids() {
+            let study = shipped(id).expect("it is shipped");
+            let round = crate::plan::Plan::new(&study, 5.0, 1).progress(&[]).seconds();
+            let evening = study.load.budget_seconds.expect(id);
+            assert!(evening <= 6.0 * 3600.0 && round <= evening, "{id}: {round} s");
+            let once = round / f64::from(study.load.repeats);
+            assert!(once <= 1800.0, "{id}: {once} s");
         }
     }
 

@@ -22,9 +22,12 @@ use std::time::{Duration, Instant};
 use crate::child::{Child, Ended};
 use crate::part::{self, Launcher, PartError};
 use crate::record::ToolRun;
+use crate::stop::Stop;
 
 /// From the start of a server until it listens; after the end of a run until all is told.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// For a program to tell its version.
+const VERSION_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at whether a server listens.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// Seconds that a client goes on after those that count, so that it is watched to their end.
@@ -299,7 +302,7 @@ impl Measured {
 fn wait_for_listener(launcher: &Launcher, server: &mut Child, port: u16) -> Result<(), PartError> {
     let deadline = Instant::now() + PATIENCE;
     while !listens(server.pid(), port) {
-        if launcher.is_stopping() {
+        if launcher.stop().is_due() {
             return Err(PartError::Interrupted);
         }
         if let Some(trouble) = server.early_end() {
@@ -336,19 +339,24 @@ fn whole_seconds(load: &Load) -> f64 {
 
 /// The first line of what a program says about its version.
 fn said(program: &str, words: &[&str]) -> Option<String> {
-    let output = Command::new(part::find(program)?).args(words).output().ok()?;
-    // iperf 2 tells it as an error.
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    // iperf 2 fails when it has told it.
+    let Ended { output, .. } = ran(program, words)?;
+    output.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// How a program ended that has nothing to wait for.
+fn ran(program: &str, words: &[&str]) -> Option<Ended> {
+    let mut command = Command::new(part::find(program)?);
+    command.args(words);
+    Child::start(program, command, Stop::default()).ok()?.ended(VERSION_PATIENCE).ok()
 }
 
 /// The version of a Debian package; `None` if it is not installed, or this is no Debian.
 fn package_version(package: &str) -> Option<String> {
     let show = ["--show", "--showformat=${Package} ${Version}", package];
-    let output = Command::new(part::find("dpkg-query")?).args(show).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    (output.status.success() && !text.is_empty()).then_some(text)
+    let Ended { status, output } = ran("dpkg-query", &show)?;
+    let text = output.trim();
+    (status.success() && !text.is_empty()).then(|| text.to_owned())
 }
 
 /// A command line for people.

@@ -53,6 +53,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         if taken == 0 {
             return Ok(());
         }
+        self.stopwatch.see(self.tx.consumer(), taken);
         let first_frame = into.len();
         let planned = self.plan_packets(taken, waiting, pool, into);
         let frames = &mut into[first_frame..];
@@ -67,8 +68,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             None => self.answer_packets(),
             Some(_) => self.owe_answers(&mut into[first_frame..]),
         }
-        let notify = self.tx.publish_responses();
-        let notified = self.notify(Direction::Tx, notify);
+        let notified = self.publish_answers();
         // Whatever became of the event, a frame that was not filled must not go on.
         self.drop_failed(first_frame, pool, into);
         notified?;
@@ -173,7 +173,14 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             self.tx.push_response(response);
         }
         self.counters.set_tx_unanswered(widen(unanswered.len()));
+        self.publish_answers()
+    }
+
+    fn publish_answers(&mut self) -> Result<(), PortDown> {
         let notify = self.tx.publish_responses();
+        if let Some(time) = self.stopwatch.answered(self.tx.answered()) {
+            self.counters.tx_answer_times.count(time);
+        }
         self.notify(Direction::Tx, notify)
     }
 

@@ -7,6 +7,7 @@
 
 mod egress;
 mod ingress;
+mod stopwatch;
 mod unanswered;
 
 use std::io;
@@ -25,6 +26,7 @@ use ringway_ring::{BackRing, Notify, Rx, Tx};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
 
+use stopwatch::Stopwatch;
 use unanswered::Unanswered;
 
 /// What the frontend can take (its `feature-*` keys).
@@ -66,6 +68,7 @@ pub struct VifQueue<M, E> {
     counters: Arc<QueueCounters>,
     /// Answers that wait for their frames to leave; none if a guest is answered at once.
     unanswered: Option<Unanswered>,
+    stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
     /// See [`Port::limit_ingress`].
@@ -94,6 +97,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
         let tx = BackRing::attach(tx_ring.pages().clone())?;
         let rx = BackRing::attach(rx_ring.pages().clone())?;
+        let stopwatch = Stopwatch::of(tx.consumer());
         let queue = VifQueue {
             peer,
             memory,
@@ -103,6 +107,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             features,
             counters,
             unanswered: None,
+            stopwatch,
             rx_pages_wanted: 0,
             ingress_bytes_max: usize::MAX,
             scratch: Box::new(Scratch {

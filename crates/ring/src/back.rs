@@ -92,6 +92,12 @@ impl<L: Layout> BackRing<L> {
         self.req_cons.0
     }
 
+    /// The free-running index of the next request to be answered.
+    #[inline]
+    pub fn answered(&self) -> u32 {
+        self.rsp_prod_pvt.0
+    }
+
     /// Answers the oldest unanswered request, in its slot (`netif.h`: the peer pairs requests and
     /// responses of rx by slot alone).
     ///

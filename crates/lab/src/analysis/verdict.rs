@@ -113,7 +113,19 @@ fn comparison(row: &ComparisonRow) -> Option<String> {
         let noun = if agrees { " of the source" } else { "" };
         format!(", {verb} {}{noun}", number(claim))
     });
-    Some(said + &against.unwrap_or_default() + ".")
+    let meaning = meaning(row).map_or_else(String::new, |meaning| format!(": {meaning}"));
+    Some(said + &against.unwrap_or_default() + &meaning + ".")
+}
+
+/// What follows, if it is sure which of both is more.
+fn meaning(row: &ComparisonRow) -> Option<&str> {
+    let interval = row.ratio?.interval?;
+    let meaning = match interval {
+        _ if interval.low > 1.0 => &row.comparison.if_higher,
+        _ if interval.high < 1.0 => &row.comparison.if_lower,
+        _ => &None,
+    };
+    meaning.as_deref()
 }
 
 /// How far the published figures are, as a range over all that have a counterpart.

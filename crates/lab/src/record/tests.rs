@@ -126,6 +126,17 @@ fn a_directory_is_of_one_study_one_machine_and_one_writer() {
 }
 
 #[test]
+fn records_go_on_with_other_limits_and_the_report_knows_the_last() {
+    let (dir, _) = three_runs();
+    let mut more = study();
+    more.load.max_repeats += 5;
+    more.load.budget_seconds = Some(60.0);
+    let journal = Journal::open(dir.path(), &more, &host()).expect("it is the same study");
+    assert_eq!(journal.records.runs.len(), 3);
+    assert_eq!(Records::read(dir.path()).expect("good records").study, more);
+}
+
+#[test]
 fn what_changed_since_the_first_run_is_known() {
     let (dir, _) = three_runs();
     let newer = Host { git_commit: "2222222".to_owned(), ..host() };

@@ -117,7 +117,7 @@ impl Place<'_> {
     fn wait_for(&self, name: &str) -> Result<(), PartError> {
         let deadline = std::time::Instant::now() + PATIENCE;
         while !self.dir.join(name).exists() {
-            if std::time::Instant::now() > deadline || self.launcher.is_stopping() {
+            if std::time::Instant::now() > deadline || self.launcher.stop().is_due() {
                 return Err(PartError::Failed("the database of Open vSwitch is not there".into()));
             }
             std::thread::sleep(LOOK_PAUSE);

@@ -88,6 +88,12 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             ("cpu-seconds-per-gbit", 0.31 * noise()),
         ],
     };
+    let mut values = values;
+    if task.subject == Subject::Ringway && setup.text("sender") != Some("host") {
+        let us = if setup.text("completion") == Some("asynchronous") { 4.0 } else { 190.0 };
+        let us = us * noise();
+        values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
+    }
     let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Run {
         study: study.id.clone(),

@@ -1,5 +1,7 @@
 //! A guest that is answered when its frames have left: neither before, nor out of order, nor never.
 
+use std::time::Duration;
+
 use ringway_datapath::{Frame, OffloadCaps, Pending, Port};
 use ringway_hypervisor::Access;
 use ringway_wire::netif::{
@@ -53,6 +55,25 @@ fn a_packet_is_answered_when_its_frame_is_gone_and_not_before() {
     bench.pool.recycle(frame);
     assert_eq!(answered(&mut bench), [0]);
     assert_eq!(bench.counters.totals().tx_unanswered, 0);
+}
+
+#[test]
+fn the_time_to_an_answer_ends_when_the_frame_is_gone() {
+    let wait = Duration::from_millis(20);
+    let longest_ns =
+        |bench: &Bench| bench.counters.tx_answer_times.snapshot().map(|(range, _)| range.end).max();
+    let mut bench = patient(u32::MAX);
+    let frames = take_packets(&mut bench, 0..1);
+    assert_eq!(longest_ns(&bench), None, "it is not answered");
+    std::thread::sleep(wait);
+    drop(frames);
+    assert_eq!(answered(&mut bench), [0]);
+    assert!(longest_ns(&bench).is_some_and(|ns| u128::from(ns) > wait.as_nanos()));
+
+    let mut bench = Bench::starting_at(u32::MAX, OffloadCaps::ALL);
+    let frames = take_packets(&mut bench, 0..1);
+    assert!(longest_ns(&bench).is_some(), "it is copied, and so answered");
+    drop(frames);
 }
 
 #[test]

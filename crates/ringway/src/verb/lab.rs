@@ -13,7 +13,9 @@ use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
 use ringway_lab::machine::Build;
 use ringway_lab::part::{self, Launcher, Scratch};
+use ringway_lab::plan::Plan;
 use ringway_lab::record::Records;
+use ringway_lab::stop::Stop;
 use ringway_lab::study::Study;
 use ringway_lab::topology::unsupported;
 use ringway_lab::{metric, preflight, report, runner, study};
@@ -27,6 +29,8 @@ use crate::table;
 
 /// As a shell tells of Ctrl-C.
 const INTERRUPTED: i32 = 130;
+/// Half of an interval, as a part of the mean, that is narrow enough.
+const CI_PERCENT: f64 = 5.0;
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
   ringway lab run receive --line 10G --ci 2 --out results
@@ -52,8 +56,8 @@ enum Verb {
     /// given again. Nothing is made in the network of whoever runs it; who is not root gets a user
     /// namespace.
     ///
-    /// Exit codes: 0 if all is measured and every rule holds; 1 if it cannot begin, a run failed or
-    /// a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
+    /// Exit codes: 0 if every cell is measured and every rule holds; 1 if it cannot begin, a run
+    /// failed, the time was up before a cell's first run or a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     #[command(hide = true)]
@@ -106,11 +110,15 @@ struct Run {
     #[arg(long, value_name = "RATE")]
     line: Option<String>,
     /// Repeat a cell until half of the 95 % interval of its mean is at most so many percent of it
-    #[arg(long, value_name = "PCT", default_value_t = 5.0)]
+    #[arg(long, value_name = "PCT", default_value_t = CI_PERCENT)]
     ci: f64,
     /// Repeat no cell more often
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=10_000))]
     max_repeats: Option<u32>,
+    /// Begin no run that would end later than so many hours after the first; an evening, 6, if the
+    /// study does not say otherwise
+    #[arg(long, value_name = "H", conflicts_with = "quick")]
+    hours: Option<f64>,
     /// Repeats the order of runs and the choice of ports
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -174,6 +182,10 @@ struct Entry {
     id: String,
     rows: Vec<String>,
     title: String,
+    /// Runs of a whole study, at least.
+    runs: usize,
+    /// What they take, without repeats that an interval asks for.
+    seconds: f64,
     /// Why `run` refuses it, if it does.
     #[serde(rename = "cannot-run")]
     cannot_run: Option<String>,
@@ -185,8 +197,10 @@ fn list(args: &List) -> Result<()> {
         .map(|id| {
             let study = study::shipped(id)?;
             let cannot_run = unsupported(&study);
+            let progress = Plan::new(&study, CI_PERCENT, 0).progress(&[]);
+            let (runs, seconds) = (progress.left, progress.seconds());
             let Study { id, rows, title, .. } = study;
-            Ok::<_, study::StudyError>(Entry { id, rows, title, cannot_run })
+            Ok::<_, study::StudyError>(Entry { id, rows, title, runs, seconds, cannot_run })
         })
         .collect();
     let entries = entries?;
@@ -194,10 +208,13 @@ fn list(args: &List) -> Result<()> {
         return print_json(&entries);
     }
     let rows = entries.into_iter().map(|entry| {
-        let runs = if entry.cannot_run.is_some() { "not yet" } else { "yes" };
-        vec![entry.id, runs.to_owned(), entry.title, entry.rows.join(" ")]
+        let hours = match entry.cannot_run {
+            Some(_) => "not yet".to_owned(),
+            None => format!("{:.1}", entry.seconds / 3600.0),
+        };
+        vec![entry.id, entry.runs.to_string(), hours, entry.title, entry.rows.join(" ")]
     });
-    print(&table::render(&["STUDY", "RUNS", "TITLE", "ROWS"], rows))
+    print(&table::render(&["STUDY", ">RUNS", ">HOURS", "TITLE", "ROWS"], rows))
 }
 
 fn run_study(args: &Run) -> Result<ExitCode> {
@@ -219,7 +236,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         flag::register(signal, Arc::clone(&stop))?;
     }
     let scratch = Scratch::new().context("make a temporary directory")?;
-    let launcher = Launcher::new(&["lab", "part"], scratch.path(), stop)?;
+    let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
     let options = runner::Options {
         dir: args.out.clone(),
         ci_percent: args.ci,
@@ -233,12 +250,17 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     let records = Records::read(&args.out)?;
     let files = report::write(&args.out, &records)?;
     let page = files.first().context("a report has a page")?;
-    print(&format!("\n{}\n\n{}\n", Analysis::of(&records).verdict, page.display()))?;
+    let analysis = Analysis::of(&records);
+    print(&format!("\n{}\n\n{}\n", analysis.verdict, page.display()))?;
     if outcome.is_interrupted {
         eprintln!("interrupted; the same command goes on from here");
         return Ok(ExitCode::from(u8::try_from(INTERRUPTED)?));
     }
-    let mut is_good = outcome.failures == 0;
+    if !analysis.missing.is_empty() {
+        let missing = analysis.missing.join(", ");
+        eprintln!("not measured: {missing}; the same command goes on from here");
+    }
+    let mut is_good = outcome.failures == 0 && analysis.missing.is_empty();
     for rule in &args.rules {
         let outcome = rule.check(&records)?;
         print(&format!("{outcome}\n"))?;
@@ -263,6 +285,12 @@ fn chosen(args: &Run) -> Result<Study> {
     if let Some(most) = args.max_repeats {
         study.load.max_repeats = most;
         study.load.repeats = study.load.repeats.min(most);
+    }
+    if let Some(hours) = args.hours {
+        if !(hours > 0.0 && hours.is_finite()) {
+            bail!("--hours {hours}: expected more than 0");
+        }
+        study.load.budget_seconds = Some(hours * 3600.0);
     }
     Ok(study)
 }

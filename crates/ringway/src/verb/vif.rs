@@ -189,6 +189,7 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
         ">RX BYTES",
         ">EVENTS OUT",
         ">EVENTS IN",
+        ">ANSWERED IN",
         "DROPPED",
     ];
     let rows = vifs.iter().flat_map(|vif| {
@@ -205,6 +206,8 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
             ];
             let mut row = vec![vif.name.clone()];
             row.extend(numbers.map(|number| number.to_string()));
+            let median = queue.tx_answer_times.percentile(50);
+            row.push(median.map_or_else(|| "-".to_owned(), |time| format!("{time:.1?}")));
             row.push(table::drops(&queue.dropped));
             row
         })

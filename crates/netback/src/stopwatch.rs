@@ -1,0 +1,75 @@
+//! How long a guest waits for its answers, told by some of its slots: one at a time, so that the
+//! clock is read twice for a batch at most, and not for every packet.
+
+use std::num::Wrapping;
+use std::time::{Duration, Instant};
+
+use ringway_wire::netif::TX_RING_SLOTS;
+
+/// Slots that are looked at and not watched between two that are, where batches are small.
+const STEP: u32 = 16;
+
+/// Watches one slot of a tx ring from the first look at it to its answer.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    /// The slot that is watched, by its free-running index.
+    slot: Wrapping<u32>,
+    /// When it was first looked at, once it was.
+    seen: Option<Instant>,
+    /// The first slot that nobody has looked at.
+    unseen: Wrapping<u32>,
+}
+
+impl Stopwatch {
+    /// For a ring of which nobody has looked at the slot with this index.
+    pub(crate) fn of(slot: u32) -> Stopwatch {
+        Stopwatch { slot: Wrapping(slot), seen: None, unseen: Wrapping(slot) }
+    }
+
+    /// Slots from the one with the index `first` on are looked at, all before it were before.
+    #[inline]
+    pub(crate) fn see(&mut self, first: u32, count: usize) {
+        let count = u32::try_from(count).expect("a ring is small");
+        if self.seen.is_none() && (self.slot - Wrapping(first)).0 < count {
+            self.seen = Some(Instant::now());
+        }
+        self.unseen = Wrapping(first) + Wrapping(count);
+    }
+
+    /// Slots before the one with this index have their answers. How long the watched one took, if
+    /// it is among them; then another one is watched.
+    #[inline]
+    pub(crate) fn answered(&mut self, end: u32) -> Option<Duration> {
+        let seen = self.seen?;
+        // A slot that is still ahead makes a distance of nearly 2^32.
+        let behind = usize::try_from((Wrapping(end) - self.slot).0).unwrap_or(usize::MAX);
+        if !(1..=TX_RING_SLOTS).contains(&behind) {
+            return None;
+        }
+        self.slot = self.unseen + Wrapping(STEP);
+        self.seen = None;
+        Some(seen.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_watched_slot_has_a_time_once_it_is_seen_and_answered() {
+        for start in [0, u32::MAX, u32::MAX - 60] {
+            let at = |index: u32| start.wrapping_add(index);
+            let mut watch = Stopwatch::of(at(0));
+            assert_eq!(watch.answered(at(0)), None, "it was not seen");
+            watch.see(at(0), 3);
+            assert_eq!(watch.answered(at(0)), None, "it is the next to be answered");
+            assert!(watch.answered(at(1)).is_some());
+            watch.see(at(1), 18);
+            assert_eq!(watch.answered(at(19)), None, "the next one has never been seen");
+            watch.see(at(19), 64);
+            assert_eq!(watch.answered(at(19)), None, "it is the next to be answered");
+            assert!(watch.answered(at(83)).is_some());
+        }
+    }
+}
