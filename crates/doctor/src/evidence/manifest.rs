@@ -85,10 +85,14 @@ pub const FILES: &[(When, &str)] = &[
     (When::Once, "sys/module/xen_netfront/parameters/*"),
 ];
 
-/// Links, of which the target is kept: which device an interface belongs to, and what it is
-/// enslaved to.
-pub const LINKS: &[&str] =
-    &["sys/class/net/*/device", "sys/class/net/*/device/driver", "sys/class/net/*/master"];
+/// Links, of which the target is kept: which device an interface belongs to, what it is enslaved
+/// to, and what it stands on.
+pub const LINKS: &[&str] = &[
+    "sys/class/net/*/device",
+    "sys/class/net/*/device/driver",
+    "sys/class/net/*/lower_*",
+    "sys/class/net/*/master",
+];
 
 /// Directories, of which the names are kept, one a line: what only exists or not.
 pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_groups", "dev/xen"];

@@ -11,6 +11,7 @@ pub mod interrupts;
 pub mod libvirt;
 pub mod nic;
 pub mod ovs;
+pub mod path;
 pub mod profile;
 pub mod qdisc;
 pub mod sockets;

@@ -15,6 +15,7 @@ mod hostile;
 mod lab;
 mod lifetime;
 mod mended;
+mod narrow;
 mod paths;
 mod refusals;
 mod service;

@@ -255,7 +255,7 @@ impl Drop for Pair {
     }
 }
 
-struct Traffic(Child);
+pub(crate) struct Traffic(pub(crate) Child);
 
 impl Drop for Traffic {
     fn drop(&mut self) {
@@ -264,13 +264,13 @@ impl Drop for Traffic {
     }
 }
 
-fn inside(netns: &str, line: &str) -> Command {
+pub(crate) fn inside(netns: &str, line: &str) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns]).args(line.split_whitespace());
     command
 }
 
-fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
+pub(crate) fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
     let command = command.borrow_mut();
     let output = command.output().expect("it starts");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -278,11 +278,11 @@ fn ok(mut command: impl std::borrow::BorrowMut<Command>) -> Output {
     output
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
