@@ -113,6 +113,7 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["ethtool", "-l", "{nic}"]),
     (When::Once, &["dpkg-query", "-W", "irqbalance"]),
     (When::Once, &["ovs-vsctl", "--version"]),
+    (When::Once, OVS_LIMITS),
     (When::Once, &["rpm", "-q", "irqbalance"]),
     (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
     // Without --security-info it leaves passwords out.
@@ -142,6 +143,11 @@ pub const THREADS: &[&str] = &[
     "napi/",
     "ringway",
 ];
+
+/// What Open vSwitch lets in of each interface. Only these columns: among the others there are keys
+/// of tunnels.
+pub const OVS_LIMITS: &[&str] =
+    &["ovs-vsctl", "--columns=name,ingress_policing_rate", "list", "interface"];
 
 /// Guests by XAPI, of which only these parameters are asked: others hold what administrators wrote.
 pub const XE_VMS: &[&str] = &[
