@@ -14,5 +14,6 @@ pub mod finding;
 pub mod host;
 pub mod mend;
 pub mod parse;
+pub mod probe;
 pub mod report;
 pub mod watch;

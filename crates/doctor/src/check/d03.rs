@@ -1,8 +1,8 @@
 //! D03: all interrupts of the network on one CPU, which is full of them.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::interrupts::Interrupts;
@@ -97,10 +97,9 @@ fn busiest<'a>(span: &Span<Interrupts>, seen: &'a [NetIrq<'a>]) -> Result<Crowd<
     }
     let mut lines: Vec<&NetIrq<'_>> = seen.iter().filter(|seen| seen.counts[column] > 0).collect();
     lines.sort_by_key(|seen| std::cmp::Reverse(seen.counts[column]));
-    let came = |seen: &&NetIrq<'_>| seen.counts.iter().any(|count| *count > 0);
     Ok(Crowd {
         cpu,
-        irqs: seen.iter().filter(came).collect(),
+        irqs: seen.iter().filter(|seen| seen.came()).collect(),
         how: format!("CPU {cpu} takes {percent:.0} % of {rate:.0} network interrupts/s"),
         quotes: lines.iter().take(QUOTES_MAX).map(|seen| span.text.quote(seen.row.line)).collect(),
     })
@@ -125,33 +124,17 @@ fn only_allowed<'a>(host: &Host, seen: &'a [NetIrq<'a>]) -> Option<Crowd<'a>> {
 }
 
 fn advise(finding: Finding, host: &Host, seen: &[&NetIrq<'_>], cpus: &[usize]) -> Finding {
-    let mut queues: Vec<(&String, Option<usize>)> = Vec::new();
-    for one in seen {
-        let queue = (&one.of.device, one.of.queue);
-        if !queues.contains(&queue) {
-            queues.push(queue);
-        }
-    }
-    // In the order of D16, which would contradict otherwise.
-    queues.sort_unstable();
-    if queues.len() < 2 {
+    let layout = host.irq_layout(seen.iter().copied(), cpus);
+    if layout.queues.len() < 2 {
         return finding.advise(Advice::by_hand(
             "There is one queue, so there is nothing to spread: use more queues (D14), or let RPS \
              hand frames to other CPUs.",
             &["ringway doctor explain D14"],
         ));
     }
-    // Both interrupts of a queue on one CPU, different queues on different ones (row P14).
-    let change = |seen: &&NetIrq<'_>| {
-        let place = queues.iter().position(|queue| *queue == (&seen.of.device, seen.of.queue))?;
-        let cpu = cpus[place % cpus.len()];
-        let current = host.irq_affinity(seen.irq);
-        let is_set = current.as_deref() == Some(cpu.to_string().as_str());
-        (!is_set).then(|| Change::new(Knob::IrqAffinity { irq: seen.irq }, current, cpu))
-    };
     finding.advise(Advice::by_change(
-        "Spread the queues over the CPUs, both interrupts of a queue on the same one. Stop \
-         irqbalance first, or it moves them back.",
-        seen.iter().filter_map(change).collect(),
+        "Spread the queues over the CPUs near their card, both interrupts of a queue on the same \
+         one (row P14). Stop irqbalance first, or it moves them back.",
+        placing(host, &layout, seen.iter().copied()),
     ))
 }

@@ -1,4 +1,7 @@
-//! D08: the members of a bridge disagree about the longest packet.
+//! D08: the hops of a path disagree about the longest packet.
+
+mod path;
+mod stack;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +23,30 @@ pub(super) const CHECK: Check = Check {
 type Hop = (String, u64, Quote);
 
 fn look(host: &Host) -> Looked {
+    let bridges = bridges(host)?;
+    let mut findings: Vec<Finding> =
+        bridges.iter().filter_map(|(bridge, hops)| judge(bridge, hops)).collect();
+    let known: Vec<String> = findings.iter().map(|finding| finding.subject.clone()).collect();
+    let (stacked, over) = stack::look(host, &known)?;
+    findings.extend(over);
+    let paths = path::look(host)?;
+    if bridges.is_empty() && !stacked && paths.is_empty() {
+        return Err(Gap::NotHere("one hop, and no path was asked for".to_owned()));
+    }
+    if findings.is_empty() && (!bridges.is_empty() || stacked) {
+        let names: Vec<&str> = bridges.keys().map(String::as_str).collect();
+        let summary = if names.is_empty() {
+            "interfaces take no longer packets than those below them".to_owned()
+        } else {
+            format!("all members take packets of the same length: {}", names.join(", "))
+        };
+        findings.push(all_well(summary, None));
+    }
+    findings.extend(paths);
+    Ok(findings)
+}
+
+fn bridges(host: &Host) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     let mut bridges: BTreeMap<String, Vec<Hop>> = BTreeMap::new();
     for nic in host.nics() {
         let Ok(master) = host.file(&format!("sys/class/net/{nic}/master.link")) else { continue };
@@ -28,20 +55,22 @@ fn look(host: &Host) -> Looked {
         if bridge == "ovs-system" {
             continue;
         }
-        let mtu = host.file(&format!("sys/class/net/{nic}/mtu"))?;
-        bridges.entry(bridge).or_default().push((nic, mtu.number()?, mtu.quote(1)));
+        let (mtu, quote) = mtu(host, &nic)?;
+        bridges.entry(bridge).or_default().push((nic, mtu, quote));
     }
-    if bridges.is_empty() {
-        return Err(Gap::NotHere("no bridge with members".to_owned()));
-    }
-    let findings: Vec<Finding> =
-        bridges.iter().filter_map(|(bridge, hops)| judge(bridge, hops)).collect();
-    if findings.is_empty() {
-        let names: Vec<&str> = bridges.keys().map(String::as_str).collect();
-        let summary = format!("all members take packets of the same length: {}", names.join(", "));
-        return Ok(vec![all_well(summary, None)]);
-    }
-    Ok(findings)
+    Ok(bridges)
+}
+
+/// The longest packet of an interface, with the line that says so.
+fn mtu(host: &Host, nic: &str) -> Result<(u64, Quote), Gap> {
+    let text = host.file(&format!("sys/class/net/{nic}/mtu"))?;
+    Ok((text.number()?, text.quote(1)))
+}
+
+/// The change that gives an interface another MTU.
+fn resize(nic: &str, current: u64, proposed: u64) -> Change {
+    let knob = Knob::Mtu { nic: nic.to_owned() };
+    Change::new(knob, Some(current.to_string()), proposed)
 }
 
 fn judge(bridge: &str, hops: &[Hop]) -> Option<Finding> {
@@ -52,11 +81,7 @@ fn judge(bridge: &str, hops: &[Hop]) -> Option<Finding> {
     }
     let summary =
         format!("{bridge} joins {} of MTU {} and {} of MTU {}", most.0, most.1, least.0, least.1);
-    let raise = |(nic, mtu, _): &Hop| {
-        let change =
-            Change::new(Knob::Mtu { nic: nic.clone() }, Some(mtu.to_string()), most.1.to_string());
-        (*mtu < most.1).then_some(change)
-    };
+    let raise = |(nic, mtu, _): &Hop| (*mtu < most.1).then(|| resize(nic, *mtu, most.1));
     let own = Change::new(Knob::Mtu { nic: bridge.to_owned() }, None, most.1);
     let finding = Finding::new(Severity::Warning, bridge, summary)
         .cause(
@@ -67,7 +92,8 @@ fn judge(bridge: &str, hops: &[Hop]) -> Option<Finding> {
         .confidence(Confidence::High)
         .advise(Advice::by_change(
             "The same length everywhere, and in guests and on switches too. Test the whole way \
-             afterwards: ping -M do -s MTU-28 HOST. On XCP set the network's MTU instead (G51).",
+             afterwards: ringway doctor --check D08 --path HOST. On XCP set the network's MTU \
+             instead (G51).",
             hops.iter().filter_map(raise).chain([own]).collect(),
         ));
     Some(finding)

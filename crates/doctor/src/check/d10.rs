@@ -119,8 +119,6 @@ struct Flow<'a> {
 }
 
 fn moving(span: &Span<Sockets>) -> Result<Vec<Flow<'_>>, Gap> {
-    let is_local =
-        |peer: &str| ["127.", "[::1]", "[::ffff:127."].iter().any(|l| peer.starts_with(l));
     let mut flows = Vec::new();
     let mut known = 0;
     for socket in &span.after.all {
@@ -128,7 +126,7 @@ fn moving(span: &Span<Sockets>) -> Result<Vec<Flow<'_>>, Gap> {
         known += 1;
         let bytes = socket.moved_bytes.saturating_sub(before.moved_bytes);
         let hungry = (socket.busy_ms - before.busy_ms) / 1000.0 / span.seconds;
-        if !is_local(&socket.peer) {
+        if !socket.is_local() {
             flows.push(Flow { socket, bytes, hungry });
         }
     }

@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 const LIMIT: &str = "net.ipv4.tcp_limit_output_bytes";
-/// Its value since Linux 4.20.
+/// Its value since Linux 5.0 (c73e5807e4f6); since 6.16 it is four times that (9ea3bfa61b09).
 const LIMIT_DEFAULT: u64 = 1_048_576;
 /// Part of the congestion window below which it is not what holds a connection.
 const WINDOW_MAX: f64 = 0.8;
@@ -87,7 +87,7 @@ fn advise(finding: Finding, limit: u64) -> Finding {
     let finding = if limit < LIMIT_DEFAULT {
         let knob = Knob::Sysctl { name: LIMIT.to_owned() };
         finding.advise(Advice::by_change(
-            "Let TCP have more below it, as kernels since 4.20 do: it helps against late answers, \
+            "Let TCP have more below it, as kernels since 5.0 do: it helps against late answers, \
              and costs delay where a queue is long.",
             vec![Change::new(knob, Some(limit.to_string()), LIMIT_DEFAULT)],
         ))

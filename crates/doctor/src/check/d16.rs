@@ -1,11 +1,11 @@
 //! D16: the two interrupts of a queue on different CPUs, or two queues on one while others idle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Host, NetIrq, Span, float};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::host::{Host, NetIrq, Queue, Span, float};
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
@@ -22,9 +22,6 @@ const RATE_MIN: f64 = 500.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
 
-/// A queue: its interface, and its number.
-type Queue = (String, Option<usize>);
-
 fn look(host: &Host) -> Looked {
     let span: Span<Interrupts> = host.span("proc/interrupts")?;
     let cpus = &span.after.cpus;
@@ -33,7 +30,7 @@ fn look(host: &Host) -> Looked {
     for irq in &irqs {
         let count: u64 = irq.counts.iter().sum();
         if float(count) / span.seconds >= RATE_MIN {
-            queues.entry((irq.of.device.clone(), irq.of.queue)).or_default().push(irq);
+            queues.entry(irq.queue()).or_default().push(irq);
         }
     }
     if cpus.len() < 2 || irqs.is_empty() {
@@ -48,7 +45,11 @@ fn look(host: &Host) -> Looked {
     }
     let shared: Vec<&NetIrq<'_>> =
         used.values().filter(|irqs| irqs.len() > 1).flatten().copied().collect();
-    let is_crowded = !shared.is_empty() && used.len() < cpus.len().min(queues.len());
+    // A card near few CPUs has its queues on them, however many others there are.
+    let layout = host.irq_layout(irqs.iter().filter(|irq| irq.came()), cpus);
+    let planned: BTreeSet<usize> =
+        queues.keys().filter_map(|queue| layout.queues.get(queue).copied()).collect();
+    let is_crowded = !shared.is_empty() && used.len() < planned.len();
     let mut findings = Vec::new();
     if !torn.is_empty() {
         let summary = "tx and rx interrupts of a queue come on different CPUs";
@@ -64,9 +65,10 @@ fn look(host: &Host) -> Looked {
     };
     // One layout mends both.
     findings.push(first.advise(Advice::by_change(
-        "Queue i on CPU i, both of its interrupts, after irqbalance was stopped. The backend's \
-         thread of a queue follows its interrupts, or can be bound with taskset.",
-        layout(host, &queues, cpus),
+        "Each queue on a CPU of its own near its card, with both of its interrupts, after \
+         irqbalance was stopped. The backend's thread of a queue follows its interrupts, or can be \
+         bound with taskset.",
+        placing(host, &layout, &irqs),
     )));
     if let [other, last] = findings.as_mut_slice() {
         other.advice.clone_from(&last.advice);
@@ -88,18 +90,4 @@ fn finding(span: &Span<Interrupts>, irqs: &[&NetIrq<'_>], summary: &str) -> Find
         .cause("What a queue's two halves share moves between CPUs, or queues take turns on one.")
         .quote(quotes)
         .confidence(Confidence::Medium)
-}
-
-fn layout(host: &Host, queues: &BTreeMap<Queue, Vec<&NetIrq<'_>>>, cpus: &[usize]) -> Vec<Change> {
-    let mut changes = Vec::new();
-    for (place, irqs) in queues.values().enumerate() {
-        let cpu = cpus[place % cpus.len()].to_string();
-        for irq in irqs {
-            let current = host.irq_affinity(irq.irq);
-            if current.as_ref() != Some(&cpu) {
-                changes.push(Change::new(Knob::IrqAffinity { irq: irq.irq }, current, &cpu));
-            }
-        }
-    }
-    changes
 }

@@ -1,8 +1,8 @@
 //! D17: irqbalance runs, and the interrupts of the network stay where they are.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share};
 use crate::parse::interrupts::Interrupts;
 use crate::parse::threads::Threads;
@@ -78,7 +78,8 @@ fn look(host: &Host) -> Looked {
         .quote(quotes)
         .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
         .gain(GAIN);
-    Ok(vec![advise(finding, host, &busy, cpus)])
+    let layout = host.irq_layout(irqs.iter().filter(|irq| irq.came()), cpus);
+    Ok(vec![advise(finding, placing(host, &layout, &irqs))])
 }
 
 /// The daemon's line. Without knowledge of threads nobody can tell.
@@ -105,26 +106,15 @@ fn version(host: &Host) -> Option<Quote> {
     text.quote_where(|line| line.contains("irqbalance"))
 }
 
-fn advise(finding: Finding, host: &Host, busy: &[&NetIrq<'_>], cpus: &[usize]) -> Finding {
-    let mut queues: Vec<(&str, Option<usize>)> =
-        busy.iter().map(|irq| (irq.of.device.as_str(), irq.of.queue)).collect();
-    queues.sort_unstable();
-    queues.dedup();
-    let change = |irq: &&NetIrq<'_>| {
-        let queue = (irq.of.device.as_str(), irq.of.queue);
-        let place = queues.iter().position(|known| *known == queue)?;
-        let cpu = cpus[place % cpus.len()].to_string();
-        let current = host.irq_affinity(irq.irq);
-        let is_set = current.as_ref() == Some(&cpu);
-        (!is_set).then(|| Change::new(Knob::IrqAffinity { irq: irq.irq }, current, &cpu))
-    };
+fn advise(finding: Finding, changes: Vec<Change>) -> Finding {
     finding
         .advise(Advice::by_hand(
             "Stop it, or it undoes what follows; or use a version that knows these interrupts.",
             &["systemctl disable --now irqbalance"],
         ))
         .advise(Advice::by_change(
-            "Then place them by hand: queue i on CPU i, both interrupts of a queue together (D16).",
-            busy.iter().filter_map(change).collect(),
+            "Then place them by hand: each queue on a CPU near its card, both interrupts of a queue \
+             together (D16).",
+            changes,
         ))
 }

@@ -1,6 +1,7 @@
 //! D18: frames that a CPU's backlog dropped, and rounds that ended with work left.
 
 use super::{Check, Group, Looked, all_well};
+use crate::evidence::Quote;
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, Span, float, share};
 use crate::parse::softnet::{Row, Softnet};
@@ -22,7 +23,8 @@ const SQUEEZED_MIN: u32 = 10;
 /// More waiting frames than this only add delay.
 const BACKLOG_MAX: u64 = 16_384;
 const BACKLOG: &str = "net.core.netdev_max_backlog";
-const BUDGET: &str = "net.core.netdev_budget";
+/// What ends a round: frames, and microseconds since Linux 4.12.
+const BUDGETS: [&str; 2] = ["netdev_budget", "netdev_budget_usecs"];
 
 fn look(host: &Host) -> Looked {
     let span: Span<Softnet> = host.span("proc/net/softnet_stat")?;
@@ -104,29 +106,37 @@ fn squeezes(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> 
         Basis::Samples => Confidence::Medium,
         Basis::SinceBoot => Confidence::Low,
     };
-    let budget = host.file("proc/sys/net/core/netdev_budget").ok();
-    let advice = budget.as_ref().and_then(|text| text.number().ok()).map(|current| {
-        let knob = Knob::Sysctl { name: BUDGET.to_owned() };
-        let proposed = current.saturating_mul(2);
-        Advice::by_change(
-            format!("Let a round take more frames (now {current}); other work of that CPU waits."),
-            vec![Change::new(knob, Some(current.to_string()), proposed)],
-        )
-    });
-    let advice = advice.unwrap_or_else(|| {
+    let (changes, quotes): (Vec<Change>, Vec<Quote>) =
+        BUDGETS.iter().filter_map(|name| doubled(host, name)).unzip();
+    let advice = if changes.is_empty() {
         Advice::by_hand(
-            "Let a round take more frames, twice of what it is:",
-            &["sysctl net.core.netdev_budget"],
+            "Let a round take more frames and more time, twice of what it is:",
+            &["sysctl net.core.netdev_budget net.core.netdev_budget_usecs"],
         )
-    });
+    } else {
+        Advice::by_change(
+            "Let a round take more frames, and, since Linux 4.12, more time: it ends at whichever \
+             comes first. Other work of that CPU waits.",
+            changes,
+        )
+    };
     let finding = Finding::new(Severity::Warning, cpus(&guilty), summary)
         .cause(
             "Rounds reach netdev_budget or netdev_budget_usecs: more comes in than one CPU takes.",
         )
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))
-        .quote(budget.map(|text| text.quote(1)))
+        .quote(quotes)
         .confidence(confidence);
     Some(finding.advise(advice))
+}
+
+/// A limit of a round, twice as large; none if this kernel does not have it.
+fn doubled(host: &Host, name: &str) -> Option<(Change, Quote)> {
+    let text = host.file(&format!("proc/sys/net/core/{name}")).ok()?;
+    let current = text.number().ok().filter(|current| *current > 0)?;
+    let knob = Knob::Sysctl { name: format!("net.core.{name}") };
+    let change = Change::new(knob, Some(current.to_string()), current.saturating_mul(2));
+    Some((change, text.quote(1)))
 }
 
 fn cpus(rows: &[&Row]) -> String {

@@ -45,6 +45,15 @@ const TXQUEUELEN_MAX: u64 = 10_000;
 /// What Linux has set since it exists.
 const TXQUEUELEN_DEFAULT: u64 = 1000;
 
+/// Longer backlogs only add delay (D18); the 300000 of old guides is above.
+const BACKLOG_MAX: u64 = 100_000;
+/// What D18 would raise it to at most.
+const BACKLOG: u64 = 16_384;
+/// Seconds below which `tcp_fin_timeout` was changed; Linux has 60.
+const FIN_TIMEOUT_MIN: u64 = 30;
+/// What Linux had before cubic, which old guides and old configurations still set.
+const OLD_CONGESTION: [&str; 2] = ["reno", "bic"];
+
 fn look(host: &Host) -> Looked {
     let mut findings = Vec::new();
     let mut sound = None;
@@ -59,7 +68,10 @@ fn look(host: &Host) -> Looked {
         }
     }
     findings.extend(host.nics().iter().filter_map(|nic| long_queue(host, nic)));
-    if findings.is_empty() {
+    findings.extend(congestion(host));
+    findings.extend(backlog(host));
+    findings.extend(fin_timeout(host));
+    if findings.iter().all(|finding| finding.severity < Severity::Warning) {
         findings.push(all_well("no setting of an old guide does harm", sound));
     }
     Ok(findings)
@@ -107,5 +119,67 @@ fn long_queue(host: &Host, nic: &str) -> Option<Finding> {
                 format!("Go back to {TXQUEUELEN_DEFAULT}; with fq or fq_codel it does not matter."),
                 vec![Change::new(knob, Some(len.to_string()), TXQUEUELEN_DEFAULT)],
             ));
+    Some(finding)
+}
+
+/// An algorithm that fills a long fast path slowly (rows G55, G56, G61).
+fn congestion(host: &Host) -> Option<Finding> {
+    let text = host.file("proc/sys/net/ipv4/tcp_congestion_control").ok()?;
+    let old = OLD_CONGESTION.into_iter().find(|old| text.value() == *old)?;
+    let name = "net.ipv4.tcp_congestion_control";
+    let change = Change::new(Knob::Sysctl { name: name.to_owned() }, Some(old.to_owned()), "cubic");
+    let available = host.file("proc/sys/net/ipv4/tcp_available_congestion_control").ok();
+    let has_cubic = available
+        .as_ref()
+        .is_some_and(|text| text.value().split_whitespace().any(|one| one == "cubic"));
+    let advice = if has_cubic {
+        Advice::by_change("Use cubic; new connections have it.", vec![change])
+    } else {
+        let load = "modprobe tcp_cubic";
+        Advice::by_hand(
+            "Use cubic, whose module is not loaded (row G61).",
+            &[load, &change.command()],
+        )
+    };
+    let finding = Finding::new(Severity::Warning, name, format!("new connections use {old}"))
+        .cause(
+            "After a loss it takes a round trip for each packet that its window grows: minutes on \
+             a path of 100 ms at 10 Gbit/s. cubic is the default since Linux 2.6.19.",
+        )
+        .quote([text.quote(1)])
+        .quote(available.map(|text| text.quote(1)))
+        .advise(advice);
+    Some(finding)
+}
+
+/// A backlog as old guides have it (row G61).
+fn backlog(host: &Host) -> Option<Finding> {
+    let text = host.file("proc/sys/net/core/netdev_max_backlog").ok()?;
+    let frames = text.number().ok().filter(|frames| *frames > BACKLOG_MAX)?;
+    let name = "net.core.netdev_max_backlog";
+    let change =
+        Change::new(Knob::Sysctl { name: name.to_owned() }, Some(frames.to_string()), BACKLOG);
+    let summary = format!("{frames} frames may wait before a CPU takes them");
+    let finding = Finding::new(Severity::Warning, name, summary)
+        .cause(
+            "A CPU that is too slow is not faster with a longer queue: at 100000 frames a second \
+             300000 of them are 3 s of delay, which TCP takes for loss.",
+        )
+        .quote([text.quote(1)])
+        .advise(Advice::by_change(
+            "Let no more wait than a burst brings, and see D18 whether any are dropped.",
+            vec![change],
+        ));
+    Some(finding)
+}
+
+/// Harmless, and no use (row G64).
+fn fin_timeout(host: &Host) -> Option<Finding> {
+    let text = host.file("proc/sys/net/ipv4/tcp_fin_timeout").ok()?;
+    let seconds = text.number().ok().filter(|seconds| (1..FIN_TIMEOUT_MIN).contains(seconds))?;
+    let summary = format!("connections that one end has closed are kept for {seconds} s, not 60");
+    let finding = Finding::new(Severity::Note, "net.ipv4.tcp_fin_timeout", summary)
+        .cause("It frees a little memory, and cuts off who closes slowly. It is not TIME_WAIT.")
+        .quote([text.quote(1)]);
     Some(finding)
 }

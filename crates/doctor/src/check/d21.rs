@@ -1,7 +1,7 @@
 //! D21: Open vSwitch asks user space about too many packets.
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::Gap;
+use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Host, Span, float, share};
 use crate::parse::ovs::Lookups;
@@ -53,15 +53,29 @@ fn look(host: &Host) -> Looked {
     let finding = Finding::new(severity, "Open vSwitch", summary)
         .cause(
             "Its cache in the kernel holds what it has seen. Short flows, and rules that look at \
-             ports, make each packet new; user space takes a hundred times as long.",
+             ports, make each packet new: it goes to a daemon and back instead of through a table.",
         )
         .quote([quote])
+        .quote(backend(host))
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
             "See which flows they are, and whether rules need what they match on. More threads: \
-             other_config:n-handler-threads. The bridge has no such cache; to change to it \
-             interrupts every guest's network.",
-            &["ovs-dpctl dump-flows | sort -t: -k3 | head", "xe-switch-network-backend bridge"],
+             other_config:n-handler-threads.",
+            &["ovs-dpctl dump-flows | sort -t: -k3 | head"],
         ));
+    if backend(host).is_none() {
+        return Ok(vec![finding]);
+    }
+    let finding = finding.advise(Advice::by_hand(
+        "The bridge has no such cache. To change to it interrupts every guest's network, and takes \
+         a restart (row G68).",
+        &["xe-switch-network-backend bridge"],
+    ));
     Ok(vec![finding])
+}
+
+/// Which switch XAPI uses, where there is one to choose.
+fn backend(host: &Host) -> Option<Quote> {
+    let text = host.file("etc/xensource/network.conf").ok()?;
+    text.quote_where(|line| line.trim() == "openvswitch")
 }

@@ -5,6 +5,7 @@ use crate::evidence::Gap;
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, Kind, Span, share};
 use crate::parse::cpu::CpuTimes;
+use crate::parse::domains::{Domains, XlInfo};
 
 pub(super) const CHECK: Check = Check {
     id: "D27",
@@ -20,7 +21,47 @@ const STOLEN: f64 = 0.05;
 /// The same, from which nothing else is worth looking at.
 const STARVED: f64 = 0.20;
 
+/// CPUs that the guide left to domain 0 when it gave each of the others to a guest (row G35).
+const LEFT_TO_DOM0: u32 = 4;
+
 fn look(host: &Host) -> Looked {
+    let mut findings = stolen(host)?;
+    findings.extend(promised(host)?);
+    Ok(findings)
+}
+
+/// More virtual CPUs than the guide found best; only domain 0 can see that.
+fn promised(host: &Host) -> Result<Option<Finding>, Gap> {
+    if host.kind().kind != Kind::XenDom0 {
+        return Ok(None);
+    }
+    let (Ok(list), Ok(info)) = (host.command(&["xl", "list"]), host.command(&["xl", "info"]))
+    else {
+        return Ok(None);
+    };
+    let guests = Domains::parse(&list)?.domains;
+    let guests = guests.iter().filter(|(id, _)| **id != 0).map(|(_, guest)| guest.vcpus);
+    let vcpus = guests.fold(0, u32::saturating_add);
+    let parsed = XlInfo::parse(&info)?;
+    let Some((cpus, line)) = parsed.get("nr_cpus") else { return Ok(None) };
+    let cpus: u32 =
+        cpus.parse().map_err(|_| info.unreadable(Some(line), "expected a number of CPUs"))?;
+    let best = cpus.saturating_sub(LEFT_TO_DOM0);
+    if vcpus <= best {
+        return Ok(None);
+    }
+    let summary = format!("guests have {vcpus} virtual CPUs on {cpus} real ones");
+    let finding = Finding::new(Severity::Note, "guests", summary)
+        .cause(format!(
+            "The guide's guests of one CPU together were fastest when they were {best} on so many: \
+             as many as CPUs less 4, which domain 0 used (row G35). That was for guests that all \
+             move packets at once; idle ones cost nothing."
+        ))
+        .quote([info.quote(line)]);
+    Ok(Some(finding))
+}
+
+fn stolen(host: &Host) -> Looked {
     if matches!(host.kind().kind, Kind::Bare | Kind::KvmHost) {
         return Err(Gap::NotHere("nobody below could steal".to_owned()));
     }

@@ -1,9 +1,9 @@
 //! D28: a card's interrupts are served on another NUMA node than its own.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Host, NetIrq, Span, cpu_list, share};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::host::{Host, Layout, NetIrq, Span, cpu_list, share};
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
@@ -30,6 +30,7 @@ fn look(host: &Host) -> Looked {
     let span: Span<Interrupts> = host.span("proc/interrupts")?;
     let irqs = host.net_irqs(&span);
     let mut findings = Vec::new();
+    let layout = host.irq_layout(irqs.iter().filter(|irq| irq.came()), &span.after.cpus);
     let mut judged = 0;
     for nic in host.nics() {
         let own: Vec<&NetIrq<'_>> = irqs.iter().filter(|irq| irq.of.device == nic).collect();
@@ -45,7 +46,7 @@ fn look(host: &Host) -> Looked {
             return Err(list.unreadable(Some(1), "expected a list of CPUs"));
         };
         judged += 1;
-        findings.extend(judge(host, &nic, &span, &own, &cpus, quote));
+        findings.extend(judge(host, &nic, &span, &own, (&cpus, &layout), quote));
     }
     if judged == 0 {
         return Err(Gap::NotHere("no card says its NUMA node".to_owned()));
@@ -61,7 +62,7 @@ fn judge(
     nic: &str,
     span: &Span<Interrupts>,
     irqs: &[&NetIrq<'_>],
-    near: &[usize],
+    (near, layout): (&[usize], &Layout),
     quote: Quote,
 ) -> Option<Finding> {
     let (mut foreign, mut total) = (0_u64, 0_u64);
@@ -78,10 +79,6 @@ fn judge(
         return None;
     }
     let summary = format!("{:.0} % of {nic}'s interrupts come on another NUMA node", part * 100.0);
-    let change = |(place, irq): (usize, &&NetIrq<'_>)| {
-        let cpu = near[irq.of.queue.unwrap_or(place) % near.len()];
-        Change::new(Knob::IrqAffinity { irq: irq.irq }, host.irq_affinity(irq.irq), cpu)
-    };
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause("Every packet that the card wrote is fetched from the other socket's memory.")
         .quote([quote])
@@ -90,7 +87,7 @@ fn judge(
         .advise(Advice::by_change(
             "Serve the card on its own node, then move the backend's threads and the guest's CPUs \
              there as well. Measure: pinning easily makes things worse (row G67).",
-            irqs.iter().enumerate().map(change).collect(),
+            placing(host, layout, irqs.iter().copied()),
         ));
     Some(finding)
 }

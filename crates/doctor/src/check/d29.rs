@@ -1,4 +1,6 @@
-//! D29: a card drops because its ring is full, and the ring could be larger.
+//! D29: a card drops because its ring is full, or it interrupts too often or too late.
+
+mod coalescing;
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::Gap;
@@ -9,7 +11,7 @@ use crate::parse::ethtool::Settings;
 
 pub(super) const CHECK: Check = Check {
     id: "D29",
-    title: "rings are too small",
+    title: "rings are too small, or interrupts too many",
     group: Group::Links,
     rows: &["G16"],
     explanation: include_str!("../../explain/D29.md"),
@@ -18,28 +20,30 @@ pub(super) const CHECK: Check = Check {
 
 fn look(host: &Host) -> Looked {
     let mut findings = Vec::new();
-    let mut judged = 0;
+    let mut is_any_seen = false;
     for nic in host.nics() {
         if matches!(host.role(&nic), NicRole::Software | NicRole::Backend) {
             continue;
         }
-        match look_at(host, &nic) {
-            Ok(found) => findings.extend(found),
-            Err(Gap::Missing { .. }) => continue,
-            Err(gap) => findings.push(Finding::gap(nic, &gap)),
+        for look in [rings, coalescing::look] {
+            match look(host, &nic) {
+                Ok(found) => findings.extend(found),
+                Err(Gap::Missing { .. }) => continue,
+                Err(gap) => findings.push(Finding::gap(nic.clone(), &gap)),
+            }
+            is_any_seen = true;
         }
-        judged += 1;
     }
-    if judged == 0 {
-        return Err(Gap::NotHere("no card that counts what its ring missed".to_owned()));
+    if !is_any_seen {
+        return Err(Gap::NotHere("no card that says what its ring missed, or waits".to_owned()));
     }
     if findings.is_empty() {
-        findings.push(all_well("no ring was full", None));
+        findings.push(all_well("no ring was full, and no card interrupts too often", None));
     }
     Ok(findings)
 }
 
-fn look_at(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
+fn rings(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     let path = format!("sys/class/net/{nic}/statistics/rx_missed_errors");
     let span: Span<Single> = host.span(&path)?;
     let missed = span.after.0.saturating_sub(span.before.0);

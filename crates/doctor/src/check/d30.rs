@@ -1,11 +1,15 @@
 //! D30: somebody set a limit, and traffic is at it.
 
+use std::ops::RangeInclusive;
+
 use super::{Check, Group, Looked, all_well};
+use crate::evidence::manifest::OVS_LIMITS;
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, Span, float};
 use crate::parse::Counters;
 use crate::parse::nic::{Moved, NicCounters};
+use crate::parse::ovs::Policing;
 use crate::parse::qdisc::Qdiscs;
 use crate::parse::xenstore::Nodes;
 
@@ -19,7 +23,10 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// How near to a limit traffic is when the limit is what holds it.
-const AT_LIMIT: std::ops::RangeInclusive<f64> = 0.9..=1.1;
+const AT_LIMIT: RangeInclusive<f64> = 0.9..=1.1;
+/// The same where what is above it is dropped: TCP stays well below, and what does not listen to
+/// losses is counted before it is dropped.
+const AT_POLICE: RangeInclusive<f64> = 0.7..=f64::INFINITY;
 const STORE: &str = "/local/domain/0/backend/vif";
 
 /// What was set for one direction of an interface.
@@ -29,14 +36,25 @@ struct Limit {
     /// From the host's side.
     is_sent: bool,
     quote: Quote,
+    /// How near to it traffic is held.
+    held: RangeInclusive<f64>,
     /// What takes it away, if that is one setting of this host.
-    change: Option<Change>,
+    remedy: Remedy,
+}
+
+/// What takes a limit away.
+enum Remedy {
+    Change(Change),
+    Command(String),
+    /// It is somewhere in a toolstack.
+    Elsewhere,
 }
 
 fn look(host: &Host) -> Looked {
     let span: Span<NicCounters> = host.span("proc/net/dev")?;
     let mut limits = shaped(host)?;
     limits.extend(rates(host)?);
+    limits.extend(policed(host)?);
     if limits.is_empty() {
         return Ok(vec![all_well("no limit is set that the doctor knows of", None)]);
     }
@@ -58,7 +76,7 @@ fn look(host: &Host) -> Looked {
 fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Finding> {
     let bytes = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
     let rate = float(bytes) / span.seconds;
-    if span.basis == Basis::SinceBoot || !AT_LIMIT.contains(&(rate / limit.bytes_per_second)) {
+    if span.basis == Basis::SinceBoot || !limit.held.contains(&(rate / limit.bytes_per_second)) {
         return None;
     }
     let Limit { nic, .. } = limit;
@@ -68,12 +86,14 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
     let finding = Finding::new(Severity::Warning, nic.clone(), summary)
         .cause("A limit that is reached holds the same throughput whatever else is changed.")
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
-        .confidence(Confidence::Medium)
-        .advise(Advice::by_change(
-            "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
-             in libvirt (<bandwidth>), or with tc.",
-            limit.change.iter().cloned().collect(),
-        ));
+        .confidence(Confidence::Medium);
+    let text = "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
+                in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
+    let finding = finding.advise(match &limit.remedy {
+        Remedy::Change(change) => Advice::by_change(text, vec![change.clone()]),
+        Remedy::Command(command) => Advice::by_hand(text, &[command]),
+        Remedy::Elsewhere => Advice::by_hand(text, &[]),
+    });
     Some(finding)
 }
 
@@ -94,7 +114,9 @@ fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
         let quote = Quote { file: text.origin().to_owned(), line: None, text: said };
         let change = Change::new(Knob::Qdisc { nic: qdisc.dev.clone() }, None, &default);
         let bytes_per_second = float(rate);
-        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, change: Some(change) })
+        let remedy = Remedy::Change(change);
+        let held = AT_LIMIT;
+        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, held, remedy })
     };
     Ok(limits.filter_map(limit).collect())
 }
@@ -122,8 +144,26 @@ fn rates(host: &Host) -> Result<Vec<Limit>, Gap> {
             let nic = format!("vif{}", vif.trim_matches('/').replace('/', "."));
             let bytes_per_second = float(bytes) * 1e6 / float(usec);
             let quote = text.quote(line.unwrap_or(1));
-            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, change: None });
+            let (held, remedy) = (AT_LIMIT, Remedy::Elsewhere);
+            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, held, remedy });
         }
     }
     Ok(limits)
+}
+
+/// What Open vSwitch takes in of an interface; the rest it drops.
+fn policed(host: &Host) -> Result<Vec<Limit>, Gap> {
+    let text = match host.command(OVS_LIMITS) {
+        Err(Gap::Missing { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let limits = Policing::parse(&text)?.limits.into_iter().map(|(nic, kbit, line)| Limit {
+        bytes_per_second: float(kbit) * 1000.0 / 8.0,
+        is_sent: false,
+        quote: text.quote(line),
+        held: AT_POLICE,
+        remedy: Remedy::Command(format!("ovs-vsctl set interface {nic} ingress_policing_rate=0")),
+        nic,
+    });
+    Ok(limits.collect())
 }

@@ -1,14 +1,14 @@
 //! D31: the table of tracked connections is full, or nearly.
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::Gap;
-use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::evidence::{Gap, Quote};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, Span, share};
 use crate::parse::conntrack::Conntrack;
 
 pub(super) const CHECK: Check = Check {
     id: "D31",
-    title: "connection tracking is full",
+    title: "connection tracking is full, or loses packets",
     group: Group::Tcp,
     rows: &["W2"],
     explanation: include_str!("../../explain/D31.md"),
@@ -17,8 +17,13 @@ pub(super) const CHECK: Check = Check {
 
 /// Share of the table from which it soon is full.
 const NEARLY: f64 = 0.8;
+/// Packets a second that raced for an entry and lost, from which it is more than chance.
+const CLASHES_MIN: f64 = 1.0;
+/// The first kernel that settles a race where it can; before, the later packet was always dropped.
+const SETTLED_SINCE: (u32, u32) = (4, 7);
 const COUNT: &str = "proc/sys/net/netfilter/nf_conntrack_count";
 const MAX: &str = "proc/sys/net/netfilter/nf_conntrack_max";
+const STAT: &str = "proc/net/stat/nf_conntrack";
 const KNOB: &str = "net.netfilter.nf_conntrack_max";
 
 fn look(host: &Host) -> Looked {
@@ -30,50 +35,126 @@ fn look(host: &Host) -> Looked {
     };
     let count_text = host.latest(COUNT)?;
     let (count, max) = (count_text.number()?, max_text.number()?);
+    let lost = Lost::of(host)?;
+    let full = if max == 0 { 0.0 } else { share(count, max) };
+    let table = Table { count, max, quotes: [count_text.quote(1), max_text.quote(1)] };
+    if full > NEARLY || lost.evicted > 0 || (lost.dropped > 0 && lost.clashed == 0) {
+        return Ok(vec![table.judge(&lost)]);
+    }
+    if let Some(finding) = lost.judge(host) {
+        return Ok(vec![finding]);
+    }
     if max == 0 {
         // 0 means no limit.
         return Ok(vec![all_well("tracked connections have no limit", Some(max_text.quote(1)))]);
     }
-    let dropped = dropped(host)?;
-    let full = share(count, max);
-    if full <= NEARLY && dropped == 0 {
-        let summary = format!("{count} of {max} connections are tracked");
-        return Ok(vec![all_well(summary, Some(count_text.quote(1)))]);
-    }
-    let (severity, summary) = if dropped > 0 {
-        let summary =
-            format!("{dropped} packets were dropped for want of an entry; {count} of {max}");
-        (Severity::Problem, summary)
-    } else {
-        (Severity::Warning, format!("{count} of {max} connections are tracked"))
-    };
-    let knob = Knob::Sysctl { name: KNOB.to_owned() };
-    let proposed = max.saturating_mul(2);
-    let finding = Finding::new(severity, "conntrack", summary)
-        .cause("Packets of new connections are dropped when the table is full; old ones go on.")
-        .quote([count_text.quote(1), max_text.quote(1)])
-        .advise(Advice::by_change(
-            "Make it larger; an entry takes about 320 bytes. Raise hashsize of nf_conntrack with \
-             it, or lookups get slow; do not track what needs no tracking (notrack).",
-            vec![Change::new(knob, Some(max.to_string()), proposed)],
-        ));
-    Ok(vec![finding])
+    let summary = format!("{count} of {max} connections are tracked");
+    Ok(vec![all_well(summary, Some(count_text.quote(1)))])
 }
 
-/// Packets that were lost between the samples.
-fn dropped(host: &Host) -> Result<u32, Gap> {
-    let span: Span<Conntrack> = match host.span("proc/net/stat/nf_conntrack") {
-        // Kernels may be built without this file.
-        Err(Gap::Missing { .. }) => return Ok(0),
-        other => other?,
-    };
-    // What was lost since the boot may be long over.
-    if span.basis == Basis::SinceBoot {
-        return Ok(0);
+/// How many entries there are.
+struct Table {
+    count: u64,
+    max: u64,
+    quotes: [Quote; 2],
+}
+
+impl Table {
+    fn judge(self, lost: &Lost) -> Finding {
+        let Table { count, max, quotes } = self;
+        let packets = lost.dropped.wrapping_add(lost.evicted);
+        let (severity, summary) = if packets > 0 {
+            let summary =
+                format!("{packets} packets were dropped for want of an entry; {count} of {max}");
+            (Severity::Problem, summary)
+        } else {
+            (Severity::Warning, format!("{count} of {max} connections are tracked"))
+        };
+        let finding = Finding::new(severity, "conntrack", summary)
+            .cause("Packets of new connections are dropped when the table is full; old ones go on.")
+            .quote(quotes)
+            .quote(lost.quote.clone().filter(|_| packets > 0));
+        if max == 0 {
+            return finding.advise(Advice::by_hand(
+                "The table has no limit, so memory may be short, or a helper dropped them.",
+                &["dmesg | grep conntrack"],
+            ));
+        }
+        let knob = Knob::Sysctl { name: KNOB.to_owned() };
+        let change = Change::new(knob, Some(max.to_string()), max.saturating_mul(2));
+        finding.advise(Advice::by_change(
+            "Make it larger; see in /proc/slabinfo what an entry takes (nf_conntrack). Raise \
+             hashsize of nf_conntrack with it, or lookups get slow; do not track what needs no \
+             tracking (notrack).",
+            vec![change],
+        ))
     }
-    if span.before.lines != span.after.lines {
-        return Err(span.text.unreadable(None, "other CPUs than in the first sample"));
+}
+
+/// What became of packets between the samples.
+#[derive(Default)]
+struct Lost {
+    /// For want of an entry, or because a race could not be settled.
+    dropped: u32,
+    /// Entries that went before their time to make room.
+    evicted: u32,
+    /// Entries that another CPU had made meanwhile.
+    clashed: u32,
+    seconds: f64,
+    quote: Option<Quote>,
+}
+
+impl Lost {
+    fn of(host: &Host) -> Result<Lost, Gap> {
+        let span: Span<Conntrack> = match host.span(STAT) {
+            // Kernels may be built without this file.
+            Err(Gap::Missing { .. }) => return Ok(Lost::default()),
+            other => other?,
+        };
+        // What was lost since the boot may be long over.
+        if span.basis == Basis::SinceBoot {
+            return Ok(Lost::default());
+        }
+        if span.before.lines != span.after.lines {
+            return Err(span.text.unreadable(None, "other CPUs than in the first sample"));
+        }
+        let since = |of: fn(&Conntrack) -> u32| of(&span.after).wrapping_sub(of(&span.before));
+        Ok(Lost {
+            dropped: since(|stat| stat.drop),
+            evicted: since(|stat| stat.early_drop),
+            clashed: since(|stat| stat.insert_failed),
+            seconds: span.seconds,
+            quote: Some(span.text.quote(2)),
+        })
     }
-    let of = |stat: &Conntrack| stat.drop.wrapping_add(stat.early_drop);
-    Ok(of(&span.after).wrapping_sub(of(&span.before)))
+
+    /// Packets that raced for the entry of a new connection.
+    fn judge(&self, host: &Host) -> Option<Finding> {
+        let rate = f64::from(self.clashed) / self.seconds.max(1e-9);
+        if rate < CLASHES_MIN {
+            return None;
+        }
+        let is_settled = host.kernel().is_none_or(|kernel| kernel >= SETTLED_SINCE);
+        if is_settled && self.dropped == 0 {
+            let summary = format!("{rate:.1} packets/s raced for an entry, and none was lost");
+            return Some(all_well(summary, self.quote.clone()));
+        }
+        let lost = if is_settled { self.dropped } else { self.clashed };
+        let summary = format!("{lost} packets were dropped: another one had made their entry");
+        let finding = Finding::new(Severity::Warning, "conntrack", summary)
+            .cause(
+                "Two first packets of one connection, on two CPUs at once, each make an entry; the \
+                 second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at once \
+                 from one port, do that: those lost cost some 5 s each. The table is not too small.",
+            )
+            .quote(self.quote.clone())
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(
+                "Do not track such packets (notrack for UDP port 53), or have resolvers ask one \
+                 after the other; Linux 4.7 and later drop only where addresses are translated \
+                 differently.",
+                &["echo 'options single-request-reopen' >> /etc/resolv.conf"],
+            ));
+        Some(finding)
+    }
 }

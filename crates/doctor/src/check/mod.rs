@@ -35,8 +35,8 @@ mod d31;
 mod d32;
 
 use crate::evidence::Gap;
-use crate::finding::{Finding, Severity};
-use crate::host::Host;
+use crate::finding::{Change, Finding, Knob, Severity};
+use crate::host::{Host, Layout, NetIrq};
 
 /// What a check found; nothing, or only what is in order, on a healthy host. A gap ends it: the
 /// doctor does not guess.
@@ -142,6 +142,21 @@ impl Check {
         }
         findings
     }
+}
+
+/// The changes that bring interrupts to where a layout has them.
+fn placing<'a>(
+    host: &Host,
+    layout: &Layout,
+    irqs: impl IntoIterator<Item = &'a NetIrq<'a>>,
+) -> Vec<Change> {
+    let change = |irq: &NetIrq<'_>| {
+        let cpu = layout.cpu_of(irq)?.to_string();
+        let current = host.irq_affinity(irq.irq);
+        let is_set = current.as_ref() == Some(&cpu);
+        (!is_set).then(|| Change::new(Knob::IrqAffinity { irq: irq.irq }, current, cpu))
+    };
+    irqs.into_iter().filter_map(change).collect()
 }
 
 /// A finding that all is in order, with a line that shows it.

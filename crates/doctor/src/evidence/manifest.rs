@@ -85,10 +85,14 @@ pub const FILES: &[(When, &str)] = &[
     (When::Once, "sys/module/xen_netfront/parameters/*"),
 ];
 
-/// Links, of which the target is kept: which device an interface belongs to, and what it is
-/// enslaved to.
-pub const LINKS: &[&str] =
-    &["sys/class/net/*/device", "sys/class/net/*/device/driver", "sys/class/net/*/master"];
+/// Links, of which the target is kept: which device an interface belongs to, what it is enslaved
+/// to, and what it stands on.
+pub const LINKS: &[&str] = &[
+    "sys/class/net/*/device",
+    "sys/class/net/*/device/driver",
+    "sys/class/net/*/lower_*",
+    "sys/class/net/*/master",
+];
 
 /// Directories, of which the names are kept, one a line: what only exists or not.
 pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_groups", "dev/xen"];
@@ -110,6 +114,7 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["dpkg-query", "-W", "irqbalance"]),
     (When::Once, &["ovs-vsctl", "--version"]),
     (When::Once, RINGWAY_VIFS),
+    (When::Once, OVS_LIMITS),
     (When::Once, &["rpm", "-q", "irqbalance"]),
     (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
     // Without --security-info it leaves passwords out.
@@ -142,6 +147,11 @@ pub const THREADS: &[&str] = &[
 
 /// The vifs of a running ringway; asked of the program that we are part of.
 pub const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];
+
+/// What Open vSwitch lets in of each interface. Only these columns: among the others there are keys
+/// of tunnels.
+pub const OVS_LIMITS: &[&str] =
+    &["ovs-vsctl", "--columns=name,ingress_policing_rate", "list", "interface"];
 
 /// Guests by XAPI, of which only these parameters are asked: others hold what administrators wrote.
 pub const XE_VMS: &[&str] = &[

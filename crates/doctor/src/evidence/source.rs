@@ -41,6 +41,15 @@ impl Source {
         Ok(Source::Directory(path))
     }
 
+    /// With more pieces, if it is in memory.
+    #[must_use]
+    pub(crate) fn with(mut self, more: impl IntoIterator<Item = (String, String)>) -> Source {
+        if let Source::Memory(pieces) = &mut self {
+            pieces.extend(more);
+        }
+        self
+    }
+
     /// The file of the host at `path`, which has no leading slash.
     pub fn file(&self, path: &str) -> Result<Text, Gap> {
         let origin = format!("/{path}");

@@ -1,6 +1,6 @@
 //! Interrupts of network queues, with what each did and where it may go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Basis, Host, Span};
 use crate::evidence::Text;
@@ -19,7 +19,88 @@ pub struct NetIrq<'a> {
     pub counts: Vec<u64>,
 }
 
+/// A queue: its interface, and its number if it has one.
+pub type Queue = (String, Option<usize>);
+
+/// Where interrupts should be served: those of a queue on one CPU, and queues on as many CPUs as
+/// there are near their card (row P14).
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The CPU of each queue that is in use.
+    pub queues: BTreeMap<Queue, usize>,
+}
+
+impl Layout {
+    /// How many CPUs it uses.
+    pub fn cpu_count(&self) -> usize {
+        self.queues.values().collect::<BTreeSet<_>>().len()
+    }
+
+    /// The CPU for an interrupt; none if its queue is not in use.
+    pub fn cpu_of(&self, irq: &NetIrq<'_>) -> Option<usize> {
+        self.queues.get(&irq.queue()).copied()
+    }
+
+    /// Gives each queue the CPU that has the fewest yet, of those that may serve it; of equals the
+    /// first. A queue without any is left out.
+    fn of(candidates: BTreeMap<Queue, Vec<usize>>) -> Layout {
+        let mut loads: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut queues = BTreeMap::new();
+        for (queue, cpus) in candidates {
+            let load = |cpu: &usize| (loads.get(cpu).copied().unwrap_or(0), *cpu);
+            if let Some(cpu) = cpus.into_iter().min_by_key(load) {
+                *loads.entry(cpu).or_default() += 1;
+                queues.insert(queue, cpu);
+            }
+        }
+        Layout { queues }
+    }
+}
+
+impl NetIrq<'_> {
+    /// What it serves.
+    pub fn queue(&self) -> Queue {
+        (self.of.device.clone(), self.of.queue)
+    }
+
+    /// Whether it came since the first sample.
+    pub fn came(&self) -> bool {
+        self.counts.iter().any(|count| *count > 0)
+    }
+}
+
 impl Host {
+    /// Where interrupts should be served, by CPUs that are online. Of queues that are
+    /// [in use](NetIrq::came), most often: a card may have vectors for CPUs that this host will never
+    /// have.
+    pub fn irq_layout<'a>(
+        &self,
+        irqs: impl IntoIterator<Item = &'a NetIrq<'a>>,
+        online: &[usize],
+    ) -> Layout {
+        let mut near: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let mut candidates = BTreeMap::new();
+        for irq in irqs {
+            let nic = irq.of.device.as_str();
+            let cpus = near.entry(nic).or_insert_with(|| self.cpus_near(nic, online));
+            candidates.insert(irq.queue(), cpus.clone());
+        }
+        Layout::of(candidates)
+    }
+
+    /// The online CPUs of a card's NUMA node; all of them if it has none, or none is online.
+    fn cpus_near(&self, nic: &str, online: &[usize]) -> Vec<usize> {
+        let node = self.file(&format!("sys/class/net/{nic}/device/numa_node")).ok();
+        // -1, which is no number of ours, stands for a device that is near no node.
+        let node = node.and_then(|text| text.number().ok());
+        let list = node.and_then(|node| {
+            self.file(&format!("sys/devices/system/node/node{node}/cpulist")).ok()
+        });
+        let mut near = list.and_then(|list| cpu_list(list.value())).unwrap_or_default();
+        near.retain(|cpu| online.contains(cpu));
+        if near.is_empty() { online.to_vec() } else { near }
+    }
+
     /// All interrupts of network queues.
     pub fn net_irqs<'a>(&self, span: &'a Span<Interrupts>) -> Vec<NetIrq<'a>> {
         let nics = self.nics();
@@ -102,6 +183,52 @@ const CPUS_MAX: usize = 8192;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn layout(queues: usize, cpus: &[usize]) -> Vec<usize> {
+        let queue = |queue| (("eth0".to_owned(), Some(queue)), cpus.to_vec());
+        Layout::of((0..queues).map(queue).collect()).queues.into_values().collect()
+    }
+
+    #[test]
+    fn queues_go_round_the_cpus_that_are_online() {
+        assert_eq!(layout(4, &[0, 1, 2, 3]), [0, 1, 2, 3]);
+        assert_eq!(layout(2, &[0, 1, 2, 3]), [0, 1]);
+        // CPU 1 is offline.
+        assert_eq!(layout(3, &[0, 2, 3]), [0, 2, 3]);
+        // More queues than CPUs, in the order of row G44.
+        assert_eq!(layout(8, &[0, 1, 2, 3]), [0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(layout(3, &[0]), [0, 0, 0]);
+        assert!(layout(3, &[]).is_empty());
+    }
+
+    /// Two cards of two queues, the second near CPUs 2 and 3, where CPU 3 is offline.
+    const INTERRUPTS: &str = "           CPU0  CPU1  CPU2\n \
+        40: 10 0 0 PCI eth0-rx-0\n 41: 0 10 0 PCI eth0-tx-0\n 42: 10 0 0 PCI eth0-TxRx-1\n \
+        50: 10 0 0 PCI eth1-TxRx-0\n 51: 10 0 0 PCI eth1-TxRx-1\n 52: 0 0 0 PCI eth1-TxRx-2\n";
+
+    #[test]
+    fn both_interrupts_of_a_queue_share_a_cpu_near_the_card() {
+        let pieces = [
+            ("proc/uptime", "10.0 1\n"),
+            ("proc/interrupts", INTERRUPTS),
+            ("sys/class/net/eth0/device/numa_node", "-1\n"),
+            ("sys/class/net/eth1/device/numa_node", "1\n"),
+            ("sys/devices/system/node/node1/cpulist", "2-3\n"),
+        ];
+        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+        let host = Host::new(crate::evidence::Source::Memory(pieces.map(own).into()));
+        let span: Span<Interrupts> = host.span("proc/interrupts").expect("sound");
+        let irqs = host.net_irqs(&span);
+        let layout = host.irq_layout(irqs.iter().filter(|irq| irq.came()), &span.after.cpus);
+        let place = |wanted: u32| {
+            let irq = irqs.iter().find(|irq| irq.irq == wanted).expect("known");
+            layout.cpu_of(irq)
+        };
+        assert_eq!((place(40), place(41), place(42)), (Some(0), Some(0), Some(1)));
+        // Both on the one CPU of their node that is online; the idle queue has none.
+        assert_eq!((place(50), place(51), place(52)), (Some(2), Some(2), None));
+        assert_eq!(layout.cpu_count(), 3);
+    }
 
     #[test]
     fn a_list_of_cpus_has_ranges() {

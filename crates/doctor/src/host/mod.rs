@@ -4,11 +4,12 @@ mod backend;
 mod irqs;
 mod kind;
 mod nics;
+mod stack;
 
 use std::time::Duration;
 
 pub use backend::{BackendThread, FULL, Served};
-pub use irqs::{NetIrq, cpu_list};
+pub use irqs::{Layout, NetIrq, Queue, cpu_list};
 pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
 

@@ -3,6 +3,7 @@
 //! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
 //! its line. Property tests hold them to that. Why these are our own: `docs/adr/0014`.
 
+pub mod coalesce;
 pub mod conntrack;
 pub mod cpu;
 pub mod domains;
@@ -11,6 +12,7 @@ pub mod interrupts;
 pub mod libvirt;
 pub mod nic;
 pub mod ovs;
+pub mod path;
 pub mod profile;
 pub mod qdisc;
 pub mod ringway;

@@ -1,4 +1,5 @@
-//! `ovs-dpctl show`: how often the datapath knew what to do with a packet.
+//! `ovs-dpctl show`: how often the datapath knew what to do with a packet; `ovs-vsctl list
+//! interface`: what it lets in.
 
 use super::Counters;
 use crate::evidence::{Gap, Text};
@@ -35,5 +36,61 @@ impl Counters for Lookups {
             return Err(text.unreadable(None, "expected a line of lookups"));
         }
         Ok(sum)
+    }
+}
+
+/// Interfaces that Open vSwitch takes in only so much of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policing {
+    /// Their names, 1000 bits a second, and the line of the rate.
+    pub limits: Vec<(String, u64, usize)>,
+}
+
+impl Policing {
+    /// Reads the records, which are apart by empty lines. A rate of 0 is none.
+    pub fn parse(text: &Text) -> Result<Policing, Gap> {
+        let mut limits = Vec::new();
+        let mut name = None;
+        for (line, row) in text.lines() {
+            if row.trim().is_empty() {
+                name = None;
+                continue;
+            }
+            let (key, value) = row
+                .split_once(':')
+                .ok_or_else(|| text.unreadable(Some(line), "expected a column and its value"))?;
+            match key.trim() {
+                "name" => name = Some(value.trim().trim_matches('"').to_owned()),
+                "ingress_policing_rate" => {
+                    let rate = value.trim().parse();
+                    let rate: u64 =
+                        rate.map_err(|_| text.unreadable(Some(line), "expected a number"))?;
+                    let name = name.clone().ok_or_else(|| {
+                        text.unreadable(Some(line), "expected the name of an interface before it")
+                    })?;
+                    if rate > 0 {
+                        limits.push((name, rate, line));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(Policing { limits })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_belong_to_the_name_before_them() {
+        let text = "name                : vif1.0\ningress_policing_rate: 100000\n\n\
+                    name                : \"eth0\"\ningress_policing_rate: 0\n";
+        let read = Policing::parse(&Text::new("ovs-vsctl", text)).expect("sound");
+        assert_eq!(read.limits, [("vif1.0".to_owned(), 100_000, 2)]);
+        for text in ["x", "ingress_policing_rate: 5\n", "name: a\ningress_policing_rate: x\n"] {
+            assert!(Policing::parse(&Text::new("ovs-vsctl", text)).is_err(), "{text}");
+        }
     }
 }

@@ -21,6 +21,10 @@ pub struct Socket {
     pub congestion: String,
     /// The smoothed round trip in milliseconds.
     pub rtt_ms: Option<f64>,
+    /// The shortest round trip of the last minutes, in milliseconds: without what waited.
+    pub min_rtt_ms: Option<f64>,
+    /// How fast what was sent arrived of late, in bit/s.
+    pub delivery_bits: Option<f64>,
     /// How long there was something to send, in milliseconds.
     pub busy_ms: f64,
     /// Part of that in which the receiver's window was full.
@@ -39,6 +43,13 @@ pub struct Socket {
     pub notsent_bytes: u64,
     /// In the output.
     pub line: usize,
+}
+
+impl Socket {
+    /// Whether its other end is this host.
+    pub fn is_local(&self) -> bool {
+        ["127.", "[::1]", "[::ffff:127."].iter().any(|start| self.peer.starts_with(start))
+    }
 }
 
 impl Sockets {
@@ -61,6 +72,8 @@ impl Counters for Sockets {
             }
             let value = |key: &str| info.iter().find_map(|word| word.strip_prefix(key));
             let rtt = value("rtt:").and_then(|rtt| rtt.split('/').next()?.parse().ok());
+            let min_rtt = value("minrtt:").and_then(|rtt| rtt.parse().ok());
+            let delivered = info.windows(2).find(|two| two[0] == "delivery_rate");
             let busy = value("busy:").and_then(|busy| busy.trim_end_matches("ms").parse().ok());
             let number = |key| value(key).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
             let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -75,6 +88,8 @@ impl Counters for Sockets {
                     .map(|word| (*word).to_owned())
                     .unwrap_or_default(),
                 rtt_ms: rtt,
+                min_rtt_ms: min_rtt,
+                delivery_bits: delivered.and_then(|two| rate(two[1])),
                 busy_ms: busy.unwrap_or(0.0),
                 rwnd_limited: percent(value("rwnd_limited:")),
                 sndbuf_limited: percent(value("sndbuf_limited:")),
@@ -88,6 +103,19 @@ impl Counters for Sockets {
         }
         Ok(Sockets { all })
     }
+}
+
+/// The bits a second of `9.41Gbps`, or of `9410000000bps`.
+fn rate(word: &str) -> Option<f64> {
+    let number = word.strip_suffix("bps")?;
+    let (number, factor) = match number.char_indices().next_back()? {
+        (at, 'K') => (&number[..at], 1e3),
+        (at, 'M') => (&number[..at], 1e6),
+        (at, 'G') => (&number[..at], 1e9),
+        _ => (number, 1.0),
+    };
+    let rate = number.parse::<f64>().ok()? * factor;
+    (rate.is_finite() && rate >= 0.0).then_some(rate)
 }
 
 /// The percentage in `1234ms(56.7%)`, as a part of 1.
@@ -111,5 +139,18 @@ mod tests {
         assert_eq!(socket.rtt_ms, Some(0.321));
         assert!((socket.rwnd_limited - 0.5).abs() < 1e-9);
         assert_eq!(socket.sndbuf_limited, 0.0);
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(rate("941.5Mbps"), Some(941.5e6));
+        assert_eq!(rate("9410000000bps"), Some(9.41e9));
+        for word in ["", "bps", "Gbps", "-1bps", "infbps", "1Gbit"] {
+            assert_eq!(rate(word), None, "{word}");
+        }
+        let text = "0 0 10.0.0.1:1 10.0.0.2:2 cubic rtt:20.5/1 send 4Mbps delivery_rate 3.9Mbps \
+                    busy:1ms minrtt:20.1\n";
+        let read = Sockets::parse(&Text::new("ss", text)).expect("sound");
+        assert_eq!((read.all[0].min_rtt_ms, read.all[0].delivery_bits), (Some(20.1), Some(3.9e6)));
     }
 }

@@ -16,8 +16,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use ringway_doctor::check::{self, CATALOGUE};
 use ringway_doctor::coverage::{TOPICS, coverage, missing};
-use ringway_doctor::evidence::{Source, archive, collect};
+use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::host::Host;
+use ringway_doctor::probe::{HOSTS_MAX, collect};
 use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, schema};
 use serde::Serialize;
@@ -34,7 +35,8 @@ use crate::table;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  ringway doctor\n  ringway doctor record host.tar\n  \
-                  ringway doctor --root host.tar -v\n  ringway doctor explain D18"
+                  ringway doctor --root host.tar -v\n  ringway doctor explain D18\n  \
+                  ringway doctor --check D08 --path storage.example --interval 1"
 )]
 pub(crate) struct Doctor {
     #[command(subcommand)]
@@ -45,6 +47,13 @@ pub(crate) struct Doctor {
     /// Seconds between the two samples
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     interval: u64,
+    /// Also find the longest packet that passes to this host; may be given several times
+    ///
+    /// Sends up to 100 packets that nobody may cut to its IPv4 and IPv6 address, within 30 seconds
+    /// and most often one or two, and listens who refuses them. Needs no rights and sets nothing;
+    /// Ctrl-C ends it. What it finds is told by D08.
+    #[arg(long = "path", value_name = "HOST", conflicts_with = "root")]
+    paths: Vec<String>,
     /// Only these checks; may be given several times
     #[arg(long = "check", value_name = "ID", value_parser = known_check)]
     checks: Vec<String>,
@@ -82,6 +91,9 @@ struct Record {
     /// Seconds between the two samples
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     interval: u64,
+    /// Also save which packets pass to this host, as `ringway doctor --path` finds out
+    #[arg(long = "path", value_name = "HOST")]
+    paths: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -135,18 +147,26 @@ fn source(args: &Doctor) -> Result<Source> {
         }
         None => {}
     }
-    Ok(collect(Duration::from_secs(args.interval)))
+    collected(args.interval, &args.paths)
+}
+
+/// The evidence of this host, with the paths that somebody asked for.
+fn collected(interval: u64, paths: &[String]) -> Result<Source> {
+    if paths.len() > HOSTS_MAX {
+        bail!("--path: at most {HOSTS_MAX} hosts");
+    }
+    collect(Duration::from_secs(interval), paths).context("--path")
 }
 
 fn record(args: &Record) -> Result<()> {
     let name = args.file.display();
     if args.file == Path::new("-") {
-        let source = collect(Duration::from_secs(args.interval));
+        let source = collected(args.interval, &args.paths)?;
         return Ok(archive::write(&source, io::stdout().lock())?);
     }
     // Before the wait, so that a refusal comes at once.
     let file = File::create(&args.file).with_context(|| format!("make {name}"))?;
-    let source = collect(Duration::from_secs(args.interval));
+    let source = collected(args.interval, &args.paths)?;
     archive::write(&source, BufWriter::new(file)).with_context(|| format!("write {name}"))
 }
 

@@ -16,6 +16,7 @@ mod knobs;
 mod lab;
 mod lifetime;
 mod mended;
+mod narrow;
 mod pair;
 mod paths;
 mod refusals;

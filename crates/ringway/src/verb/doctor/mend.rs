@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_doctor::evidence::collect;
 use ringway_doctor::finding::{Knob, Severity};
 use ringway_doctor::host::Host;
 use ringway_doctor::mend::emit::{Format, emit, undo_commands};
@@ -19,7 +18,7 @@ use ringway_doctor::mend::settings::Settings;
 use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, guard, undo};
 use ringway_doctor::report::Report;
 
-use super::{expire, known_check, trial, watch};
+use super::{collected, expire, known_check, trial, watch};
 use crate::cli::number;
 use crate::output::{print, print_json};
 use crate::table;
@@ -88,6 +87,9 @@ pub(super) struct Choice {
     /// Seconds between the two samples
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     pub(super) interval: u64,
+    /// Also find the longest packet that passes to this host, for D08
+    #[arg(long = "path", value_name = "HOST")]
+    pub(super) paths: Vec<String>,
     #[command(flatten)]
     pub(super) place: Place,
 }
@@ -167,7 +169,7 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
 pub(super) const NOT_ALL: u8 = 3;
 
 fn apply(args: &Apply) -> Result<ExitCode> {
-    let host = Host::new(collect(Duration::from_secs(args.choice.interval)));
+    let host = Host::new(collected(args.choice.interval, &args.choice.paths)?);
     let plan = args.choice.plan(&host)?;
     if let Some(tool) = args.emit {
         print(&emit(&plan.entries, tool.format()))?;

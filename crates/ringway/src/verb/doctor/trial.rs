@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use regex::Regex;
-use ringway_doctor::evidence::collect;
 use ringway_doctor::host::Host;
 use ringway_doctor::mend::journal::State;
 
-use super::expire;
 use super::gauge::{Better, Call, Gauge, Verdict, judge};
 use super::mend::{Choice, NOT_ALL, describe, give_up, make, outcomes, set_state};
+use super::{collected, expire};
 use crate::cli::number;
 use crate::output::print;
 
@@ -84,13 +83,13 @@ impl Try {
 
 /// Looks while the command runs: many checks find nothing on an idle host. Warms up as well.
 fn look_under_load(args: &Try) -> Result<Host> {
-    let interval = Duration::from_secs(args.choice.interval);
     thread::scope(|scope| {
-        let looking = scope.spawn(move || Host::new(collect(interval)));
+        let Choice { interval, paths, .. } = &args.choice;
+        let looking = scope.spawn(|| collected(*interval, paths).map(Host::new));
         loop {
             one_run(args)?;
             if looking.is_finished() {
-                break looking.join().map_err(|_| anyhow::anyhow!("the look failed"));
+                break looking.join().map_err(|_| anyhow::anyhow!("the look failed"))?;
             }
         }
     })

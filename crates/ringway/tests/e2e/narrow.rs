@@ -1,0 +1,177 @@
+//! A path of three links: the doctor finds the longest packet that passes, who is in the way of
+//! longer ones, and mends what this host sends.
+
+use std::io::Write;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::pair::{Traffic, inside, ok, text, until};
+use crate::turn;
+
+const FAR: &str = "10.97.3.2";
+const FAR_V6: &str = "fd97:3::2";
+/// What the links take at both ends; the one between the routers has its own.
+const LONG: u32 = 9000;
+
+/// Two hosts and two routers between them, each a namespace.
+struct Way {
+    near: String,
+    first: String,
+    second: String,
+    far: String,
+    journal: TempDir,
+}
+
+impl Way {
+    /// None, and a line that says so, without the rights.
+    fn new(name: &str, middle: u32) -> Option<Way> {
+        if !rustix::process::geteuid().is_root() {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: named network namespaces need root");
+            return None;
+        }
+        let netns = |part: char| format!("rw-{name}-{part}{}", std::process::id());
+        let way = Way {
+            near: netns('a'),
+            first: netns('r'),
+            second: netns('s'),
+            far: netns('b'),
+            journal: tempfile::tempdir().expect("a directory"),
+        };
+        for netns in way.all() {
+            ok(Command::new("ip").args(["netns", "add", netns]));
+            ok(inside(netns, "ip link set lo up"));
+            // Nobody waits until an address is known to be the only one of its kind.
+            ok(inside(netns, "sysctl -qw net.ipv6.conf.default.accept_dad=0"));
+        }
+        way.link([(&way.near, "eth0"), (&way.first, "near")], 1, LONG);
+        way.link([(&way.first, "far"), (&way.second, "near")], 2, middle);
+        way.link([(&way.second, "far"), (&way.far, "eth0")], 3, LONG);
+        for router in [&way.first, &way.second] {
+            ok(inside(router, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"));
+        }
+        for (netns, net, host) in
+            [(&way.near, 1, 2), (&way.first, 2, 2), (&way.second, 2, 1), (&way.far, 3, 1)]
+        {
+            ok(inside(netns, &format!("ip route add default via 10.97.{net}.{host}")));
+            ok(inside(netns, &format!("ip route add default via fd97:{net}::{host}")));
+        }
+        Some(way)
+    }
+
+    fn all(&self) -> [&String; 4] {
+        [&self.near, &self.first, &self.second, &self.far]
+    }
+
+    /// A link of a number, with the addresses 1 and 2 of its networks.
+    fn link(&self, ends: [(&String, &str); 2], net: u32, mtu: u32) {
+        let [(one, its), (other, others)] = ends;
+        let peer = format!("peer name {others} mtu {mtu} netns {other}");
+        ok(inside(one, &format!("ip link add {its} mtu {mtu} type veth {peer}")));
+        for (host, (netns, nic)) in (1..).zip(ends) {
+            ok(inside(netns, &format!("ip addr add 10.97.{net}.{host}/24 dev {nic}")));
+            ok(inside(netns, &format!("ip addr add fd97:{net}::{host}/64 dev {nic} nodad")));
+            ok(inside(netns, &format!("ip link set {nic} up")));
+        }
+    }
+
+    /// Has the first router answer nothing to the near host, and forward all the same.
+    fn silence(&self) {
+        ok(inside(&self.first, "ip rule add iif lo to 10.97.1.1 blackhole"));
+        ok(inside(&self.first, "ip -6 rule add iif lo to fd97:1::1 blackhole"));
+    }
+
+    fn doctor(&self, line: &str) -> Command {
+        inside(&self.near, &format!("{} doctor {line}", env!("CARGO_BIN_EXE_ringway")))
+    }
+
+    /// What D08 finds.
+    fn findings(&self, line: &str) -> Vec<Value> {
+        let output = self.doctor(&format!("--check D08 --interval 1 --json {line}")).output();
+        let output = output.expect("it starts");
+        let report: Value = serde_json::from_slice(&output.stdout).expect(&text(&output.stderr));
+        report["findings"].as_array().expect("findings").clone()
+    }
+
+    fn mend(&self, line: &str) -> Command {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let journal = self.journal.path().display();
+        self.doctor(&format!("{verb} --journal {journal} {rest}"))
+    }
+
+    /// Whether a megabyte gets through in a few seconds.
+    fn carries(&self) -> bool {
+        let mut client = inside(&self.near, &format!("timeout 5 iperf3 -c {FAR} -n 1M"));
+        client.output().expect("it starts").status.success()
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        for netns in self.all() {
+            let _ = Command::new("ip").args(["netns", "del", netns]).output();
+        }
+    }
+}
+
+fn said<'a>(finding: &'a Value, field: &str) -> &'a str {
+    finding[field].as_str().unwrap_or_default()
+}
+
+#[test]
+fn a_path_that_is_as_wide_as_the_interface_is_in_order() {
+    let Some(_turn) = turn(&["ip", "sysctl"]) else { return };
+    let Some(way) = Way::new("wide", LONG) else { return };
+    // By echo requests, which then anybody may send.
+    ok(inside(&way.near, "sysctl -qw").arg("net.ipv4.ping_group_range=0 2147483647"));
+    let findings = way.findings(&format!("--path {FAR} --path {FAR_V6}"));
+    assert_eq!(findings.len(), 2, "{findings:#?}");
+    for finding in &findings {
+        assert_eq!(said(finding, "severity"), "ok", "{finding:#}");
+        assert!(said(finding, "summary").contains("takes packets of 9000 bytes"), "{finding:#}");
+    }
+}
+
+#[test]
+fn the_hop_that_refuses_long_packets_is_named() {
+    let Some(_turn) = turn(&["ip", "sysctl"]) else { return };
+    let Some(way) = Way::new("narrow", 1400) else { return };
+    let findings = way.findings(&format!("--path {FAR} --path {FAR_V6}"));
+    assert_eq!(findings.len(), 2, "{findings:#?}");
+    for (by, finding) in ["10.97.1.2", "fd97:1::2"].into_iter().zip(&findings) {
+        assert_eq!(said(finding, "severity"), "warning", "{finding:#}");
+        let summary = format!("{by} on the way to");
+        assert!(said(finding, "summary").starts_with(&summary), "{finding:#}");
+        assert!(said(finding, "summary").ends_with("takes 1400 bytes, not 9000"), "{finding:#}");
+    }
+}
+
+#[test]
+fn long_packets_that_vanish_are_measured_and_kept_short() {
+    let Some(_turn) = turn(&["ip", "sysctl", "iperf3", "timeout"]) else { return };
+    let Some(way) = Way::new("hole", 1400) else { return };
+    way.silence();
+    let mut server = inside(&way.far, "iperf3 -s");
+    let server = server.stdout(std::process::Stdio::null()).spawn().expect("it starts");
+    let server = Traffic(server);
+    let listens = || text(&ok(inside(&way.far, "ss -Htln sport = :5201")).stdout);
+    until("the server listens", || !listens().is_empty());
+
+    let record = way.journal.path().join("host.tar");
+    ok(&mut way.doctor(&format!("record --interval 1 --path {FAR} {}", record.display())));
+    let findings = way.findings(&format!("--root {}", record.display()));
+    let [finding] = findings.as_slice() else { panic!("{findings:#?}") };
+    assert_eq!(said(finding, "severity"), "problem", "{finding:#}");
+    assert!(said(finding, "summary").contains("of more than 1400 bytes vanish"), "{finding:#}");
+    assert!(said(finding, "summary").contains("before 10.97.2.2"), "{finding:#}");
+
+    assert!(!way.carries(), "long packets vanish");
+    let line = format!("apply D08 --interval 1 --path {FAR} --allow-disruptive");
+    let applied = ok(&mut way.mend(&line));
+    assert!(text(&applied.stdout).contains("MTU of eth0"), "{}", text(&applied.stdout));
+    // The server may be busy with the client that gave up.
+    until("packets of 1400 bytes pass", || way.carries());
+    ok(&mut way.mend("undo"));
+    drop(server);
+}
