@@ -102,6 +102,7 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Sampled, &["ovs-dpctl", "show"]),
     (When::Sampled, &["xentop", "-b", "-f", "-i", "1"]),
     (When::Sampled, &["xl", "vcpu-list"]),
+    (When::Sampled, RINGWAY_VIFS),
     (When::Once, &["ethtool", "-c", "{nic}"]),
     (When::Once, &["ethtool", "-g", "{nic}"]),
     (When::Once, &["ethtool", "-i", "{nic}"]),
@@ -109,7 +110,6 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["ethtool", "-l", "{nic}"]),
     (When::Once, &["dpkg-query", "-W", "irqbalance"]),
     (When::Once, &["ovs-vsctl", "--version"]),
-    (When::Once, RINGWAY_VIFS),
     (When::Once, &["rpm", "-q", "irqbalance"]),
     (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
     // Without --security-info it leaves passwords out.

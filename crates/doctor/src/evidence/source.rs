@@ -137,9 +137,17 @@ impl Source {
     }
 }
 
+/// What stands for a piece that is there and is no text, with the reason behind it: the kernel and
+/// tools print no NUL, so a lost sector is the same.
+pub(super) const NO_TEXT: char = '\0';
+
 /// Refuses a text that was cut off: the kernel and tools end their last line, and half a number is
 /// still a number.
 fn whole(text: Text) -> Result<Text, Gap> {
+    if text.body().contains(NO_TEXT) {
+        let why = text.body().strip_prefix(NO_TEXT).filter(|why| why.starts_with("expected"));
+        return Err(text.unreadable(None, why.unwrap_or("expected text without NULs")));
+    }
     if text.body().is_empty() || text.body().ends_with('\n') {
         return Ok(text);
     }
@@ -177,6 +185,10 @@ fn read_text(path: &Path) -> Result<String, String> {
     if !path.is_file() {
         return Err("expected a file".to_owned());
     }
+    // Not read at all: it may be a hole of any length, and is asked for again and again.
+    if path.metadata().is_ok_and(|metadata| metadata.len() > PIECE_BYTES_MAX) {
+        return Err(format!("expected no more than {} MiB", PIECE_BYTES_MAX >> 20));
+    }
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(|error| error.to_string())?;
     file.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
@@ -186,7 +198,7 @@ fn read_text(path: &Path) -> Result<String, String> {
 /// Bytes as text, or why they are none.
 pub(crate) fn text_of(bytes: Vec<u8>) -> Result<String, String> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > PIECE_BYTES_MAX {
-        return Err(format!("more than {} MiB", PIECE_BYTES_MAX >> 20));
+        return Err(format!("expected no more than {} MiB", PIECE_BYTES_MAX >> 20));
     }
     String::from_utf8(bytes).map_err(|_| "expected text".to_owned())
 }

@@ -72,10 +72,12 @@ impl Host {
     pub fn new(source: Source) -> Host {
         let mut samples: Vec<Sample> = ["sample-1/", "sample-2/"]
             .into_iter()
-            .filter_map(|prefix| {
-                let monotonic = source.file(&format!("{prefix}monotonic")).ok()?;
-                let seconds = seconds(monotonic.value())?;
-                Some(Sample { prefix: prefix.to_owned(), seconds })
+            .filter(|prefix| !source.list(prefix.trim_end_matches('/')).is_empty())
+            .map(|prefix| {
+                let monotonic = source.file(&format!("{prefix}monotonic")).ok();
+                let seconds = monotonic.and_then(|monotonic| seconds(monotonic.value()));
+                // Of a sample without its time no rate can be told, nor that it is the only one.
+                Sample { prefix: prefix.to_owned(), seconds: seconds.unwrap_or(f64::NAN) }
             })
             .collect();
         if samples.is_empty() {

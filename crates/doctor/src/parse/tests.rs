@@ -37,9 +37,11 @@ const READERS: [(&str, Reader); 21] = [
         }
         Ok(())
     }),
-    ("[{\"name\":\"vif1.0\",\"max_queues\":4,\"queues\":[{\"index\":0}]}]\n", |text| {
-        ringway::vifs(text).map(drop)
-    }),
+    (
+        "[{\"name\":\"vif1.0\",\"max_queues\":4,\"queues\":[{\"index\":0,\"tx_packets\":1,\
+         \"tx_bytes\":60,\"rx_packets\":0,\"rx_bytes\":0}]}]\n",
+        |text| ringway::Vifs::parse(text).map(|read| drop(read.queue("vif1.0", 0).cloned())),
+    ),
     (
         "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",
         |text| qdisc::Qdiscs::parse(text).map(|read| drop(read.queue_bytes("e"))),

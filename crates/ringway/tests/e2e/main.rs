@@ -18,11 +18,13 @@ mod lifetime;
 mod mended;
 mod pair;
 mod paths;
+mod records;
 mod refusals;
 mod service;
 mod store;
 mod toolstack;
 mod traffic;
+mod watched;
 
 use std::io::Write;
 use std::path::Path;
