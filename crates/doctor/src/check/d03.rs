@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Basis, Host, NetIrq, Span, float, share};
+use crate::host::{Basis, Host, NetIrq, Span, float, share, sum};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::interrupts::Interrupts;
 
@@ -38,8 +38,8 @@ fn look(host: &Host) -> Looked {
         return Err(Gap::NotHere("no interrupt of a network queue".to_owned()));
     }
     let per_cpu: Vec<u64> =
-        (0..cpus.len()).map(|column| seen.iter().map(|seen| seen.counts[column]).sum()).collect();
-    let total: u64 = per_cpu.iter().sum();
+        (0..cpus.len()).map(|column| sum(seen.iter().map(|seen| &seen.counts[column]))).collect();
+    let total = sum(&per_cpu);
     let rate = float(total) / span.seconds;
     let (column, most) =
         per_cpu.iter().enumerate().max_by_key(|(_, count)| **count).unwrap_or((0, &0));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Host, NetIrq, Span, float};
+use crate::host::{Host, NetIrq, Span, float, sum};
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
@@ -31,7 +31,7 @@ fn look(host: &Host) -> Looked {
     let irqs = host.net_irqs(&span);
     let mut queues: BTreeMap<Queue, Vec<&NetIrq<'_>>> = BTreeMap::new();
     for irq in &irqs {
-        let count: u64 = irq.counts.iter().sum();
+        let count = sum(&irq.counts);
         if float(count) / span.seconds >= RATE_MIN {
             queues.entry((irq.of.device.clone(), irq.of.queue)).or_default().push(irq);
         }

@@ -209,6 +209,11 @@ pub fn float(count: u64) -> f64 {
     half(high) * 4_294_967_296.0 + half(low)
 }
 
+/// All of some counts. Those of evidence may be anything, so it stops at the greatest number.
+pub fn sum<'a>(counts: impl IntoIterator<Item = &'a u64>) -> u64 {
+    counts.into_iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
+}
+
 /// The part of a whole; 0 of nothing.
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { float(part) / float(whole) }

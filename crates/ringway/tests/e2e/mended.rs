@@ -1,9 +1,8 @@
 //! Sick set-ups of two network namespaces: the doctor says what is wrong, mends it, and it is
 //! faster by a factor. And what it mends is taken back unless somebody wants it.
 
-use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::pair::{GUEST, Load, Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
 use crate::turn;
