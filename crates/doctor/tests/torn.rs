@@ -20,7 +20,7 @@ const SEED: &str = "RINGWAY_TORN_SEED";
 /// Ways to tear each fixture that are tried, and to alter it.
 const TEARS: usize = 100;
 /// Those that are written to a disk first.
-const DIRECTORIES: usize = 3;
+const DIRECTORIES: usize = 4;
 
 /// SplitMix64: any seed is a good one.
 struct Random(u64);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
 use super::text::{Gap, Text};
@@ -102,14 +102,14 @@ impl Source {
                 below.map(|(path, _)| first(path)).collect()
             }
             Source::Directory(root) => match inside(root, path) {
-                Some(path) => fs::read_dir(path).map_or_else(
+                Ok(Some(path)) => fs::read_dir(path).map_or_else(
                     |_| Vec::new(),
                     |entries| {
                         let entries = entries.take(PIECES_MAX).flatten();
                         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
                     },
                 ),
-                None => Vec::new(),
+                _ => Vec::new(),
             },
         };
         names.sort_unstable();
@@ -122,7 +122,7 @@ impl Source {
         match self {
             Source::Memory(pieces) => Ok(pieces.get(path).cloned()),
             Source::Directory(root) => {
-                let Some(path) = inside(root, path) else { return Ok(None) };
+                let Some(path) = inside(root, path)? else { return Ok(None) };
                 read_text(&path).map(Some)
             }
         }
@@ -170,15 +170,21 @@ pub fn command_path(words: &[&str]) -> String {
     format!("{COMMANDS}/{}", name.trim_matches(['.', '_', ' ', '-']))
 }
 
-/// A path below the root, if it is there and no link leads out: a saved host must not be mixed
-/// with the one that reads it.
-fn inside(root: &Path, path: &str) -> Option<PathBuf> {
+/// A path below the root, if it is there. A link that leads out is refused: a saved host must not be
+/// mixed with the one that reads it.
+fn inside(root: &Path, path: &str) -> Result<Option<PathBuf>, String> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     if !Path::new(path).components().all(is_plain) {
-        return None;
+        return Ok(None);
     }
-    let path = root.join(path).canonicalize().ok()?;
-    path.starts_with(root).then_some(path)
+    match root.join(path).canonicalize() {
+        Ok(path) if path.starts_with(root) => Ok(Some(path)),
+        Ok(_) => Err("expected no link that leads out of the saved host".to_owned()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
