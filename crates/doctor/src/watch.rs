@@ -8,22 +8,36 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::check::CATALOGUE;
+use crate::evidence::manifest::RINGWAY_VIFS;
 use crate::finding::Severity;
 use crate::host::{Host, Span, float, share};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::ethtool::{Statistics, queue_counter};
 use crate::parse::nic::NicCounters;
+use crate::parse::ringway::Vifs;
 use crate::parse::softnet::Softnet;
 use crate::report::Report;
 
 /// Series of one family: a host may have a thousand interfaces with many queues each.
 pub const SERIES_MAX: usize = 10_000;
 
+/// What looking costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// How long the last look took, with the wait between its samples.
+    pub seconds: f64,
+    /// CPU time of all looks, with that of the tools that they run.
+    pub cpu_seconds: f64,
+}
+
 /// All metrics of one look.
-pub fn metrics(host: &Host, report: &Report) -> String {
+pub fn metrics(host: &Host, report: &Report, cost: Cost) -> String {
     let mut page = Page::default();
     page.findings(report);
     page.queues(host);
+    page.ringway_queues(host);
+    page.add(LOOK, &[], cost.seconds);
+    page.add(CPU, &[], cost.cpu_seconds);
     if let Ok(span) = host.span::<NicCounters>("proc/net/dev") {
         page.nics(&span.after);
     }
@@ -76,6 +90,10 @@ const STEAL: Family =
     gauge("ringway_doctor_steal_ratio", "Time of a CPU that the hypervisor gave to others.");
 const SOFTIRQ: Family = gauge("ringway_doctor_softirq_ratio", "Time of a CPU in softirqs.");
 
+const LOOK: Family = gauge("ringway_doctor_look_seconds", "How long the last look took.");
+const CPU: Family =
+    counter("ringway_doctor_cpu_seconds_total", "CPU time of all looks and the tools they run.");
+
 /// Lines by family, in the order in which they are shown.
 #[derive(Debug, Default)]
 struct Page {
@@ -88,7 +106,9 @@ impl Page {
         if lines.len() < SERIES_MAX {
             let label = |(key, value): &(&str, &str)| format!("{key}=\"{}\"", escaped(value));
             let labels: Vec<String> = labels.iter().map(label).collect();
-            lines.push(format!("{}{{{}}} {value}", family.name, labels.join(",")));
+            let labels = labels.join(",");
+            let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+            lines.push(format!("{}{labels} {value}", family.name));
         }
     }
 
@@ -127,13 +147,48 @@ impl Page {
                     passed.entry(direction).or_default().push(count.saturating_sub(before));
                 }
             }
-            for (direction, bytes) in passed {
-                let (total, most) = (bytes.iter().sum(), bytes.iter().max().copied());
-                let queues = float(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-                let ratio = share(most.unwrap_or(0), total) * queues;
-                if total > 0 {
-                    self.add(IMBALANCE, &[("interface", &nic), ("direction", direction)], ratio);
+            self.imbalance(&nic, &passed);
+        }
+    }
+
+    /// What each queue of ringway's vifs moved, seen from the host as of a driver's: it receives
+    /// what the guest transmits.
+    fn ringway_queues(&mut self, host: &Host) {
+        let Ok(span) = host.command_span::<Vifs>(RINGWAY_VIFS) else { return };
+        for vif in &span.after.all {
+            let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+            for queue in &vif.queues {
+                let before = span.before.queue(&vif.name, queue.index);
+                for (direction, bytes, packets, known) in [
+                    ("receive", queue.tx_bytes, queue.tx_packets, before.map(|old| old.tx_bytes)),
+                    ("transmit", queue.rx_bytes, queue.rx_packets, before.map(|old| old.rx_bytes)),
+                ] {
+                    let number = queue.index.to_string();
+                    let labels = [
+                        ("interface", vif.name.as_str()),
+                        ("queue", &number),
+                        ("direction", direction),
+                    ];
+                    self.add(QUEUE_BYTES, &labels, float(bytes));
+                    self.add(QUEUE_PACKETS, &labels, float(packets));
+                    if let Some(before) = span.past(known.as_ref()) {
+                        passed.entry(direction).or_default().push(bytes.saturating_sub(before));
+                    }
                 }
+            }
+            self.imbalance(&vif.name, &passed);
+        }
+    }
+
+    /// Of the bytes that passed each queue, by direction.
+    fn imbalance(&mut self, nic: &str, passed: &BTreeMap<&str, Vec<u64>>) {
+        for (direction, bytes) in passed {
+            let total = bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+            let most = bytes.iter().max().copied().unwrap_or(0);
+            let queues = float(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            if total > 0 {
+                let ratio = share(most, total) * queues;
+                self.add(IMBALANCE, &[("interface", nic), ("direction", direction)], ratio);
             }
         }
     }
@@ -202,7 +257,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for who writes rules and dashboards of them.
-pub fn names() -> [&'static str; 11] {
+pub fn names() -> [&'static str; 13] {
     [
         WORST,
         FINDINGS,
@@ -215,6 +270,8 @@ pub fn names() -> [&'static str; 11] {
         SQUEEZES,
         STEAL,
         SOFTIRQ,
+        LOOK,
+        CPU,
     ]
     .map(|family| family.name)
 }
@@ -243,7 +300,7 @@ mod tests {
         pieces.insert("sys/class/net/eth\"0/mtu".into(), "1500\n".into());
         pieces.insert("proc/sys/net/ipv4/tcp_sack".into(), "0\n".into());
         let host = Host::new(Source::Memory(pieces));
-        let text = metrics(&host, &Report::of(&host, &[]));
+        let text = metrics(&host, &Report::of(&host, &[]), Cost::default());
         for line in [
             "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
             "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
@@ -255,7 +312,7 @@ mod tests {
             assert!(text.contains(line), "no {line} in\n{text}");
         }
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let name = line.split('{').next().expect("a name");
+            let name = line.split(['{', ' ']).next().expect("a name");
             assert!(names().contains(&name), "{line}");
             let value = line.rsplit(' ').next().expect("a value");
             assert!(value.parse::<f64>().is_ok(), "{line}");

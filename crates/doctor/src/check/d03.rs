@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share};
+use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share, sum};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::interrupts::Interrupts;
 
@@ -84,8 +84,8 @@ struct Crowd<'a> {
 fn busiest<'a>(span: &Span<Interrupts>, seen: &'a [NetIrq<'a>]) -> Result<Crowd<'a>, String> {
     let cpus = &span.after.cpus;
     let per_cpu: Vec<u64> =
-        (0..cpus.len()).map(|column| seen.iter().map(|seen| seen.counts[column]).sum()).collect();
-    let total: u64 = per_cpu.iter().sum();
+        (0..cpus.len()).map(|column| sum(seen.iter().map(|seen| &seen.counts[column]))).collect();
+    let total = sum(&per_cpu);
     let rate = float(total) / span.seconds;
     let (column, most) =
         per_cpu.iter().enumerate().max_by_key(|(_, count)| **count).unwrap_or((0, &0));

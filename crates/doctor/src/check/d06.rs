@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Basis, Host, NicRole, Span, float};
+use crate::host::{Basis, Host, NicRole, Span, float, sum};
 use crate::parse::ethtool::{Statistics, queue_counter};
 use crate::parse::qdisc::Qdiscs;
 use crate::parse::threads::Threads;
@@ -126,7 +126,7 @@ fn by_mq(span: &Span<Qdiscs>, nic: &str) -> Option<Loads> {
 
 fn judge(host: &Host, nic: &str, role: NicRole, loads: &Loads) -> Option<Finding> {
     let queues = loads.bytes.len();
-    let total: u64 = loads.bytes.values().sum();
+    let total = sum(loads.bytes.values());
     if float(total) / loads.seconds < BYTES_PER_SECOND_MIN {
         return None;
     }
@@ -179,7 +179,7 @@ fn threads(host: &Host) -> Result<Option<Finding>, Gap> {
             spent.push((thread, thread.ticks.saturating_sub(before)));
         }
     }
-    let total: u64 = spent.iter().map(|(_, ticks)| ticks).sum();
+    let total = sum(spent.iter().map(|(_, ticks)| ticks));
     let Some((busiest, most)) = spent.iter().max_by_key(|(_, ticks)| *ticks) else {
         return Ok(None);
     };

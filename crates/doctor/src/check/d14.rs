@@ -5,8 +5,9 @@ use crate::evidence::manifest::RINGWAY_VIFS;
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::host::{Host, NicRole};
+use crate::parse::Counters;
 use crate::parse::ethtool::{Setting, Settings};
-use crate::parse::ringway::{Vif, vifs};
+use crate::parse::ringway::{Vif, Vifs};
 use crate::parse::xenstore::Nodes;
 
 pub(super) const CHECK: Check = Check {
@@ -41,7 +42,7 @@ fn look(host: &Host) -> Looked {
         }
         is_any_seen = true;
     }
-    match host.command(RINGWAY_VIFS).and_then(|text| Ok((vifs(&text)?, text))) {
+    match host.command(RINGWAY_VIFS).and_then(|text| Ok((Vifs::parse(&text)?.all, text))) {
         Ok((vifs, text)) => {
             is_any_seen |= !vifs.is_empty();
             findings.extend(vifs.iter().filter_map(|vif| limited(vif, cpus, &text)));

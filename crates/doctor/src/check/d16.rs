@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Host, NetIrq, Queue, Span, float};
+use crate::host::{Host, NetIrq, Queue, Span, float, sum};
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
@@ -28,7 +28,7 @@ fn look(host: &Host) -> Looked {
     let irqs = host.net_irqs(&span);
     let mut queues: BTreeMap<Queue, Vec<&NetIrq<'_>>> = BTreeMap::new();
     for irq in &irqs {
-        let count: u64 = irq.counts.iter().sum();
+        let count = sum(&irq.counts);
         if float(count) / span.seconds >= RATE_MIN {
             queues.entry(irq.queue()).or_default().push(irq);
         }

@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Severity};
-use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share};
+use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share, sum};
 use crate::parse::interrupts::Interrupts;
 use crate::parse::threads::Threads;
 
@@ -33,9 +33,9 @@ fn look(host: &Host) -> Looked {
     if cpus.len() < 2 || busy.len() < 2 {
         return Err(Gap::NotHere("nothing to balance".to_owned()));
     }
-    let per_cpu = |column: usize| busy.iter().map(|irq| irq.counts[column]).sum::<u64>();
+    let per_cpu = |column: usize| sum(busy.iter().map(|irq| &irq.counts[column]));
     let counts: Vec<u64> = (0..cpus.len()).map(per_cpu).collect();
-    let total: u64 = counts.iter().sum();
+    let total = sum(&counts);
     let (column, most) =
         counts.iter().enumerate().max_by_key(|(_, many)| **many).unwrap_or((0, &0));
     let concentrated = share(*most, total);

@@ -26,11 +26,15 @@ fn look(host: &Host) -> Looked {
         return Err(Gap::NotHere("no Open vSwitch".to_owned()));
     };
     // A module of its own says its version; the kernel's says none, and is as old as the kernel.
-    if let Ok(version) = host.file("sys/module/openvswitch/version") {
-        let Some(number) = first_numbers(version.value()) else {
-            return Err(version.unreadable(Some(1), "expected a version"));
-        };
-        return Ok(vec![judge("Open vSwitch module", number, OVS_MIN, vec![version.quote(1)])]);
+    match host.file("sys/module/openvswitch/version") {
+        Ok(version) => {
+            let Some(number) = first_numbers(version.value()) else {
+                return Err(version.unreadable(Some(1), "expected a version"));
+            };
+            return Ok(vec![judge("Open vSwitch module", number, OVS_MIN, vec![version.quote(1)])]);
+        }
+        Err(Gap::Missing { .. }) => {}
+        Err(gap) => return Err(gap),
     }
     let release = host.file("proc/sys/kernel/osrelease").or_else(|_| host.file("proc/version"))?;
     let Some(kernel) = host.kernel() else {

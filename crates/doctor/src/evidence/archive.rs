@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Component, Path};
 
-use super::source::{PIECE_BYTES_MAX, PIECES_MAX, Source, text_of};
+use super::source::{NO_TEXT, PIECE_BYTES_MAX, PIECES_MAX, Source, text_of};
 
 /// Bytes of all pieces of a tar together.
 const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
@@ -15,7 +15,7 @@ pub fn open(path: &Path) -> io::Result<Source> {
     if path.is_dir() { Source::directory(path) } else { read(File::open(path)?) }
 }
 
-/// Reads a tar. Files that are no text are left out: a check that wants one says so.
+/// Reads a tar. A check that wants a file which is no text says so.
 pub fn read(tar: impl Read) -> io::Result<Source> {
     let mut pieces = BTreeMap::new();
     let mut left = ARCHIVE_BYTES_MAX;
@@ -31,9 +31,8 @@ pub fn read(tar: impl Read) -> io::Result<Source> {
         left = left.checked_sub(len).ok_or_else(|| {
             io::Error::other(format!("more than {} MiB of evidence", ARCHIVE_BYTES_MAX >> 20))
         })?;
-        if let Ok(text) = text_of(bytes) {
-            pieces.insert(path, text);
-        }
+        let text = text_of(bytes).unwrap_or_else(|why| format!("{NO_TEXT}{why}"));
+        pieces.insert(path, text);
     }
     if pieces.is_empty() {
         return Err(io::Error::other("no evidence in it"));

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
 use super::text::{Gap, Text};
@@ -111,14 +111,14 @@ impl Source {
                 below.map(|(path, _)| first(path)).collect()
             }
             Source::Directory(root) => match inside(root, path) {
-                Some(path) => fs::read_dir(path).map_or_else(
+                Ok(Some(path)) => fs::read_dir(path).map_or_else(
                     |_| Vec::new(),
                     |entries| {
                         let entries = entries.take(PIECES_MAX).flatten();
                         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
                     },
                 ),
-                None => Vec::new(),
+                _ => Vec::new(),
             },
         };
         names.sort_unstable();
@@ -131,7 +131,7 @@ impl Source {
         match self {
             Source::Memory(pieces) => Ok(pieces.get(path).cloned()),
             Source::Directory(root) => {
-                let Some(path) = inside(root, path) else { return Ok(None) };
+                let Some(path) = inside(root, path)? else { return Ok(None) };
                 read_text(&path).map(Some)
             }
         }
@@ -146,9 +146,17 @@ impl Source {
     }
 }
 
+/// What stands for a piece that is there and is no text, with the reason behind it: the kernel and
+/// tools print no NUL, so a lost sector is the same.
+pub(super) const NO_TEXT: char = '\0';
+
 /// Refuses a text that was cut off: the kernel and tools end their last line, and half a number is
 /// still a number.
 fn whole(text: Text) -> Result<Text, Gap> {
+    if text.body().contains(NO_TEXT) {
+        let why = text.body().strip_prefix(NO_TEXT).filter(|why| why.starts_with("expected"));
+        return Err(text.unreadable(None, why.unwrap_or("expected text without NULs")));
+    }
     if text.body().is_empty() || text.body().ends_with('\n') {
         return Ok(text);
     }
@@ -171,20 +179,30 @@ pub fn command_path(words: &[&str]) -> String {
     format!("{COMMANDS}/{}", name.trim_matches(['.', '_', ' ', '-']))
 }
 
-/// A path below the root, if it is there and no link leads out: a saved host must not be mixed
-/// with the one that reads it.
-fn inside(root: &Path, path: &str) -> Option<PathBuf> {
+/// A path below the root, if it is there. A link that leads out is refused: a saved host must not be
+/// mixed with the one that reads it.
+fn inside(root: &Path, path: &str) -> Result<Option<PathBuf>, String> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     if !Path::new(path).components().all(is_plain) {
-        return None;
+        return Ok(None);
     }
-    let path = root.join(path).canonicalize().ok()?;
-    path.starts_with(root).then_some(path)
+    match root.join(path).canonicalize() {
+        Ok(path) if path.starts_with(root) => Ok(Some(path)),
+        Ok(_) => Err("expected no link that leads out of the saved host".to_owned()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
     if !path.is_file() {
         return Err("expected a file".to_owned());
+    }
+    // Not read at all: it may be a hole of any length, and is asked for again and again.
+    if path.metadata().is_ok_and(|metadata| metadata.len() > PIECE_BYTES_MAX) {
+        return Err(format!("expected no more than {} MiB", PIECE_BYTES_MAX >> 20));
     }
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(|error| error.to_string())?;
@@ -195,7 +213,7 @@ fn read_text(path: &Path) -> Result<String, String> {
 /// Bytes as text, or why they are none.
 pub(crate) fn text_of(bytes: Vec<u8>) -> Result<String, String> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > PIECE_BYTES_MAX {
-        return Err(format!("more than {} MiB", PIECE_BYTES_MAX >> 20));
+        return Err(format!("expected no more than {} MiB", PIECE_BYTES_MAX >> 20));
     }
     String::from_utf8(bytes).map_err(|_| "expected text".to_owned())
 }

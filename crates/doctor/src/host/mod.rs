@@ -73,10 +73,12 @@ impl Host {
     pub fn new(source: Source) -> Host {
         let mut samples: Vec<Sample> = ["sample-1/", "sample-2/"]
             .into_iter()
-            .filter_map(|prefix| {
-                let monotonic = source.file(&format!("{prefix}monotonic")).ok()?;
-                let seconds = seconds(monotonic.value())?;
-                Some(Sample { prefix: prefix.to_owned(), seconds })
+            .filter(|prefix| !source.list(prefix.trim_end_matches('/')).is_empty())
+            .map(|prefix| {
+                let monotonic = source.file(&format!("{prefix}monotonic")).ok();
+                let seconds = monotonic.and_then(|monotonic| seconds(monotonic.value()));
+                // Of a sample without its time no rate can be told, nor that it is the only one.
+                Sample { prefix: prefix.to_owned(), seconds: seconds.unwrap_or(f64::NAN) }
             })
             .collect();
         if samples.is_empty() {
@@ -206,6 +208,11 @@ pub fn float(count: u64) -> f64 {
     let (high, low) = (count >> 32, count & 0xffff_ffff);
     let half = |part: u64| f64::from(u32::try_from(part).unwrap_or(u32::MAX));
     half(high) * 4_294_967_296.0 + half(low)
+}
+
+/// All of some counts. Those of evidence may be anything, so it stops at the greatest number.
+pub fn sum<'a>(counts: impl IntoIterator<Item = &'a u64>) -> u64 {
+    counts.into_iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
 }
 
 /// The part of a whole; 0 of nothing.

@@ -37,9 +37,11 @@ const READERS: [(&str, Reader); 21] = [
         }
         Ok(())
     }),
-    ("[{\"name\":\"vif1.0\",\"max_queues\":4,\"queues\":[{\"index\":0}]}]\n", |text| {
-        ringway::vifs(text).map(drop)
-    }),
+    (
+        "[{\"name\":\"vif1.0\",\"max_queues\":4,\"queues\":[{\"index\":0,\"tx_packets\":1,\
+         \"tx_bytes\":60,\"rx_packets\":0,\"rx_bytes\":0}]}]\n",
+        |text| ringway::Vifs::parse(text).map(|read| drop(read.queue("vif1.0", 0).cloned())),
+    ),
     (
         "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",
         |text| qdisc::Qdiscs::parse(text).map(|read| drop(read.queue_bytes("e"))),
@@ -113,5 +115,69 @@ proptest! {
         let at = at % (sound.len() + 1);
         let altered = format!("{}{with}{}", &sound[..at], &sound[at..]);
         let _ = read(&Text::new("x", altered));
+    }
+}
+
+/// What a reader makes of bytes, as they are on a disk: those that are no text never reach it.
+fn read_bytes(read: Reader, bytes: Vec<u8>) {
+    if let Ok(text) = String::from_utf8(bytes) {
+        let _ = read(&Text::new("x", text));
+    }
+}
+
+#[test]
+fn each_byte_may_be_the_last_one_or_another_one() {
+    for (sound, read) in READERS {
+        let sound = sound.as_bytes();
+        for at in 0..sound.len() {
+            read_bytes(read, sound[..at].to_vec());
+            read_bytes(read, [&sound[..at], &[0], &sound[at..]].concat());
+            for bit in 0..8 {
+                let mut altered = sound.to_vec();
+                altered[at] ^= 1 << bit;
+                read_bytes(read, altered);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_number_may_be_any_other_one() {
+    const NUMBERS: [&str; 8] = [
+        "18446744073709551615",
+        "18446744073709551616",
+        "4294967296",
+        "-1",
+        "1e308",
+        "nan",
+        "inf",
+        "",
+    ];
+    for (sound, read) in READERS {
+        let is_digit = |at: usize| sound.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+        let starts = (0..sound.len()).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1)));
+        for start in starts {
+            let end = (start..).find(|at| !is_digit(*at)).expect("the text ends");
+            for number in NUMBERS {
+                let altered = format!("{}{number}{}", &sound[..start], &sound[end..]);
+                let _ = read(&Text::new("x", altered));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_line_may_be_one_of_another_file_or_come_again() {
+    for (sound, read) in READERS {
+        let lines: Vec<&str> = sound.split_inclusive('\n').collect();
+        for foreign in READERS.iter().flat_map(|(text, _)| text.split_inclusive('\n')) {
+            for at in 0..lines.len() {
+                let mut altered = lines.clone();
+                altered[at] = foreign;
+                let _ = read(&Text::new("x", altered.concat()));
+                altered.insert(at, lines[at]);
+                let _ = read(&Text::new("x", altered.concat()));
+            }
+        }
     }
 }

@@ -19,11 +19,13 @@ mod mended;
 mod narrow;
 mod pair;
 mod paths;
+mod records;
 mod refusals;
 mod service;
 mod store;
 mod toolstack;
 mod traffic;
+mod watched;
 
 use std::io::Write;
 use std::path::Path;

@@ -1,12 +1,8 @@
 //! Sick set-ups of two network namespaces: the doctor says what is wrong, mends it, and it is
 //! faster by a factor. And what it mends is taken back unless somebody wants it.
 
-use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use serde_json::Value;
+use std::process::Stdio;
 
 use crate::pair::{GUEST, Load, Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
 use crate::turn;
@@ -151,53 +147,4 @@ fn a_trial_that_is_killed_leaves_nothing() {
     until("it is applied", || sack(&pair) == "1");
     drop(trial);
     until("it is taken back", || sack(&pair) == "0");
-}
-
-#[test]
-fn a_fleet_is_watched() {
-    let Some(_turn) = turn(&["ip"]) else { return };
-    let Some(pair) = Pair::new("watch") else { return };
-    ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
-    let mut watch = pair.doctor(&pair.host, "watch --listen 127.0.0.1:9819 --interval 1");
-    let watch = watch.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-    let watch = Traffic(watch);
-    let page = || {
-        let script = "exec 3<>/dev/tcp/127.0.0.1/9819 || exit 1; \
-                      printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
-        let mut bash = Command::new("ip");
-        let bash = bash.args(["netns", "exec", &pair.host, "bash", "-c", script]);
-        text(&bash.output().expect("it starts").stdout)
-    };
-    let line = "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1";
-    until("the finding is a metric", || page().contains(line));
-    assert!(page().contains("ringway_doctor_look_seconds "));
-    drop(watch);
-}
-
-/// Every metric that the shipped rules and the dashboard use is one that is served.
-#[test]
-fn shipped_rules_and_dashboard_use_metrics_that_there_are() {
-    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/doctor");
-    let rules = std::fs::read_to_string(packaging.join("alerts.yml")).expect("shipped");
-    let dashboard = std::fs::read_to_string(packaging.join("dashboard.json")).expect("shipped");
-    let parsed: Value = serde_json::from_str(&dashboard).expect("JSON");
-    assert!(parsed["panels"].as_array().expect("panels").len() >= 5);
-    let known = ringway_doctor::watch::names();
-    for text in [&rules, &dashboard] {
-        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-        let words = text.split(|letter| !is_part(letter));
-        let used: Vec<&str> = words.filter(|word| word.starts_with("ringway_doctor_")).collect();
-        assert!(used.len() >= 5);
-        for name in used {
-            assert!(known.contains(&name), "{name} is not served");
-        }
-    }
-    let mut promtool = Command::new("promtool");
-    promtool.args(["check", "rules"]).arg(packaging.join("alerts.yml"));
-    match promtool.output() {
-        Ok(output) => assert!(output.status.success(), "{}", text(&output.stderr)),
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: promtool: {error}");
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -192,6 +193,20 @@ impl Pair {
         );
         std::fs::write(&path, script).expect("written");
         format!("sh {}", path.display())
+    }
+
+    /// A file for `tc -b` with so many rules, which make it work to take a packet in at `eth0`.
+    pub(crate) fn rules(&self, count: u32) -> PathBuf {
+        let rule = |rule: u32| {
+            let address = format!("10.200.{}.{}", rule / 250, rule % 250);
+            format!(
+                "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip src {address} \
+                 flowid 1:1\n"
+            )
+        };
+        let path = self.journal.path().join("rules");
+        std::fs::write(&path, (0..count).map(rule).collect::<String>()).expect("written");
+        path
     }
 
     /// What the guest receives of the host in bit/s.

@@ -10,7 +10,7 @@ use clap::Args;
 use ringway_doctor::evidence::collect;
 use ringway_doctor::host::Host;
 use ringway_doctor::report::Report;
-use ringway_doctor::watch::metrics;
+use ringway_doctor::watch::{Cost, metrics};
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::cli::number;
@@ -67,13 +67,21 @@ pub(super) fn run(args: &Watch) -> Result<()> {
 fn look(interval: Duration) -> String {
     let begun = Instant::now();
     let host = Host::new(collect(interval));
-    let mut text = metrics(&host, &Report::of(&host, &[]));
-    let name = "ringway_doctor_look_seconds";
-    text += &format!(
-        "# HELP {name} How long the last look took.\n# TYPE {name} gauge\n{name} {}\n",
-        begun.elapsed().as_secs_f64()
-    );
-    text
+    let report = Report::of(&host, &[]);
+    let cost = Cost { seconds: begun.elapsed().as_secs_f64(), cpu_seconds: cpu_seconds() };
+    metrics(&host, &report, cost)
+}
+
+/// Ticks of a second in `/proc`: `USER_HZ`, the same on all that Linux runs on today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// CPU time of this process and of those that it ran and that have ended.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name: the state is the third field, and times are the 14th to the 17th.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks = fields.skip(14 - 3).take(4).filter_map(|field| field.parse::<f64>().ok());
+    ticks.sum::<f64>() / TICKS_PER_SECOND
 }
 
 fn answer(request: Request, page: String) -> std::io::Result<()> {

@@ -1,0 +1,381 @@
+//! Whole hosts of which files are torn or altered, by a seeded run: no crash, and what is torn is
+//! no new diagnosis. What is altered into other sound values may be one, and is held to the rules
+//! for findings.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use ringway_doctor::evidence::{Source, archive};
+use ringway_doctor::finding::{Finding, Severity};
+use ringway_doctor::host::Host;
+use ringway_doctor::report::Report;
+use ringway_doctor::report::text::{Detail, render};
+
+type Pieces = BTreeMap<String, Vec<u8>>;
+
+/// Another one for another run; a failure says which it was.
+const SEED: &str = "RINGWAY_TORN_SEED";
+/// Ways to tear each fixture that are tried, and to alter it.
+const TEARS: usize = 100;
+/// Those that are written to a disk first.
+const DIRECTORIES: usize = 4;
+
+/// SplitMix64: any seed is a good one.
+struct Random(u64);
+
+impl Random {
+    fn seeded() -> (Random, u64) {
+        let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+        (Random(seed), seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `end`, which is not 0.
+    fn below(&mut self, end: usize) -> usize {
+        let end = u64::try_from(end).expect("a length");
+        usize::try_from(self.next() % end).expect("below a length")
+    }
+
+    fn key(&mut self, pieces: &Pieces) -> String {
+        let index = self.below(pieces.len());
+        pieces.keys().nth(index).expect("within").clone()
+    }
+}
+
+fn hosts() -> Vec<(String, Pieces)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let mut hosts = Vec::new();
+    for entry in fs::read_dir(root).expect("there are fixtures") {
+        let path = entry.expect("readable").path();
+        let mut pieces = Pieces::new();
+        collect(&path, &path, &mut pieces);
+        hosts.push((path.file_name().expect("a name").to_string_lossy().into_owned(), pieces));
+    }
+    hosts.sort();
+    hosts
+}
+
+fn collect(root: &Path, folder: &Path, into: &mut Pieces) {
+    for entry in fs::read_dir(folder).expect("readable") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            collect(root, &path, into);
+        } else {
+            let name = path.strip_prefix(root).expect("below it").to_str().expect("text");
+            into.insert(name.to_owned(), fs::read(&path).expect("readable"));
+        }
+    }
+}
+
+fn tar_of(pieces: &Pieces) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (path, bytes) in pieces {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(u64::try_from(bytes.len()).expect("a length"));
+        header.set_mode(0o644);
+        builder.append_data(&mut header, path, bytes.as_slice()).expect("in memory");
+    }
+    builder.into_inner().expect("in memory")
+}
+
+fn diagnose(source: Source) -> Vec<Finding> {
+    let report = Report::of(&Host::new(source), &[]);
+    let _ = render(&report, Detail::Full);
+    report.findings
+}
+
+fn diagnose_pieces(pieces: &Pieces) -> Vec<Finding> {
+    diagnose(archive::read(tar_of(pieces).as_slice()).expect("a tar with something in it"))
+}
+
+/// What is wrong, and how bad it is.
+fn wrong(findings: &[Finding]) -> BTreeMap<(String, String), Severity> {
+    let bad = findings.iter().filter(|one| one.severity >= Severity::Warning);
+    let mut wrong = BTreeMap::new();
+    for one in bad {
+        let worst = wrong.entry((one.check.clone(), one.subject.clone())).or_insert(one.severity);
+        *worst = one.severity.max(*worst);
+    }
+    wrong
+}
+
+/// What is wrong that was not so before, or is worse; nothing is as it should be.
+fn news(whole: &[Finding], torn: &[Finding]) -> Vec<String> {
+    let before = wrong(whole);
+    let is_new = |(what, severity): &(&(String, String), &Severity)| {
+        before.get(*what).is_none_or(|known| *severity > known)
+    };
+    let now = wrong(torn);
+    let summary = |((check, subject), _): (&(String, String), &Severity)| {
+        let said = torn.iter().find(|one| one.check == *check && one.subject == *subject);
+        format!("{check} {}", said.map_or("", |finding| &finding.summary))
+    };
+    now.iter().filter(is_new).map(summary).collect()
+}
+
+fn assert_by_the_rules(findings: &[Finding], how: &str) {
+    for finding in findings {
+        let is_wrong = finding.severity >= Severity::Warning;
+        assert!(!is_wrong || !finding.evidence.is_empty(), "{how}: no evidence: {finding:?}");
+        assert!(!is_wrong || !finding.advice.is_empty(), "{how}: no advice: {finding:?}");
+        let text = format!("{} {}", finding.summary, finding.cause);
+        assert!(!text.contains("NaN") && !text.contains("inf "), "{how}: {finding:?}");
+    }
+}
+
+/// Makes of a file what a full disk, a crash or a foreign encoding makes of it.
+fn tear(random: &mut Random, pieces: &mut Pieces) -> String {
+    let path = random.key(pieces);
+    let bytes = pieces.get_mut(&path).expect("there");
+    let at = random.below(bytes.len() + 1);
+    let how = match random.below(5) {
+        0 => {
+            bytes.truncate(at);
+            "cut"
+        }
+        1 => {
+            bytes.insert(at, 0);
+            "a NUL"
+        }
+        2 => {
+            let end = (at + 512).min(bytes.len());
+            bytes[at..end].fill(0);
+            "a sector of NULs"
+        }
+        3 => {
+            bytes.insert(at, 0xff);
+            "no text"
+        }
+        _ => {
+            bytes.clear();
+            "empty"
+        }
+    };
+    format!("{path}, {how} at {at}")
+}
+
+/// Makes other evidence of it, which may be as sound: nobody can tell.
+fn alter(random: &mut Random, hosts: &[(String, Pieces)], pieces: &mut Pieces) -> String {
+    let path = random.key(pieces);
+    let foreign = &hosts[random.below(hosts.len())].1;
+    let foreign = foreign[&random.key(foreign)].clone();
+    let bytes = pieces.get_mut(&path).expect("there");
+    let how = match random.below(4) {
+        0 => {
+            for _ in 0..=random.below(4) {
+                let at = random.below(bytes.len().max(1));
+                let bit = random.below(8);
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << bit;
+                }
+            }
+            "bits"
+        }
+        1 => {
+            *bytes = with_huge_number(random, bytes);
+            "a huge number"
+        }
+        2 => {
+            swap_lines(random, bytes, &foreign);
+            "lines of another file"
+        }
+        _ => {
+            pieces.remove(&path);
+            "gone"
+        }
+    };
+    format!("{path}, {how}")
+}
+
+const HUGE: [&str; 8] = [
+    "18446744073709551615",
+    "18446744073709551616",
+    "9223372036854775807",
+    "4294967295",
+    "-1",
+    "1e308",
+    "0",
+    "99999999999999999999999999999999999999999999",
+];
+
+fn with_huge_number(random: &mut Random, bytes: &[u8]) -> Vec<u8> {
+    let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let starts: Vec<usize> =
+        (0..bytes.len()).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1))).collect();
+    if starts.is_empty() {
+        return bytes.to_vec();
+    }
+    let start = starts[random.below(starts.len())];
+    let end = (start..).find(|at| !is_digit(*at)).expect("the bytes end");
+    let huge = HUGE[random.below(HUGE.len())].as_bytes();
+    [&bytes[..start], huge, &bytes[end..]].concat()
+}
+
+fn swap_lines(random: &mut Random, bytes: &mut Vec<u8>, foreign: &[u8]) {
+    let lines = |bytes: &[u8]| -> Vec<Vec<u8>> {
+        bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+    };
+    let (mut own, foreign) = (lines(bytes), lines(foreign));
+    if own.is_empty() || foreign.is_empty() {
+        return;
+    }
+    let at = random.below(own.len());
+    own[at].clone_from(&foreign[random.below(foreign.len())]);
+    let other = random.below(own.len());
+    own.swap(at, other);
+    *bytes = own.concat();
+}
+
+#[test]
+fn what_is_torn_is_no_new_diagnosis() {
+    let (mut random, seed) = Random::seeded();
+    let mut failures = Vec::new();
+    for (name, pieces) in hosts() {
+        let whole = diagnose_pieces(&pieces);
+        for _ in 0..TEARS {
+            let mut torn = pieces.clone();
+            let how = tear(&mut random, &mut torn);
+            let news = news(&whole, &diagnose_pieces(&torn));
+            failures.extend(news.iter().map(|news| format!("{name}: {how}: {news}")));
+        }
+    }
+    assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn what_is_altered_is_no_crash() {
+    let (mut random, seed) = Random::seeded();
+    let hosts = hosts();
+    for (name, pieces) in &hosts {
+        for _ in 0..TEARS {
+            let mut altered = pieces.clone();
+            let mut how = format!("{name}, seed {seed}");
+            for _ in 0..=random.below(3) {
+                if altered.len() > 1 {
+                    how = format!("{how}: {}", alter(&mut random, &hosts, &mut altered));
+                }
+            }
+            assert_by_the_rules(&diagnose_pieces(&altered), &how);
+        }
+    }
+}
+
+#[test]
+fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
+    let (mut random, seed) = Random::seeded();
+    let mut failures = Vec::new();
+    for (name, pieces) in hosts() {
+        let whole = diagnose_pieces(&pieces);
+        for _ in 0..DIRECTORIES {
+            let path = random.key(&pieces);
+            let dir = tempfile::tempdir().expect("a directory");
+            for (path, bytes) in &pieces {
+                let path = dir.path().join(path);
+                fs::create_dir_all(path.parent().expect("below")).expect("made");
+                fs::write(path, bytes).expect("written");
+            }
+            let target = dir.path().join(&path);
+            fs::remove_file(&target).expect("there");
+            let how = match random.below(5) {
+                0 => {
+                    symlink(&target, &target).expect("linked");
+                    "a loop"
+                }
+                1 => {
+                    symlink("/proc/self/mem", &target).expect("linked");
+                    "a link that leads out"
+                }
+                2 => {
+                    let hole = fs::File::create(&target).expect("made");
+                    hole.set_len(1 << 40).expect("most file systems have holes");
+                    "a hole of a terabyte"
+                }
+                3 => {
+                    fs::create_dir(&target).expect("made");
+                    "a directory"
+                }
+                _ => {
+                    let mode = rustix::fs::Mode::RUSR;
+                    let fifo = rustix::fs::FileType::Fifo;
+                    rustix::fs::mknodat(rustix::fs::CWD, &target, fifo, mode, 0).expect("made");
+                    "a pipe without an end"
+                }
+            };
+            let found = diagnose(Source::directory(dir.path()).expect("a directory"));
+            let news = news(&whole, &found);
+            failures.extend(news.iter().map(|news| format!("{name}: {path}, {how}: {news}")));
+        }
+    }
+    assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
+}
+
+/// An entry of a tar with a header that says whatever it wants.
+fn entry(path: &str, kind: tar::EntryType, size: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    let name = &mut header.as_old_mut().name;
+    name[..path.len()].copy_from_slice(path.as_bytes());
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_cksum();
+    let mut entry = header.as_bytes().to_vec();
+    entry.extend_from_slice(bytes);
+    entry.resize(entry.len().next_multiple_of(512), 0);
+    entry
+}
+
+#[test]
+fn a_hostile_tar_is_refused_or_says_no_more_than_its_sound_part() {
+    let file = tar::EntryType::Regular;
+    let sack = |path: &str| entry(path, file, 2, b"0\n");
+    let hostile: [(&str, Vec<u8>); 12] = [
+        ("absolute", sack("/proc/sys/net/ipv4/tcp_sack")),
+        ("a way out", sack("proc/../../proc/sys/net/ipv4/tcp_sack")),
+        ("no name", sack("")),
+        ("a terabyte that is not there", entry("proc/stat", file, 1 << 40, b"cpu0 1\n")),
+        ("all bytes there are", entry("proc/stat", file, u64::MAX >> 1, b"cpu0 1\n")),
+        ("a sparse file", entry("proc/stat", tar::EntryType::GNUSparse, 1 << 33, b"")),
+        ("a link", entry("proc/stat", tar::EntryType::Symlink, 0, b"")),
+        ("a device", entry("proc/stat", tar::EntryType::Char, 0, b"")),
+        ("a long name without one", entry("x", tar::EntryType::GNULongName, 1 << 40, b"x")),
+        ("a header of extensions", entry("x", tar::EntryType::XHeader, 20, b"20 size=999999999\n")),
+        ("a file below a file", [sack("proc"), sack("proc/stat")].concat()),
+        ("no checksum", vec![b'x'; 1024]),
+    ];
+    for (name, pieces) in hosts().iter().step_by(8) {
+        let whole = diagnose_pieces(pieces);
+        let sound = tar_of(pieces);
+        let sound = &sound[..sound.len() - 1024];
+        for (what, entry) in &hostile {
+            for bytes in [[sound, entry].concat(), [entry, sound].concat()] {
+                let Ok(source) = archive::read(bytes.as_slice()) else { continue };
+                let news = news(&whole, &diagnose(source));
+                assert!(news.is_empty(), "{name}, {what}: {news:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tar_that_ends_anywhere_is_no_crash() {
+    let (mut random, seed) = Random::seeded();
+    for (name, pieces) in hosts().iter().step_by(4) {
+        let bytes = tar_of(pieces);
+        for _ in 0..TEARS / 8 {
+            let end = random.below(bytes.len());
+            let Ok(source) = archive::read(&bytes[..end]) else { continue };
+            // What is behind the end is missing as if it had never been there.
+            let how = format!("{name}, up to {end}, seed {seed}");
+            assert_by_the_rules(&diagnose(source), &how);
+        }
+    }
+}

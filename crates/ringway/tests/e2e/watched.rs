@@ -1,0 +1,118 @@
+//! What `ringway doctor watch` serves, and that the rules and the dashboard that are shipped fit it.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::host::{Host, describe};
+use crate::knobs::skipped;
+use crate::pair::{Pair, Traffic, ok, text, until};
+use crate::traffic::Iperf;
+use crate::turn;
+
+/// A watch in the host's namespace of a pair.
+struct Watch<'a> {
+    pair: &'a Pair,
+    _running: Traffic,
+}
+
+impl<'a> Watch<'a> {
+    /// That knows a running ringway by its directory, if there is one.
+    fn start(pair: &'a Pair, ringway: Option<PathBuf>) -> Watch<'a> {
+        let line = "watch --listen 127.0.0.1:9819 --interval 1 --every 2";
+        let mut watch = pair.doctor(&pair.host, line);
+        watch.envs(ringway.map(|dir| ("RINGWAY_DIR", dir)));
+        let watch = watch.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
+        Watch { pair, _running: Traffic(watch) }
+    }
+
+    /// Nothing until the first look is over.
+    fn page(&self) -> String {
+        let script = "exec 3<>/dev/tcp/127.0.0.1/9819 || exit 1; \
+                      printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
+        let mut bash = Command::new("ip");
+        let bash = bash.args(["netns", "exec", &self.pair.host, "bash", "-c", script]);
+        let answer = text(&bash.output().expect("it starts").stdout);
+        let is_fine = answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200");
+        let (_, page) = answer.split_once("\r\n\r\n").filter(|_| is_fine).unwrap_or_default();
+        page.to_owned()
+    }
+}
+
+#[test]
+fn a_fleet_is_watched() {
+    let Some(_turn) = turn(&["ip"]) else { return };
+    let Some(pair) = Pair::new("watch") else { return };
+    ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
+    let watch = Watch::start(&pair, None);
+    let line = "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1";
+    until("the finding is a metric", || watch.page().contains(line));
+    let page = watch.page();
+    assert!(page.contains("\nringway_doctor_look_seconds 1."), "{page}");
+    check_with_promtool("metrics", &[], &page);
+}
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/doctor").join(file)
+}
+
+/// The metrics that a text names.
+fn used(text: &str) -> BTreeSet<&str> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = text.split(|letter| !is_part(letter));
+    words.filter(|word| word.starts_with("ringway_doctor_")).collect()
+}
+
+#[test]
+fn whatever_rules_and_dashboard_ask_for_is_served() {
+    let Some(_turn) = turn(&["ip", "iperf3"]) else { return };
+    let rules = std::fs::read_to_string(packaging("alerts.yml")).expect("shipped");
+    let dashboard = std::fs::read_to_string(packaging("dashboard.json")).expect("shipped");
+    let parsed: Value = serde_json::from_str(&dashboard).expect("JSON");
+    let panels = parsed["panels"].as_array().expect("panels");
+    for panel in panels {
+        let targets = panel["targets"].as_array().expect("what it shows");
+        let asks = |target: &Value| target["expr"].as_str().is_some_and(|expr| !expr.is_empty());
+        assert!(!targets.is_empty() && targets.iter().all(asks), "{panel:#}");
+    }
+    let known: BTreeSet<&str> = ringway_doctor::watch::names().into();
+    let wanted: BTreeSet<&str> = used(&rules).union(&used(&dashboard)).copied().collect();
+    assert!(panels.len() >= 5 && wanted.len() >= 9, "{wanted:?}");
+    assert!(wanted.is_subset(&known), "{wanted:?}");
+    check_with_promtool("rules", &[&packaging("alerts.yml")], "");
+
+    let Some(pair) = Pair::new("served") else { return };
+    let (a, b) = (("a", "", "queues = 2"), ("b", "", "queues = 2"));
+    let host = Host::start(&describe("max-queues = 2", &[a, b]));
+    let watch = Watch::start(&pair, Some(host.dir()));
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 8);
+    let mut page = String::new();
+    until("every metric is served", || {
+        page = watch.page();
+        known.is_subset(&used(&page))
+    });
+    transfer.finish();
+    for direction in ["receive", "transmit"] {
+        let labels = format!("{{interface=\"vif1.0\",queue=\"1\",direction=\"{direction}\"}}");
+        assert!(page.contains(&format!("ringway_doctor_queue_bytes_total{labels} ")), "{page}");
+    }
+    check_with_promtool("metrics", &[], &page);
+}
+
+/// As those who use Prometheus check what they are given.
+fn check_with_promtool(what: &str, files: &[&Path], input: &str) {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", what]).args(files).stdin(Stdio::piped());
+    let child = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return skipped(&format!("promtool check {what}: {error}")),
+    };
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "promtool check {what}: {said}\n{input}");
+}
