@@ -38,6 +38,8 @@ struct Limit {
     quote: Quote,
     /// How near to it traffic is held.
     held: RangeInclusive<f64>,
+    /// Parts of the interface that have the whole of it each.
+    parts: u64,
     /// What takes it away, if that is one setting of this host.
     remedy: Remedy,
 }
@@ -76,15 +78,27 @@ fn look(host: &Host) -> Looked {
 fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Finding> {
     let bytes = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
     let rate = float(bytes) / span.seconds;
-    if span.basis == Basis::SinceBoot || !limit.held.contains(&(rate / limit.bytes_per_second)) {
+    let is_held =
+        |parts: &u64| limit.held.contains(&(rate / (limit.bytes_per_second * float(*parts))));
+    let parts = [1, limit.parts].into_iter().find(is_held)?;
+    if span.basis == Basis::SinceBoot {
         return None;
     }
     let Limit { nic, .. } = limit;
     let mbit = limit.bytes_per_second * 8.0 / 1e6;
     let way = if limit.is_sent { "to" } else { "from" };
-    let summary = format!("traffic {way} {nic} is at the {mbit:.0} Mbit/s that were set for it");
+    let mut summary =
+        format!("traffic {way} {nic} is at the {mbit:.0} Mbit/s that were set for it");
+    let mut cause =
+        "A limit that is reached holds the same throughput whatever else is changed.".to_owned();
+    if parts > 1 {
+        summary += &format!(", {parts} times");
+        cause += &format!(
+            " Linux' netback grants it to each queue, so {parts} queues have {parts} times as much."
+        );
+    }
     let finding = Finding::new(Severity::Warning, nic.clone(), summary)
-        .cause("A limit that is reached holds the same throughput whatever else is changed.")
+        .cause(cause)
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium);
     let text = "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
@@ -116,7 +130,15 @@ fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
         let bytes_per_second = float(rate);
         let remedy = Remedy::Change(change);
         let held = AT_LIMIT;
-        Some(Limit { nic: qdisc.dev, bytes_per_second, is_sent: true, quote, held, remedy })
+        Some(Limit {
+            nic: qdisc.dev,
+            bytes_per_second,
+            is_sent: true,
+            quote,
+            held,
+            parts: 1,
+            remedy,
+        })
     };
     Ok(limits.filter_map(limit).collect())
 }
@@ -144,11 +166,25 @@ fn rates(host: &Host) -> Result<Vec<Limit>, Gap> {
             let nic = format!("vif{}", vif.trim_matches('/').replace('/', "."));
             let bytes_per_second = float(bytes) * 1e6 / float(usec);
             let quote = text.quote(line.unwrap_or(1));
-            let (held, remedy) = (AT_LIMIT, Remedy::Elsewhere);
-            limits.push(Limit { nic, bytes_per_second, is_sent: false, quote, held, remedy });
+            limits.push(Limit {
+                bytes_per_second,
+                is_sent: false,
+                quote,
+                held: AT_LIMIT,
+                parts: credits(host, &nic),
+                remedy: Remedy::Elsewhere,
+                nic,
+            });
         }
     }
     Ok(limits)
+}
+
+/// How many queues of a vif have its rate each: all of Linux' netback, whose `connect` sets
+/// `credit_bytes` of every queue; of another backend the vif has one.
+fn credits(host: &Host, vif: &str) -> u64 {
+    let is_linux = host.driver(vif).as_deref() == Some("vif");
+    if is_linux { host.tx_queues(vif).map_or(1, |(queues, _)| queues) } else { 1 }
 }
 
 /// What Open vSwitch takes in of an interface; the rest it drops.
@@ -162,6 +198,7 @@ fn policed(host: &Host) -> Result<Vec<Limit>, Gap> {
         is_sent: false,
         quote: text.quote(line),
         held: AT_POLICE,
+        parts: 1,
         remedy: Remedy::Command(format!("ovs-vsctl set interface {nic} ingress_policing_rate=0")),
         nic,
     });
