@@ -25,7 +25,7 @@ const SPEED_DEFAULT: u64 = 10_000;
 const WMEM: &str = "net.ipv4.tcp_wmem";
 
 fn look(host: &Host) -> Looked {
-    let text = host.command(&["ss", "-tinHO", "state", "established"])?;
+    let text = host.connections()?;
     let sockets = Sockets::parse(&text)?;
     let busy = sockets.all.iter().filter(|socket| socket.busy_ms >= BUSY_MS_MIN);
     let (mut by_window, mut by_buffer) = (Vec::new(), Vec::new());
