@@ -82,11 +82,10 @@ impl NetlinkSocket {
                 }
                 is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
-                    NetlinkPayload::InnerMessage(answer) => {
-                        if each(answer).is_break() {
-                            return Ok(());
-                        }
-                    }
+                    NetlinkPayload::InnerMessage(answer) => match each(answer) {
+                        ControlFlow::Continue(()) => {}
+                        ControlFlow::Break(()) => return Ok(()),
+                    },
                     NetlinkPayload::Error(error) if error.code.is_some() => {
                         return Err(error.to_io());
                     }

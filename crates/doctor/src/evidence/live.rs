@@ -26,7 +26,7 @@ pub fn collect(interval: Duration) -> Source {
     taken.files(When::Once, "");
     taken.links();
     taken.directories();
-    taken.interfaces();
+    taken.interfaces(Ethtool::open());
     taken.commands(When::Once, "");
     taken.profile();
     thread::sleep(interval.saturating_sub(begun.elapsed()));
@@ -121,8 +121,7 @@ impl Taken {
     }
 
     /// Settings of interfaces over netlink; through the tool if the kernel is too old for that.
-    fn interfaces(&mut self) {
-        let mut ethtool = Ethtool::open();
+    fn interfaces(&mut self, mut ethtool: io::Result<Ethtool>) {
         let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
         for nic in stands_for("{nic}") {
             for settings in NicSettings::ALL {
@@ -337,6 +336,15 @@ mod tests {
             text.value().parse::<f64>().expect("a number")
         };
         assert!(at(2) - at(1) >= 0.01);
+    }
+
+    #[test]
+    fn on_an_old_kernel_settings_are_what_the_tool_prints() {
+        let mut taken = Taken::default();
+        taken.interfaces(Err(io::ErrorKind::NotFound.into()));
+        let path = command_path(&["ethtool", "-k", "lo"]);
+        assert!(taken.pieces.contains_key(&path) || taken.refused.contains_key(&path));
+        assert!(!taken.pieces.keys().any(|path| path.starts_with("netlink/")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! `struct tcp_info` is read from its bytes, because it has grown with the kernel: what an older
 //! one does not have is left out, where the structure of the crate would refuse the whole.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
@@ -83,7 +84,7 @@ impl Kept {
 
     /// Drops all but the busiest.
     fn shrink(&mut self) {
-        self.lines.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+        self.lines.sort_by_key(|(busy, moved, _)| Reverse((*busy, *moved)));
         self.lines.truncate(CONNECTIONS_MAX);
     }
 
