@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ringway_doctor::check::CATALOGUE;
 use ringway_doctor::evidence::{NicSettings, Text, archive, collect};
-use ringway_doctor::finding::{Finding, Severity};
+use ringway_doctor::finding::Severity;
 use ringway_doctor::host::Host;
 use ringway_doctor::parse::Counters;
 use ringway_doctor::parse::ethtool::{Features, Settings};
@@ -90,7 +90,7 @@ fn printed(line: &str) -> Result<Text, String> {
 
 fn make_links() -> Outcome {
     printed(&format!("ip link add {VIF} type veth peer name eth0"))?;
-    printed(&format!("ip link add name br0 type bridge"))?;
+    printed("ip link add name br0 type bridge")?;
     printed(&format!("ip link set dev {VIF} up"))?;
     printed("ip link set dev eth0 up")?;
     printed("ip link set dev lo up")?;
@@ -253,23 +253,21 @@ fn without_tools() -> Outcome {
     let streams = connect()?;
     thread::sleep(Duration::from_millis(1200));
     let folder = tempfile::tempdir()?;
-    let mut command = Command::new(std::env::current_exe()?);
     let file = folder.path().join("host.tar");
-    command.arg("record").arg(&file).env("PATH", "/nonexistent");
-    if let Err(error) = without_rights(&mut command, folder.path()) {
-        println!("SKIPPED to do it without rights: {error}");
-        command = Command::new(std::env::current_exe()?);
-        command.arg("record").arg(&file).env("PATH", "/nonexistent");
+    let ours = std::env::current_exe()?;
+    match as_nobody(&ours, folder.path()) {
+        Ok(mut command) => record(&mut command, &file)?,
+        Err(error) => {
+            println!("SKIPPED to do it without rights: {error}");
+            record(&mut Command::new(ours), &file)?;
+        }
     }
-    assert!(command.status()?.success());
     let host = Host::new(archive::open(&file)?);
     let quoted = |id: &str| -> Vec<String> {
-        let findings: Vec<Finding> = {
-            let check = CATALOGUE.iter().find(|check| check.id == id).expect("it is there");
-            check.run(&host)
-        };
-        let wrong = findings.iter().filter(|finding| finding.severity >= Severity::Warning);
-        wrong.flat_map(|finding| finding.evidence.iter().map(|quote| quote.file.clone())).collect()
+        let check = CATALOGUE.iter().find(|check| check.id == id).expect("it is there");
+        let findings = check.run(&host).into_iter();
+        let wrong = findings.filter(|finding| finding.severity >= Severity::Warning);
+        wrong.flat_map(|finding| finding.evidence.into_iter().map(|quote| quote.file)).collect()
     };
     assert!(quoted("D13").contains(&format!("netlink/{VIF}/features")), "{:?}", quoted("D13"));
     assert!(quoted("D11").contains(&"netlink/connections".to_owned()), "{:?}", quoted("D11"));
@@ -277,14 +275,19 @@ fn without_tools() -> Outcome {
     Ok(())
 }
 
-/// Makes a command one of nobody, if nobody may run it.
-fn without_rights(command: &mut Command, folder: &Path) -> Outcome {
+/// This program, as nobody runs it.
+fn as_nobody(program: &Path, folder: &Path) -> std::io::Result<Command> {
     std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY))?;
-    let ours = std::env::current_exe()?;
+    // Where the build is, nobody may be kept out.
     let copy = folder.join("netlink");
-    std::fs::copy(ours, &copy)?;
-    let mut other = Command::new(copy);
-    other.args(command.get_args()).env("PATH", "/nonexistent").uid(NOBODY).gid(NOBODY);
-    *command = other;
+    std::fs::copy(program, &copy)?;
+    let mut command = Command::new(copy);
+    command.uid(NOBODY).gid(NOBODY);
+    Ok(command)
+}
+
+fn record(command: &mut Command, file: &Path) -> Outcome {
+    let status = command.arg("record").arg(file).env("PATH", "/nonexistent").status()?;
+    assert!(status.success(), "{status}");
     Ok(())
 }

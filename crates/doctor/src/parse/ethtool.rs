@@ -112,8 +112,8 @@ pub struct Setting {
 }
 
 impl Settings {
-    /// Reads what the kernel says, or the output of `ethtool -l`, `-g` or `-c`, of which is left out
-    /// what is `n/a` or a word.
+    /// Reads what the kernel says, or the output of `ethtool -l`, `-g` or `-c`. Of that, `n/a` and
+    /// words are left out.
     pub fn parse(text: &Text) -> Result<Settings, Gap> {
         for name in NicSettings::ALL.map(NicSettings::name) {
             if let Some(rows) = answered(text, name)? {

@@ -1,5 +1,5 @@
-//! TCP connections and what holds them up, a line each: as the kernel says them over netlink, and as
-//! `ss -tinHO` prints them.
+//! TCP connections and what holds them up, a line each: as the kernel says them over netlink, and
+//! as `ss -tinHO` prints them.
 
 use std::collections::BTreeMap;
 

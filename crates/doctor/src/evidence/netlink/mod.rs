@@ -5,10 +5,10 @@
 //! follow, so that a file which lost some is not taken for a host that lacks something:
 //!
 //! ```text
-//! netlink/eth0/features          netlink/eth0/channels        sample-1/netlink/connections
-//! features of eth0: 64           channels of eth0: 2          connections: 1 of 1
-//! tx-scatter-gather: on          combined: 2                  192.0.2.1:22 192.0.2.9:4711 cubic
-//! tx-lockless: off [fixed]       combined max: 8                  rtt=321 rttvar=12 snd_cwnd=10 ...
+//! netlink/eth0/features        netlink/eth0/channels      sample-1/netlink/connections
+//! features of eth0: 64         channels of eth0: 2        connections: 1 of 1
+//! tx-scatter-gather: on        combined: 2                192.0.2.1:22 192.0.2.9:4711 cubic
+//! tx-lockless: off [fixed]     combined max: 8                rtt=321 rttvar=12 snd_cwnd=10 ...
 //! ```
 //!
 //! (A connection is one line.) Features have the kernel's names, and behind them what `ethtool -k`
