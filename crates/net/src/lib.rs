@@ -1,10 +1,11 @@
 //! Links, addresses and routes of Linux, over rtnetlink.
 //!
 //! Control plane only: every call asks the kernel, waits for its answer and allocates freely. What
-//! `ethtool` does is not here. Links go by name, because that is what people and configuration
-//! files say; [`Netlink`] turns it into the kernel's index where a message needs one.
+//! `ethtool` does is not here, but [`socket`] asks any family of netlink. Links go by name, because
+//! that is what people and configuration files say; [`Netlink`] turns it into the kernel's index
+//! where a message needs one.
 
-mod socket;
+pub mod socket;
 
 use std::fmt::Display;
 use std::io;
@@ -22,13 +23,14 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::socket::RouteSocket;
+use crate::socket::NetlinkSocket;
 
 /// The way to one network namespace: that of the thread which opened it, wherever it is used.
 #[derive(Debug)]
 pub struct Netlink {
-    socket: RouteSocket,
+    socket: NetlinkSocket,
 }
 
 /// A link, as it was when the kernel was asked.
@@ -95,7 +97,8 @@ impl Netlink {
     /// # Errors
     /// What socket(2) reports.
     pub fn open() -> io::Result<Netlink> {
-        Ok(Netlink { socket: RouteSocket::open().map_err(|error| explain(&error, "netlink"))? })
+        let socket = NetlinkSocket::open(NETLINK_ROUTE);
+        Ok(Netlink { socket: socket.map_err(|error| explain(&error, "netlink"))? })
     }
 
     /// All links.

@@ -1,30 +1,35 @@
-//! One question at a time to the kernel's rtnetlink, and its answers.
+//! One question at a time to a family of netlink, and its answers.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use netlink_packet_core::{
-    NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
 };
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 /// More than the kernel puts into one datagram (32 KiB).
 const RECEIVE_LEN: usize = 1 << 16;
 
+/// The way to one protocol of netlink, in the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub(crate) struct RouteSocket {
+pub struct NetlinkSocket {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
-impl RouteSocket {
-    pub(crate) fn open() -> io::Result<RouteSocket> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+impl NetlinkSocket {
+    /// Opens it. The protocol is one of `netlink_sys::protocols`.
+    ///
+    /// # Errors
+    /// What socket(2), bind(2) or connect(2) report.
+    pub fn open(protocol: isize) -> io::Result<NetlinkSocket> {
+        let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(RouteSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_LEN) })
+        Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_LEN) })
     }
 
     /// Asks, and collects the answers until the acknowledgement or the end of the dump, one of
@@ -32,21 +37,35 @@ impl RouteSocket {
     ///
     /// # Errors
     /// What the kernel answers; `Interrupted` if a dump may be inconsistent.
-    pub(crate) fn request(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut message = NetlinkMessage::new(NetlinkHeader::default(), message.into());
-        message.header.flags = NLM_F_REQUEST | flags;
-        message.header.sequence_number = self.sequence;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-
+    pub fn request<M>(&mut self, message: M, flags: u16) -> io::Result<Vec<M>>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable,
+        NetlinkPayload<M>: From<M>,
+    {
         let mut answers = Vec::new();
+        self.request_each(message, flags, |answer| {
+            answers.push(answer);
+            ControlFlow::Continue(())
+        })?;
+        Ok(answers)
+    }
+
+    /// As [`request`](NetlinkSocket::request), but hands over each answer as it comes. After a
+    /// `Break` the rest of the answers is still in the socket, which should then be dropped.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn request_each<M>(
+        &mut self,
+        message: M,
+        flags: u16,
+        mut each: impl FnMut(M) -> ControlFlow<()>,
+    ) -> io::Result<()>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable,
+        NetlinkPayload<M>: From<M>,
+    {
+        self.send(message, flags)?;
         let mut is_interrupted = false;
         // The kernel ends every answer, so this needs no bound of its own.
         loop {
@@ -54,7 +73,7 @@ impl RouteSocket {
             self.socket.recv(&mut self.buffer, 0)?;
             let mut rest = self.buffer.as_slice();
             while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                let message = NetlinkMessage::<M>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 rest = after(rest, &message.header);
                 // The tail of an answer that an earlier error cut short.
@@ -63,7 +82,10 @@ impl RouteSocket {
                 }
                 is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::InnerMessage(answer) => match each(answer) {
+                        ControlFlow::Continue(()) => {}
+                        ControlFlow::Break(()) => return Ok(()),
+                    },
                     NetlinkPayload::Error(error) if error.code.is_some() => {
                         return Err(error.to_io());
                     }
@@ -73,11 +95,26 @@ impl RouteSocket {
                     NetlinkPayload::Done(_) if is_interrupted => {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
-                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
                     _ => {}
                 }
             }
         }
+    }
+
+    fn send<M>(&mut self, message: M, flags: u16) -> io::Result<()>
+    where
+        M: NetlinkSerializable,
+        NetlinkPayload<M>: From<M>,
+    {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = NetlinkMessage::new(NetlinkHeader::default(), message.into());
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map(drop)
     }
 }
 

@@ -6,8 +6,10 @@ use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, NicRole, Span, float, sum};
+use crate::parse::Counters;
 use crate::parse::ethtool::{Statistics, queue_counter};
 use crate::parse::qdisc::Qdiscs;
+use crate::parse::sockets::Sockets;
 use crate::parse::threads::Threads;
 
 pub(super) const CHECK: Check = Check {
@@ -202,9 +204,8 @@ fn threads(host: &Host) -> Result<Option<Finding>, Gap> {
 
 /// TCP connections that are established and leave this host.
 fn flows(host: &Host) -> Option<usize> {
-    let text = host.command(&["ss", "-tinHO", "state", "established"]).ok()?;
-    let is_remote = |line: &str| !line.contains("127.0.0.1:") && !line.contains("[::1]:");
-    let flows = text.lines().filter(|(_, line)| !line.trim().is_empty() && is_remote(line)).count();
+    let sockets = Sockets::parse(&host.connections().ok()?).ok()?;
+    let flows = sockets.all.iter().filter(|socket| !socket.is_local()).count();
     (flows > 0).then_some(flows)
 }
 

@@ -1,7 +1,7 @@
 //! D10: fewer connections with something to send than there are queues for them.
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::{Gap, Quote};
+use crate::evidence::{Gap, NicSettings, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, NicRole, Span, float, share};
 use crate::parse::ethtool::Settings;
@@ -39,7 +39,7 @@ fn look(host: &Host) -> Looked {
         let quote = Some(nics.text.quote(moved.line));
         return Ok(vec![all_well(format!("{nic} moves {rate:.0} packets/s"), quote)]);
     }
-    let sockets: Span<Sockets> = host.command_span(&["ss", "-tinHO", "state", "established"])?;
+    let sockets: Span<Sockets> = host.connections_span()?;
     if sockets.basis == Basis::SinceBoot {
         let why = "one sample does not show which connections move";
         return Err(sockets.text.unreadable(None, why));
@@ -98,7 +98,7 @@ fn busiest(host: &Host, span: &Span<NicCounters>) -> Option<(String, Moved)> {
 /// How many queues it sends by.
 fn queues(host: &Host, nic: &str) -> Result<(usize, Quote), Gap> {
     let one = || Gap::NotHere("one queue".to_owned());
-    let of_tool = host.command(&["ethtool", "-l", nic]).ok();
+    let of_tool = host.settings(nic, NicSettings::Channels).ok();
     let channels = of_tool.as_ref().map(Settings::parse).transpose()?;
     let current = channels.and_then(|channels| channels.current.get("combined").copied());
     if let (Some(text), Some(current)) = (of_tool, current) {

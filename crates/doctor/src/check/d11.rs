@@ -29,7 +29,7 @@ const OVERHEAD: u64 = 2;
 const BUFFER_MAX: u64 = 1 << 30;
 
 fn look(host: &Host) -> Looked {
-    let span: Span<Sockets> = host.command_span(&["ss", "-tinHO", "state", "established"])?;
+    let span: Span<Sockets> = host.connections_span()?;
     let sockets = &span.after;
     let busy = sockets.all.iter().filter(|socket| socket.busy_ms >= BUSY_MS_MIN);
     let (mut by_window, mut by_buffer) = (Vec::new(), Vec::new());

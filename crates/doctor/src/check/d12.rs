@@ -30,7 +30,7 @@ fn look(host: &Host) -> Looked {
     if !host.nics().iter().any(is_frontend) {
         return Err(Gap::NotHere("no paravirtual card of a guest".to_owned()));
     }
-    let span: Span<Sockets> = host.command_span(&["ss", "-tinHO", "state", "established"])?;
+    let span: Span<Sockets> = host.connections_span()?;
     let is_held_twice = |now: &&Socket| {
         let before = span.before.same(now);
         let is_again = before.is_some_and(is_held);

@@ -1,7 +1,7 @@
 //! D13: offloads that are off, and the one that must not be on.
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::{Gap, Text};
+use crate::evidence::{Gap, NicSettings, Text};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Host, NicRole};
 use crate::parse::ethtool::{Feature, Features};
@@ -55,7 +55,7 @@ fn is_down(host: &Host, nic: &str) -> bool {
 }
 
 fn look_at(host: &Host, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
-    let text = host.command(&["ethtool", "-k", nic])?;
+    let text = host.settings(nic, NicSettings::Features)?;
     let features = Features::parse(&text)?;
     let mut off = Vec::new();
     for (name, short) in WANTED {

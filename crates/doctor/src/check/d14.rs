@@ -2,7 +2,7 @@
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::manifest::RINGWAY_VIFS;
-use crate::evidence::{Gap, Quote, Text};
+use crate::evidence::{Gap, NicSettings, Quote, Text};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::host::{Host, NicRole};
 use crate::parse::Counters;
@@ -66,7 +66,7 @@ fn look_at_channels(
     role: NicRole,
     cpus: u64,
 ) -> Result<Option<Finding>, Gap> {
-    let text = host.command(&["ethtool", "-l", nic]).map_err(|gap| match gap {
+    let text = host.settings(nic, NicSettings::Channels).map_err(|gap| match gap {
         // A driver with one queue has nothing to be set.
         Gap::Missing { why, .. } if why.contains("not supported") => Gap::NotHere(why),
         other => other,

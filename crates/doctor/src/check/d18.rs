@@ -28,6 +28,10 @@ const BUDGETS: [&str; 2] = ["netdev_budget", "netdev_budget_usecs"];
 
 fn look(host: &Host) -> Looked {
     let span: Span<Softnet> = host.span("proc/net/softnet_stat")?;
+    // A file that was cut between two lines says less, and nothing in it says that.
+    if span.after.rows.len() < span.before.rows.len() {
+        return Err(span.text.unreadable(None, "fewer CPUs than in the first sample"));
+    }
     let before = |cpu| span.past(span.before.rows.iter().find(|row| row.cpu == cpu));
     let since = |row: &Row| Some(row.since(&before(row.cpu)?));
     let rows: Vec<Row> = span.after.rows.iter().filter_map(since).collect();

@@ -24,7 +24,7 @@ const SYSCTL: &str = "proc/sys/net/ipv4/tcp_congestion_control";
 
 fn look(host: &Host) -> Looked {
     let setting = host.file(SYSCTL)?;
-    let text = host.command(&["ss", "-tinHO", "state", "established"])?;
+    let text = host.connections()?;
     let sockets = Sockets::parse(&text)?;
     let is_near = |rtt: Option<f64>| rtt.is_some_and(|rtt| rtt < RTT_MS);
     let guilty: Vec<_> = sockets

@@ -3,7 +3,7 @@
 mod coalescing;
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::Gap;
+use crate::evidence::{Gap, NicSettings};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::host::{Basis, Host, NicRole, Span, float};
 use crate::parse::Single;
@@ -62,7 +62,7 @@ fn rings(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
         "First see whether that CPU is full: D03, D04. Then its queues: D14.",
         &["ringway doctor explain D04"],
     ));
-    let text = host.command(&["ethtool", "-g", nic])?;
+    let text = host.settings(nic, NicSettings::Rings)?;
     let rings = Settings::parse(&text)?;
     let (Some(current), Some(max)) = (rings.current.get("rx"), rings.maximum.get("rx")) else {
         return Ok(Some(finding));

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, PROFILE, THREADS, When};
+use super::netlink::{CONNECTIONS, Ethtool, NicSettings, connections};
 use super::source::{PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, Source, command_path, text_of};
 
 /// How long a tool may take: one that waits for a daemon that is not there must not stop us.
@@ -25,6 +26,7 @@ pub fn collect(interval: Duration) -> Source {
     taken.files(When::Once, "");
     taken.links();
     taken.directories();
+    taken.interfaces(Ethtool::open());
     taken.commands(When::Once, "");
     taken.profile();
     thread::sleep(interval.saturating_sub(begun.elapsed()));
@@ -48,6 +50,11 @@ impl Taken {
         self.pieces.insert(format!("{prefix}monotonic"), seconds);
         self.files(When::Sampled, &prefix);
         self.threads(&prefix);
+        match connections() {
+            Ok(text) => self.keep(format!("{prefix}{CONNECTIONS}"), text),
+            // Also that the kernel cannot: no check may take that for a host without any.
+            Err(error) => drop(self.refused.insert(CONNECTIONS.to_owned(), error.to_string())),
+        }
         self.commands(When::Sampled, &prefix);
     }
 
@@ -109,6 +116,25 @@ impl Taken {
                 let words: Vec<String> =
                     words.iter().map(|word| word.replace(place, &name)).collect();
                 self.command(prefix, &words.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// Settings of interfaces over netlink; through the tool if the kernel is too old for that.
+    fn interfaces(&mut self, mut ethtool: io::Result<Ethtool>) {
+        let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
+        for nic in stands_for("{nic}") {
+            for settings in NicSettings::ALL {
+                let Ok(ethtool) = &mut ethtool else {
+                    self.command("", &settings.command(&nic));
+                    continue;
+                };
+                let is_late = Instant::now() > deadline;
+                let answer = if is_late { Err(late()) } else { ethtool.ask(&nic, settings) };
+                match answer {
+                    Ok(text) => self.keep(settings.path(&nic), text),
+                    Err(error) => self.refuse(settings.path(&nic), &error),
+                }
             }
         }
     }
@@ -268,7 +294,7 @@ fn output_of(words: &[&str], stdin: Stdio) -> io::Result<String> {
         if Instant::now() > deadline {
             child.kill()?;
             child.wait()?;
-            return Err(io::Error::other(format!("no answer in {TOOL_SECONDS_MAX} s")));
+            return Err(late());
         }
         thread::sleep(Duration::from_millis(2));
     };
@@ -287,6 +313,10 @@ fn program(tool: &str) -> PathBuf {
     let ours = std::env::current_exe().ok();
     let ours = ours.filter(|path| path.file_stem().is_some_and(|name| name == tool));
     ours.unwrap_or_else(|| PathBuf::from(tool))
+}
+
+fn late() -> io::Error {
+    io::Error::other(format!("no answer in {TOOL_SECONDS_MAX} s"))
 }
 
 fn drain(pipe: Option<impl Read>) -> Vec<u8> {
@@ -313,6 +343,15 @@ mod tests {
             text.value().parse::<f64>().expect("a number")
         };
         assert!(at(2) - at(1) >= 0.01);
+    }
+
+    #[test]
+    fn on_an_old_kernel_settings_are_what_the_tool_prints() {
+        let mut taken = Taken::default();
+        taken.interfaces(Err(io::ErrorKind::NotFound.into()));
+        let path = command_path(&["ethtool", "-k", "lo"]);
+        assert!(taken.pieces.contains_key(&path) || taken.refused.contains_key(&path));
+        assert!(!taken.pieces.keys().any(|path| path.starts_with("netlink/")));
     }
 
     #[test]

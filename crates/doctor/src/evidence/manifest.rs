@@ -98,20 +98,16 @@ pub const LINKS: &[&str] = &[
 pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_groups", "dev/xen"];
 
 /// Tools, none of which changes anything. `{nic}` stands for each interface,
-/// `{guest}` for each guest of libvirt, `{domid}` for each domain of Xen.
+/// `{guest}` for each guest of libvirt, `{domid}` for each domain of Xen. What the kernel says over
+/// netlink is asked without a tool: see [`netlink`](super::netlink).
 pub const COMMANDS: &[(When, &[&str])] = &[
+    // Netlink has counters of the standards only, and none of queues.
     (When::Sampled, &["ethtool", "-S", "{nic}"]),
     (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
-    (When::Sampled, &["ss", "-tinHO", "state", "established"]),
     (When::Sampled, &["ovs-dpctl", "show"]),
     (When::Sampled, &["xentop", "-b", "-f", "-i", "1"]),
     (When::Sampled, &["xl", "vcpu-list"]),
     (When::Sampled, RINGWAY_VIFS),
-    (When::Once, &["ethtool", "-c", "{nic}"]),
-    (When::Once, &["ethtool", "-g", "{nic}"]),
-    (When::Once, &["ethtool", "-i", "{nic}"]),
-    (When::Once, &["ethtool", "-k", "{nic}"]),
-    (When::Once, &["ethtool", "-l", "{nic}"]),
     (When::Once, &["dpkg-query", "-W", "irqbalance"]),
     (When::Once, &["ovs-vsctl", "--version"]),
     (When::Once, OVS_LIMITS),

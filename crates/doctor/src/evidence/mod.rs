@@ -6,10 +6,12 @@
 pub mod archive;
 mod live;
 pub mod manifest;
+pub(crate) mod netlink;
 mod source;
 mod text;
 
 pub use live::collect;
 pub(crate) use live::output as tool;
+pub use netlink::NicSettings;
 pub use source::{Source, command_path};
 pub use text::{Gap, Quote, Text};

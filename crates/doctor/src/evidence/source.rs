@@ -2,7 +2,9 @@
 //!
 //! All have the same layout. A file of the host keeps its path. What a tool printed is in
 //! `commands/`, named like in a sos report, whose `sos_commands/*/` is looked through as well.
-//! What changes by the second is in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
+//! What the kernel said over netlink is in `netlink/`, whose form [`netlink`](super::netlink) tells;
+//! older records and sos reports have what tools printed in its place. What changes by the second is
+//! in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,6 +82,24 @@ impl Source {
         }
     }
 
+    /// What the kernel said over netlink, or in its place what a tool printed.
+    pub(crate) fn answer(&self, prefix: &str, path: &str, words: &[&str]) -> Result<Text, Gap> {
+        match self.read(&format!("{prefix}{path}")) {
+            // It has a head at least; only what a tool printed may be nothing.
+            Ok(Some(body)) if body.is_empty() => {
+                Err(Text::new(path, body).unreadable(None, "expected lines"))
+            }
+            Ok(Some(body)) => whole(Text::new(path, body)),
+            Ok(None) => {
+                self.command(prefix, words).map_err(|gap| match (gap, self.refusal(path)) {
+                    (Gap::Missing { .. }, Some(why)) => Gap::Missing { file: path.to_owned(), why },
+                    (gap, _) => gap,
+                })
+            }
+            Err(why) => Err(Gap::Unreadable { file: path.to_owned(), line: None, why }),
+        }
+    }
+
     fn sos_command(&self, path: &str) -> Result<Option<String>, String> {
         let name = path.trim_start_matches(COMMANDS);
         for plugin in self.list(SOS_COMMANDS) {
@@ -137,12 +157,15 @@ impl Source {
         }
     }
 
-    /// Why a piece is not there, if whoever saved the host knew.
     fn why_missing(&self, path: &str) -> String {
-        let refused = self.read(REFUSED_FILE).ok().flatten().unwrap_or_default();
+        self.refusal(path).unwrap_or_else(|| "not there".to_owned())
+    }
+
+    /// Why a piece is not there, if whoever saved the host knew.
+    fn refusal(&self, path: &str) -> Option<String> {
+        let refused = self.read(REFUSED_FILE).ok().flatten()?;
         let mut known = refused.lines().filter_map(|line| line.split_once('\t'));
-        let why = known.find(|(known, _)| *known == path);
-        why.map_or_else(|| "not there".to_owned(), |(_, why)| why.to_owned())
+        known.find(|(known, _)| *known == path).map(|(_, why)| why.to_owned())
     }
 }
 
@@ -276,5 +299,24 @@ mod tests {
         let source = Source::Memory([(REFUSED_FILE.to_owned(), refused)].into());
         let gap = source.file("proc/secret").expect_err("it is not there");
         assert_eq!(gap.to_string(), "/proc/secret: permission denied");
+    }
+    #[test]
+    fn netlink_is_asked_before_the_tools_and_they_stand_in_for_it() {
+        let command = ["ethtool", "-l", "eth0"];
+        let path = "netlink/eth0/channels";
+        let source = |pieces: &[(&str, &str)]| {
+            let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+            Source::Memory(pieces.iter().map(own).collect())
+        };
+        let printed = ("commands/ethtool_-l_eth0", "Channel parameters for eth0:\n");
+        let both = source(&[(path, "channels of eth0: 0\n"), printed]);
+        assert_eq!(both.answer("", path, &command).expect("there").origin(), path);
+        let old = source(&[printed]);
+        assert_eq!(old.answer("", path, &command).expect("there").origin(), "ethtool -l eth0");
+        let refused = source(&[(REFUSED_FILE, "netlink/eth0/channels\tOperation not supported\n")]);
+        let gap = refused.answer("", path, &command).expect_err("refused");
+        assert_eq!(gap.to_string(), "netlink/eth0/channels: Operation not supported");
+        let none = source(&[]).answer("", path, &command).expect_err("nothing");
+        assert_eq!(none.to_string(), "ethtool -l eth0: not there");
     }
 }

@@ -13,8 +13,10 @@ pub use irqs::{Layout, NetIrq, Queue, cpu_list};
 pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
 
+use crate::evidence::netlink::{CONNECTIONS, CONNECTIONS_COMMAND};
 use crate::evidence::{Gap, Source, Text};
 use crate::parse::Counters;
+use crate::parse::sockets::Sockets;
 
 /// A host that is looked at.
 #[derive(Debug)]
@@ -125,6 +127,20 @@ impl Host {
     /// Counters that a tool printed, at both moments.
     pub fn command_span<T: Counters + Default>(&self, words: &[&str]) -> Result<Span<T>, Gap> {
         self.span_of(|sample| self.source.command(&sample.prefix, words))
+    }
+
+    /// TCP connections that are established, as they were at last.
+    pub fn connections(&self) -> Result<Text, Gap> {
+        self.connections_at(self.last())
+    }
+
+    /// The same at both moments.
+    pub fn connections_span(&self) -> Result<Span<Sockets>, Gap> {
+        self.span_of(|sample| self.connections_at(sample))
+    }
+
+    fn connections_at(&self, sample: &Sample) -> Result<Text, Gap> {
+        self.source.answer(&sample.prefix, CONNECTIONS, CONNECTIONS_COMMAND)
     }
 
     fn span_of<T: Counters + Default>(

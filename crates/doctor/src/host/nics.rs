@@ -1,7 +1,7 @@
 //! The interfaces of a host, and what each is for.
 
 use super::Host;
-use crate::evidence::{Gap, Quote, Text};
+use crate::evidence::{Gap, NicSettings, Quote, Text};
 use crate::parse::Counters;
 use crate::parse::cpu::CpuTimes;
 
@@ -62,7 +62,13 @@ impl Host {
         }
     }
 
-    /// The driver of an interface's device, if it has a device.
+    /// Some settings of an interface, as the kernel or a tool says them.
+    pub fn settings(&self, nic: &str, settings: NicSettings) -> Result<Text, Gap> {
+        self.source.answer("", &settings.path(nic), &settings.command(nic))
+    }
+
+    /// The driver of an interface's device, if it has a device. Older records and sos reports know
+    /// it of other interfaces as well.
     pub fn driver(&self, nic: &str) -> Option<String> {
         let uevent = self.file(&format!("sys/class/net/{nic}/device/uevent")).ok();
         let named = uevent.as_ref().and_then(|text| value_of(text, "DRIVER="));

@@ -1,8 +1,9 @@
 //! Reads and sets one knob.
 //!
-//! Through procfs and sysfs where they have it. Offloads, channels and rings go through `ethtool`,
-//! which the evidence is read with as well: the crates that speak its netlink family set channels
-//! only. Queueing disciplines go through `tc`, because no crate knows the options of more than two.
+//! Through procfs and sysfs where they have it. Offloads, channels and rings are read over netlink,
+//! as the evidence is, and set with `ethtool`, which also knows what else has to change with an
+//! offload. Queueing disciplines go through `tc`, because no crate knows the options of more than
+//! two.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 
-use crate::evidence::{Text, tool};
+use crate::evidence::netlink::nic_settings;
+use crate::evidence::{NicSettings, Text, tool};
 use crate::finding::Knob;
 use crate::parse::ethtool::{Features, Settings as Numbers};
 
@@ -108,22 +110,32 @@ impl Settings {
     }
 
     fn tool(&self, words: &[&str]) -> io::Result<Text> {
-        if self.root != Path::new("/") {
-            return Err(io::Error::other("needs a tool, which knows the running host only"));
-        }
+        self.check_running()?;
         Ok(Text::new(words.join(" "), tool(words)?))
+    }
+
+    fn of_nic(&self, nic: &str, settings: NicSettings) -> io::Result<Text> {
+        self.check_running()?;
+        nic_settings(nic, settings)
+    }
+
+    fn check_running(&self) -> io::Result<()> {
+        if self.root == Path::new("/") {
+            return Ok(());
+        }
+        Err(io::Error::other("only the running host can be asked for it"))
     }
 
     fn ask(&self, knob: &Knob) -> io::Result<String> {
         match knob {
             Knob::Offload { nic, feature } => {
-                let text = self.tool(&["ethtool", "-k", nic])?;
+                let text = self.of_nic(nic, NicSettings::Features)?;
                 let features = Features::parse(&text).map_err(io::Error::other)?;
                 let found = features.get(long_name(feature)).ok_or(io::ErrorKind::NotFound)?;
                 Ok(if found.is_on { "on" } else { "off" }.to_owned())
             }
-            Knob::Channels { nic, which } => self.number(&["ethtool", "-l", nic], which),
-            Knob::Ring { nic, which } => self.number(&["ethtool", "-g", nic], which),
+            Knob::Channels { nic, which } => self.number(nic, NicSettings::Channels, which),
+            Knob::Ring { nic, which } => self.number(nic, NicSettings::Rings, which),
             Knob::Qdisc { nic } => {
                 let text = self.tool(&["tc", "qdisc", "show", "dev", nic, "root"])?;
                 qdisc(text.body()).ok_or_else(|| {
@@ -140,8 +152,8 @@ impl Settings {
         }
     }
 
-    fn number(&self, words: &[&str], which: &str) -> io::Result<String> {
-        let text = self.tool(words)?;
+    fn number(&self, nic: &str, settings: NicSettings, which: &str) -> io::Result<String> {
+        let text = self.of_nic(nic, settings)?;
         let numbers = Numbers::parse(&text).map_err(io::Error::other)?;
         let found = numbers.current.get(which).ok_or(io::ErrorKind::NotFound)?;
         Ok(found.value.to_string())

@@ -1,6 +1,9 @@
-//! `ethtool -c`: how long a card waits before it interrupts.
+//! How long a card waits before it interrupts: as the kernel says it over netlink, and as
+//! `ethtool -c` prints it.
 
-use crate::evidence::{Gap, Text};
+use super::answered;
+use super::ethtool::Settings;
+use crate::evidence::{Gap, NicSettings, Text};
 
 /// What a card may wait for when it received something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,8 +17,18 @@ pub struct Coalescing {
 }
 
 impl Coalescing {
-    /// Reads what the tool prints; `n/a` stands for what a driver does not have.
+    /// Reads what the kernel says, or the output of `ethtool -c`, where `n/a` stands for what a
+    /// driver does not have.
     pub fn parse(text: &Text) -> Result<Coalescing, Gap> {
+        if answered(text, NicSettings::Coalescing.name())?.is_some() {
+            let settings = Settings::parse(text)?.current;
+            let of = |name| settings.get(name).map(|setting| (setting.value, setting.line));
+            return Ok(Coalescing {
+                is_adaptive: of("adaptive rx").is_some_and(|(value, _)| value > 0),
+                usecs: of("rx-usecs"),
+                frames: of("rx-frames"),
+            });
+        }
         let head = text.lines().next().map(|(_, line)| line).unwrap_or_default();
         if !head.starts_with("Coalesce parameters for ") {
             return Err(text.unreadable(Some(1), "expected coalesce parameters"));
@@ -40,6 +53,15 @@ impl Coalescing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_says_the_same() {
+        let text = "coalescing of eth0: 3\nrx-usecs: 3\nrx-frames: 7\nadaptive rx: 1\n";
+        let read = Coalescing::parse(&Text::new("netlink", text)).expect("sound");
+        assert_eq!((read.is_adaptive, read.usecs, read.frames), (true, Some((3, 2)), Some((7, 3))));
+        let torn = text.replace("adaptive rx: 1\n", "");
+        assert!(Coalescing::parse(&Text::new("netlink", torn)).is_err());
+    }
 
     #[test]
     fn what_a_driver_does_not_have_is_none() {

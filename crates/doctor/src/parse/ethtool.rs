@@ -1,11 +1,12 @@
-//! What `ethtool` prints: features, channels, rings, statistics.
+//! Features, channels, rings: as the kernel says them over netlink, and as `ethtool` prints them;
+//! statistics as it prints them.
 
 use std::collections::BTreeMap;
 
-use super::Counters;
-use crate::evidence::{Gap, Text};
+use super::{Counters, answered};
+use crate::evidence::{Gap, NicSettings, Text};
 
-/// `ethtool -k`: offloads.
+/// Offloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features {
     features: BTreeMap<String, Feature>,
@@ -23,15 +24,19 @@ pub struct Feature {
 }
 
 impl Features {
-    /// By its name in `ethtool -k`.
+    /// By its name in `ethtool -k`, or the kernel's.
     pub fn get(&self, name: &str) -> Option<Feature> {
         self.features.get(name).copied()
     }
 
-    /// Reads the output of `ethtool -k`.
+    /// Reads what the kernel says, or the output of `ethtool -k`.
     pub fn parse(text: &Text) -> Result<Features, Gap> {
         let mut features = BTreeMap::new();
-        for (line, row) in body(text, "Features for ")? {
+        let rows = match answered(text, NicSettings::Features.name())? {
+            Some(rows) => rows,
+            None => body(text, "Features for ")?.collect(),
+        };
+        for (line, row) in rows {
             let (name, value) = pair(text, line, row)?;
             let mut words = value.split_whitespace();
             let is_on = match words.next() {
@@ -47,11 +52,48 @@ impl Features {
         if features.is_empty() {
             return Err(text.unreadable(None, "expected features, one a line"));
         }
+        for (group, pattern) in GROUPS {
+            let members = features.iter().filter(|(name, _)| fits(name, pattern));
+            if let Some(feature) = together(members.map(|(_, feature)| *feature)) {
+                features.entry(group.to_owned()).or_insert(feature);
+            }
+        }
         Ok(Features { features })
     }
 }
 
-/// `ethtool -l`, `-g`, `-c`: numbers that can be set, with their limits if there are any.
+/// What `ethtool` has one name for, and the features of the kernel that it means.
+const GROUPS: [(&str, &str); 11] = [
+    ("rx-checksumming", "rx-checksum"),
+    ("tx-checksumming", "tx-checksum-*"),
+    ("scatter-gather", "tx-scatter-gather*"),
+    ("tcp-segmentation-offload", "tx-tcp*-segmentation"),
+    ("generic-segmentation-offload", "tx-generic-segmentation"),
+    ("generic-receive-offload", "rx-gro"),
+    ("large-receive-offload", "rx-lro"),
+    ("rx-vlan-offload", "rx-vlan-hw-parse"),
+    ("tx-vlan-offload", "tx-vlan-hw-insert"),
+    ("ntuple-filters", "rx-ntuple-filter"),
+    ("receive-hashing", "rx-hashing"),
+];
+
+fn fits(name: &str, pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
+        None => name == pattern,
+    }
+}
+
+/// A group is on if one of its features is, and fixed if none can be changed. Its line is the first
+/// that says so.
+fn together(members: impl Iterator<Item = Feature>) -> Option<Feature> {
+    let mut members: Vec<Feature> = members.collect();
+    members.sort_by_key(|member| (!member.is_on, member.line));
+    let is_fixed = members.iter().all(|member| member.is_fixed);
+    members.first().map(|first| Feature { is_fixed, ..*first })
+}
+
+/// Channels, rings or coalescing: numbers that can be set, with their limits if there are any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// By name in lower case, as far as the driver has them.
@@ -70,8 +112,14 @@ pub struct Setting {
 }
 
 impl Settings {
-    /// Reads the output of `ethtool -l`, `-g` or `-c`. What is `n/a` or a word is left out.
+    /// Reads what the kernel says, or the output of `ethtool -l`, `-g` or `-c`. Of that, `n/a` and
+    /// words are left out.
     pub fn parse(text: &Text) -> Result<Settings, Gap> {
+        for name in NicSettings::ALL.map(NicSettings::name) {
+            if let Some(rows) = answered(text, name)? {
+                return Settings::answered(text, &rows);
+            }
+        }
         let mut settings = Settings::default();
         let mut is_maximum = false;
         for (line, row) in text.lines().skip(1) {
@@ -86,6 +134,21 @@ impl Settings {
                 let into = if is_maximum { &mut settings.maximum } else { &mut settings.current };
                 into.insert(name.to_ascii_lowercase(), Setting { value, line });
             }
+        }
+        Ok(settings)
+    }
+
+    fn answered(text: &Text, rows: &[(usize, &str)]) -> Result<Settings, Gap> {
+        let mut settings = Settings::default();
+        for (line, row) in rows {
+            let (name, value) = pair(text, *line, row)?;
+            let value =
+                value.parse().map_err(|_| text.unreadable(Some(*line), "expected a number"))?;
+            let (into, name) = match name.strip_suffix(" max") {
+                Some(name) => (&mut settings.maximum, name),
+                None => (&mut settings.current, name),
+            };
+            into.insert(name.to_owned(), Setting { value, line: *line });
         }
         Ok(settings)
     }
@@ -202,6 +265,22 @@ mod tests {
         assert_eq!(read.maximum["combined"].value, 8);
         assert_eq!(read.current["combined"], Setting { value: 2, line: 7 });
         assert!(!read.current.contains_key("rx"));
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_read_under_the_names_of_the_tool() {
+        let text = "features of x: 5\ntx-scatter-gather: on\ntx-tcp-segmentation: off [fixed]\n\
+                    tx-tcp6-segmentation: off [fixed]\nrx-gro: off\nrx-gro-hw: on\n";
+        let read = Features::parse(&Text::new("e", text)).expect("sound");
+        let feature = |is_on, is_fixed, line| Some(Feature { is_on, is_fixed, line });
+        assert_eq!(read.get("scatter-gather"), feature(true, false, 2));
+        assert_eq!(read.get("tcp-segmentation-offload"), feature(false, true, 3));
+        assert_eq!(read.get("generic-receive-offload"), feature(false, false, 5));
+        assert_eq!(read.get("tx-checksumming"), None);
+        let text = Text::new("e", "channels of x: 2\ncombined: 2\ncombined max: 8\n");
+        let read = Settings::parse(&text).expect("sound");
+        assert_eq!(read.current["combined"], Setting { value: 2, line: 2 });
+        assert_eq!(read.maximum["combined"], Setting { value: 8, line: 3 });
     }
 
     #[test]

@@ -40,6 +40,24 @@ impl Counters for Single {
     }
 }
 
+/// The lines below the head of a file of `netlink/`, if the text is one: the head has the name of
+/// such a file and the number of lines (see [`evidence::netlink`](crate::evidence::netlink)).
+fn answered<'a>(text: &'a Text, name: &str) -> Result<Option<Vec<(usize, &'a str)>>, Gap> {
+    let mut lines = text.lines();
+    let head = lines.next().map_or("", |(_, head)| head);
+    let Some((subject, rest)) = head.split_once(": ") else { return Ok(None) };
+    if subject.split(' ').next() != Some(name) {
+        return Ok(None);
+    }
+    let count: Option<usize> = rest.split(' ').next().and_then(|count| count.parse().ok());
+    let lines: Vec<(usize, &str)> = lines.collect();
+    match count {
+        Some(count) if count == lines.len() => Ok(Some(lines)),
+        Some(count) => Err(text.unreadable(None, format!("expected {count} lines below the head"))),
+        None => Err(text.unreadable(Some(1), "expected a number of lines")),
+    }
+}
+
 /// The next word of a line as a number.
 fn next_number<'a>(
     words: &mut impl Iterator<Item = &'a str>,

@@ -1,12 +1,16 @@
-//! `ss -tinHO`: TCP connections and what holds them up, a line each.
+//! TCP connections and what holds them up, a line each: as the kernel says them over netlink, and
+//! as `ss -tinHO` prints them.
 
-use super::Counters;
+use std::collections::BTreeMap;
+
+use super::{Counters, answered};
 use crate::evidence::{Gap, Text};
+use crate::host::{float, share};
 
 /// All established connections.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sockets {
-    /// In the order that the tool prints.
+    /// In the order of the text.
     pub all: Vec<Socket>,
 }
 
@@ -61,6 +65,10 @@ impl Sockets {
 
 impl Counters for Sockets {
     fn parse(text: &Text) -> Result<Sockets, Gap> {
+        if let Some(rows) = answered(text, "connections")? {
+            let all = rows.iter().map(|(line, row)| connection(text, *line, row));
+            return Ok(Sockets { all: all.collect::<Result<_, _>>()? });
+        }
         let mut all = Vec::new();
         for (line, row) in text.lines().filter(|(_, row)| !row.trim().is_empty()) {
             let words: Vec<&str> = row.split_whitespace().collect();
@@ -118,6 +126,42 @@ fn rate(word: &str) -> Option<f64> {
     (rate.is_finite() && rate >= 0.0).then_some(rate)
 }
 
+/// A connection as the kernel says it; what an old kernel does not know counts as 0.
+fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let [local, peer, congestion, info @ ..] = words.as_slice() else {
+        return Err(text.unreadable(Some(line), "expected a connection"));
+    };
+    let mut known = BTreeMap::new();
+    for word in info {
+        let pair = word.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+        let (name, value): (&str, u64) =
+            pair.ok_or_else(|| text.unreadable(Some(line), "expected names and numbers"))?;
+        known.insert(name, value);
+    }
+    let number = |name: &str| known.get(name).copied().unwrap_or(0);
+    let known_us = |name| Some(number(name)).filter(|us| *us > 0 && *us < u64::from(u32::MAX));
+    let (rtt_us, busy_us) = (number("rtt"), number("busy_time"));
+    Ok(Socket {
+        local: (*local).to_owned(),
+        peer: (*peer).to_owned(),
+        congestion: (*congestion).to_owned(),
+        rtt_ms: (rtt_us > 0).then(|| float(rtt_us) / 1000.0),
+        // The kernel says the largest number where it has none.
+        min_rtt_ms: known_us("min_rtt").map(|us| float(us) / 1000.0),
+        delivery_bits: known.get("delivery_rate").map(|bytes| float(*bytes) * 8.0),
+        busy_ms: float(busy_us) / 1000.0,
+        rwnd_limited: share(number("rwnd_limited"), busy_us).min(1.0),
+        sndbuf_limited: share(number("sndbuf_limited"), busy_us).min(1.0),
+        moved_bytes: number("bytes_acked").saturating_add(number("bytes_received")),
+        mss: number("snd_mss"),
+        cwnd: number("snd_cwnd"),
+        unacked: number("unacked"),
+        notsent_bytes: number("notsent_bytes"),
+        line,
+    })
+}
+
 /// The percentage in `1234ms(56.7%)`, as a part of 1.
 fn percent(value: Option<&str>) -> f64 {
     let inside = value.and_then(|value| value.split_once('(')).map(|(_, rest)| rest);
@@ -128,6 +172,18 @@ fn percent(value: Option<&str>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_and_the_tool_say_the_same() {
+        let kernel = "connections: 1 of 1\n10.0.0.1:5001 10.0.0.2:4000 bbr rtt=321 snd_mss=1448 \
+                      unacked=4 snd_cwnd=10 bytes_acked=5 bytes_received=6 busy_time=9000000 \
+                      rwnd_limited=4500000\n";
+        let tool = "0 2896 10.0.0.1:5001 10.0.0.2:4000 ts sack bbr rtt:0.321/0.1 mss:1448 \
+                    cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 busy:9000ms \
+                    rwnd_limited:4500ms(50.0%)\n";
+        let read = |text| Sockets::parse(&Text::new("t", text)).expect("sound").all.remove(0);
+        assert_eq!(read(kernel), Socket { line: 2, ..read(tool) });
+    }
 
     #[test]
     fn what_limits_a_connection_is_read() {

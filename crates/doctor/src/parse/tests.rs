@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 21] = [
+const READERS: [(&str, Reader); 24] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -29,6 +29,15 @@ const READERS: [(&str, Reader); 21] = [
     }),
     ("Channel parameters for eth0:\nPre-set maximums:\nCombined:\t8\n", |text| {
         ethtool::Settings::parse(text).map(drop)
+    }),
+    ("features of eth0: 2\ntx-scatter-gather: on\nrx-gro: off [fixed]\n", |text| {
+        ethtool::Features::parse(text).map(drop)
+    }),
+    ("channels of eth0: 2\ncombined: 2\ncombined max: 8\n", |text| {
+        ethtool::Settings::parse(text).map(drop)
+    }),
+    ("connections: 1 of 1\n10.0.0.1:1 [::1]:2 bbr rtt=321 busy_time=9 rwnd_limited=4\n", |text| {
+        sockets::Sockets::parse(text).map(drop)
     }),
     ("NIC statistics:\n rx_queue_0_bytes: 5\n", |text| {
         let read = ethtool::Statistics::parse(text)?;
@@ -92,6 +101,21 @@ fn sound_texts_are_read() {
     for (sound, read) in READERS {
         let read = read(&Text::new("x", sound));
         assert!(read.is_ok(), "{sound}: {read:?}");
+    }
+}
+
+#[test]
+fn an_answer_of_the_kernel_that_lost_lines_is_refused() {
+    let is_answer =
+        |(sound, _): &&(&str, Reader)| sound.contains(": 2\n") || sound.contains(" of 1\n");
+    let answers: Vec<_> = READERS.iter().filter(is_answer).collect();
+    assert_eq!(answers.len(), 3);
+    for (sound, read) in answers {
+        let ends = sound.match_indices('\n').map(|(at, _)| at + 1);
+        for end in ends.filter(|end| *end < sound.len()) {
+            let torn = Text::new("x", &sound[..end]);
+            assert!(read(&torn).is_err(), "{}", torn.body());
+        }
     }
 }
 

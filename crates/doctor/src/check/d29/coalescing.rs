@@ -1,6 +1,6 @@
 //! A card that interrupts for each packet, or that keeps packets back for long.
 
-use crate::evidence::{Gap, Quote};
+use crate::evidence::{Gap, NicSettings, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, NetIrq, Span, float};
 use crate::parse::coalesce::Coalescing;
@@ -20,7 +20,7 @@ const USECS_LONG: u64 = 200;
 const OF_ROUND_TRIP: f64 = 0.25;
 
 pub(super) fn look(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
-    let text = host.command(&["ethtool", "-c", nic])?;
+    let text = host.settings(nic, NicSettings::Coalescing)?;
     let coalescing = Coalescing::parse(&text)?;
     if coalescing.is_adaptive {
         return Ok(None);
@@ -75,7 +75,7 @@ fn eager(host: &Host, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Find
 
 /// It waits long; whether that is felt, round trips say.
 fn patient(host: &Host, nic: &str, usecs: u64, quote: Quote) -> Option<Finding> {
-    let span: Span<Sockets> = host.command_span(&["ss", "-tinHO", "state", "established"]).ok()?;
+    let span: Span<Sockets> = host.connections_span().ok()?;
     let remote = span.after.all.iter().filter(|socket| !socket.is_local());
     let trips =
         remote.filter_map(|socket| Some((socket.min_rtt_ms.or(socket.rtt_ms)?, socket.line)));

@@ -1,0 +1,212 @@
+//! TCP connections, over sock_diag: what `ss -ti` shows, and from where it has it.
+//!
+//! `struct tcp_info` is read from its bytes, because it has grown with the kernel: what an older
+//! one does not have is left out, where the structure of the crate would refuse the whole.
+
+use std::cmp::Reverse;
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_sock_diag::inet::nlas::Nla;
+use netlink_packet_sock_diag::inet::{
+    ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags,
+};
+use netlink_packet_sock_diag::{AF_INET, AF_INET6, IPPROTO_TCP, SockDiagMessage};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use ringway_net::socket::NetlinkSocket;
+
+use super::file;
+
+/// Connections that are kept: those that sent the longest. A proxy may have a million.
+const CONNECTIONS_MAX: usize = 4096;
+/// How long one family of addresses may take.
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+/// All connections that are established, as a file of the record.
+///
+/// # Errors
+/// What the kernel answers: `NotFound` if it was built without this.
+pub(crate) fn connections() -> io::Result<String> {
+    let mut kept = Kept::default();
+    for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
+        let question = SockDiagMessage::InetRequest(InetRequest {
+            family,
+            protocol: IPPROTO_TCP,
+            extensions: ExtensionFlags::INFO | ExtensionFlags::CONG,
+            states: StateFlags::ESTABLISHED,
+            socket_id,
+        });
+        let deadline = Instant::now() + TIME_MAX;
+        // One each: what is left when time is up goes with it.
+        let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
+        socket.request_each(question, NLM_F_DUMP, |answer| {
+            if let SockDiagMessage::InetResponse(answer) = answer {
+                kept.take(&answer);
+            }
+            kept.is_late |= Instant::now() > deadline;
+            if kept.is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+    }
+    Ok(kept.finish())
+}
+
+/// The busiest connections so far.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The time that each was busy in microseconds, the bytes that it moved, and its line.
+    lines: Vec<(u64, u64, String)>,
+    seen: usize,
+    is_late: bool,
+}
+
+impl Kept {
+    fn take(&mut self, answer: &InetResponse) {
+        let info = answer.nlas.iter().find_map(|nla| match nla {
+            Nla::TcpInfo(bytes) => Some(bytes.as_slice()),
+            _ => None,
+        });
+        let info = info.unwrap_or_default();
+        let value = |wanted| {
+            let field = FIELDS.iter().find(|(name, ..)| *name == wanted);
+            field.and_then(|(_, at, len)| number(info, *at, *len)).unwrap_or(0)
+        };
+        let moved = value("bytes_acked").saturating_add(value("bytes_received"));
+        self.lines.push((value("busy_time"), moved, line(answer, info)));
+        self.seen += 1;
+        if self.lines.len() >= 2 * CONNECTIONS_MAX {
+            self.shrink();
+        }
+    }
+
+    /// Drops all but the busiest.
+    fn shrink(&mut self) {
+        self.lines.sort_by_key(|(busy, moved, _)| Reverse((*busy, *moved)));
+        self.lines.truncate(CONNECTIONS_MAX);
+    }
+
+    fn finish(mut self) -> String {
+        self.shrink();
+        let (count, seen) = (self.lines.len(), self.seen);
+        let more = if self.is_late { " or more" } else { "" };
+        let lines: Vec<String> = self.lines.into_iter().map(|(_, _, line)| line).collect();
+        file(format_args!("connections: {count} of {seen}{more}"), &lines)
+    }
+}
+
+/// Both ends, the congestion control, and all that is known by name.
+fn line(answer: &InetResponse, info: &[u8]) -> String {
+    let id = &answer.header.socket_id;
+    let local = SocketAddr::new(id.source_address, id.source_port);
+    let peer = SocketAddr::new(id.destination_address, id.destination_port);
+    let congestion = answer.nlas.iter().find_map(|nla| match nla {
+        Nla::Congestion(name) => name.split_whitespace().next(),
+        _ => None,
+    });
+    let mut line = format!("{local} {peer} {}", congestion.unwrap_or("-"));
+    for (name, at, len) in FIELDS {
+        if let Some(number) = number(info, at, len) {
+            write!(line, " {name}={number}").expect("a String takes all");
+        }
+    }
+    // Two in a byte, the first in its low half on the machines that we run on.
+    if let Some(scales) = number(info, WSCALES_AT, 1) {
+        write!(line, " snd_wscale={} rcv_wscale={}", scales & 15, scales >> 4)
+            .expect("a String takes all");
+    }
+    line
+}
+
+/// An unsigned number of the kernel, if its structure is as long as that.
+fn number(info: &[u8], at: usize, len: usize) -> Option<u64> {
+    let bytes = info.get(at..at + len)?;
+    let mut wide = [0; 8];
+    wide[..len].copy_from_slice(bytes);
+    Some(u64::from_le_bytes(wide))
+}
+
+const WSCALES_AT: usize = 6;
+
+/// `struct tcp_info` of `linux/tcp.h`: names without their prefix, offsets and lengths in bytes.
+/// Times are in microseconds (`last_*` in milliseconds), rates in bytes a second.
+const FIELDS: [(&str, usize, usize); 43] = [
+    ("retransmits", 2, 1),
+    ("backoff", 4, 1),
+    ("options", 5, 1),
+    ("rto", 8, 4),
+    ("snd_mss", 16, 4),
+    ("rcv_mss", 20, 4),
+    ("unacked", 24, 4),
+    ("sacked", 28, 4),
+    ("lost", 32, 4),
+    ("retrans", 36, 4),
+    ("last_data_sent", 44, 4),
+    ("last_data_recv", 52, 4),
+    ("last_ack_recv", 56, 4),
+    ("pmtu", 60, 4),
+    ("rcv_ssthresh", 64, 4),
+    ("rtt", 68, 4),
+    ("rttvar", 72, 4),
+    ("snd_ssthresh", 76, 4),
+    ("snd_cwnd", 80, 4),
+    ("advmss", 84, 4),
+    ("reordering", 88, 4),
+    ("rcv_rtt", 92, 4),
+    ("rcv_space", 96, 4),
+    ("total_retrans", 100, 4),
+    ("pacing_rate", 104, 8),
+    ("max_pacing_rate", 112, 8),
+    ("bytes_acked", 120, 8),
+    ("bytes_received", 128, 8),
+    ("segs_out", 136, 4),
+    ("segs_in", 140, 4),
+    ("notsent_bytes", 144, 4),
+    ("min_rtt", 148, 4),
+    ("data_segs_in", 152, 4),
+    ("data_segs_out", 156, 4),
+    ("delivery_rate", 160, 8),
+    ("busy_time", 168, 8),
+    ("rwnd_limited", 176, 8),
+    ("sndbuf_limited", 184, 8),
+    ("delivered", 192, 4),
+    ("bytes_sent", 200, 8),
+    ("bytes_retrans", 208, 8),
+    ("snd_wnd", 228, 4),
+    ("rcv_wnd", 232, 4),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_kernel_knows_less() {
+        let mut info = vec![0; 104];
+        info[68..72].copy_from_slice(&321_u32.to_le_bytes());
+        info[WSCALES_AT] = 0x97;
+        assert_eq!(number(&info, 68, 4), Some(321));
+        assert_eq!(number(&info, 168, 8), None);
+        assert_eq!(number(&info, 100, 8), None, "not half of it");
+        let last = FIELDS.iter().map(|(_, at, len)| at + len).max();
+        assert_eq!(last, Some(236));
+        let is_apart = |pair: &[(&str, usize, usize)]| pair[0].1 + pair[0].2 <= pair[1].1;
+        assert!(FIELDS.windows(2).all(is_apart), "no field covers another");
+    }
+
+    #[test]
+    fn the_busiest_are_kept() {
+        let mut kept = Kept::default();
+        for busy in 0..3 * u64::try_from(CONNECTIONS_MAX).expect("small") {
+            kept.lines.push((busy, 0, format!("line {busy}")));
+            kept.seen += 1;
+        }
+        let text = kept.finish();
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("connections: 4096 of 12288"));
+        assert_eq!(lines.next(), Some("line 12287"));
+        assert_eq!(lines.last(), Some("line 8192"));
+    }
+}

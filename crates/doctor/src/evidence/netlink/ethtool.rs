@@ -1,0 +1,327 @@
+//! The kernel's ethtool family: features, channels, rings and coalescing of an interface.
+//!
+//! The crate `ethtool` is not used: it loses feature 0, which is scatter-gather, and wants an async
+//! runtime. What is left are the numbers of attributes, from `linux/ethtool_netlink.h`.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use netlink_packet_core::{
+    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NLM_F_ACK, NlaBuffer, NlasIterator,
+    ParseableParametrized, parse_string, parse_u8, parse_u32,
+};
+use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
+use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
+use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
+use netlink_sys::protocols::NETLINK_GENERIC;
+use ringway_net::socket::NetlinkSocket;
+
+use super::{NicSettings, file};
+
+/// The family, resolved.
+#[derive(Debug)]
+pub(crate) struct Ethtool {
+    socket: NetlinkSocket,
+    family: u16,
+}
+
+impl Ethtool {
+    /// Looks the family up.
+    ///
+    /// # Errors
+    /// `NotFound` if the kernel has none.
+    pub(crate) fn open() -> io::Result<Ethtool> {
+        let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
+        let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
+        let question = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: vec![name] };
+        let answers = socket.request(GenlMessage::from_payload(question), NLM_F_ACK)?;
+        let attributes = answers.into_iter().flat_map(|answer| answer.payload.nlas);
+        let family = attributes.into_iter().find_map(|attribute| match attribute {
+            GenlCtrlAttrs::FamilyId(id) => Some(id),
+            _ => None,
+        });
+        Ok(Ethtool { socket, family: family.ok_or(io::ErrorKind::NotFound)? })
+    }
+
+    /// Asks for some settings of an interface, as a file of the record.
+    ///
+    /// # Errors
+    /// `Unsupported` if the driver has none; what else the kernel answers.
+    pub(crate) fn ask(&mut self, nic: &str, settings: NicSettings) -> io::Result<String> {
+        let header = attribute(HEADER_DEV_NAME, &[nic.as_bytes(), b"\0"].concat());
+        let mut bytes = vec![0; header.buffer_len()];
+        header.emit(&mut bytes);
+        let question = Message {
+            command: command(settings),
+            attributes: vec![(HEADER | NLA_F_NESTED, bytes)],
+        };
+        let mut question = GenlMessage::from_payload(question);
+        question.set_resolved_family_id(self.family);
+        let answers = self.socket.request(question, NLM_F_ACK)?;
+        let answer = answers.into_iter().next().ok_or(io::ErrorKind::InvalidData)?.payload;
+        let lines = match settings {
+            NicSettings::Features => features(&answer),
+            NicSettings::Channels => numbers(&answer, &CHANNELS),
+            NicSettings::Rings => numbers(&answer, &RINGS),
+            NicSettings::Coalescing => numbers(&answer, &COALESCING),
+        };
+        let lines = lines.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(file(format_args!("{} of {nic}: {}", settings.name(), lines.len()), &lines))
+    }
+}
+
+fn command(settings: NicSettings) -> u8 {
+    match settings {
+        NicSettings::Features => 11,
+        NicSettings::Rings => 15,
+        NicSettings::Channels => 17,
+        NicSettings::Coalescing => 19,
+    }
+}
+
+/// What every question begins with, and the name of the interface in it.
+const HEADER: u16 = 1;
+const HEADER_DEV_NAME: u16 = 2;
+
+/// A question or an answer: attributes by their numbers.
+#[derive(Debug)]
+struct Message {
+    command: u8,
+    attributes: Vec<(u16, Vec<u8>)>,
+}
+
+fn attribute(kind: u16, value: &[u8]) -> DefaultNla {
+    DefaultNla::new(kind, value.to_vec())
+}
+
+impl Message {
+    fn get(&self, kind: u16) -> Option<&[u8]> {
+        let found = self.attributes.iter().find(|(one, _)| *one == kind);
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    fn nlas(&self) -> Vec<DefaultNla> {
+        self.attributes.iter().map(|(kind, value)| attribute(*kind, value)).collect()
+    }
+}
+
+impl GenlFamily for Message {
+    fn family_name() -> &'static str {
+        "ethtool"
+    }
+
+    fn command(&self) -> u8 {
+        self.command
+    }
+
+    fn version(&self) -> u8 {
+        1
+    }
+}
+
+impl Emitable for Message {
+    fn buffer_len(&self) -> usize {
+        self.nlas().as_slice().buffer_len()
+    }
+
+    fn emit(&self, buffer: &mut [u8]) {
+        self.nlas().as_slice().emit(buffer);
+    }
+}
+
+impl ParseableParametrized<[u8], GenlHeader> for Message {
+    fn parse_with_param(bytes: &[u8], header: GenlHeader) -> Result<Message, DecodeError> {
+        let own = |nla: NlaBuffer<&[u8]>| (nla.kind(), nla.value().to_vec());
+        let attributes = NlasIterator::new(bytes).map(|nla| nla.map(own));
+        Ok(Message { command: header.cmd, attributes: attributes.collect::<Result<_, _>>()? })
+    }
+}
+
+/// A number of a driver: its name in `ethtool`, its attribute, and that of its maximum if it has
+/// one.
+type Number = (&'static str, u16, Option<u16>);
+
+const CHANNELS: [Number; 4] =
+    [("rx", 6, Some(2)), ("tx", 7, Some(3)), ("other", 8, Some(4)), ("combined", 9, Some(5))];
+
+const RINGS: [Number; 10] = [
+    ("rx", 6, Some(2)),
+    ("rx mini", 7, Some(3)),
+    ("rx jumbo", 8, Some(4)),
+    ("tx", 9, Some(5)),
+    ("rx buf len", 10, None),
+    ("tcp data split", 11, None),
+    ("cqe size", 12, None),
+    ("tx push", 13, None),
+    ("rx push", 14, None),
+    ("tx push buff len", 15, Some(16)),
+];
+
+const COALESCING: [Number; 24] = [
+    ("rx-usecs", 2, None),
+    ("rx-frames", 3, None),
+    ("rx-usecs-irq", 4, None),
+    ("rx-frames-irq", 5, None),
+    ("tx-usecs", 6, None),
+    ("tx-frames", 7, None),
+    ("tx-usecs-irq", 8, None),
+    ("tx-frames-irq", 9, None),
+    ("stats-block-usecs", 10, None),
+    ("adaptive rx", 11, None),
+    ("adaptive tx", 12, None),
+    ("pkt-rate-low", 13, None),
+    ("rx-usecs-low", 14, None),
+    ("rx-frame-low", 15, None),
+    ("tx-usecs-low", 16, None),
+    ("tx-frame-low", 17, None),
+    ("pkt-rate-high", 18, None),
+    ("rx-usecs-high", 19, None),
+    ("rx-frame-high", 20, None),
+    ("tx-usecs-high", 21, None),
+    ("tx-frame-high", 22, None),
+    ("sample-interval", 23, None),
+    ("cqe mode tx", 24, None),
+    ("cqe mode rx", 25, None),
+];
+
+/// What the driver has of these, a line each.
+fn numbers(answer: &Message, table: &[Number]) -> Result<Vec<String>, DecodeError> {
+    let mut lines = Vec::new();
+    for (name, current, maximum) in table {
+        let read = |kind: u16| answer.get(kind).map(number).transpose();
+        lines.extend(read(*current)?.map(|number| format!("{name}: {number}")));
+        let maximum = maximum.map(read).transpose()?.flatten();
+        lines.extend(maximum.map(|number| format!("{name} max: {number}")));
+    }
+    Ok(lines)
+}
+
+fn number(value: &[u8]) -> Result<u32, DecodeError> {
+    if value.len() == 1 { parse_u8(value).map(u32::from) } else { parse_u32(value) }
+}
+
+/// Sets of features: what a driver lets be changed, what was wanted, what is in force, and what
+/// nobody can change.
+const FEATURES_HW: u16 = 2;
+const FEATURES_WANTED: u16 = 3;
+const FEATURES_ACTIVE: u16 = 4;
+const FEATURES_NOCHANGE: u16 = 5;
+/// A set, and what it has of a feature.
+const BITSET_NOMASK: u16 = 1;
+const BITSET_BITS: u16 = 3;
+const BIT_NAME: u16 = 2;
+const BIT_VALUE: u16 = 3;
+
+/// Every feature that the kernel knows, as `ethtool -k` says it.
+fn features(answer: &Message) -> Result<Vec<String>, DecodeError> {
+    let set = |kind: u16| bitset(answer.get(kind).unwrap_or_default());
+    let (hw, wanted) = (set(FEATURES_HW)?, set(FEATURES_WANTED)?);
+    let (active, nochange) = (set(FEATURES_ACTIVE)?, set(FEATURES_NOCHANGE)?);
+    let line = |name: &String| {
+        let word = |is_on: bool| if is_on { "on" } else { "off" };
+        let (is_on, is_wanted) = (active.on.contains(name), wanted.on.contains(name));
+        let why = match (hw.on.contains(name) && !nochange.on.contains(name), is_on == is_wanted) {
+            (false, _) => " [fixed]".to_owned(),
+            (true, true) => String::new(),
+            (true, false) => format!(" [requested {}]", word(is_wanted)),
+        };
+        format!("{name}: {}{why}", word(is_on))
+    };
+    // Its mask has all of them, in the kernel's order.
+    Ok(hw.known.iter().map(line).collect())
+}
+
+/// A set of features by name.
+#[derive(Debug, Default)]
+struct Bitset {
+    known: Vec<String>,
+    on: BTreeSet<String>,
+}
+
+fn bitset(bytes: &[u8]) -> Result<Bitset, DecodeError> {
+    let mut set = Bitset::default();
+    let mut has_mask = true;
+    for nla in NlasIterator::new(bytes) {
+        let nla = nla?;
+        match nla.kind() {
+            BITSET_NOMASK => has_mask = false,
+            BITSET_BITS => {
+                for bit in NlasIterator::new(nla.value()) {
+                    let (name, has_value) = bit_of(bit?.value())?;
+                    // Some bits have no name any more.
+                    if !name.is_empty() {
+                        if has_value || !has_mask {
+                            set.on.insert(name.clone());
+                        }
+                        set.known.push(name);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(set)
+}
+
+fn bit_of(bytes: &[u8]) -> Result<(String, bool), DecodeError> {
+    let (mut name, mut has_value) = (String::new(), false);
+    for nla in NlasIterator::new(bytes) {
+        let nla = nla?;
+        match nla.kind() {
+            BIT_NAME => name = parse_string(nla.value())?,
+            BIT_VALUE => has_value = true,
+            _ => {}
+        }
+    }
+    Ok((name, has_value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(kind: u16, parts: &[DefaultNla]) -> DefaultNla {
+        let mut bytes = vec![0; parts.buffer_len()];
+        parts.emit(&mut bytes);
+        attribute(kind | NLA_F_NESTED, &bytes)
+    }
+
+    fn bit(name: &str, has_value: bool) -> DefaultNla {
+        let mut parts = vec![attribute(BIT_NAME, &[name.as_bytes(), b"\0"].concat())];
+        parts.extend(has_value.then(|| attribute(BIT_VALUE, &[])));
+        nested(1, &parts)
+    }
+
+    fn set(kind: u16, bits: &[DefaultNla]) -> DefaultNla {
+        nested(kind, &[attribute(BITSET_NOMASK, &[]), nested(BITSET_BITS, bits)])
+    }
+
+    fn message(parts: &[DefaultNla]) -> Result<Message, DecodeError> {
+        let mut bytes = vec![0; parts.buffer_len()];
+        parts.emit(&mut bytes);
+        Message::parse_with_param(&bytes, GenlHeader { cmd: 11, version: 1 })
+    }
+
+    #[test]
+    fn a_feature_is_said_as_the_tool_says_it() {
+        let all = [bit("a", true), bit("b", true), bit("c", false), bit("d", true), bit("", true)];
+        let answer = message(&[
+            nested(FEATURES_HW, &[nested(BITSET_BITS, &all)]),
+            set(FEATURES_WANTED, &[bit("a", false), bit("b", false)]),
+            set(FEATURES_ACTIVE, &[bit("a", false), bit("c", false), bit("d", false)]),
+            set(FEATURES_NOCHANGE, &[bit("d", false)]),
+        ]);
+        let lines = features(&answer.expect("sound")).expect("sound");
+        assert_eq!(lines, ["a: on", "b: off [requested on]", "c: on [fixed]", "d: on [fixed]"]);
+    }
+
+    #[test]
+    fn numbers_have_their_maximum_beside_them() {
+        let parts = [attribute(9, &2_u32.to_ne_bytes()), attribute(5, &8_u32.to_ne_bytes())];
+        let answer = message(&parts).expect("sound");
+        let lines = numbers(&answer, &CHANNELS).expect("sound");
+        assert_eq!(lines, ["combined: 2", "combined max: 8"]);
+        let odd = message(&[attribute(9, &[1, 2, 3])]).expect("sound");
+        assert!(numbers(&odd, &CHANNELS).is_err());
+    }
+}
