@@ -53,6 +53,15 @@ impl Source {
         }
     }
 
+    /// Whether there is such a file and it can be read; cheaper than to ask for why not.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        match self.read(path) {
+            Ok(Some(body)) => whole(Text::new(path, body)).is_ok(),
+            Ok(None) => self.sos_setting(path).is_some(),
+            Err(_) => false,
+        }
+    }
+
     /// What a tool printed. `prefix` is that of a sample, or empty.
     pub(crate) fn command(&self, prefix: &str, words: &[&str]) -> Result<Text, Gap> {
         let origin = words.join(" ");
