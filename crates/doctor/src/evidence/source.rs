@@ -179,8 +179,8 @@ pub fn command_path(words: &[&str]) -> String {
     format!("{COMMANDS}/{}", name.trim_matches(['.', '_', ' ', '-']))
 }
 
-/// A path below the root, if it is there. A link that leads out is refused: a saved host must not be
-/// mixed with the one that reads it.
+/// A path below the root, if it is there. A link that leads out is refused: a saved host must not
+/// be mixed with the one that reads it.
 fn inside(root: &Path, path: &str) -> Result<Option<PathBuf>, String> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     if !Path::new(path).components().all(is_plain) {

@@ -13,12 +13,13 @@
 //! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_set_up_here_asks_for` |
 //! | XPS | none yet | `settings_that_no_set_up_here_asks_for` |
 //! | queues of a ringway guest | D14 | `a_guest_of_ringway_may_have_more_queues` |
-//! | rings, CPUs of an interrupt | D29, D03 | `settings_that_no_set_up_here_asks_for`, mostly skipped |
+//! | rings | D29 | `settings_that_no_set_up_here_asks_for`, skipped without such a driver |
+//! | CPUs of an interrupt | D03 | the same, skipped unless `RINGWAY_E2E_IRQ` names one |
 //!
 //! | refusal | shown by |
 //! |---|---|
 //! | disruptive, and the administrator's own link | `channels_are_used_and_given_back` |
-//! | edited since the look | `mend::tests::a_plan_refuses_what_disrupts_and_what_somebody_changed` |
+//! | edited since the look | `a_plan_refuses_what_disrupts_and_what_somebody_changed` (`doctor`) |
 //! | edited since it was applied | `mended::what_nobody_confirms_is_taken_back_...` |
 //! | refused by the kernel | `what_the_kernel_refuses_is_taken_back_with_all_else` |
 //! | taken as something else | `settings_that_no_set_up_here_asks_for` |
@@ -26,7 +27,8 @@
 //! | nobody confirms | the same, and `mended::what_nobody_confirms_is_taken_back_...` |
 //!
 //! Checks look for queues in cards and in guests, which a namespace has none of. Where they are
-//! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is the kernel's.
+//! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is as the
+//! kernel has it.
 
 use std::collections::BTreeSet;
 use std::fs;
