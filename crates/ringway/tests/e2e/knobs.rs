@@ -152,9 +152,13 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
     ok(&mut pair.on_host(&format!("sysctl -qw {control}=bbr")));
     let file = "/proc/sys/net/ipv4/tcp_congestion_control";
     let _traffic = pair.traffic_of("-b 20M");
-    let look = "--check D26 --interval 1 --json";
-    assert_found(&mut pair.doctor(&pair.host, look), control, "sysctl");
-    let (code, told) = said(pair.mend(&pair.host, "apply D26 --interval 1"));
+    let (mut code, mut told) = (None, String::new());
+    // A round trip may take more than a moment on a busy machine.
+    until("the check finds it", || {
+        (code, told) = said(pair.mend(&pair.host, "apply D26 --interval 1"));
+        !told.contains("Nothing was found")
+    });
+    assert!(told.contains(&format!("D26 {control}: bbr -> cubic")), "{told}");
     let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     if allowed.is_ok_and(|allowed| allowed.contains("cubic")) {
         assert_eq!((code, read(&pair.host, file).as_str()), (Some(0), "cubic"), "{told}");
@@ -298,11 +302,14 @@ fn whoever_is_killed_in_between_leaves_what_can_be_undone() {
     let _traffic = pair.traffic();
     let killed = |when, seconds: u32| {
         let line = format!("apply D30 --interval 2 --confirm-within {seconds}");
-        let mut apply = pair.mend(&pair.host, &line);
-        deadly_tc(&pair, when, &mut apply);
-        let (code, told) = said(apply);
-        assert_eq!(code, None, "it was not killed: {told}");
-        assert_eq!(is_limited(), when == When::Before, "{told}");
+        until("the limit is reached, and apply killed", || {
+            let mut apply = pair.mend(&pair.host, &line);
+            deadly_tc(&pair, when, &mut apply);
+            let (code, told) = said(apply);
+            assert!(code.is_none() || told.contains("Nothing was found"), "{code:?} {told}");
+            code.is_none()
+        });
+        assert_eq!(is_limited(), when == When::Before);
         let journal = text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
         assert!(journal.contains("being made, or was interrupted"), "{journal}");
     };
