@@ -18,7 +18,7 @@ type Pieces = BTreeMap<String, Vec<u8>>;
 /// Another one for another run; a failure says which it was.
 const SEED: &str = "RINGWAY_TORN_SEED";
 /// Ways to tear each fixture that are tried, and to alter it.
-const TEARS: usize = 100;
+const TEARS: usize = 60;
 /// Those that are written to a disk first.
 const DIRECTORIES: usize = 4;
 

@@ -64,6 +64,15 @@ impl Source {
         }
     }
 
+    /// Whether there is such a file and it can be read; cheaper than to ask for why not.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        match self.read(path) {
+            Ok(Some(body)) => whole(Text::new(path, body)).is_ok(),
+            Ok(None) => self.sos_setting(path).is_some(),
+            Err(_) => false,
+        }
+    }
+
     /// What a tool printed. `prefix` is that of a sample, or empty.
     pub(crate) fn command(&self, prefix: &str, words: &[&str]) -> Result<Text, Gap> {
         let origin = words.join(" ");
@@ -202,8 +211,8 @@ pub fn command_path(words: &[&str]) -> String {
     format!("{COMMANDS}/{}", name.trim_matches(['.', '_', ' ', '-']))
 }
 
-/// A path below the root, if it is there. A link that leads out is refused: a saved host must not be
-/// mixed with the one that reads it.
+/// A path below the root, if it is there. A link that leads out is refused: a saved host must not
+/// be mixed with the one that reads it.
 fn inside(root: &Path, path: &str) -> Result<Option<PathBuf>, String> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     if !Path::new(path).components().all(is_plain) {

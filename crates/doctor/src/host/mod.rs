@@ -101,7 +101,7 @@ impl Host {
 
     /// Whether there is such a file.
     pub fn has(&self, path: &str) -> bool {
-        self.source.file(path).is_ok()
+        self.source.has(path)
     }
 
     /// The names in a directory of which the evidence has files.

@@ -13,12 +13,13 @@
 //! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_set_up_here_asks_for` |
 //! | XPS | none yet | `settings_that_no_set_up_here_asks_for` |
 //! | queues of a ringway guest | D14 | `a_guest_of_ringway_may_have_more_queues` |
-//! | rings, CPUs of an interrupt | D29, D03 | `settings_that_no_set_up_here_asks_for`, mostly skipped |
+//! | rings | D29 | `settings_that_no_set_up_here_asks_for`, skipped without such a driver |
+//! | CPUs of an interrupt | D03 | the same, skipped unless `RINGWAY_E2E_IRQ` names one |
 //!
 //! | refusal | shown by |
 //! |---|---|
 //! | disruptive, and the administrator's own link | `channels_are_used_and_given_back` |
-//! | edited since the look | `mend::tests::a_plan_refuses_what_disrupts_and_what_somebody_changed` |
+//! | edited since the look | `a_plan_refuses_what_disrupts_and_what_somebody_changed` (`doctor`) |
 //! | edited since it was applied | `mended::what_nobody_confirms_is_taken_back_...` |
 //! | refused by the kernel | `what_the_kernel_refuses_is_taken_back_with_all_else` |
 //! | taken as something else | `settings_that_no_set_up_here_asks_for` |
@@ -26,7 +27,8 @@
 //! | nobody confirms | the same, and `mended::what_nobody_confirms_is_taken_back_...` |
 //!
 //! Checks look for queues in cards and in guests, which a namespace has none of. Where they are
-//! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is the kernel's.
+//! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is as the
+//! kernel has it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -150,9 +152,13 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
     ok(&mut pair.on_host(&format!("sysctl -qw {control}=bbr")));
     let file = "/proc/sys/net/ipv4/tcp_congestion_control";
     let _traffic = pair.traffic_of("-b 20M");
-    let look = "--check D26 --interval 1 --json";
-    assert_found(&mut pair.doctor(&pair.host, look), control, "sysctl");
-    let (code, told) = said(pair.mend(&pair.host, "apply D26 --interval 1"));
+    let (mut code, mut told) = (None, String::new());
+    // A round trip may take more than a moment on a busy machine.
+    until("the check finds it", || {
+        (code, told) = said(pair.mend(&pair.host, "apply D26 --interval 1"));
+        !told.contains("Nothing was found")
+    });
+    assert!(told.contains(&format!("D26 {control}: bbr -> cubic")), "{told}");
     let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     if allowed.is_ok_and(|allowed| allowed.contains("cubic")) {
         assert_eq!((code, read(&pair.host, file).as_str()), (Some(0), "cubic"), "{told}");
@@ -296,11 +302,14 @@ fn whoever_is_killed_in_between_leaves_what_can_be_undone() {
     let _traffic = pair.traffic();
     let killed = |when, seconds: u32| {
         let line = format!("apply D30 --interval 2 --confirm-within {seconds}");
-        let mut apply = pair.mend(&pair.host, &line);
-        deadly_tc(&pair, when, &mut apply);
-        let (code, told) = said(apply);
-        assert_eq!(code, None, "it was not killed: {told}");
-        assert_eq!(is_limited(), when == When::Before, "{told}");
+        until("the limit is reached, and apply killed", || {
+            let mut apply = pair.mend(&pair.host, &line);
+            deadly_tc(&pair, when, &mut apply);
+            let (code, told) = said(apply);
+            assert!(code.is_none() || told.contains("Nothing was found"), "{code:?} {told}");
+            code.is_none()
+        });
+        assert_eq!(is_limited(), when == When::Before);
         let journal = text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
         assert!(journal.contains("being made, or was interrupted"), "{journal}");
     };

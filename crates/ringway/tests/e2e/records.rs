@@ -209,8 +209,8 @@ fn scenarios() -> Vec<Scenario> {
                     "A namespace that tracks connections",
                     &[
                         "+nft add table inet seen",
-                        "+nft add chain inet seen first { type filter hook prerouting priority 0 ; }",
-                        "+nft add rule inet seen first ct state new counter",
+                        "+nft add chain inet seen at { type filter hook prerouting priority 0 ; }",
+                        "+nft add rule inet seen at ct state new counter",
                         "+sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600",
                     ],
                 ),

@@ -1,4 +1,4 @@
-//! What `ringway doctor watch` serves, and that the rules and the dashboard that are shipped fit it.
+//! What `ringway doctor watch` serves, and that the shipped rules and dashboard fit it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
