@@ -143,8 +143,8 @@ impl Lost {
         let summary = format!("{lost} packets were dropped: another one had made their entry");
         let finding = Finding::new(Severity::Warning, "conntrack", summary)
             .cause(
-                "Two first packets of one connection, on two CPUs at once, each make an entry; the \
-                 second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at once \
+                "Two first packets of one connection, on two CPUs at once, each make an entry; \
+                 the second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at once \
                  from one port, do that: those lost cost some 5 s each. The table is not too small.",
             )
             .quote(self.quote.clone())

@@ -21,6 +21,20 @@ impl Host {
         below
     }
 
+    /// The interfaces that this one stands on, with those that they stand on, and so forth.
+    pub fn all_below(&self, nic: &str) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        let mut open = vec![nic.to_owned()];
+        while let Some(one) = open.pop() {
+            for lower in self.below(&one) {
+                if all.len() < STACK_MAX && all.insert(lower.clone()) {
+                    open.push(lower);
+                }
+            }
+        }
+        all
+    }
+
     /// All that frames of an interface can pass on this host: those below it, those above it, and
     /// those that are on a bridge with it.
     pub fn stack_of(&self, nic: &str) -> BTreeSet<String> {

@@ -226,13 +226,13 @@ impl Packet {
                 Err(nix::Error::EAGAIN) => break,
                 Err(errno) => return Err(errno.into()),
             };
-            reports.extend(message.cmsgs()?.filter_map(report));
+            reports.extend(message.cmsgs()?.filter_map(|message| report(&message)));
         }
         Ok(reports)
     }
 }
 
-fn report(message: ControlMessageOwned) -> Option<Report> {
+fn report(message: &ControlMessageOwned) -> Option<Report> {
     let (error, by) = match message {
         ControlMessageOwned::Ipv4RecvErr(error, by) => {
             let by = by.map(|by| IpAddr::from(Ipv4Addr::from(by.sin_addr.s_addr.to_ne_bytes())));
