@@ -87,8 +87,8 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
         .cause("A limit that is reached holds the same throughput whatever else is changed.")
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium);
-    let text = "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), in \
-                libvirt (<bandwidth>), with tc, or in Open vSwitch.";
+    let text = "If it is not meant: remove it where it was set, in the toolstack (the vif's rate), \
+                in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
     let finding = finding.advise(match &limit.remedy {
         Remedy::Change(change) => Advice::by_change(text, vec![change.clone()]),
         Remedy::Command(command) => Advice::by_hand(text, &[command]),
