@@ -4,7 +4,7 @@ use super::stack::overhead;
 use super::{Looked, all_well, mtu, resize};
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::Host;
+use crate::host::{Host, Stack};
 use crate::parse::path::{Means, Path, Step};
 use crate::probe::FOLDER;
 
@@ -12,14 +12,14 @@ const PROBING: &str = "net.ipv4.tcp_mtu_probing";
 /// Lines that a finding quotes of a path, and interfaces it quotes beside it.
 const QUOTES_MAX: usize = 6;
 
-pub(super) fn look(host: &Host) -> Looked {
+pub(super) fn look(host: &Host, stack: &Stack) -> Looked {
     let mut findings = Vec::new();
     for name in host.list(FOLDER) {
         let text = host.file(&format!("{FOLDER}/{name}"))?;
         // Its name in a record is no file of the host.
         let text = Text::new("ringway doctor --path", text.body());
         match Path::parse(&text) {
-            Ok(path) => findings.push(Seen { host, text: &text, path: &path }.judge()?),
+            Ok(path) => findings.push(Seen { host, stack, text: &text, path: &path }.judge()?),
             Err(gap) => findings.push(Finding::gap("path", &gap)),
         }
     }
@@ -29,6 +29,7 @@ pub(super) fn look(host: &Host) -> Looked {
 /// A path, and where it was seen from.
 struct Seen<'a> {
     host: &'a Host,
+    stack: &'a Stack,
     text: &'a Text,
     path: &'a Path,
 }
@@ -88,7 +89,7 @@ impl Seen<'_> {
                  that answer loses everything long.",
             )
         };
-        let others = self.stack(limit);
+        let others = self.others(limit);
         let finding = finding.quote(quotes).quote(others.iter().map(|(_, _, quote)| quote.clone()));
         let is_sure = !self.is_silent(limit) || self.is_located();
         let finding = finding.confidence(if is_sure && stopped.is_none() {
@@ -170,11 +171,10 @@ impl Seen<'_> {
 
     /// Interfaces above, below and beside that of the path which send longer packets than pass, or
     /// take no longer ones.
-    fn stack(&self, limit: u32) -> Vec<(String, u64, Quote)> {
+    fn others(&self, limit: u32) -> Vec<(String, u64, Quote)> {
         let Some(nic) = self.nic() else { return Vec::new() };
         let limit = u64::from(limit);
-        let others = self.host.stack_of(nic).into_iter().filter(|other| other != nic);
-        let mtus = others.filter_map(|other| {
+        let mtus = self.stack.around(nic).into_iter().filter_map(|other| {
             let (mtu, quote) = mtu(self.host, &other).ok()?;
             let sent = mtu.saturating_add(overhead(self.host, &other));
             (sent > limit || mtu == limit).then_some((other, mtu, quote))
@@ -190,7 +190,7 @@ impl Seen<'_> {
         others: &[(String, u64, Quote)],
     ) -> Finding {
         // A hop of this host that is as narrow as the path is what narrows it.
-        let under = self.nic().map(|nic| self.host.all_below(nic)).unwrap_or_default();
+        let under = self.nic().map(|nic| self.stack.all_below(nic)).unwrap_or_default();
         let below: Vec<Change> = others
             .iter()
             .filter(|(nic, mtu, _)| *mtu == limit && under.contains(nic))
@@ -212,12 +212,11 @@ impl Seen<'_> {
         ));
         let Some(nic) = self.nic() else { return finding };
         let mut lower = vec![resize(nic, local, limit)];
-        // VXLAN and what else stands on it has to fit as well.
-        let above =
-            others.iter().filter(|(other, _, _)| self.host.below(other).iter().any(|on| on == nic));
-        for (other, mtu, _) in above {
+        // VXLAN and what else stands on it alone has to fit as well; a bridge's other ports do not.
+        let is_above = |other: &str| self.stack.below(other).eq([nic]);
+        for (other, mtu, _) in others.iter().filter(|(other, _, _)| is_above(other)) {
             let room = limit.saturating_sub(overhead(self.host, other));
-            if *mtu > room && self.host.below(other).len() == 1 {
+            if *mtu > room {
                 lower.push(resize(other, *mtu, room));
             }
         }
@@ -257,7 +256,8 @@ mod tests {
             |(path, text): &(&str, &str)| (format!("sys/class/net/{path}"), format!("{text}\n"));
         let probe = ("probes/192.0.2.1".to_owned(), path);
         let pieces = files.iter().map(own).chain([probe]).collect();
-        let findings = look(&Host::new(Source::Memory(pieces))).expect("sound");
+        let host = Host::new(Source::Memory(pieces));
+        let findings = look(&host, &host.stack()).expect("sound");
         assert_eq!(findings.len(), 1);
         findings[0].advice.iter().flat_map(|advice| &advice.changes).map(Change::command).collect()
     }
