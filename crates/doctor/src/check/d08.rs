@@ -27,9 +27,10 @@ fn look(host: &Host) -> Looked {
     let mut findings: Vec<Finding> =
         bridges.iter().filter_map(|(bridge, hops)| judge(bridge, hops)).collect();
     let known: Vec<String> = findings.iter().map(|finding| finding.subject.clone()).collect();
-    let (stacked, over) = stack::look(host, &known)?;
-    findings.extend(over);
-    let paths = path::look(host)?;
+    let stack = host.stack();
+    let stacked = !stack.links.is_empty();
+    findings.extend(stack::look(host, &stack, &known)?);
+    let paths = path::look(host, &stack)?;
     if bridges.is_empty() && !stacked && paths.is_empty() {
         return Err(Gap::NotHere("one hop, and no path was asked for".to_owned()));
     }

@@ -113,7 +113,7 @@ fn advise(finding: Finding, changes: Vec<Change>) -> Finding {
             &["systemctl disable --now irqbalance"],
         ))
         .advise(Advice::by_change(
-            "Then place them by hand: each queue on a CPU near its card, both interrupts of a queue \
+            "Then place them by hand: each queue on a CPU near its card, both its interrupts \
              together (D16).",
             changes,
         ))

@@ -101,7 +101,7 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
         .cause(cause)
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium);
-    let text = "If it is not meant: remove it where it was set, in the toolstack (rate of the vif), \
+    let text = "If it is not meant: remove it where it was set, in the toolstack (the vif's rate), \
                 in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
     let finding = finding.advise(match &limit.remedy {
         Remedy::Change(change) => Advice::by_change(text, vec![change.clone()]),

@@ -143,9 +143,10 @@ impl Lost {
         let summary = format!("{lost} packets were dropped: another one had made their entry");
         let finding = Finding::new(Severity::Warning, "conntrack", summary)
             .cause(
-                "Two first packets of one connection, on two CPUs at once, each make an entry; the \
-                 second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at once \
-                 from one port, do that: those lost cost some 5 s each. The table is not too small.",
+                "Two first packets of one connection, on two CPUs at once, each make an entry, and \
+                 the second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at \
+                 once from one port, do that; a resolver waits 5 s for the answer to one that is \
+                 lost (resolv.conf(5)). The table is not too small.",
             )
             .quote(self.quote.clone())
             .confidence(Confidence::Medium)

@@ -12,6 +12,7 @@ pub use backend::{BackendThread, FULL, Served};
 pub use irqs::{Layout, NetIrq, Queue, cpu_list};
 pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
+pub use stack::Stack;
 
 use crate::evidence::netlink::{CONNECTIONS, CONNECTIONS_COMMAND};
 use crate::evidence::{Gap, Source, Text};

@@ -7,45 +7,64 @@ use super::Host;
 /// Interfaces of one stack; a bridge may have a thousand.
 const STACK_MAX: usize = 1024;
 
-impl Host {
-    /// The interfaces that this one stands on; of a bridge or a bond, its members.
-    pub fn below(&self, nic: &str) -> Vec<String> {
-        let names = self.list(&format!("sys/class/net/{nic}"));
-        let lower =
-            |name: &String| Some(name.strip_prefix("lower_")?.trim_end_matches(".link").to_owned());
-        let mut below: Vec<String> = names.iter().filter_map(lower).collect();
-        let is_member = |member: &String| self.master(member).as_deref() == Some(nic);
-        below.extend(self.nics().into_iter().filter(is_member));
-        below.sort_unstable();
-        below.dedup();
-        below
+/// All interfaces that stand on others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// The one above, and the one below; of a bridge or a bond, a member.
+    pub links: BTreeSet<(String, String)>,
+}
+
+impl Stack {
+    /// The interfaces that this one stands on.
+    pub fn below<'a>(&'a self, nic: &'a str) -> impl Iterator<Item = &'a String> {
+        self.links.iter().filter(move |(upper, _)| upper == nic).map(|(_, lower)| lower)
+    }
+
+    /// The same, with those that they stand on, and so forth.
+    pub fn all_below(&self, nic: &str) -> BTreeSet<String> {
+        self.reached(nic, |one| self.below(one).cloned().collect())
     }
 
     /// All that frames of an interface can pass on this host: those below it, those above it, and
-    /// those that are on a bridge with it.
-    pub fn stack_of(&self, nic: &str) -> BTreeSet<String> {
-        let links: Vec<(String, String)> = self
-            .nics()
-            .into_iter()
-            .flat_map(|upper| {
-                let below = self.below(&upper).into_iter();
-                below.map(move |lower| (upper.clone(), lower)).collect::<Vec<_>>()
-            })
-            .collect();
-        let mut stack = BTreeSet::from([nic.to_owned()]);
+    /// those that are on a bridge with it; without itself.
+    pub fn around(&self, nic: &str) -> BTreeSet<String> {
+        let mut around = self.reached(nic, |one| {
+            let above = self.links.iter().filter(|(_, lower)| lower == one);
+            self.below(one).chain(above.map(|(upper, _)| upper)).cloned().collect()
+        });
+        around.remove(nic);
+        around
+    }
+
+    fn reached(&self, nic: &str, next: impl Fn(&str) -> Vec<String>) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
         let mut open = vec![nic.to_owned()];
         while let Some(one) = open.pop() {
-            for (upper, lower) in &links {
-                let other = if *upper == one { lower } else { upper };
-                if (*upper == one || *lower == one)
-                    && stack.len() < STACK_MAX
-                    && stack.insert(other.clone())
-                {
-                    open.push(other.clone());
+            for other in next(&one) {
+                if all.len() < STACK_MAX && all.insert(other.clone()) {
+                    open.push(other);
                 }
             }
         }
-        stack
+        all
+    }
+}
+
+impl Host {
+    /// Which interfaces stand on which.
+    pub fn stack(&self) -> Stack {
+        let mut links = BTreeSet::new();
+        for nic in self.nics() {
+            for name in self.list(&format!("sys/class/net/{nic}")) {
+                if let Some(lower) = name.strip_prefix("lower_") {
+                    links.insert((nic.clone(), lower.trim_end_matches(".link").to_owned()));
+                }
+            }
+            if let Some(master) = self.master(&nic) {
+                links.insert((master, nic));
+            }
+        }
+        Stack { links }
     }
 
     /// What kind of interface the kernel says it is, such as `vlan`, `vxlan`, `bond`; nothing for
@@ -76,16 +95,30 @@ mod tests {
             ("sys/class/net/eth0/master.link", "../br0\n"),
             ("sys/class/net/vif1.0/master.link", "../br0\n"),
             ("sys/class/net/eth0.7/lower_eth0.link", "../eth0\n"),
-            ("sys/class/net/vx/lower_eth0.link", "../eth0\n"),
+            ("sys/class/net/vx/lower_eth0.7.link", "../eth0.7\n"),
             ("sys/class/net/vx/uevent", "DEVTYPE=vxlan\nINTERFACE=vx\n"),
             ("sys/class/net/eth1/mtu", "1500\n"),
         ];
         let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
         let host = Host::new(Source::Memory(pieces.map(own).into()));
-        assert_eq!(host.below("br0"), ["eth0", "vif1.0"]);
-        assert_eq!(host.below("vx"), ["eth0"]);
+        let stack = host.stack();
+        let names = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>();
+        assert_eq!(stack.below("br0").collect::<Vec<_>>(), ["eth0", "vif1.0"]);
+        assert_eq!(names(stack.all_below("vx")), ["eth0", "eth0.7"]);
+        assert_eq!(names(stack.around("eth0")), ["br0", "eth0.7", "vif1.0", "vx"]);
+        assert!(stack.around("eth1").is_empty());
         assert_eq!(host.device_type("vx").as_deref(), Some("vxlan"));
-        let stack: Vec<String> = host.stack_of("eth0").into_iter().collect();
-        assert_eq!(stack, ["br0", "eth0", "eth0.7", "vif1.0", "vx"]);
+    }
+
+    #[test]
+    fn a_ring_of_interfaces_has_an_end() {
+        let pieces = [
+            ("sys/class/net/a/lower_b.link", "../b\n"),
+            ("sys/class/net/b/lower_a.link", "../a\n"),
+        ];
+        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+        let stack = Host::new(Source::Memory(pieces.map(own).into())).stack();
+        assert_eq!(stack.all_below("a").len(), 2);
+        assert_eq!(stack.around("a").len(), 1);
     }
 }

@@ -90,8 +90,7 @@ impl Way {
     fn findings(&self, line: &str) -> Vec<Value> {
         let output = self.doctor(&format!("--check D08 --interval 1 --json {line}")).output();
         let output = output.expect("it starts");
-        let report: Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         report["findings"].as_array().expect("findings").clone()
     }
 

@@ -4,7 +4,7 @@ use super::stack::overhead;
 use super::{Looked, all_well, mtu, resize};
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::Host;
+use crate::host::{Host, Stack};
 use crate::parse::path::{Means, Path, Step};
 use crate::probe::FOLDER;
 
@@ -12,14 +12,14 @@ const PROBING: &str = "net.ipv4.tcp_mtu_probing";
 /// Lines that a finding quotes of a path, and interfaces it quotes beside it.
 const QUOTES_MAX: usize = 6;
 
-pub(super) fn look(host: &Host) -> Looked {
+pub(super) fn look(host: &Host, stack: &Stack) -> Looked {
     let mut findings = Vec::new();
     for name in host.list(FOLDER) {
         let text = host.file(&format!("{FOLDER}/{name}"))?;
         // Its name in a record is no file of the host.
         let text = Text::new("ringway doctor --path", text.body());
         match Path::parse(&text) {
-            Ok(path) => findings.push(Seen { host, text: &text, path: &path }.judge()?),
+            Ok(path) => findings.push(Seen { host, stack, text: &text, path: &path }.judge()?),
             Err(gap) => findings.push(Finding::gap("path", &gap)),
         }
     }
@@ -29,6 +29,7 @@ pub(super) fn look(host: &Host) -> Looked {
 /// A path, and where it was seen from.
 struct Seen<'a> {
     host: &'a Host,
+    stack: &'a Stack,
     text: &'a Text,
     path: &'a Path,
 }
@@ -88,7 +89,7 @@ impl Seen<'_> {
                  that answer loses everything long.",
             )
         };
-        let others = self.stack(limit);
+        let others = self.others(limit);
         let finding = finding.quote(quotes).quote(others.iter().map(|(_, _, quote)| quote.clone()));
         let is_sure = !self.is_silent(limit) || self.is_located();
         let finding = finding.confidence(if is_sure && stopped.is_none() {
@@ -168,18 +169,15 @@ impl Seen<'_> {
         told.chain(lost).map(|(line, _)| *line).collect()
     }
 
-    /// Interfaces above and below that of the path, with those beside it on a bridge, which send
-    /// longer packets than pass, or take no longer ones.
-    fn stack(&self, limit: u32) -> Vec<(String, u64, Quote)> {
+    /// Interfaces above, below and beside that of the path which send longer packets than pass, or
+    /// take no longer ones.
+    fn others(&self, limit: u32) -> Vec<(String, u64, Quote)> {
         let Some(nic) = self.nic() else { return Vec::new() };
-        let all = self.host.stack_of(nic);
-        let mtus = all.into_iter().filter(|other| other != nic).filter_map(|other| {
+        let limit = u64::from(limit);
+        let mtus = self.stack.around(nic).into_iter().filter_map(|other| {
             let (mtu, quote) = mtu(self.host, &other).ok()?;
-            Some((other, mtu, quote))
-        });
-        let is_other = |mtu: u64, add: u64| mtu.saturating_add(add) != u64::from(limit);
-        let mtus = mtus.filter(|(other, mtu, _)| {
-            is_other(*mtu, overhead(self.host, other)) || *mtu == u64::from(limit)
+            let sent = mtu.saturating_add(overhead(self.host, &other));
+            (sent > limit || mtu == limit).then_some((other, mtu, quote))
         });
         mtus.take(QUOTES_MAX).collect()
     }
@@ -192,9 +190,10 @@ impl Seen<'_> {
         others: &[(String, u64, Quote)],
     ) -> Finding {
         // A hop of this host that is as narrow as the path is what narrows it.
+        let under = self.nic().map(|nic| self.stack.all_below(nic)).unwrap_or_default();
         let below: Vec<Change> = others
             .iter()
-            .filter(|(_, mtu, _)| *mtu == limit)
+            .filter(|(nic, mtu, _)| *mtu == limit && under.contains(nic))
             .map(|(nic, mtu, _)| resize(nic, *mtu, local))
             .collect();
         if !below.is_empty() {
@@ -213,12 +212,11 @@ impl Seen<'_> {
         ));
         let Some(nic) = self.nic() else { return finding };
         let mut lower = vec![resize(nic, local, limit)];
-        // VXLAN and what else stands on it has to fit as well.
-        let above =
-            others.iter().filter(|(other, _, _)| self.host.below(other).iter().any(|on| on == nic));
-        for (other, mtu, _) in above {
+        // VXLAN and what else stands on it alone has to fit as well; a bridge's other ports do not.
+        let is_above = |other: &str| self.stack.below(other).eq([nic]);
+        for (other, mtu, _) in others.iter().filter(|(other, _, _)| is_above(other)) {
             let room = limit.saturating_sub(overhead(self.host, other));
-            if *mtu > room && self.host.below(other).len() == 1 {
+            if *mtu > room {
                 lower.push(resize(other, *mtu, room));
             }
         }
@@ -240,5 +238,56 @@ impl Seen<'_> {
             "Or let TCP alone find it out, after some timeouts of each connection:",
             vec![Change::new(knob, current, 1)],
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Source;
+
+    /// What D08 proposes for a path through an interface, of a host with these files.
+    fn proposed(nic: &str, files: &[(&str, &str)]) -> Vec<String> {
+        let path = format!(
+            "path to a at 192.0.2.1\nasked by echo\nthrough {nic}\nlocal 9000\nknown 9000\n\
+             passed 576 in 9 us\nlost 9000\npassed 1500 in 9 us\nlost 1501\nend\n"
+        );
+        let own =
+            |(path, text): &(&str, &str)| (format!("sys/class/net/{path}"), format!("{text}\n"));
+        let probe = ("probes/192.0.2.1".to_owned(), path);
+        let pieces = files.iter().map(own).chain([probe]).collect();
+        let host = Host::new(Source::Memory(pieces));
+        let findings = look(&host, &host.stack()).expect("sound");
+        assert_eq!(findings.len(), 1);
+        findings[0].advice.iter().flat_map(|advice| &advice.changes).map(Change::command).collect()
+    }
+
+    #[test]
+    fn a_hop_of_this_host_that_narrows_the_path_is_raised() {
+        let files = [
+            ("br0/mtu", "9000"),
+            ("eth0/mtu", "1500"),
+            ("eth0/master.link", "../br0"),
+            ("vif1.0/mtu", "9000"),
+            ("vif1.0/master.link", "../br0"),
+            // As narrow as the path, and above it: not what narrows it.
+            ("br0.7/mtu", "1500"),
+            ("br0.7/lower_br0.link", "../br0"),
+        ];
+        let commands = proposed("br0", &files);
+        let expected = ["ip link set dev eth0 mtu 9000", "ip link set dev br0 mtu 1500"];
+        assert_eq!(commands, expected);
+    }
+
+    #[test]
+    fn a_tunnel_is_lowered_with_what_it_stands_on() {
+        let files = [
+            ("eth0/mtu", "9000"),
+            ("vxlan7/mtu", "8950"),
+            ("vxlan7/uevent", "DEVTYPE=vxlan"),
+            ("vxlan7/lower_eth0.link", "../eth0"),
+        ];
+        let expected = ["ip link set dev eth0 mtu 1500", "ip link set dev vxlan7 mtu 1450"];
+        assert_eq!(proposed("eth0", &files), expected);
     }
 }

@@ -1,30 +1,31 @@
 //! Interfaces that stand on others: VLANs, bonds, bridges, tunnels.
 
-use super::{mtu, resize};
+use std::collections::BTreeSet;
+
+use super::{Looked, mtu, resize};
 use crate::evidence::Gap;
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::Host;
+use crate::host::{Host, Stack};
 
 /// What VXLAN puts around a frame of IPv4: Ethernet inside 14, VXLAN 8, UDP 8, IP 20. Around IPv6
 /// it is 20 more.
 const VXLAN: u64 = 50;
 
-/// Whether there are any, and those that send longer packets than the one below them takes. What
-/// is known already is left out.
-pub(super) fn look(host: &Host, known: &[String]) -> Result<(bool, Vec<Finding>), Gap> {
-    let mut is_any = false;
+/// Those that send longer packets than what is below them takes. What is known already is left out.
+pub(super) fn look(host: &Host, stack: &Stack, known: &[String]) -> Looked {
+    let uppers: BTreeSet<&String> = stack.links.iter().map(|(upper, _)| upper).collect();
     let mut findings = Vec::new();
-    for nic in host.nics() {
-        for lower in host.below(&nic) {
-            // One that was taken away meanwhile.
-            let (Ok(_), Ok(_)) = (mtu(host, &nic), mtu(host, &lower)) else { continue };
-            is_any = true;
-            if !known.contains(&nic) {
-                findings.extend(judge(host, &nic, &lower)?);
-            }
+    for nic in uppers.into_iter().filter(|nic| !known.contains(*nic)) {
+        // Of a bridge's members the narrowest tells of all. One may have been taken away meanwhile.
+        let taken = |lower: &&String| mtu(host, lower).map(|(mtu, _)| mtu).unwrap_or(u64::MAX);
+        let narrowest = stack.below(nic).min_by_key(taken);
+        if let (Some(lower), Ok(_)) =
+            (narrowest.filter(|nic| mtu(host, nic).is_ok()), mtu(host, nic))
+        {
+            findings.extend(judge(host, nic, lower)?);
         }
     }
-    Ok((is_any, findings))
+    Ok(findings)
 }
 
 /// Bytes that an interface adds to each packet.
