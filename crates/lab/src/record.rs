@@ -57,7 +57,10 @@ pub struct Run {
     /// CPU time during the seconds that count.
     #[serde(default)]
     pub cpu: Cpu,
-    /// What to know about this run, such as "steal 4 %".
+    /// What else the machine did meanwhile.
+    #[serde(default)]
+    pub disturbance: Disturbance,
+    /// What else to know about this run, such as where Open vSwitch forwards.
     #[serde(default)]
     pub notes: Vec<String>,
     /// What was not as the description of the machine beside the runs says, such as the build.
@@ -167,6 +170,18 @@ impl Cpu {
             ("steal", self.steal),
         ]
     }
+}
+
+/// What else the machine did during a run; `None` where it is not known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Disturbance {
+    /// The share of all CPUs that the hypervisor below took, from 0 to 1.
+    pub steal_share: Option<f64>,
+    /// The share that processes had which are not of this measurement, from 0 to 1.
+    pub foreign_share: Option<f64>,
+    /// The mean frequency of the CPUs at the end, in MHz.
+    pub cpu_mhz: Option<f64>,
 }
 
 /// The machine, without which no figure means anything.

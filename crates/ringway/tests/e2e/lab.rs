@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use ringway_lab::record::{Cpu, Host, Journal, Run};
+use ringway_lab::record::{Cpu, Disturbance, Host, Journal, Run};
 use ringway_lab::study::{Subject, shipped};
 use serde_json::Value;
 
@@ -45,6 +45,7 @@ fn write_records(dir: &Path, bps: f64) {
                 streams: Vec::new(),
                 queues: Vec::new(),
                 cpu: Cpu::default(),
+                disturbance: Disturbance::default(),
                 notes: Vec::new(),
                 differences: Vec::new(),
             };
@@ -298,8 +299,8 @@ fn run_with(changes: &[(&str, &str)]) -> Vec<Value> {
 /// Whether queues carried what their streams tell, as far as that can be known: what is counted
 /// and what a tool tells are of other moments where others take the CPUs.
 fn has_carried(run: &Value) -> bool {
-    let notes = run["notes"].to_string();
-    !notes.contains("did not carry") || notes.contains("others on this machine")
+    let others = run["disturbance"]["foreign-share"].as_f64().expect("it is always known");
+    !run["notes"].to_string().contains("did not carry") || others > 0.1
 }
 
 /// The value of a metric.
