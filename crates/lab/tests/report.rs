@@ -233,6 +233,8 @@ fn rules_are_checked_against_the_means() {
         assert_eq!(outcome.holds, holds, "{outcome}");
         assert!(outcome.is_certain, "{outcome}");
     }
+    let said = check("q1.s1 >= 99G").expect("it can be checked").to_string();
+    assert!(said.starts_with("FAILS: q1.s1 >= 99G (1.") && said.contains("99.0 Gbit/s"), "{said}");
     // The same cell on both sides: it holds, and nothing is sure about it.
     assert!(!check("q1.s1 >= q1.s1").expect("it can be checked").is_certain);
     for (rule, word) in [

@@ -95,10 +95,10 @@ struct Show {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The study, such as transmit
+    /// The study, such as transmit, or a file that has one, such as mine.toml
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     study: Option<String>,
-    /// A study of your own, in TOML
+    /// A study of your own, in TOML, whatever its file is called
     #[arg(long = "study", value_name = "FILE")]
     file: Option<PathBuf>,
     /// Fewer cells, shorter runs, and repeats only while they end within two minutes
@@ -278,6 +278,8 @@ fn build() -> Build {
 fn chosen(args: &Run) -> Result<Study> {
     let mut study = match (&args.file, &args.study) {
         (Some(file), _) => Study::read(file)?,
+        // What looks like a file is one: no shipped study has such a name.
+        (None, Some(name)) if name.contains(['/', '.']) => Study::read(Path::new(name))?,
         (None, Some(id)) => study::shipped(id)?,
         (None, None) => bail!("name a study; `ringway lab list` shows them"),
     };

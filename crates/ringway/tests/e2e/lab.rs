@@ -173,7 +173,7 @@ fn placed(study: &str) -> (tempfile::TempDir, Command) {
     let file = place.path().join("tiny.toml");
     std::fs::write(&file, study).expect("written");
     let mut command = ringway();
-    command.args(["lab", "run", "--seed", "7", "--study"]).arg(&file);
+    command.args(["lab", "run", "--seed", "7"]).arg(&file);
     command.arg("--out").arg(place.path().join("out"));
     // Its own directories are made here, so that what is left of them can be seen.
     command.env("TMPDIR", place.path());
@@ -419,8 +419,11 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let place = tempfile::tempdir().expect("a directory");
     let out = place.path().join("out");
     let out = out.to_str().expect("a plain name");
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["nothing"], "there is no study `nothing`"),
+        (&["nothing.toml"], "cannot read the study nothing.toml: No such file"),
+        (&["transmit", "--hours", "0"], "--hours 0: expected more than 0"),
+        (&["transmit", "--quick", "--hours", "1"], "cannot be used with"),
         (&["guest-to-guest", "--line", "10G"], "has no wire"),
         (&["transmit", "--line", "fast"], "no rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
@@ -444,6 +447,7 @@ fn a_matrix_that_cannot_be_is_refused() {
         ("name = \"queues\"", "name = \"quues\"", "there is no parameter `quues`"),
         ("max-repeats = 2", "max-repeats = 1", "repeats = 2 is more than max-repeats = 1"),
         ("kind = \"guests\"", "kind = \"ring\"", "is not a study"),
+        ("kind = \"lines\"", "kind = \"placement\"", "say of how many `queues` it shows"),
     ] {
         assert!(TINY.contains(from), "{from}");
         let (place, mut command) = placed(&TINY.replacen(from, to, 1));
@@ -519,13 +523,15 @@ fn wrapped(place: &Path, command: &mut Command, script: &str) {
 }
 
 #[test]
-fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang() {
+fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let budget = ("metric =", "budget-seconds = 5\nmetric =");
     let clients = "case \"$*\" in *--client*) HANG;; esac; exec REAL \"$@\"";
-    for (hang, least, reason) in
-        [("sleep 1.5", 1, ""), ("exec sleep 1000", 0, "the time for all runs was up")]
-    {
+    for (hang, least, reason) in [
+        ("sleep 1.5", 1, ""),
+        ("exec sleep 1000", 0, "the time for all runs was up"),
+        ("kill -SEGV $$", 0, "iperf3 ended and said nothing (signal: 11 (SIGSEGV)"),
+    ] {
         let (place, mut command) = placed(&TINY.replacen(budget.0, budget.1, 1));
         wrapped(place.path(), &mut command, &clients.replace("HANG", hang));
         let begun = std::time::Instant::now();
