@@ -2,6 +2,7 @@
 //!
 //! This is `summary.json`, and all that the report, the export and the rules look at.
 
+pub mod disturbance;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use ringway_steering::QueueIndex;
 use ringway_steering::placement::split_of;
 use serde::Serialize;
 
+use self::disturbance::Disturbances;
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
 use crate::record::{Host, Records, Run};
@@ -47,6 +49,8 @@ pub struct Analysis {
     pub published: Vec<PublishedRow>,
     /// Cells against cells.
     pub comparisons: Vec<ComparisonRow>,
+    /// What disturbed the runs.
+    pub disturbances: Disturbances,
     /// What was wrong with the files but could be helped.
     pub notices: Vec<String>,
 }
@@ -188,6 +192,7 @@ impl Analysis {
             comparisons: study.comparison.iter().map(|one| compare_cells(records, one)).collect(),
             cells,
             missing,
+            disturbances: Disturbances::of(records),
             notices: notices(records),
         };
         analysis.verdict = verdict::of(records, &analysis);

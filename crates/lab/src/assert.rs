@@ -87,6 +87,8 @@ pub struct Outcome {
     pub holds: bool,
     /// Whether the data settle it with 95 %: they might come out otherwise if not.
     pub is_certain: bool,
+    /// What is compared.
+    pub metric: String,
     /// Mean of the left side.
     pub left: f64,
     /// Mean of the right side.
@@ -97,8 +99,9 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.holds { "holds" } else { "FAILS" };
         let doubt = if self.is_certain { "" } else { ", not certain: the 95 % interval has both" };
-        let (left, right) = (self.left, self.right);
-        write!(f, "{verdict}: {} ({left:.4e} against {right:.4e}{doubt})", self.rule)
+        let show = |value| metric::find(&self.metric).map_or_else(String::new, |m| m.show(value));
+        let (left, right) = (show(self.left), show(self.right));
+        write!(f, "{verdict}: {} ({left} against {right}{doubt})", self.rule)
     }
 }
 
@@ -228,6 +231,7 @@ impl Rule {
             rule: self.text.clone(),
             holds,
             is_certain,
+            metric: metric.to_owned(),
             left: left_mean,
             right: right_mean,
         })

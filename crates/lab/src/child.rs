@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anstream::adapter::strip_bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::part::PartError;
@@ -26,7 +27,7 @@ pub struct Child {
     stop: Stop,
 }
 
-/// How a child ended, and all that it printed.
+/// How a child ended, and all that it printed, without colours and other codes for terminals.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status.
@@ -175,7 +176,8 @@ impl Child {
 fn forward_lines(pipe: impl Read + Send + 'static, into: Sender<String>) {
     thread::spawn(move || {
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-            if into.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            let plain = strip_bytes(&line).into_vec();
+            if into.send(String::from_utf8_lossy(&plain).into_owned()).is_err() {
                 return;
             }
         }
@@ -187,5 +189,28 @@ impl Drop for Child {
         // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Child::start("a tool", command, Stop::default()).expect("a shell")
+    }
+
+    #[test]
+    fn what_a_tool_says_is_kept_without_its_colours() {
+        let said = "printf '\\033[1;31merror:\\033[0m \\033]0;title\\007no route\\n'";
+        let patience = Duration::from_secs(20);
+        let failed = shell(&format!("{said} >&2; exit 1")).output(patience).expect_err("it fails");
+        let failed = failed.to_string();
+        assert_eq!(failed, "a tool failed (exit status: 1): error: no route");
+        let mut silent = shell(&format!("{said}; exit 0"));
+        let failed = silent.wait_for::<()>(patience, |_| None).expect_err("it ends").to_string();
+        assert_eq!(failed, "a tool: it ended early, and said: error: no route");
     }
 }

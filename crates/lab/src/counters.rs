@@ -6,7 +6,7 @@ use std::time::Instant;
 use ringway_control::{BackendStatus, Times, VifStatus};
 
 use crate::part::PartError;
-use crate::record::{Cpu, QueueUse};
+use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
 
 /// The processes that are watched.
@@ -46,10 +46,8 @@ pub struct Counted {
     pub queues: Vec<QueueUse>,
     /// How long what guests sent waited for its answer.
     pub answer_times: Times,
-    /// The share of the machine that was taken by the hypervisor below, from 0 to 1.
-    pub steal_share: f64,
-    /// The share that processes had which are not of this measurement, from 0 to 1.
-    pub foreign_share: f64,
+    /// What else the machine did.
+    pub disturbance: Disturbance,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -122,8 +120,11 @@ impl Reading {
             cpu_seconds,
             queues: self.queues.iter().map(|queue| carried(queue, &before.queues)).collect(),
             answer_times: self.answer_times.since(&before.answer_times),
-            steal_share: (self.machine.steal - before.machine.steal) / capacity,
-            foreign_share: (busy - cpu_seconds).max(0.0) / capacity,
+            disturbance: Disturbance {
+                steal_share: Some((self.machine.steal - before.machine.steal) / capacity),
+                foreign_share: Some((busy - cpu_seconds).max(0.0) / capacity),
+                cpu_mhz: cpu_mhz(),
+            },
         }
     }
 }
@@ -174,6 +175,15 @@ fn machine() -> Result<Machine, PartError> {
     let ticks = rustix::param::clock_ticks_per_second();
     parse(&text, ticks)
         .ok_or_else(|| PartError::Failed("/proc/stat is not as in proc_stat(5)".to_owned()))
+}
+
+/// The mean over the CPUs of what the kernel says their frequency is; not all machines tell.
+fn cpu_mhz() -> Option<f64> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let lines = text.lines().filter(|line| line.starts_with("cpu MHz"));
+    let all: Vec<f64> =
+        lines.filter_map(|line| line.split(':').nth(1)?.trim().parse().ok()).collect();
+    (!all.is_empty()).then(|| crate::stats::mean(&all))
 }
 
 fn parse(text: &str, ticks_per_second: u64) -> Option<Machine> {

@@ -42,12 +42,12 @@ pub struct Launcher {
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
     /// The system refused.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {error}")]
     Io {
         /// What was to be done.
         what: String,
         /// Why not.
-        source: io::Error,
+        error: io::Error,
     },
     /// It ended, or said something that it should not have.
     #[error("{0}")]
@@ -61,7 +61,7 @@ impl PartError {
     /// For `map_err`: what was being done.
     pub fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> PartError {
         let what = what.into();
-        move |source| PartError::Io { what, source }
+        move |error| PartError::Io { what, error }
     }
 }
 

@@ -57,7 +57,10 @@ pub struct Run {
     /// CPU time during the seconds that count.
     #[serde(default)]
     pub cpu: Cpu,
-    /// What to know about this run, such as "steal 4 %".
+    /// What else the machine did meanwhile.
+    #[serde(default)]
+    pub disturbance: Disturbance,
+    /// What else to know about this run, such as where Open vSwitch forwards.
     #[serde(default)]
     pub notes: Vec<String>,
     /// What was not as the description of the machine beside the runs says, such as the build.
@@ -169,6 +172,18 @@ impl Cpu {
     }
 }
 
+/// What else the machine did during a run; `None` where it is not known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Disturbance {
+    /// The share of all CPUs that the hypervisor below took, from 0 to 1.
+    pub steal_share: Option<f64>,
+    /// The share that processes had which are not of this measurement, from 0 to 1.
+    pub foreign_share: Option<f64>,
+    /// The mean frequency of the CPUs at the end, in MHz.
+    pub cpu_mhz: Option<f64>,
+}
+
 /// The machine, without which no figure means anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -218,6 +233,11 @@ impl Host {
         differing.map(|((name, a), (_, b))| format!("{name}: {a} → {b}")).collect()
     }
 
+    /// In a few words.
+    pub fn name(&self) -> String {
+        format!("{}, {} CPUs, Linux {}", self.cpu_model, self.cpus, self.kernel)
+    }
+
     /// Whether figures of both can be compared with each other.
     pub fn is_same_machine(&self, other: &Host) -> bool {
         let what = |host: &Host| (host.cpu_model.clone(), host.cpus, host.kernel.clone());
@@ -229,7 +249,8 @@ fn versions(tools: &BTreeMap<String, String>) -> String {
     tools.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Why records cannot be read or written.
+/// Why records cannot be read or written. What the system says is in the sentence, so it is not
+/// told as a source once more.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// There are none.
@@ -241,24 +262,24 @@ pub enum RecordError {
         file: &'static str,
     },
     /// The file system refused.
-    #[error("cannot {what} {}: {source}", path.display())]
+    #[error("cannot {what} {}: {error}", path.display())]
     Io {
         /// What was to be done.
         what: &'static str,
         /// With what.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        error: io::Error,
     },
     /// A line is no run.
-    #[error("{}, line {line}: {source}", path.display())]
+    #[error("{}, line {line}: {error}", path.display())]
     BadLine {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
         /// What is wrong.
-        source: serde_json::Error,
+        error: serde_json::Error,
     },
     /// A line is a run of something else.
     #[error("{}, line {line}: {fault}", path.display())]
@@ -271,26 +292,26 @@ pub enum RecordError {
         fault: String,
     },
     /// The description of the host cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     BadHost {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        source: serde_json::Error,
+        error: serde_json::Error,
     },
     /// The copy of the study cannot be read.
     #[error(transparent)]
     Study(#[from] StudyError),
     /// The directory is taken by another study.
-    #[error("{} holds records of another study or matrix; choose another directory", dir.display())]
+    #[error("{} holds records of another study or matrix; choose another directory with --out", dir.display())]
     OtherStudy {
         /// The directory.
         dir: PathBuf,
     },
     /// The records are of another machine.
     #[error(
-        "{} holds records of another machine ({was}); choose another directory, figures of two \
-         machines do not mix",
+        "{} holds records of another machine ({was}); figures of two machines do not mix: \
+         choose another directory with --out",
         dir.display()
     )]
     OtherHost {
@@ -327,7 +348,7 @@ impl Records {
         let study = Study::read(&study_path)?;
         let host_path = existing(dir, HOST_FILE)?;
         let host = serde_json::from_str(&read(&host_path)?)
-            .map_err(|source| RecordError::BadHost { path: host_path, source })?;
+            .map_err(|error| RecordError::BadHost { path: host_path, error })?;
         let path = existing(dir, RUNS_FILE)?;
         let text = read(&path)?;
         let Lines { runs, notice, .. } = parse_runs(&path, &study, &text)?;
@@ -431,12 +452,11 @@ fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
         return Ok(host.clone());
     }
     let was: Host = serde_json::from_str(&read(&host_path)?)
-        .map_err(|source| RecordError::BadHost { path: host_path, source })?;
+        .map_err(|error| RecordError::BadHost { path: host_path, error })?;
     if was.is_same_machine(host) {
         return Ok(was);
     }
-    let was = format!("{}, {} CPUs, Linux {}", was.cpu_model, was.cpus, was.kernel);
-    Err(RecordError::OtherHost { dir: dir.to_owned(), was })
+    Err(RecordError::OtherHost { dir: dir.to_owned(), was: was.name() })
 }
 
 /// Replaces a file at once: whoever reads it sees all of the old one or all of the new one.
@@ -480,8 +500,8 @@ fn parse_runs(path: &Path, study: &Study, text: &str) -> Result<Lines, RecordErr
                     Some(format!("line {number} of {RUNS_FILE} is cut off and was left out"));
                 break;
             }
-            Err(source) => {
-                return Err(RecordError::BadLine { path: path.to_owned(), line: number, source });
+            Err(error) => {
+                return Err(RecordError::BadLine { path: path.to_owned(), line: number, error });
             }
         }
         lines.good_len += line.len();
@@ -530,7 +550,7 @@ fn read(path: &Path) -> Result<String, RecordError> {
 
 fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
     let path = path.to_owned();
-    move |source| RecordError::Io { what, path, source }
+    move |error| RecordError::Io { what, path, error }
 }
 
 #[cfg(test)]

@@ -30,10 +30,10 @@ pub fn write(dir: &Path, records: &Records) -> Result<Vec<PathBuf>, RecordError>
     let analysis = Analysis::of(records);
     let summary = serde_json::to_string_pretty(&analysis).expect("names are the only keys");
     let figures = dir.join("figures");
-    fs::create_dir_all(&figures).map_err(|source| RecordError::Io {
+    fs::create_dir_all(&figures).map_err(|error| RecordError::Io {
         what: "make the directory",
         path: figures.clone(),
-        source,
+        error,
     })?;
     let mut files = vec![
         (dir.join("report.html"), html::page(records, &analysis).into_string().into_bytes()),

@@ -34,9 +34,6 @@ const PORT_FIRST: u16 = 5201;
 const PORT_END: u16 = 15_000;
 /// Between two looks at whether we are to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// Shares of the machine from which on a run is worth a note.
-const STEAL_SHARE_MAX: f64 = 0.02;
-const FOREIGN_SHARE_MAX: f64 = 0.10;
 /// A queue that has streams carries at least this part of what they measured, and one that has
 /// none at most the other part of all bytes: acknowledgements and ARP.
 const QUEUE_SHARE_MIN: f64 = 0.5;
@@ -259,6 +256,7 @@ impl Bench<'_> {
             streams: streams(&placed, &measured),
             queues: counted.queues.clone(),
             cpu: counted.cpu.clone(),
+            disturbance: counted.disturbance.clone(),
             notes: topology.notes.clone(),
             differences: vec![],
         };
@@ -361,7 +359,7 @@ fn streams(placed: &[Placed], measured: &Measured) -> Vec<Stream> {
     with_bps.map(stream).collect()
 }
 
-/// Adds the values that follow from streams and counters, and notes about the machine.
+/// Adds the values that follow from streams and counters.
 fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
     let of_guest = |guest: usize| {
         let streams = run.streams.iter();
@@ -384,14 +382,6 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
     for (metric, percent) in [("completion-median-us", 50), ("completion-p99-us", 99)] {
         let time = counted.answer_times.percentile(percent);
         values.extend(time.map(|time| (metric.to_owned(), time.as_secs_f64() * 1e6)));
-    }
-    for (share, most, what) in [
-        (counted.steal_share, STEAL_SHARE_MAX, "the hypervisor below took"),
-        (counted.foreign_share, FOREIGN_SHARE_MAX, "others on this machine used"),
-    ] {
-        if share > most {
-            run.notes.push(format!("{what} {:.0} % of the CPUs", share * 100.0));
-        }
     }
 }
 

@@ -290,20 +290,20 @@ pub enum StudyError {
         name: String,
     },
     /// The file cannot be read.
-    #[error("cannot read the study {}: {source}", path.display())]
+    #[error("cannot read the study {}: {error}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// It is not TOML, or not a study.
-    #[error("{name} is not a study: {source}")]
+    #[error("{name} is not a study: {error}")]
     Malformed {
         /// The file.
         name: String,
         /// Where, and what is wrong there.
-        source: Box<toml::de::Error>,
+        error: Box<toml::de::Error>,
     },
     /// It contradicts itself, or asks for what does not exist.
     #[error("study `{id}`: {fault}")]
@@ -359,15 +359,15 @@ impl Study {
     /// Reads and checks a study from a file.
     pub fn read(path: &Path) -> Result<Study, StudyError> {
         let text = fs::read_to_string(path)
-            .map_err(|source| StudyError::Unreadable { path: path.to_owned(), source })?;
+            .map_err(|error| StudyError::Unreadable { path: path.to_owned(), error })?;
         Study::parse(&path.display().to_string(), &text)
     }
 
     /// Reads and checks a study from text; `name` is for messages.
     pub fn parse(name: &str, text: &str) -> Result<Study, StudyError> {
-        let study: Study = toml::from_str(text).map_err(|source| StudyError::Malformed {
+        let study: Study = toml::from_str(text).map_err(|error| StudyError::Malformed {
             name: name.to_owned(),
-            source: Box::new(source),
+            error: Box::new(error),
         })?;
         study.check().map_err(|fault| StudyError::Impossible { id: study.id.clone(), fault })?;
         Ok(study)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::analysis::split;
-use crate::record::{Cpu, Records, Run};
+use crate::record::{Cpu, Disturbance, Records, Run};
 
 /// The rows, with a head. Columns are the same for all runs; what a run does not have is empty.
 pub fn csv(records: &Records) -> Vec<u8> {
@@ -22,7 +22,8 @@ fn head(records: &Records, metrics: &BTreeSet<&str>) -> Vec<String> {
     let axes = records.study.axis.iter().map(|axis| axis.name.clone());
     let middle = ["repeat", "seed", "started", "seconds", "warmup-seconds"].map(str::to_owned);
     let cpu = Cpu::default().stations().map(|(name, _)| format!("cpu-{}", name.replace(' ', "-")));
-    let last = ["split", "tools", "notes"].map(str::to_owned);
+    let last = ["steal-share", "foreign-share", "cpu-mhz", "split", "tools", "notes"];
+    let last = last.map(str::to_owned);
     let metrics = metrics.iter().map(|name| (*name).to_owned());
     first.into_iter().chain(axes).chain(middle).chain(metrics).chain(cpu).chain(last).collect()
 }
@@ -43,6 +44,10 @@ fn row(records: &Records, run: &Run, metrics: &BTreeSet<&str>) -> Vec<String> {
     ]);
     row.extend(metrics.iter().map(|name| text(run.values.get(*name).map(ToString::to_string))));
     row.extend(run.cpu.stations().map(|(_, seconds)| text(seconds.map(|one| one.to_string()))));
+    let Disturbance { steal_share, foreign_share, cpu_mhz } = run.disturbance;
+    row.extend(
+        [steal_share, foreign_share, cpu_mhz].map(|one| text(one.map(|one| one.to_string()))),
+    );
     row.push(text(split(run).map(|parts| crate::placement::name(&parts))));
     let tools = run.tools.iter().map(|tool| format!("{} {}", tool.name, tool.version));
     row.push(tools.collect::<Vec<_>>().join("; "));

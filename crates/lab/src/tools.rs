@@ -272,8 +272,12 @@ impl Working {
                 Side::Client => output,
                 Side::Server => server.ended(patience)?.output,
             };
+            let program = adapter.program;
             let reading = (adapter.parse)(&told, &load).map_err(|fault| {
-                PartError::Failed(format!("{} ({status}): {fault}", adapter.program))
+                PartError::Failed(match told.trim() {
+                    "" => format!("{program} ended and said nothing ({status})"),
+                    _ => format!("{program} ({status}): {fault}"),
+                })
             })?;
             measured.add(&reading);
             measured.tools.push(ToolRun {

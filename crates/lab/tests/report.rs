@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringway_lab::analysis::Analysis;
-use ringway_lab::record::Records;
+use ringway_lab::record::{Disturbance, Records};
 use ringway_lab::study::{Study, ids, shipped};
 use ringway_lab::{assert, compare, report};
 use serde_json::Value;
@@ -137,6 +137,31 @@ fn a_report_says_what_changed_between_runs_and_where_time_was_short() {
 }
 
 #[test]
+fn a_report_says_what_disturbed_the_runs() {
+    let (_temporary, dir, mut records) = reported(&short("placement", 3), 2);
+    records.runs[1].notes.push("it rained".to_owned());
+    report::write(&dir, &records).expect("it has room");
+    let page = fs::read_to_string(dir.join("report.html")).expect("it is there");
+    let all = records.runs.len();
+    for line in [
+        // One run of the model is disturbed.
+        format!("Runs with more than 2.0 % steal or 10.0 % of others: 1 of {all}."),
+        format!("In 1 of {all} runs others had a part"),
+        format!("it rained (1 of {all} runs)"),
+        "<td class=\"n\">25.0 %</td>".to_owned(),
+        "<td class=\"n\">2400 MHz</td>".to_owned(),
+    ] {
+        assert!(page.contains(&line), "{line}");
+    }
+    let csv = fs::read_to_string(dir.join("runs.csv")).expect("it is there");
+    assert!(csv.lines().next().is_some_and(|head| head.contains("foreign-share")));
+    records.runs.iter_mut().for_each(|run| run.disturbance = Disturbance::default());
+    report::write(&dir, &records).expect("it has room");
+    let page = fs::read_to_string(dir.join("report.html")).expect("it is there");
+    assert_eq!(page.matches("not known").count(), 3);
+}
+
+#[test]
 fn repeats_stop_when_the_mean_is_known_well_enough() {
     let mut study = short("placement", 10);
     study.load.max_repeats = 60;
@@ -208,6 +233,8 @@ fn rules_are_checked_against_the_means() {
         assert_eq!(outcome.holds, holds, "{outcome}");
         assert!(outcome.is_certain, "{outcome}");
     }
+    let said = check("q1.s1 >= 99G").expect("it can be checked").to_string();
+    assert!(said.starts_with("FAILS: q1.s1 >= 99G (1.") && said.contains("99.0 Gbit/s"), "{said}");
     // The same cell on both sides: it holds, and nothing is sure about it.
     assert!(!check("q1.s1 >= q1.s1").expect("it can be checked").is_certain);
     for (rule, word) in [
@@ -253,11 +280,105 @@ fn a_browser_shows_the_page_without_complaint() {
     for id in ["transmit", "latency", "placement", "workers", "network-node", "scenarios"] {
         let (_temporary, dir, _) = reported(&short(id, 10), 2);
         let page = fs::read_to_string(dir.join("report.html")).expect(id);
-        for width in [1200, 390] {
+        for width in [1200, 360] {
             let found = probe(browser, &page, width);
             assert_eq!(found, Ok("missing 0, hidden 0, overflow 0".to_owned()), "{id} at {width}");
         }
     }
+}
+
+#[test]
+fn a_report_is_whole_in_print() {
+    let (Some(browser), true) = (browser(), has_poppler()) else { return };
+    for id in ["transmit", "latency", "network-node"] {
+        let (_temporary, dir, records) = reported(&short(id, 5), 2);
+        let page = dir.join("report.html");
+        let html = fs::read_to_string(&page).expect(id);
+        assert!(!html.contains("<details"), "{id}: what is folded is not printed");
+        let printed = print(browser, &page);
+        let squeezed = printed.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for figure in &records.study.figure {
+            assert!(squeezed.contains(&figure.title), "{id}: no {}", figure.title);
+        }
+        let tables = squeezed.matches("The data of this figure").count();
+        assert_eq!(tables, records.study.figure.len(), "{id}");
+        for heading in ["Figures", "Every cell", "What disturbed the runs", "How it was measured"] {
+            assert!(squeezed.contains(heading), "{id}: no {heading}");
+        }
+        for cell in Analysis::of(&records).cells {
+            assert!(squeezed.contains(&cell.label), "{id}: no {}", cell.label);
+        }
+        assert!(printed.pages > 2 && printed.is_a4, "{id}");
+        assert_eq!(printed.outside, Vec::<String>::new(), "{id}");
+    }
+}
+
+#[test]
+fn what_is_cut_off_in_print_is_found() {
+    let (Some(browser), true) = (browser(), has_poppler()) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let page = dir.path().join("page.html");
+    let html =
+        "<style>@page { size: A4 }</style><p style='position: absolute; left: 205mm'>cut</p>";
+    fs::write(&page, html).expect("it has room");
+    assert_eq!(print(browser, &page).outside, ["cut"]);
+}
+
+/// A page on paper.
+struct Printed {
+    text: String,
+    pages: usize,
+    is_a4: bool,
+    /// Words that are not between the margins.
+    outside: Vec<String>,
+}
+
+/// Points from the edge of the paper that nothing is printed on: 10 mm.
+const MARGIN: f64 = 28.3;
+
+fn print(browser: &str, page: &Path) -> Printed {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pdf = dir.path().join("report.pdf");
+    run_browser(
+        browser,
+        &["--no-pdf-header-footer", &format!("--print-to-pdf={}", pdf.display())],
+        page,
+    );
+    let told = |program: &str, words: &[&str]| {
+        let output = Command::new(program).args(words).arg(&pdf).arg("-").output();
+        String::from_utf8_lossy(&output.expect("it is installed").stdout).into_owned()
+    };
+    let boxes = told("pdftotext", &["-bbox"]);
+    let number = |line: &str, name: &str| -> Option<f64> {
+        line.split_once(&format!("{name}=\""))?.1.split_once('"')?.0.parse().ok()
+    };
+    let sheets: Vec<[f64; 2]> = boxes
+        .lines()
+        .filter(|line| line.contains("<page "))
+        .filter_map(|line| Some([number(line, "width")?, number(line, "height")?]))
+        .collect();
+    let width = sheets.first().expect("a page")[0];
+    let is_outside = |line: &&str| {
+        let ends = [number(line, "xMin"), number(line, "xMax")].map(|end| end.expect("a box"));
+        ends[0] < MARGIN || ends[1] > width - MARGIN
+    };
+    let words = boxes.lines().filter(|line| line.contains("<word ")).filter(is_outside);
+    let word = |line: &str| Some(line.split_once('>')?.1.split_once('<')?.0.to_owned());
+    Printed {
+        text: told("pdftotext", &["-layout"]),
+        pages: sheets.len(),
+        is_a4: sheets.iter().all(|[x, y]| (x - 595.3).abs() < 2.0 && (y - 841.9).abs() < 2.0),
+        outside: words.filter_map(word).collect(),
+    }
+}
+
+/// Whether what is printed can be read; says so if not.
+fn has_poppler() -> bool {
+    let found = Command::new("pdftotext").arg("-v").stderr(Stdio::null()).status().is_ok();
+    if !found {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no pdftotext: install poppler-utils");
+    }
+    found
 }
 
 #[test]
@@ -348,11 +469,16 @@ fn installed() -> Option<&'static str> {
 
 /// The page as the browser has it after loading, and what it logged.
 fn browse(browser: &str, page: &Path) -> (String, String) {
+    run_browser(browser, &["--enable-logging=stderr", "--dump-dom"], page)
+}
+
+/// What a browser prints on its two outputs.
+fn run_browser(browser: &str, words: &[&str], page: &Path) -> (String, String) {
     let profile = tempfile::tempdir().expect("a directory");
     let mut child = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args(["--enable-logging=stderr", "--dump-dom"])
+        .args(words)
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg("--window-size=1300,900")
         .arg(format!("file://{}", page.display()))

@@ -17,7 +17,11 @@ pub(super) fn of(records: &Records, analysis: &Analysis) -> String {
     let paragraphs: [Vec<String>; 3] = [
         cpus(analysis).into_iter().chain(best(records, analysis)).collect(),
         used.filter_map(comparison).collect(),
-        published(analysis).into_iter().chain(doubts(analysis)).collect(),
+        published(analysis)
+            .into_iter()
+            .chain(doubts(analysis))
+            .chain(disturbed(analysis))
+            .collect(),
     ];
     let said = paragraphs.iter().filter(|sentences| !sentences.is_empty());
     said.map(|sentences| sentences.join(" ")).collect::<Vec<_>>().join("\n")
@@ -165,6 +169,15 @@ fn doubts(analysis: &Analysis) -> Option<String> {
         .collect();
     let all = analysis.cells.len() + analysis.missing.len();
     (!said.is_empty()).then(|| format!("Of {all} cells, {}.", said.join(", ")))
+}
+
+/// Who else was on the machine.
+fn disturbed(analysis: &Analysis) -> Option<String> {
+    let count = analysis.disturbances.disturbed_runs;
+    (count > 0).then(|| {
+        let all = analysis.runs;
+        format!("In {count} of {all} runs others had a part of the CPUs that cannot be neglected.")
+    })
 }
 
 fn span(metric: &Metric, interval: Interval) -> String {

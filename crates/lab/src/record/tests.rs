@@ -32,6 +32,7 @@ fn run(repeat: u32) -> Run {
         }],
         queues: vec![],
         cpu: Cpu { netback: Some(0.5), ..Cpu::default() },
+        disturbance: Disturbance { steal_share: Some(0.01), ..Disturbance::default() },
         notes: vec![],
         differences: vec![],
     }

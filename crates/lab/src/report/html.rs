@@ -38,6 +38,7 @@ pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
                     (tables::cells(records, analysis))
                     (tables::cpu(analysis))
                     (tables::splits(records, analysis))
+                    (tables::disturbances(analysis))
                     (machine(&records.host))
                     (method(records))
                     footer {

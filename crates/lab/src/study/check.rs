@@ -166,6 +166,12 @@ impl Study {
                 format!("figure `{id}`: `{name}` is no axis; {}", self.axis_names())
             })?;
         }
+        let is_fixed = |name: &str| self.axis(name).is_none() || figure.filter.get(name).is_some();
+        let open = ["streams", "queues"].into_iter().find(|name| !is_fixed(name));
+        refuse(open.is_some() && figure.kind == FigureKind::Placement, || {
+            let name = open.unwrap_or_default();
+            format!("figure `{id}`: say of how many `{name}` it shows the splits, with `where`")
+        })?;
         let drawn: BTreeSet<&str> = std::iter::once(figure.x.as_str())
             .chain(figure.lines.as_deref())
             .chain(figure.filter.0.keys().map(String::as_str))

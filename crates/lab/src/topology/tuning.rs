@@ -116,7 +116,7 @@ fn set_sysctl(pid: u32, name: &str, value: &str) -> Result<Option<String>, PartE
         {
             Ok(Some(format!("{name} is the whole machine's with this kernel and was left alone")))
         }
-        Err(source) => Err(PartError::Io { what: format!("set {name} to {value}"), source }),
+        Err(error) => Err(PartError::Io { what: format!("set {name} to {value}"), error }),
     }
 }
 

@@ -47,7 +47,7 @@ fn keep_frames_with_senders(pid: u32) -> Result<(), PartError> {
         let file = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");
         match inside(pid, || fs::write(&file, "0")) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(PartError::Io { what: format!("set {file}"), source: error });
+                return Err(PartError::Io { what: format!("set {file}"), error });
             }
             _ => {}
         }

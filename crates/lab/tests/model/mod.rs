@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ringway_lab::placement::Placement;
 use ringway_lab::plan::{Plan, Task};
-use ringway_lab::record::{Cpu, Host, Journal, QueueUse, Run, Stream, ToolRun};
+use ringway_lab::record::{Cpu, Disturbance, Host, Journal, QueueUse, Run, Stream, ToolRun};
 use ringway_lab::study::{Study, Subject};
 
 /// What one queue of the model carries, in bit/s.
@@ -132,6 +132,11 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             netback: Some(0.8 * study.load.seconds * noise()),
             steal: Some(0.0),
             ..Cpu::default()
+        },
+        disturbance: Disturbance {
+            steal_share: Some(0.001),
+            foreign_share: Some(if index == 0 { 0.25 } else { 0.01 }),
+            cpu_mhz: Some(2400.0),
         },
         notes: Vec::new(),
         differences: Vec::new(),

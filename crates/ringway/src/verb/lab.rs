@@ -1,5 +1,6 @@
 //! `ringway lab`: studies of many queues, and what their records say.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use ringway_lab::record::Records;
 use ringway_lab::stop::Stop;
 use ringway_lab::study::Study;
 use ringway_lab::topology::unsupported;
-use ringway_lab::{metric, preflight, report, runner, study};
+use ringway_lab::{machine, metric, preflight, report, runner, study};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -94,10 +95,10 @@ struct Show {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The study, such as transmit
+    /// The study, such as transmit, or a file that has one, such as mine.toml
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     study: Option<String>,
-    /// A study of your own, in TOML
+    /// A study of your own, in TOML, whatever its file is called
     #[arg(long = "study", value_name = "FILE")]
     file: Option<PathBuf>,
     /// Fewer cells, shorter runs, and repeats only while they end within two minutes
@@ -241,10 +242,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         dir: args.out.clone(),
         ci_percent: args.ci,
         seed: args.seed,
-        build: Build {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: env!("RINGWAY_COMMIT").to_owned(),
-        },
+        build: build(),
     };
     let outcome = runner::run(&study, &options, &launcher)?;
     let records = Records::read(&args.out)?;
@@ -269,10 +267,19 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn build() -> Build {
+    Build {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: env!("RINGWAY_COMMIT").to_owned(),
+    }
+}
+
 /// The study with what the command line changes of it.
 fn chosen(args: &Run) -> Result<Study> {
     let mut study = match (&args.file, &args.study) {
         (Some(file), _) => Study::read(file)?,
+        // What looks like a file is one: no shipped study has such a name.
+        (None, Some(name)) if name.contains(['/', '.']) => Study::read(Path::new(name))?,
         (None, Some(id)) => study::shipped(id)?,
         (None, None) => bail!("name a study; `ringway lab list` shows them"),
     };
@@ -297,6 +304,10 @@ fn chosen(args: &Run) -> Result<Study> {
 
 fn make_report(dir: &Path) -> Result<()> {
     let records = Records::read(dir)?;
+    let here = machine::describe(&build(), &BTreeSet::new());
+    if !records.host.is_same_machine(&here) {
+        eprintln!("NOTICE: these are records of another machine: {}", records.host.name());
+    }
     let files = report::write(dir, &records)?;
     for notice in &records.notices {
         eprintln!("NOTICE: {notice}");
@@ -306,8 +317,11 @@ fn make_report(dir: &Path) -> Result<()> {
 }
 
 fn show_changes(args: &Compare) -> Result<()> {
-    let read = |dir: &Path| Records::read(dir);
-    let changes = compare(&read(&args.before)?, &read(&args.after)?)?;
+    let (before, after) = (Records::read(&args.before)?, Records::read(&args.after)?);
+    let changes = compare(&before, &after)?;
+    if !before.host.is_same_machine(&after.host) {
+        eprintln!("NOTICE: these are two machines: what changed need not be ringway");
+    }
     if args.json {
         return print_json(&changes);
     }

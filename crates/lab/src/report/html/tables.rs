@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 
-use crate::analysis::{Analysis, CellSummary};
+use crate::analysis::disturbance::{FOREIGN_SHARE_MAX, STEAL_SHARE_MAX, Spread};
+use crate::analysis::{Analysis, CellSummary, Warning};
 use crate::metric::{self, Metric, number};
 use crate::placement;
 use crate::record::Records;
@@ -257,6 +258,77 @@ fn shown<'a>(records: &Records, cell: &'a CellSummary) -> Vec<(&'static Metric, 
 
 fn warnings(cell: &CellSummary) -> String {
     cell.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What disturbed the runs, and what to hold against cells.
+pub(super) fn disturbances(analysis: &Analysis) -> Markup {
+    let found = &analysis.disturbances;
+    let share = |share: f64| format!("{:.1} %", share * 100.0);
+    let mhz = |mhz: f64| format!("{mhz:.0} MHz");
+    let all: [(&str, Option<Spread>, &dyn Fn(f64) -> String); 3] = [
+        ("CPU time that the hypervisor below took (steal)", found.steal_share, &share),
+        ("CPU time that others on this machine used", found.foreign_share, &share),
+        ("Frequency of the CPUs, as the kernel tells it", found.cpu_mhz, &mhz),
+    ];
+    html! {
+        h2 { "What disturbed the runs" }
+        div.scroll {
+            table {
+                tr { th { "Over all runs" } th.n { "Least" } th.n { "Mean" } th.n { "Most" } }
+                @for (what, spread, show) in all {
+                    tr {
+                        td { (what) }
+                        @match spread {
+                            Some(Spread { least, mean, most }) => {
+                                @for value in [least, mean, most] { td.n { (show(value)) } }
+                            }
+                            None => td.n colspan="3" { "not known" },
+                        }
+                    }
+                }
+            }
+        }
+        p.aside {
+            "Runs with more than " (share(STEAL_SHARE_MAX)) " steal or " (share(FOREIGN_SHARE_MAX))
+            " of others: " (found.disturbed_runs) " of " (analysis.runs) "."
+        }
+        ul {
+            @for line in doubtful_cells(analysis) { li { (line) } }
+            @for (note, runs) in found.notes.iter().take(NOTES_MAX) {
+                li { (note) " (" (runs) " of " (analysis.runs) " runs)" }
+            }
+            @if found.notes.len() > NOTES_MAX {
+                li { (found.notes.len() - NOTES_MAX) " other notes: see runs.csv" }
+            }
+        }
+    }
+}
+
+/// Notes that are listed; the records have all.
+const NOTES_MAX: usize = 12;
+
+/// For each kind of warning, the cells that have it.
+fn doubtful_cells(analysis: &Analysis) -> Vec<String> {
+    let kinds: [(&str, fn(&Warning) -> bool); 4] = [
+        ("Fewer CPUs than busy threads", |one| matches!(one, Warning::FewCpus { .. })),
+        ("Fewer than 5 runs", |one| matches!(one, Warning::FewRuns { .. })),
+        ("Bimodal", |one| matches!(one, Warning::Bimodal { .. })),
+        ("Drifting", |one| matches!(one, Warning::Drifting { .. })),
+    ];
+    let line = |(what, is): (&str, fn(&Warning) -> bool)| {
+        let cells = analysis.cells.iter().filter(|cell| cell.warnings.iter().any(is));
+        let names = cells.map(|cell| match cell.subject {
+            Subject::Ringway => cell.label.clone(),
+            subject => format!("{} {}", subject.title(), cell.label),
+        });
+        let names: Vec<String> = names.collect();
+        match names.len() {
+            0 => format!("{what}: no cell"),
+            count if count == analysis.cells.len() => format!("{what}: all {count} cells"),
+            _ => format!("{what}: {}", names.join(", ")),
+        }
+    };
+    kinds.into_iter().map(line).collect()
 }
 
 /// CPU time by station.

@@ -1,0 +1,72 @@
+//! What else the machine did during the runs: what the hypervisor below took, what others used, and
+//! how fast its CPUs were.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::record::{Disturbance, Records, Run};
+use crate::stats::mean;
+
+/// Shares of the machine from which on a run is called disturbed.
+pub const STEAL_SHARE_MAX: f64 = 0.02;
+/// What others used, as above.
+pub const FOREIGN_SHARE_MAX: f64 = 0.10;
+
+/// What disturbed the runs of a study.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Disturbances {
+    /// The share of all CPUs that the hypervisor below took, from 0 to 1.
+    pub steal_share: Option<Spread>,
+    /// The share that processes of others used.
+    pub foreign_share: Option<Spread>,
+    /// The mean frequency of the CPUs, in MHz.
+    pub cpu_mhz: Option<Spread>,
+    /// Runs with more of the first two than [`STEAL_SHARE_MAX`] and [`FOREIGN_SHARE_MAX`].
+    pub disturbed_runs: usize,
+    /// What else is noted, with the number of runs.
+    pub notes: BTreeMap<String, usize>,
+}
+
+/// A figure over all runs that have it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// Its least value.
+    pub least: f64,
+    /// Its mean.
+    pub mean: f64,
+    /// Its greatest value.
+    pub most: f64,
+}
+
+impl Disturbances {
+    /// Those of all runs.
+    pub fn of(records: &Records) -> Disturbances {
+        let runs = &records.runs;
+        let mut notes = BTreeMap::new();
+        for note in runs.iter().flat_map(|run| &run.notes) {
+            *notes.entry(note.clone()).or_default() += 1;
+        }
+        Disturbances {
+            steal_share: spread(runs, |one| one.steal_share),
+            foreign_share: spread(runs, |one| one.foreign_share),
+            cpu_mhz: spread(runs, |one| one.cpu_mhz),
+            disturbed_runs: runs.iter().filter(|run| is_disturbed(&run.disturbance)).count(),
+            notes,
+        }
+    }
+}
+
+/// Whether anybody else had more of the machine than a measurement can bear.
+fn is_disturbed(one: &Disturbance) -> bool {
+    one.steal_share.is_some_and(|share| share > STEAL_SHARE_MAX)
+        || one.foreign_share.is_some_and(|share| share > FOREIGN_SHARE_MAX)
+}
+
+fn spread(runs: &[Run], of: fn(&Disturbance) -> Option<f64>) -> Option<Spread> {
+    let values: Vec<f64> = runs.iter().filter_map(|run| of(&run.disturbance)).collect();
+    let least = values.iter().copied().reduce(f64::min)?;
+    let most = values.iter().copied().reduce(f64::max)?;
+    Some(Spread { least, mean: mean(&values), most })
+}
