@@ -2,9 +2,9 @@
 //!
 //! All have the same layout. A file of the host keeps its path. What a tool printed is in
 //! `commands/`, named like in a sos report, whose `sos_commands/*/` is looked through as well.
-//! What the kernel said over netlink is in `netlink/`, whose form [`netlink`](super::netlink) tells;
-//! older records and sos reports have what tools printed in its place. What changes by the second is
-//! in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
+//! What the kernel said over netlink is in `netlink/`, in the form of [`netlink`](super::netlink);
+//! older records and sos reports have what tools printed in its place. What changes by the second
+//! is in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
 
 use std::collections::BTreeMap;
 use std::fs;
