@@ -29,8 +29,8 @@ pub struct QueueStatus {
     /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for their answer. A
     /// backend knows at any time, a frontend when it last sent.
     pub tx_unanswered: u64,
-    /// How long slots of its tx ring waited for their answers, from the backend's first look at them
-    /// on. A few of all slots, and none for a frontend.
+    /// How long slots of its tx ring waited for their answers, from the backend's first look at
+    /// them on. A few of all slots, and none for a frontend.
     #[serde(default)]
     pub tx_answer_times: Times,
     /// Frames dropped, by reason; reasons with none are left out.

@@ -63,8 +63,8 @@ impl Times {
         self.0.iter().map(|bucket| bucket.count).sum()
     }
 
-    /// The duration below which so many percent of all are, good to a quarter of it; `None` if there
-    /// are none.
+    /// The duration below which so many percent of all are, good to a quarter of it; `None` if
+    /// there are none.
     pub fn percentile(&self, percent: u8) -> Option<Duration> {
         let wanted = (self.count() * u64::from(percent)).div_ceil(100).max(1);
         let mut before = 0;

@@ -81,8 +81,8 @@ impl Budget {
         self.longest = self.longest.max(seconds);
     }
 
-    /// Whether there is time for a run. The first one of a cell is begun wherever it can end in time
-    /// at all: a cell without any is a hole in the figures.
+    /// Whether there is time for a run. The first one of a cell is begun wherever it can end in
+    /// time at all: a cell without any is a hole in the figures.
     pub fn allows(&self, task: &Task) -> bool {
         let expected = if task.repeat == 0 { self.shortest } else { self.longest };
         self.spent + expected <= self.seconds

@@ -303,7 +303,10 @@ pub enum RecordError {
     #[error(transparent)]
     Study(#[from] StudyError),
     /// The directory is taken by another study.
-    #[error("{} holds records of another study or matrix; choose another directory with --out", dir.display())]
+    #[error(
+        "{} holds records of another study or matrix: choose another directory with --out",
+        dir.display()
+    )]
     OtherStudy {
         /// The directory.
         dir: PathBuf,

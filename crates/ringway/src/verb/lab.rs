@@ -58,7 +58,8 @@ enum Verb {
     /// namespace.
     ///
     /// Exit codes: 0 if every cell is measured and every rule holds; 1 if it cannot begin, a run
-    /// failed, the time was up before a cell's first run or a rule does not hold; 2 if the command line is wrong; 130 if it was interrupted.
+    /// failed, the time was up before a cell's first run or a rule does not hold; 2 if the command
+    /// line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     #[command(hide = true)]

@@ -265,23 +265,31 @@ pub(super) fn disturbances(analysis: &Analysis) -> Markup {
     let found = &analysis.disturbances;
     let share = |share: f64| format!("{:.1} %", share * 100.0);
     let mhz = |mhz: f64| format!("{mhz:.0} MHz");
-    let all: [(&str, Option<Spread>, &dyn Fn(f64) -> String); 3] = [
-        ("CPU time that the hypervisor below took (steal)", found.steal_share, &share),
-        ("CPU time that others on this machine used", found.foreign_share, &share),
-        ("Frequency of the CPUs, as the kernel tells it", found.cpu_mhz, &mhz),
+    let ends = |Spread { least, mean, most }| [least, mean, most];
+    let all = [
+        (
+            "CPU time that the hypervisor below took (steal)",
+            found.steal_share.map(|one| ends(one).map(share)),
+        ),
+        (
+            "CPU time that others on this machine used",
+            found.foreign_share.map(|one| ends(one).map(share)),
+        ),
+        (
+            "Frequency of the CPUs, as the kernel tells it",
+            found.cpu_mhz.map(|one| ends(one).map(mhz)),
+        ),
     ];
     html! {
         h2 { "What disturbed the runs" }
         div.scroll {
             table {
                 tr { th { "Over all runs" } th.n { "Least" } th.n { "Mean" } th.n { "Most" } }
-                @for (what, spread, show) in all {
+                @for (what, ends) in all {
                     tr {
                         td { (what) }
-                        @match spread {
-                            Some(Spread { least, mean, most }) => {
-                                @for value in [least, mean, most] { td.n { (show(value)) } }
-                            }
+                        @match ends {
+                            Some(ends) => @for end in ends { td.n { (end) } },
                             None => td.n colspan="3" { "not known" },
                         }
                     }
@@ -307,15 +315,18 @@ pub(super) fn disturbances(analysis: &Analysis) -> Markup {
 /// Notes that are listed; the records have all.
 const NOTES_MAX: usize = 12;
 
+/// What a kind of warning is called, and whether one is of that kind.
+type Kind = (&'static str, fn(&Warning) -> bool);
+
 /// For each kind of warning, the cells that have it.
 fn doubtful_cells(analysis: &Analysis) -> Vec<String> {
-    let kinds: [(&str, fn(&Warning) -> bool); 4] = [
+    let kinds: [Kind; 4] = [
         ("Fewer CPUs than busy threads", |one| matches!(one, Warning::FewCpus { .. })),
         ("Fewer than 5 runs", |one| matches!(one, Warning::FewRuns { .. })),
         ("Bimodal", |one| matches!(one, Warning::Bimodal { .. })),
         ("Drifting", |one| matches!(one, Warning::Drifting { .. })),
     ];
-    let line = |(what, is): (&str, fn(&Warning) -> bool)| {
+    let line = |(what, is): Kind| {
         let cells = analysis.cells.iter().filter(|cell| cell.warnings.iter().any(is));
         let names = cells.map(|cell| match cell.subject {
             Subject::Ringway => cell.label.clone(),

@@ -1,0 +1,101 @@
+use super::*;
+
+fn transmit() -> Study {
+    shipped("transmit").expect("it is shipped")
+}
+
+#[test]
+fn every_shipped_study_is_possible_and_survives_a_copy() {
+    for id in ids() {
+        let study = shipped(id).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(study.id, id);
+        assert!(!study.rows.is_empty() && !study.figure.is_empty(), "{id}");
+        assert_eq!(Study::parse("the copy", &study.to_toml()).expect("it was good"), study);
+        let quick = study.quick();
+        assert_eq!(Study::parse("the copy", &quick.to_toml()).expect("it is possible"), quick);
+        assert!(!quick.figure.is_empty(), "{id}");
+    }
+}
+
+#[test]
+fn quick_has_time_to_measure_every_cell_once() {
+    for id in ids() {
+        let study = shipped(id).expect("it is shipped").quick();
+        let cells: usize =
+            study.subjects().into_iter().map(|subject| study.cells(subject).len()).sum();
+        // What a tool takes to start and end, and the topology to change, on a busy machine.
+        let overhead_seconds = 2.5;
+        let each = study.load.seconds + study.load.warmup_seconds + overhead_seconds;
+        let seconds = f64::from(u32::try_from(cells).unwrap()) * each;
+        assert!(seconds <= study.load.budget_seconds.unwrap(), "{id}: {seconds} s");
+    }
+}
+
+#[test]
+fn a_whole_study_takes_an_evening_at_most_and_has_every_cell_within_half_an_hour() {
+    for id in ids() {
+        let study = shipped(id).expect("it is shipped");
+        let round = crate::plan::Plan::new(&study, 5.0, 1).progress(&[]).seconds();
+        let evening = study.load.budget_seconds.expect(id);
+        assert!(evening <= 6.0 * 3600.0 && round <= evening, "{id}: {round} s");
+        let once = round / f64::from(study.load.repeats);
+        assert!(once <= 1800.0, "{id}: {once} s");
+    }
+}
+
+#[test]
+fn the_matrix_is_all_combinations_and_baselines_have_fewer_axes() {
+    let study = transmit();
+    assert_eq!(study.cells(Subject::Ringway).len(), 16);
+    assert_eq!(study.cells(Subject::TapRelay).len(), 4);
+    let cell = Cell::default().with("queues", 4).with("streams", 8);
+    assert_eq!(study.label(&cell), "q4.s8");
+    assert_eq!(study.cell_of_label("q4.s8"), Some(cell.clone()));
+    assert_eq!(study.cell_of_label("s8.q4"), Some(cell.clone()));
+    assert_eq!(study.cell_of_label("q5.s8"), None);
+    assert_eq!(study.label(&study.projected(&cell, Subject::VethBridge)), "s8");
+    assert_eq!(study.setup(&cell).text("tool"), Some("iperf3"));
+    assert_eq!(study.setup(&cell).number("queues"), Some(4));
+}
+
+#[test]
+fn a_bundle_gives_a_cell_its_parameters() {
+    let study = shipped("latency").expect("it is shipped");
+    let cell = study.cell_of_label("guest-synchronous.iperf3").expect("a cell");
+    assert_eq!(study.setup(&cell).text("completion"), Some("synchronous"));
+    assert_eq!(study.setup(&cell).number("queues"), Some(1));
+}
+
+#[test]
+fn more_queues_want_more_cpus_but_only_as_far_as_streams_reach() {
+    let study = transmit();
+    let wanted = |label: &str| study.cpus_wanted(&study.cell_of_label(label).expect(label));
+    assert_eq!(wanted("q1.s1"), 4);
+    assert_eq!(wanted("q8.s1"), 4);
+    assert_eq!(wanted("q8.s8"), 18);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_remedy() {
+    let text = shipped_text("transmit").expect("it is shipped");
+    for (from, to, word) in [
+        ("values = [1, 2, 4, 8]", "values = [1, 99]", "from 1 to 64"),
+        ("values = [1, 2, 4, 8]", "values = []", "no values"),
+        ("values = [1, 2, 4, 8]", "values = [1, 1]", "twice"),
+        ("name = \"queues\"", "name = \"quues\"", "there are queues"),
+        ("short = \"q\"", "", "short"),
+        ("repeats = 10", "repeats = 50", "max-repeats"),
+        ("seconds = 60.0", "seconds = -1.0", "seconds"),
+        ("x = \"streams\"", "x = \"guests\"", "no axis"),
+        ("cell = { queues = 4 }", "cell = { queues = 3 }", "not in the matrix"),
+        ("best-of = \"streams\"", "", "no `streams`"),
+        ("line = \"none\"", "line = \"fast\"", "10G"),
+        ("rows =", "rwos =", "rwos"),
+        ("metric = \"throughput-bps\"", "metric = \"speed\"", "there is no metric"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = Study::parse("a test", &text.replacen(from, to, 1)).expect_err(to);
+        assert!(error.to_string().contains(word), "{to}: {error}");
+    }
+    assert!(shipped("transmitt").expect_err("unknown").to_string().contains("guest-to-guest"));
+}

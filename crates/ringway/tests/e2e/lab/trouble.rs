@@ -1,0 +1,196 @@
+//! Studies that cannot be run, or not to their end.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::{NOTHING, TINY, TINY_RUNS, kept, lab, placed, processes_and_scratch, text, tiny};
+use crate::turn;
+
+#[test]
+fn what_cannot_be_run_is_said_before_anything_starts() {
+    let place = tempfile::tempdir().expect("a directory");
+    let out = place.path().join("out");
+    let out = out.to_str().expect("a plain name");
+    let cases: [(&[&str], &str); 9] = [
+        (&["nothing"], "there is no study `nothing`"),
+        (&["nothing.toml"], "cannot read the study nothing.toml: No such file"),
+        (&["transmit", "--hours", "0"], "--hours 0: expected more than 0"),
+        (&["transmit", "--quick", "--hours", "1"], "cannot be used with"),
+        (&["guest-to-guest", "--line", "10G"], "has no wire"),
+        (&["transmit", "--line", "fast"], "no rate"),
+        (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
+        (&["transmit", "--ci", "0"], "--ci"),
+        (&["transmit", "--max-repeats", "0"], "--max-repeats"),
+    ];
+    for (words, sentence) in cases {
+        let refused = lab(&[&["run", "--out", out], words].concat());
+        assert!(!refused.status.success(), "{words:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(sentence), "{words:?}: {said}");
+    }
+    assert!(!Path::new(out).exists(), "nothing was begun");
+}
+
+#[test]
+fn a_matrix_that_cannot_be_is_refused() {
+    for (from, to, sentence) in [
+        ("values = [1, 2]", "values = [1, 99]", "queues = 99: expected a number from 1 to 64"),
+        ("values = [1, 2]", "values = []", "the axis `queues` has no values"),
+        ("name = \"queues\"", "name = \"quues\"", "there is no parameter `quues`"),
+        ("max-repeats = 2", "max-repeats = 1", "repeats = 2 is more than max-repeats = 1"),
+        ("kind = \"guests\"", "kind = \"ring\"", "is not a study"),
+        ("kind = \"lines\"", "kind = \"placement\"", "say of how many `queues` it shows"),
+    ] {
+        assert!(TINY.contains(from), "{from}");
+        let (place, mut command) = placed(&TINY.replacen(from, to, 1));
+        let refused = command.output().expect("it starts");
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(sentence), "{to}: {said}");
+        assert!(!place.path().join("out").exists(), "{to}");
+    }
+}
+
+#[test]
+fn a_directory_without_records_is_refused_in_a_sentence() {
+    let empty = tempfile::tempdir().expect("a directory");
+    let refused = lab(&["report", empty.path().to_str().expect("a plain name")]);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("holds no records of a study"), "{refused:?}");
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_with_its_package() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, mut command) = tiny();
+    let refused = command.env("PATH", "/nowhere").output().expect("it starts");
+    assert_eq!(text(&refused.stderr), "ringway: iperf3 is not installed: apt-get install iperf3\n");
+    assert!(!refused.status.success() && !place.path().join("out").exists());
+}
+
+/// Runs a command of the shell as root of user and mount namespaces of its own, and the tiny study
+/// with these changes after that.
+fn behind(shell: &str, changes: &[(&str, &str)]) -> (tempfile::TempDir, Output) {
+    let study = changes.iter().fold(TINY.to_owned(), |study, (from, to)| {
+        assert!(study.contains(from), "{from}");
+        study.replacen(from, to, 1)
+    });
+    let (place, study) = placed(&study);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--", "sh", "-c"]);
+    command.arg(format!("{shell} && exec \"$@\"")).arg("sh");
+    command.arg(study.get_program()).args(study.get_args()).arg("--quick");
+    command.env("PLACE", place.path()).env("TMPDIR", place.path());
+    let output = command.output().expect("it starts");
+    (place, output)
+}
+
+#[test]
+fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
+    let Some(_turn) = turn(&["iperf3", "mount"]) else { return };
+    let hidden = "for dir in /sbin /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done";
+    let changes = [
+        (
+            "name = \"queues\"\nshort = \"q\"\nvalues = [1, 2]",
+            "name = \"switch\"\nvalues = [\"bridge\", \"ovs\"]",
+        ),
+        ("x = \"queues\"", "x = \"switch\""),
+    ];
+    let (place, output) = behind(hidden, &changes);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let notice =
+        "NOTICE: Open vSwitch is left out, it is not installed: apt-get install openvswitch-switch";
+    assert!(said.contains(notice), "{said}");
+    let runs = kept(place.path());
+    assert_eq!(runs.len(), 2, "ringway on a bridge, and the baseline");
+    assert!(!runs.iter().any(|run| run.contains("ovs")), "{runs:?}");
+}
+
+#[test]
+fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_starts() {
+    let Some(_turn) = turn(&["iperf3", "mount"]) else { return };
+    // The mount hides the study as well, so it is written again.
+    let mounted = |options: &str| {
+        let copy = "study=$(cat \"$PLACE/tiny.toml\")";
+        let back = "echo \"$study\" > \"$PLACE/tiny.toml\"";
+        format!(
+            "{copy} && mount -t tmpfs none \"$PLACE\" && {back} && mount -o {options} \"$PLACE\""
+        )
+    };
+    for (options, sentence) in [
+        ("remount,size=1m", "0 MiB free; make room for 64 MiB or choose another directory"),
+        ("remount,ro", "Read-only file system"),
+    ] {
+        let (place, refused) = behind(&mounted(options), &[]);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(sentence), "{options}: {said}");
+        assert!(said.lines().count() == 1 && kept(place.path()).is_empty(), "{said}");
+        assert_eq!(said.matches(sentence).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn who_may_make_no_namespace_is_told_which_limit_it_is() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, study) = tiny();
+    // In a user namespace without a map nobody is anybody, who may not make another one.
+    let mut command = Command::new("unshare");
+    command.arg("--user").arg(study.get_program()).args(study.get_args());
+    let refused = command.output().expect("it starts");
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("max_user_namespaces"), "{said}");
+    assert!(said.lines().count() == 1 && !place.path().join("out").exists(), "{said}");
+}
+
+/// A place with a program in front of the others of its name, as a script of a shell.
+fn wrapped(place: &Path, command: &mut Command, script: &str) {
+    let dir = place.join("bin");
+    let file = dir.join("iperf3");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |dir: &std::path::PathBuf| dir.join("iperf3").is_file();
+    let real = std::env::split_paths(&path).find(is_there).expect("it is installed");
+    std::fs::create_dir(&dir).expect("a directory");
+    let real = real.join("iperf3").display().to_string();
+    std::fs::write(&file, format!("#!/bin/sh\n{}\n", script.replace("REAL", &real))).expect("room");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&file, mode).expect("it is ours");
+    let all = std::iter::once(dir).chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(all).expect("plain names"));
+}
+
+#[test]
+fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let budget = ("metric =", "budget-seconds = 5\nmetric =");
+    let clients = "case \"$*\" in *--client*) HANG;; esac; exec REAL \"$@\"";
+    for (hang, least, reason) in [
+        ("sleep 1.5", 1, ""),
+        ("exec sleep 1000", 0, "the time for all runs was up"),
+        ("kill -SEGV $$", 0, "iperf3 ended and said nothing (signal: 11 (SIGSEGV)"),
+    ] {
+        let (place, mut command) = placed(&TINY.replacen(budget.0, budget.1, 1));
+        wrapped(place.path(), &mut command, &clients.replace("HANG", hang));
+        let begun = std::time::Instant::now();
+        let output = command.output().expect("it starts");
+        let seconds = begun.elapsed().as_secs_f64();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{hang}: {said}");
+        // What it takes to begin, to end what is there and to draw, on a busy machine.
+        assert!(seconds < 5.0 + 10.0, "{hang}: {seconds} s: {said}");
+        let runs = kept(place.path()).len();
+        assert!((least..TINY_RUNS).contains(&runs), "{hang}: {runs} runs: {said}");
+        assert!(said.contains(reason), "{said}");
+        assert_eq!(processes_and_scratch(place.path()), NOTHING, "{hang}");
+    }
+}
+
+#[test]
+fn a_tool_that_does_not_tell_its_version_holds_nobody_up() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
+    let script = "case \"$*\" in *--version*) exec sleep 1000;; esac; exec REAL \"$@\"";
+    wrapped(place.path(), &mut command, script);
+    let output = command.arg("--quick").output().expect("it starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(kept(place.path()).iter().all(|run| run.contains("\"version\":\"unknown\"")));
+}
