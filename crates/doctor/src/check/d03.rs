@@ -22,8 +22,8 @@ const SHARE_MIN: f64 = 0.9;
 const FULL: f64 = 0.8;
 /// The same, from which it is on its way.
 const BUSY: f64 = 0.4;
-/// Fewer network interrupts a second than this are no load. It is low, because a queue that is polled
-/// without a pause interrupts seldom.
+/// Fewer network interrupts a second than this are no load. It is low, because a queue that is
+/// polled without a pause interrupts seldom.
 const RATE_MIN: f64 = 10.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;

@@ -71,8 +71,8 @@ impl NetIrq<'_> {
 
 impl Host {
     /// Where interrupts should be served, by CPUs that are online. Of queues that are
-    /// [in use](NetIrq::came), most often: a card may have vectors for CPUs that this host will never
-    /// have.
+    /// [in use](NetIrq::came), most often: a card may have vectors for CPUs that this host will
+    /// never have.
     pub fn irq_layout<'a>(
         &self,
         irqs: impl IntoIterator<Item = &'a NetIrq<'a>>,

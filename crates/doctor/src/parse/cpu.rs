@@ -68,8 +68,8 @@ impl Counters for CpuTimes {
 }
 
 impl Times {
-    /// Ticks in which the machine had the CPU: while the hypervisor runs somebody else, neither work
-    /// nor idleness is seen.
+    /// Ticks in which the machine had the CPU: while the hypervisor runs somebody else, neither
+    /// work nor idleness is seen.
     pub fn had(&self) -> u64 {
         self.total.saturating_sub(self.steal)
     }
