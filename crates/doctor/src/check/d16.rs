@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Check, Group, Looked, all_well, placing};
-use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Host, NetIrq, Queue, Span, float, sum};
+use crate::evidence::{Gap, Quote, Text};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::host::{Host, Layout, NetIrq, NicRole, Queue, Span, cpu_mask, float, masked_cpus, sum};
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
@@ -60,20 +60,72 @@ fn look(host: &Host) -> Looked {
             format!("{} queues share {} of {} CPUs", queues.len(), used.len(), cpus.len());
         findings.push(finding(&span, &shared, &summary));
     }
+    let strays = strays(host, &queues, cpus);
+    if !strays.is_empty() {
+        let summary = "CPUs send by queues whose interrupts come on others (XPS)";
+        let irqs: Vec<&NetIrq<'_>> = strays.iter().map(|stray| stray.irq).collect();
+        let masks = strays.iter().take(QUOTES_MAX).map(|stray| stray.mask.quote(1));
+        findings.push(finding(&span, &irqs, summary).quote(masks));
+    }
     let Some(first) = findings.pop() else {
         return Ok(vec![all_well(format!("{} busy queues, each on its CPU", queues.len()), None)]);
     };
-    // One layout mends both.
+    // One layout mends all.
+    let mut changes = placing(host, &layout, &irqs);
+    changes.extend(steering(host, &layout));
     findings.push(first.advise(Advice::by_change(
-        "Each queue on a CPU of its own near its card, with both of its interrupts, after \
-         irqbalance was stopped. The backend's thread of a queue follows its interrupts, or can be \
-         bound with taskset.",
-        placing(host, &layout, &irqs),
+        "Each queue on a CPU of its own near its card, with both of its interrupts, and that CPU \
+         sending by it, after irqbalance was stopped. The backend's thread of a queue follows its \
+         interrupts, or can be bound with taskset.",
+        changes,
     )));
-    if let [other, last] = findings.as_mut_slice() {
-        other.advice.clone_from(&last.advice);
+    if let [others @ .., last] = findings.as_mut_slice() {
+        others.iter_mut().for_each(|other| other.advice.clone_from(&last.advice));
     }
     Ok(findings)
+}
+
+/// A queue that is sent by from other CPUs than that of its interrupts.
+struct Stray<'a> {
+    irq: &'a NetIrq<'a>,
+    mask: Text,
+}
+
+/// Queues of which XPS is in use and leaves out the CPU of their interrupts.
+fn strays<'a>(
+    host: &Host,
+    queues: &BTreeMap<Queue, Vec<&'a NetIrq<'a>>>,
+    cpus: &[usize],
+) -> Vec<Stray<'a>> {
+    let stray = |(queue, irqs): (&Queue, &Vec<&'a NetIrq<'a>>)| {
+        let irq = *irqs.first()?;
+        let (mask, senders) = senders(host, queue)?;
+        let is_stray = !senders.contains(cpus.get(column(irq))?);
+        is_stray.then_some(Stray { irq, mask })
+    };
+    queues.iter().filter_map(stray).collect()
+}
+
+/// The CPUs that XPS lets send by a queue; none if it is not in use. Xen's drivers choose a queue by
+/// a hash and do not ask it.
+fn senders(host: &Host, (nic, queue): &Queue) -> Option<(Text, Vec<usize>)> {
+    if host.role(nic) == NicRole::Backend || host.driver(nic).as_deref() == Some("vif") {
+        return None;
+    }
+    let mask = host.file(&format!("sys/class/net/{nic}/queues/tx-{}/xps_cpus", (*queue)?)).ok()?;
+    let cpus = masked_cpus(mask.value()).filter(|cpus| !cpus.is_empty())?;
+    Some((mask, cpus))
+}
+
+/// XPS as the layout has it, where it is in use.
+fn steering(host: &Host, layout: &Layout) -> Vec<Change> {
+    let change = |(queue, cpu): (&Queue, &usize)| {
+        let (mask, senders) = senders(host, queue)?;
+        let knob = Knob::Xps { nic: queue.0.clone(), queue: u32::try_from(queue.1?).ok()? };
+        let change = || Change::new(knob, Some(mask.value().to_owned()), cpu_mask(*cpu));
+        (senders != [*cpu]).then(change)
+    };
+    layout.queues.iter().filter_map(change).collect()
 }
 
 /// The column on which most of an interrupt came.

@@ -150,6 +150,26 @@ impl Host {
     }
 }
 
+/// The bit of a CPU in a mask, as the kernel wants it: words of 32 bits with commas between.
+pub fn cpu_mask(cpu: usize) -> String {
+    let first = format!("{:x}", 1_u32 << (cpu % 32));
+    first + &",00000000".repeat(cpu / 32)
+}
+
+/// The CPUs of a mask such as `f` or `1,00000000`; none if it is no mask.
+pub fn masked_cpus(mask: &str) -> Option<Vec<usize>> {
+    let digits: Vec<char> = mask.trim().chars().filter(|letter| *letter != ',').collect();
+    if digits.is_empty() || digits.len() > CPUS_MAX / 4 {
+        return None;
+    }
+    let mut cpus = Vec::new();
+    for (place, digit) in digits.iter().rev().enumerate() {
+        let digit = digit.to_digit(16)?;
+        cpus.extend((0..4).filter(|bit| digit >> bit & 1 == 1).map(|bit| place * 4 + bit));
+    }
+    Some(cpus)
+}
+
 fn since(span: &Span<Interrupts>, label: &str, row: &Row) -> Vec<u64> {
     let before = span.before.rows.get(label);
     let at = |index: usize| {
@@ -228,6 +248,17 @@ mod tests {
         // Both on the one CPU of their node that is online; the idle queue has none.
         assert_eq!((place(50), place(51), place(52)), (Some(2), Some(2), None));
         assert_eq!(layout.cpu_count(), 3);
+    }
+
+    #[test]
+    fn a_mask_has_words_of_32_bits() {
+        for cpu in [0, 3, 31, 32, 70] {
+            assert_eq!(masked_cpus(&cpu_mask(cpu)), Some(vec![cpu]), "{}", cpu_mask(cpu));
+        }
+        assert_eq!(cpu_mask(33), "2,00000000");
+        assert_eq!(masked_cpus("00000000,0000000d\n"), Some(vec![0, 2, 3]));
+        assert_eq!((masked_cpus(""), masked_cpus("x1")), (None, None));
+        assert_eq!(masked_cpus(&"f".repeat(5000)), None);
     }
 
     #[test]

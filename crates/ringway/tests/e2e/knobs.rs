@@ -11,7 +11,7 @@
 //! | qdisc | D30 | `mended::a_limit_that_is_reached_is_taken_away`, and the crashes below |
 //! | channels | D14 | `channels_are_used_and_given_back` |
 //! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_set_up_here_asks_for` |
-//! | XPS | none yet | `settings_that_no_set_up_here_asks_for` |
+//! | XPS | D16 | `settings_that_no_set_up_here_asks_for` |
 //! | queues of a ringway guest | D14 | `a_guest_of_ringway_may_have_more_queues` |
 //! | rings | D29 | `settings_that_no_set_up_here_asks_for`, skipped without such a driver |
 //! | CPUs of an interrupt | D03 | the same, skipped unless `RINGWAY_E2E_IRQ` names one |
