@@ -106,8 +106,8 @@ fn strays<'a>(
     queues.iter().filter_map(stray).collect()
 }
 
-/// The CPUs that XPS lets send by a queue; none if it is not in use. Xen's drivers choose a queue by
-/// a hash and do not ask it.
+/// The CPUs that XPS lets send by a queue; none if it is not in use. Xen's drivers choose a queue
+/// by a hash and do not ask it.
 fn senders(host: &Host, (nic, queue): &Queue) -> Option<(Text, Vec<usize>)> {
     if host.role(nic) == NicRole::Backend || host.driver(nic).as_deref() == Some("vif") {
         return None;
