@@ -153,13 +153,24 @@ fn threads(pid: u32, word: &str) -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         let path = entry?.path();
-        let name = fs::read_to_string(path.join("comm"))?;
+        let name = match fs::read_to_string(path.join("comm")) {
+            Ok(name) => name,
+            // A thread that has ended since; none that we place does.
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
         let number: Option<u32> = name.trim().strip_prefix(word).and_then(|n| n.parse().ok());
         let thread = path.file_name().and_then(|name| name.to_str()?.parse().ok());
         found.extend(number.zip(thread));
     }
     found.sort_unstable();
     Ok(found.into_iter().map(|(_, thread)| thread).collect())
+}
+
+/// The file of a thread is not there any more, or what is open of it has none.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 /// Restricts a thread to CPUs.
@@ -174,4 +185,29 @@ pub(crate) fn pin_process(pid: u32, count: usize) -> io::Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     pin(pid, &cpus[..count.min(cpus.len())])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_end_meanwhile_are_no_trouble() {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        thread::spawn(|| {});
+                    }
+                });
+            }
+            let looked = (0..2000).try_for_each(|_| threads(std::process::id(), "none").map(drop));
+            is_over.store(true, Ordering::Relaxed);
+            looked.expect("they are left out");
+        });
+    }
 }

@@ -18,6 +18,8 @@ use super::mend::give_up;
 use crate::stop::wait_readable;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Where a running ringway is; it may be said from where we are.
+const RINGWAY_DIR: &str = "RINGWAY_DIR";
 /// What it prints once it cannot be stopped by a terminal any more.
 const READY: &str = "ready";
 
@@ -47,7 +49,11 @@ pub(super) fn start_with_us(dir: &Path, id: u64, after: Duration) -> Result<Chil
 fn spawn(dir: &Path, id: u64, after: Duration, input: Stdio, more: &[&str]) -> Result<Child> {
     // It changes to the root, so that it holds no mounted directory.
     let dir = dir.canonicalize()?;
-    let mut child = Command::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(ringway) = std::env::var_os(RINGWAY_DIR) {
+        command.env(RINGWAY_DIR, std::path::absolute(ringway)?);
+    }
+    let mut child = command
         .args(["doctor", "expire", &id.to_string(), "--after", &after.as_secs().to_string()])
         .arg("--journal")
         .arg(dir)
