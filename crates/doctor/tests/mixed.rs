@@ -1,9 +1,9 @@
 //! Hosts whose files are of different hosts, swapped between samples, cut or altered: every check
 //! looks at them and none crashes, and what a finding says can be shown.
 
+mod saved;
+
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -17,31 +17,9 @@ type Pieces = BTreeMap<String, String>;
 
 /// All fixtures, in the order of their names.
 static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let entries = fs::read_dir(root).expect("there are fixtures");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
-    paths.sort_unstable();
-    paths
-        .iter()
-        .map(|path| {
-            let mut pieces = Pieces::new();
-            collect(path, path, &mut pieces);
-            pieces
-        })
-        .collect()
+    let text = |(name, bytes)| (name, String::from_utf8(bytes).expect("text"));
+    saved::hosts().into_iter().map(|(_, pieces)| pieces.into_iter().map(text).collect()).collect()
 });
-
-fn collect(root: &Path, folder: &Path, into: &mut Pieces) {
-    for entry in fs::read_dir(folder).expect("readable") {
-        let path = entry.expect("readable").path();
-        if path.is_dir() {
-            collect(root, &path, into);
-        } else {
-            let name = path.strip_prefix(root).expect("below it").to_str().expect("text");
-            into.insert(name.to_owned(), fs::read_to_string(&path).expect("text"));
-        }
-    }
-}
 
 /// Looks with everything that there is, and holds what is found to the rules for findings.
 fn look(pieces: Pieces) -> Result<(), TestCaseError> {

@@ -2,18 +2,18 @@
 //! no new diagnosis. What is altered into other sound values may be one, and is held to the rules
 //! for findings.
 
+mod saved;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::finding::{Finding, Severity};
 use ringway_doctor::host::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
-
-type Pieces = BTreeMap<String, Vec<u8>>;
+use saved::{Pieces, hosts};
 
 /// Another one for another run; a failure says which it was.
 const SEED: &str = "RINGWAY_TORN_SEED";
@@ -48,31 +48,6 @@ impl Random {
     fn key(&mut self, pieces: &Pieces) -> String {
         let index = self.below(pieces.len());
         pieces.keys().nth(index).expect("within").clone()
-    }
-}
-
-fn hosts() -> Vec<(String, Pieces)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    let mut hosts = Vec::new();
-    for entry in fs::read_dir(root).expect("there are fixtures") {
-        let path = entry.expect("readable").path();
-        let mut pieces = Pieces::new();
-        collect(&path, &path, &mut pieces);
-        hosts.push((path.file_name().expect("a name").to_string_lossy().into_owned(), pieces));
-    }
-    hosts.sort();
-    hosts
-}
-
-fn collect(root: &Path, folder: &Path, into: &mut Pieces) {
-    for entry in fs::read_dir(folder).expect("readable") {
-        let path = entry.expect("readable").path();
-        if path.is_dir() {
-            collect(root, &path, into);
-        } else {
-            let name = path.strip_prefix(root).expect("below it").to_str().expect("text");
-            into.insert(name.to_owned(), fs::read(&path).expect("readable"));
-        }
     }
 }
 
