@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::Gap;
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Basis, Host, NicRole, Span, share};
+use crate::host::{Basis, Host, NicRole, Span, cpu_mask, share};
 use crate::parse::cpu::CpuTimes;
 
 pub(super) const CHECK: Check = Check {
@@ -78,29 +78,7 @@ fn packet_steering(host: &Host, cpus: usize) -> Vec<Change> {
         let path = format!("sys/class/net/{nic}/queues/rx-0/rps_cpus");
         let current = host.file(&path).ok().map(|text| text.value().to_owned());
         let knob = Knob::Rps { nic, queue: 0 };
-        changes.push(Change::new(knob, current, mask(cpus)));
+        changes.push(Change::new(knob, current, cpu_mask(0..cpus)));
     }
     changes
-}
-
-/// A mask of the first CPUs, as the kernel wants it: words of 32 bits with commas between.
-fn mask(cpus: usize) -> String {
-    let words = cpus.div_ceil(32);
-    let word = |index: usize| match cpus - 32 * index {
-        rest if rest >= 32 => "ffffffff".to_owned(),
-        rest => format!("{:x}", (1_u64 << rest) - 1),
-    };
-    (0..words).rev().map(word).collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mask_has_words_of_32_cpus() {
-        assert_eq!(mask(2), "3");
-        assert_eq!(mask(32), "ffffffff");
-        assert_eq!(mask(40), "ff,ffffffff");
-    }
 }

@@ -122,7 +122,7 @@ fn steering(host: &Host, layout: &Layout) -> Vec<Change> {
     let change = |(queue, cpu): (&Queue, &usize)| {
         let (mask, senders) = senders(host, queue)?;
         let knob = Knob::Xps { nic: queue.0.clone(), queue: u32::try_from(queue.1?).ok()? };
-        let change = || Change::new(knob, Some(mask.value().to_owned()), cpu_mask(*cpu));
+        let change = || Change::new(knob, Some(mask.value().to_owned()), cpu_mask([*cpu]));
         (senders != [*cpu]).then(change)
     };
     layout.queues.iter().filter_map(change).collect()

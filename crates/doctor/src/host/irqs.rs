@@ -150,10 +150,15 @@ impl Host {
     }
 }
 
-/// The bit of a CPU in a mask, as the kernel wants it: words of 32 bits with commas between.
-pub fn cpu_mask(cpu: usize) -> String {
-    let first = format!("{:x}", 1_u32 << (cpu % 32));
-    first + &",00000000".repeat(cpu / 32)
+/// CPUs as a mask, in the form of the kernel: words of 32 bits with commas between.
+pub fn cpu_mask(cpus: impl IntoIterator<Item = usize>) -> String {
+    let mut words = vec![0_u32];
+    for cpu in cpus {
+        words.resize(words.len().max(cpu / 32 + 1), 0);
+        words[cpu / 32] |= 1 << (cpu % 32);
+    }
+    let (first, rest) = words.split_last().expect("there is one");
+    rest.iter().rev().fold(format!("{first:x}"), |mask, word| format!("{mask},{word:08x}"))
 }
 
 /// The CPUs of a mask such as `f` or `1,00000000`; none if it is no mask.
@@ -253,9 +258,11 @@ mod tests {
     #[test]
     fn a_mask_has_words_of_32_bits() {
         for cpu in [0, 3, 31, 32, 70] {
-            assert_eq!(masked_cpus(&cpu_mask(cpu)), Some(vec![cpu]), "{}", cpu_mask(cpu));
+            assert_eq!(masked_cpus(&cpu_mask([cpu])), Some(vec![cpu]), "{cpu}");
         }
-        assert_eq!(cpu_mask(33), "2,00000000");
+        assert_eq!((cpu_mask([33]), cpu_mask([])), ("2,00000000".to_owned(), "0".to_owned()));
+        assert_eq!((cpu_mask(0..2), cpu_mask(0..32)), ("3".to_owned(), "ffffffff".to_owned()));
+        assert_eq!(cpu_mask(0..40), "ff,ffffffff");
         assert_eq!(masked_cpus("00000000,0000000d\n"), Some(vec![0, 2, 3]));
         assert_eq!((masked_cpus(""), masked_cpus("x1")), (None, None));
         assert_eq!(masked_cpus(&"f".repeat(5000)), None);

@@ -15,12 +15,11 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use crate::evidence::netlink::nic_settings;
 use crate::evidence::{NicSettings, Text, tool};
 use crate::finding::Knob;
+use crate::host::{cpu_list, cpu_mask, masked_cpus};
 use crate::parse::ethtool::{Features, Settings as Numbers};
 
 /// Bytes of a setting; more is none.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
-/// CPUs that Linux can be built for.
-const CPUS_MAX: usize = 8192;
 
 /// The settings of a host.
 #[derive(Debug, Clone)]
@@ -261,35 +260,18 @@ fn qdisc(text: &str) -> Option<String> {
 pub fn canonical(knob: &Knob, value: &str) -> String {
     let squeezed = value.split_whitespace().collect::<Vec<_>>().join(" ");
     match knob {
-        Knob::IrqAffinity { .. } => cpu_list(&squeezed).unwrap_or(squeezed),
+        Knob::IrqAffinity { .. } => runs_of(&squeezed).unwrap_or(squeezed),
         Knob::Rps { .. } | Knob::Xps { .. } => {
-            let digits = squeezed.replace(',', "").to_lowercase();
-            let digits = digits.trim_start_matches("0x").trim_start_matches('0');
-            // Words of 32 bits, as the kernel wants them.
-            let mut mask = String::new();
-            for (index, digit) in digits.chars().enumerate() {
-                if index > 0 && (digits.len() - index) % 8 == 0 {
-                    mask.push(',');
-                }
-                mask.push(digit);
-            }
-            if mask.is_empty() { "0".to_owned() } else { mask }
+            let cpus = masked_cpus(squeezed.trim_start_matches("0x"));
+            cpus.map_or(squeezed, cpu_mask)
         }
         _ => squeezed,
     }
 }
 
 /// `0,1,2,5` as `0-2,5`.
-fn cpu_list(text: &str) -> Option<String> {
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= CPUS_MAX {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
+fn runs_of(text: &str) -> Option<String> {
+    let mut cpus = cpu_list(text)?;
     cpus.sort_unstable();
     cpus.dedup();
     let runs = cpus.chunk_by(|one, next| one + 1 == *next);
