@@ -7,6 +7,9 @@ mod saved;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::finding::{Finding, Severity};
@@ -19,6 +22,8 @@ use saved::{Pieces, hosts};
 const SEED: &str = "RINGWAY_TORN_SEED";
 /// Ways to tear each fixture that are tried, and to alter it.
 const TEARS: usize = 60;
+/// What a diagnosis of a fixture may take; on an idle machine it takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Those that are written to a disk first.
 const DIRECTORIES: usize = 4;
 
@@ -62,14 +67,27 @@ fn tar_of(pieces: &Pieces) -> Vec<u8> {
     builder.into_inner().expect("in memory")
 }
 
-fn diagnose(source: Source) -> Vec<Finding> {
-    let report = Report::of(&Host::new(source), &[]);
-    let _ = render(&report, Detail::Full);
-    report.findings
+/// In a thread, because one that does not end has to be told from one that is slow.
+fn diagnose(source: Source, how: &str) -> Vec<Finding> {
+    let (sender, receiver) = mpsc::channel();
+    let diagnosis = thread::spawn(move || {
+        let report = Report::of(&Host::new(source), &[]);
+        let _ = render(&report, Detail::Full);
+        let _ = sender.send(report.findings);
+    });
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(findings) => findings,
+        Err(RecvTimeoutError::Timeout) => panic!("{how}: no diagnosis after {PATIENCE:?}"),
+        Err(RecvTimeoutError::Disconnected) => {
+            diagnosis.join().expect_err("it has sent nothing");
+            panic!("{how}: the diagnosis panics");
+        }
+    }
 }
 
-fn diagnose_pieces(pieces: &Pieces) -> Vec<Finding> {
-    diagnose(archive::read(tar_of(pieces).as_slice()).expect("a tar with something in it"))
+fn diagnose_pieces(pieces: &Pieces, how: &str) -> Vec<Finding> {
+    let source = archive::read(tar_of(pieces).as_slice()).expect("a tar with something in it");
+    diagnose(source, how)
 }
 
 /// What is wrong, and how bad it is.
@@ -215,11 +233,11 @@ fn what_is_torn_is_no_new_diagnosis() {
     let (mut random, seed) = Random::seeded();
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
-        let whole = diagnose_pieces(&pieces);
+        let whole = diagnose_pieces(&pieces, &name);
         for _ in 0..TEARS {
             let mut torn = pieces.clone();
             let how = tear(&mut random, &mut torn);
-            let news = news(&whole, &diagnose_pieces(&torn));
+            let news = news(&whole, &diagnose_pieces(&torn, &how));
             failures.extend(news.iter().map(|news| format!("{name}: {how}: {news}")));
         }
     }
@@ -239,7 +257,7 @@ fn what_is_altered_is_no_crash() {
                     how = format!("{how}: {}", alter(&mut random, &hosts, &mut altered));
                 }
             }
-            assert_by_the_rules(&diagnose_pieces(&altered), &how);
+            assert_by_the_rules(&diagnose_pieces(&altered, &how), &how);
         }
     }
 }
@@ -249,7 +267,7 @@ fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
     let (mut random, seed) = Random::seeded();
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
-        let whole = diagnose_pieces(&pieces);
+        let whole = diagnose_pieces(&pieces, &name);
         for _ in 0..DIRECTORIES {
             let path = random.key(&pieces);
             let dir = tempfile::tempdir().expect("a directory");
@@ -285,7 +303,7 @@ fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
                     "a pipe without an end"
                 }
             };
-            let found = diagnose(Source::directory(dir.path()).expect("a directory"));
+            let found = diagnose(Source::directory(dir.path()).expect("a directory"), how);
             let news = news(&whole, &found);
             failures.extend(news.iter().map(|news| format!("{name}: {path}, {how}: {news}")));
         }
@@ -327,13 +345,13 @@ fn a_hostile_tar_is_refused_or_says_no_more_than_its_sound_part() {
         ("no checksum", vec![b'x'; 1024]),
     ];
     for (name, pieces) in hosts().iter().step_by(8) {
-        let whole = diagnose_pieces(pieces);
+        let whole = diagnose_pieces(pieces, name);
         let sound = tar_of(pieces);
         let sound = &sound[..sound.len() - 1024];
         for (what, entry) in &hostile {
             for bytes in [[sound, entry].concat(), [entry, sound].concat()] {
                 let Ok(source) = archive::read(bytes.as_slice()) else { continue };
-                let news = news(&whole, &diagnose(source));
+                let news = news(&whole, &diagnose(source, what));
                 assert!(news.is_empty(), "{name}, {what}: {news:?}");
             }
         }
@@ -350,7 +368,7 @@ fn a_tar_that_ends_anywhere_is_no_crash() {
             let Ok(source) = archive::read(&bytes[..end]) else { continue };
             // What is behind the end is missing as if it had never been there.
             let how = format!("{name}, up to {end}, seed {seed}");
-            assert_by_the_rules(&diagnose(source), &how);
+            assert_by_the_rules(&diagnose(source, &how), &how);
         }
     }
 }

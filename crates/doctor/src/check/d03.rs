@@ -3,8 +3,9 @@
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share, sum};
+use crate::host::{Basis, Host, NetIrq, Span, float, share, sum};
 use crate::parse::cpu::CpuTimes;
+use crate::parse::cpus::cpu_list;
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {

@@ -3,8 +3,9 @@
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::Gap;
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Basis, Host, NicRole, Span, cpu_mask, share};
+use crate::host::{Basis, Host, NicRole, Span, share};
 use crate::parse::cpu::CpuTimes;
+use crate::parse::cpus::cpu_mask;
 
 pub(super) const CHECK: Check = Check {
     id: "D04",

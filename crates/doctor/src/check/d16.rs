@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Host, Layout, NetIrq, NicRole, Queue, Span, cpu_mask, float, masked_cpus, sum};
+use crate::host::{Host, Layout, NetIrq, NicRole, Queue, Span, float, sum};
+use crate::parse::cpus::{cpu_mask, masked_cpus};
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {

@@ -3,7 +3,8 @@
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Severity};
-use crate::host::{Basis, Host, NetIrq, Span, cpu_list, float, share, sum};
+use crate::host::{Basis, Host, NetIrq, Span, float, share, sum};
+use crate::parse::cpus::cpu_list;
 use crate::parse::interrupts::Interrupts;
 use crate::parse::threads::Threads;
 

@@ -3,7 +3,8 @@
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use crate::host::{Host, Layout, NetIrq, Span, cpu_list, share};
+use crate::host::{Host, Layout, NetIrq, Span, share};
+use crate::parse::cpus::cpu_list;
 use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Basis, Host, Span};
 use crate::evidence::Text;
+use crate::parse::cpus::cpu_list;
 use crate::parse::interrupts::{Interrupts, QueueIrq, Row, queue_irq};
 
 /// An interrupt of a queue, and how often it came on each CPU.
@@ -150,31 +151,6 @@ impl Host {
     }
 }
 
-/// CPUs as a mask, in the form of the kernel: words of 32 bits with commas between.
-pub fn cpu_mask(cpus: impl IntoIterator<Item = usize>) -> String {
-    let mut words = vec![0_u32];
-    for cpu in cpus {
-        words.resize(words.len().max(cpu / 32 + 1), 0);
-        words[cpu / 32] |= 1 << (cpu % 32);
-    }
-    let (first, rest) = words.split_last().expect("there is one");
-    rest.iter().rev().fold(format!("{first:x}"), |mask, word| format!("{mask},{word:08x}"))
-}
-
-/// The CPUs of a mask such as `f` or `1,00000000`; none if it is no mask.
-pub fn masked_cpus(mask: &str) -> Option<Vec<usize>> {
-    let digits: Vec<char> = mask.trim().chars().filter(|letter| *letter != ',').collect();
-    if digits.is_empty() || digits.len() > CPUS_MAX / 4 {
-        return None;
-    }
-    let mut cpus = Vec::new();
-    for (place, digit) in digits.iter().rev().enumerate() {
-        let digit = digit.to_digit(16)?;
-        cpus.extend((0..4).filter(|bit| digit >> bit & 1 == 1).map(|bit| place * 4 + bit));
-    }
-    Some(cpus)
-}
-
 fn since(span: &Span<Interrupts>, label: &str, row: &Row) -> Vec<u64> {
     let before = span.before.rows.get(label);
     let at = |index: usize| {
@@ -186,24 +162,6 @@ fn since(span: &Span<Interrupts>, label: &str, row: &Row) -> Vec<u64> {
     let counts = row.counts.iter().enumerate();
     counts.map(|(index, count)| count.saturating_sub(at(index))).collect()
 }
-
-/// The CPUs of a list such as `0-3,8`; none if it is no such list.
-pub fn cpu_list(list: &str) -> Option<Vec<usize>> {
-    let mut cpus = Vec::new();
-    for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // No kernel has more CPUs; a list that says so is none.
-        if last >= CPUS_MAX {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    (cpus.len() <= CPUS_MAX).then_some(cpus)
-}
-
-/// `NR_CPUS` of the largest kernels.
-const CPUS_MAX: usize = 8192;
 
 #[cfg(test)]
 mod tests {
@@ -253,27 +211,5 @@ mod tests {
         // Both on the one CPU of their node that is online; the idle queue has none.
         assert_eq!((place(50), place(51), place(52)), (Some(2), Some(2), None));
         assert_eq!(layout.cpu_count(), 3);
-    }
-
-    #[test]
-    fn a_mask_has_words_of_32_bits() {
-        for cpu in [0, 3, 31, 32, 70] {
-            assert_eq!(masked_cpus(&cpu_mask([cpu])), Some(vec![cpu]), "{cpu}");
-        }
-        assert_eq!((cpu_mask([33]), cpu_mask([])), ("2,00000000".to_owned(), "0".to_owned()));
-        assert_eq!((cpu_mask(0..2), cpu_mask(0..32)), ("3".to_owned(), "ffffffff".to_owned()));
-        assert_eq!(cpu_mask(0..40), "ff,ffffffff");
-        assert_eq!(masked_cpus("00000000,0000000d\n"), Some(vec![0, 2, 3]));
-        assert_eq!((masked_cpus(""), masked_cpus("x1")), (None, None));
-        assert_eq!(masked_cpus(&"f".repeat(5000)), None);
-    }
-
-    #[test]
-    fn a_list_of_cpus_has_ranges() {
-        assert_eq!(cpu_list("0-2,5\n"), Some(vec![0, 1, 2, 5]));
-        assert_eq!(cpu_list("7"), Some(vec![7]));
-        for list in ["", "0-", "x", "0-99999999", "3-1-2"] {
-            assert_eq!(cpu_list(list), None, "{list}");
-        }
     }
 }

@@ -9,7 +9,7 @@ mod stack;
 use std::time::Duration;
 
 pub use backend::{BackendThread, FULL, Served};
-pub use irqs::{Layout, NetIrq, Queue, cpu_list, cpu_mask, masked_cpus};
+pub use irqs::{Layout, NetIrq, Queue};
 pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
 pub use stack::Stack;

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use crate::evidence::netlink::nic_settings;
 use crate::evidence::{NicSettings, Text, tool};
 use crate::finding::Knob;
-use crate::host::{cpu_list, cpu_mask, masked_cpus};
+use crate::parse::cpus::{cpu_list, cpu_mask, masked_cpus};
 use crate::parse::ethtool::{Features, Settings as Numbers};
 
 /// Bytes of a setting; more is none.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cpus::cpu_number;
 use super::{Counters, next_number};
 use crate::evidence::{Gap, Text};
 
@@ -40,9 +41,8 @@ impl Counters for CpuTimes {
             let Some(number) = name.strip_prefix("cpu").filter(|rest| !rest.is_empty()) else {
                 continue;
             };
-            let number = number
-                .parse()
-                .map_err(|_| text.unreadable(Some(line), "expected cpu and its number"))?;
+            let number = cpu_number(number)
+                .ok_or_else(|| text.unreadable(Some(line), "expected cpu and its number"))?;
             let mut column = [0; 10];
             for (index, value) in column.iter_mut().enumerate() {
                 // Kernels before 2.6.33 have fewer columns, none has fewer than four.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Counters;
+use super::cpus::cpu_number;
 use crate::evidence::{Gap, Text};
 
 /// All interrupts of a host.
@@ -36,7 +37,7 @@ impl Counters for Interrupts {
     fn parse(text: &Text) -> Result<Interrupts, Gap> {
         let mut lines = text.lines();
         let (_, head) = lines.next().ok_or_else(|| text.unreadable(None, "empty"))?;
-        let cpu = |word: &str| word.strip_prefix("CPU").and_then(|number| number.parse().ok());
+        let cpu = |word: &str| word.strip_prefix("CPU").and_then(cpu_number);
         let cpus: Option<Vec<usize>> = head.split_whitespace().map(cpu).collect();
         let cpus = cpus
             .filter(|cpus| !cpus.is_empty())

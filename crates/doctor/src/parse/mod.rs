@@ -6,6 +6,7 @@
 pub mod coalesce;
 pub mod conntrack;
 pub mod cpu;
+pub mod cpus;
 pub mod domains;
 pub mod ethtool;
 pub mod interrupts;
