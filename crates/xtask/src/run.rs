@@ -1,6 +1,7 @@
 //! The tools that are run, with their output left as it is.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +13,11 @@ use crate::layers::Metadata;
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
 const SLOW: [&str; 6] = ["ringway", "bench", "lab", "sim", "backend", "frontend"];
+/// What all tests may take once they are built, which is five times what they take on two CPUs: a
+/// test that hangs is to be told by us, not by whoever runs us.
+const TESTS_MINUTES_MAX: u32 = 40;
+/// The status with which `timeout` says so.
+const TIMED_OUT: i32 = 124;
 /// The status with which `tests/xen/run` says that this machine cannot boot Xen.
 const CANNOT_BOOT_XEN: i32 = 77;
 
@@ -77,7 +83,23 @@ pub(crate) fn package(root: &Path) -> Result<PathBuf> {
 /// Every test of the workspace, those that need namespaces among them: as root, or in a user
 /// namespace that they make themselves.
 pub(crate) fn all_tests(root: &Path) -> Result<()> {
-    run(root, &["test", "--workspace", "--no-fail-fast"])
+    run(root, &["test", "--workspace", "--no-run"])?;
+    let arguments = ["test", "--workspace", "--no-fail-fast"];
+    println!("cargo {}", arguments.join(" "));
+    let mut command = Command::new("timeout");
+    command
+        .current_dir(root)
+        .arg(format!("{TESTS_MINUTES_MAX}m"))
+        .arg(this_cargo())
+        .args(arguments);
+    let status = command.status().context("timeout, of coreutils")?;
+    // Whoever hangs has been named by the test harness after a minute.
+    ensure!(
+        status.code() != Some(TIMED_OUT),
+        "tests did not end within {TESTS_MINUTES_MAX} minutes; which: `has been running for over`"
+    );
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    Ok(())
 }
 
 /// The scenarios on real Xen that take a few minutes, with the program that `build` has built.
@@ -116,10 +138,13 @@ pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// The cargo that runs us, or the one in the path.
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(program);
+    let mut command = Command::new(this_cargo());
     command.current_dir(root).args(arguments);
     command
+}
+
+/// The cargo that runs us, or the one in the path.
+fn this_cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
