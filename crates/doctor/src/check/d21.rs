@@ -89,3 +89,41 @@ fn backend(host: &Host) -> Option<Quote> {
     let text = host.file("etc/xensource/network.conf").ok()?;
     text.quote_where(|line| line.trim() == "openvswitch")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Source;
+
+    const DAEMON: &str = "commands/ovs-appctl_dpctl.show";
+    const KERNEL: &str = "commands/ovs-dpctl_show";
+    const NO_MODULE: &str = "|INFO|Generic Netlink family 'ovs_datapath' does not exist.";
+
+    fn host(pieces: &[(&str, &str)], refused: &[(&str, &str)]) -> Host {
+        let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        let refused: String =
+            refused.iter().map(|(path, why)| format!("{path}\t{why}\n")).collect();
+        let more = [("proc/uptime", "10.0 9\n"), ("refused", refused.as_str())];
+        Host::new(Source::Memory(pieces.iter().chain(&more).map(own).collect()))
+    }
+
+    #[test]
+    fn the_daemon_is_asked_first_and_the_kernel_in_its_place() {
+        let netdev = (DAEMON, "netdev@ovs-netdev:\n  lookups: hit:1 missed:20000 lost:0\n");
+        let system = (KERNEL, "system@ovs-system:\n  lookups: hit:20000 missed:1 lost:0\n");
+        let missed = |host: &Host| lookups(host).expect("sound").after.missed;
+        assert_eq!(missed(&host(&[netdev, system], &[])), 20000);
+        assert_eq!(missed(&host(&[netdev], &[(KERNEL, NO_MODULE)])), 20000);
+        assert_eq!(missed(&host(&[system], &[(DAEMON, "open: No such file or directory")])), 1);
+        assert_eq!(missed(&host(&[system], &[(DAEMON, "open: Permission denied")])), 1);
+    }
+
+    #[test]
+    fn a_daemon_that_may_not_be_asked_is_no_absent_one() {
+        let no_module = (KERNEL, NO_MODULE);
+        let absent = host(&[], &[no_module, (DAEMON, "open: No such file or directory")]);
+        assert!(matches!(look(&absent), Err(Gap::NotHere(_))));
+        let locked = host(&[], &[no_module, (DAEMON, "open: Permission denied")]);
+        assert!(matches!(look(&locked), Err(Gap::Missing { .. })));
+    }
+}
