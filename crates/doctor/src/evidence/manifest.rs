@@ -104,6 +104,7 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     // Netlink has counters of the standards only, and none of queues.
     (When::Sampled, &["ethtool", "-S", "{nic}"]),
     (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
+    (When::Sampled, &["ovs-appctl", "dpctl/show"]),
     (When::Sampled, &["ovs-dpctl", "show"]),
     (When::Sampled, &["xentop", "-b", "-f", "-i", "1"]),
     (When::Sampled, &["xl", "vcpu-list"]),

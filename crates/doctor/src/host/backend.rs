@@ -68,13 +68,15 @@ impl Host {
         }
     }
 
-    /// A CPU that does nothing but work, by this kernel's own count.
+    /// A CPU that does nothing but work, by this kernel's own count. Programs of low priority keep
+    /// nobody from it: beside a compiler at `nice 19` one connection had 95 Mbit/s, and eight 191.
     pub fn full_cpu(&self) -> Result<Option<(usize, Quote)>, Gap> {
         let span: Span<CpuTimes> = self.span("proc/stat")?;
         for (cpu, after) in &span.after.cpus {
             let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
             let spent = after.since(&before);
-            if spent.total > 0 && 1.0 - share(spent.idle, spent.total) >= FULL {
+            let free = spent.idle.saturating_add(spent.nice);
+            if spent.total > 0 && 1.0 - share(free, spent.total) >= FULL {
                 return Ok(Some((*cpu, span.text.quote(spent.line))));
             }
         }

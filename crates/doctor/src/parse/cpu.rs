@@ -20,6 +20,8 @@ pub struct Times {
     pub total: u64,
     /// Nothing to do, or waiting for a disk.
     pub idle: u64,
+    /// Programs of low priority, which give way to all other work.
+    pub nice: u64,
     /// Interrupts of devices (`hi`).
     pub irq: u64,
     /// Deferred work of interrupts (`si`): most of the network.
@@ -56,7 +58,7 @@ impl Counters for CpuTimes {
             let total = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
             let idle = idle.saturating_add(iowait);
             let guest = guest.saturating_add(guest_nice);
-            cpus.insert(number, Times { total, idle, irq, softirq, steal, guest, line });
+            cpus.insert(number, Times { total, idle, nice, irq, softirq, steal, guest, line });
         }
         // What follows the CPUs: without it some of them may be missing.
         let is_whole = text.lines().any(|(_, line)| line.starts_with("intr "));
@@ -79,6 +81,7 @@ impl Times {
         Times {
             total: self.total.saturating_sub(before.total),
             idle: self.idle.saturating_sub(before.idle),
+            nice: self.nice.saturating_sub(before.nice),
             irq: self.irq.saturating_sub(before.irq),
             softirq: self.softirq.saturating_sub(before.softirq),
             steal: self.steal.saturating_sub(before.steal),

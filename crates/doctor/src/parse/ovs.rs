@@ -1,4 +1,4 @@
-//! `ovs-dpctl show`: how often the datapath knew what to do with a packet; `ovs-vsctl list
+//! `ovs-appctl dpctl/show` and `ovs-dpctl show`: how often the datapath knew what to do with a packet; `ovs-vsctl list
 //! interface`: what it lets in.
 
 use super::Counters;
@@ -7,11 +7,11 @@ use crate::evidence::{Gap, Text};
 /// Sums over all datapaths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Found in the kernel.
+    /// Found among the flows of a datapath.
     pub hit: u64,
-    /// Asked in user space.
+    /// Looked up in all rules.
     pub missed: u64,
-    /// Dropped, because user space was too slow.
+    /// Dropped, because that was too slow.
     pub lost: u64,
     /// Of the last datapath, in the output.
     pub line: usize,

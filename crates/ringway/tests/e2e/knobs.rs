@@ -77,7 +77,7 @@ fn assert_found(command: &mut Command, subject: &str, kind: &str) {
     assert!(kinds.iter().any(|found| found == kind), "{subject}, {kind}: {report:#}");
 }
 
-/// In a guest whose interface says that it is one of virtio.
+/// In a guest whose interface says that it is one of virtio, or of another driver.
 pub(crate) struct Guest<'a> {
     pair: &'a Pair,
 }
@@ -90,7 +90,8 @@ for device in /sys/devices/virtual/net/*; do
     [ $name = eth0 ] || { ln -s $device $name; continue; }
     mkdir -p eth0/device
     ln -s $device/* eth0/
-    echo DRIVER=virtio_net > eth0/device/uevent
+    rm -f eth0/tun_flags
+    echo DRIVER=DISGUISE > eth0/device/uevent
 done
 cd /
 exec \"$@\"
@@ -98,7 +99,12 @@ exec \"$@\"
 
 impl<'a> Guest<'a> {
     pub(crate) fn new(pair: &'a Pair) -> Guest<'a> {
-        fs::write(pair.journal.path().join("disguise"), DISGUISE).expect("written");
+        Guest::called(pair, "virtio_net")
+    }
+
+    pub(crate) fn called(pair: &'a Pair, driver: &str) -> Guest<'a> {
+        let script = DISGUISE.replace("DISGUISE", driver);
+        fs::write(pair.journal.path().join("disguise"), script).expect("written");
         Guest { pair }
     }
 
@@ -342,7 +348,7 @@ fn one_queue_is_served_by_both_cpus() {
     let Some(pair) = Pair::linked("rps") else { return };
     let guest = Guest::new(&pair);
     ok(inside(&pair.guest, "tc qdisc add dev eth0 ingress"));
-    ok(inside(&pair.guest, &format!("tc -b {}", pair.rules(RULES).display())));
+    ok(inside(&pair.guest, &format!("tc -b {}", pair.rules("eth0", RULES).display())));
     // All of it comes on one CPU, as from a card with one queue.
     let sender = format!("ip netns exec {} taskset -c 0 iperf3 -P 32", pair.host);
     let iperf = pair.iperf_by(&sender, 2);

@@ -195,12 +195,12 @@ impl Pair {
         format!("sh {}", path.display())
     }
 
-    /// A file for `tc -b` with so many rules, which make it work to take a packet in at `eth0`.
-    pub(crate) fn rules(&self, count: u32) -> PathBuf {
+    /// A file for `tc -b` with so many rules, which make it work to take a packet in at `nic`.
+    pub(crate) fn rules(&self, nic: &str, count: u32) -> PathBuf {
         let rule = |rule: u32| {
             let address = format!("10.200.{}.{}", rule / 250, rule % 250);
             format!(
-                "filter add dev eth0 parent ffff: protocol ip prio 1 u32 match ip src {address} \
+                "filter add dev {nic} parent ffff: protocol ip prio 1 u32 match ip src {address} \
                  flowid 1:1\n"
             )
         };
