@@ -1,5 +1,5 @@
-//! `ovs-appctl dpctl/show` and `ovs-dpctl show`: how often the datapath knew what to do with a packet; `ovs-vsctl list
-//! interface`: what it lets in.
+//! `ovs-appctl dpctl/show` and `ovs-dpctl show`: how often the datapath knew what to do with a
+//! packet; `ovs-vsctl list interface`: what it lets in.
 
 use super::Counters;
 use crate::evidence::{Gap, Text};
