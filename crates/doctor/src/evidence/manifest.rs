@@ -103,7 +103,8 @@ pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_
 pub const COMMANDS: &[(When, &[&str])] = &[
     // Netlink has counters of the standards only, and none of queues.
     (When::Sampled, &["ethtool", "-S", "{nic}"]),
-    (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
+    // What filters do as well, where there are any: see [`Hook`](crate::parse::qdisc::Hook).
+    (When::Sampled, QDISCS),
     (When::Sampled, &["ovs-dpctl", "show"]),
     (When::Sampled, &["xentop", "-b", "-f", "-i", "1"]),
     (When::Sampled, &["xl", "vcpu-list"]),
@@ -112,7 +113,6 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["ovs-vsctl", "--version"]),
     (When::Once, OVS_LIMITS),
     (When::Once, &["rpm", "-q", "irqbalance"]),
-    (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
     // Without --security-info it leaves passwords out.
     (When::Once, &["virsh", "-r", "dumpxml", "{guest}"]),
     (When::Once, &["virsh", "-r", "list", "--name"]),
@@ -140,6 +140,9 @@ pub const THREADS: &[&str] = &[
     "napi/",
     "ringway",
 ];
+
+/// Queueing disciplines, with what they did.
+pub const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
 
 /// The vifs of a running ringway; asked of the program that we are part of.
 pub const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];

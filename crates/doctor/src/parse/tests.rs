@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 24] = [
+const READERS: [(&str, Reader); 25] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -53,7 +53,12 @@ const READERS: [(&str, Reader); 24] = [
     ),
     (
         "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",
-        |text| qdisc::Qdiscs::parse(text).map(|read| drop(read.queue_bytes("e"))),
+        |text| qdisc::Qdiscs::parse(text).map(|read| drop((read.queue_bytes("e"), read.hooks()))),
+    ),
+    (
+        "filter protocol ip pref 5 u32 chain 0 fh 800::800 order 2048\n police 0x1 rate 5Mbit mtu \
+         2Kb action drop \n Sent 9 bytes 1 pkt (dropped 1, overlimits 1 requeues 0) \n",
+        |text| police::Policers::parse(text).map(drop),
     ),
     ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", |text| {
         threads::Threads::parse(text).map(drop)
