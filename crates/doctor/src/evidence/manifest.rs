@@ -24,6 +24,7 @@ pub const FILES: &[(When, &str)] = &[
     (When::Sampled, "sys/class/net/*/statistics/rx_missed_errors"),
     (When::Once, "etc/modprobe.d/*"),
     (When::Once, "etc/os-release"),
+    (When::Once, "etc/xensource-inventory"),
     (When::Once, "etc/xensource/network.conf"),
     (When::Once, "proc/cmdline"),
     (When::Once, "proc/cpuinfo"),
@@ -116,6 +117,9 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     // Without --security-info it leaves passwords out.
     (When::Once, &["virsh", "-r", "dumpxml", "{guest}"]),
     (When::Once, &["virsh", "-r", "list", "--name"]),
+    (When::Once, XE_NETWORKS),
+    (When::Once, XE_PIFS),
+    (When::Once, XE_VIFS),
     (When::Once, XE_VMS),
     (When::Once, &["xl", "info"]),
     (When::Once, &["xl", "list"]),
@@ -159,6 +163,20 @@ pub const XE_VMS: &[&str] = &[
     "is-control-domain=false",
     "params=uuid,dom-id,name-label,power-state,PV-drivers-version",
 ];
+
+/// Networks by XAPI, with what their interfaces get when they are plugged.
+pub const XE_NETWORKS: &[&str] = &["xe", "network-list", "params=uuid,bridge,MTU"];
+
+/// Cards by XAPI, those of all hosts of the pool.
+pub const XE_PIFS: &[&str] = &[
+    "xe",
+    "pif-list",
+    "params=uuid,device,currently-attached,MTU,VLAN,management,network-uuid,host-uuid",
+];
+
+/// Interfaces of guests by XAPI.
+pub const XE_VIFS: &[&str] =
+    &["xe", "vif-list", "params=uuid,vm-uuid,device,MAC,MTU,currently-attached,network-uuid"];
 
 /// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording
 /// goes to the second tool, never to a file. It is only run on Xen, and needs root.

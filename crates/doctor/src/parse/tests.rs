@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 25] = [
+const READERS: [(&str, Reader); 27] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -96,6 +96,14 @@ const READERS: [(&str, Reader); 25] = [
         |text| libvirt::Guest::parse(text).map(drop),
     ),
     ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
+    ("uuid ( RO) : 5a\n MTU ( RW): 9000\n bridge ( RO): xenbr6\n", |text| {
+        xapi::Network::all(text).map(drop)
+    }),
+    (
+        "uuid ( RO) : 1\n device ( RO): eth6\n currently-attached ( RO): true\n MTU ( RO): 9000\n\
+         VLAN ( RO): 7\n network-uuid ( RO): 5a\n host-uuid ( RO): 2c\n",
+        |text| xapi::Plug::all(text).map(drop),
+    ),
     ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
         xenstore::Nodes::parse(text).map(drop)
     }),
