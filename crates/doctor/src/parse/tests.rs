@@ -91,8 +91,9 @@ const READERS: [(&str, Reader); 27] = [
         profile::Profile::parse(text).map(drop)
     }),
     (
-        "<domain><name>a</name><devices><interface><model type='e1000'/></interface></devices>\n\
-         </domain>\n",
+        "<domain><vcpu cpuset='0-3'>2</vcpu><cputune><vcpupin vcpu='1' cpuset='2,4'/></cputune>\n\
+         <numatune><memory mode='strict' nodeset='0'/></numatune><name>a</name><devices>\n\
+         <interface><model type='e1000'/></interface></devices>\n</domain>\n",
         |text| libvirt::Guest::parse(text).map(drop),
     ),
     ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
