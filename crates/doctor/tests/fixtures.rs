@@ -174,3 +174,11 @@ fn interrupts_of_netfront_are_known_though_they_are_named_after_the_vif() {
     let findings = look("D03", Source::directory(&path).expect("a saved host"));
     assert!(findings.iter().any(|one| one.severity == Severity::Ok), "{findings:#?}");
 }
+
+#[test]
+fn a_policer_of_a_part_of_the_traffic_is_noted_and_no_more() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d30-healthy-police-icmp-more");
+    let findings = look("D30", Source::directory(&path).expect("a saved host"));
+    assert_eq!(worst(&findings), Severity::Note, "{findings:#?}");
+    assert!(findings[0].summary.contains("180 of 180 packets"), "{findings:#?}");
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Check, Group, Looked, all_well};
+use crate::evidence::manifest::QDISCS;
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Basis, Host, NicRole, Span, float, sum};
@@ -79,7 +80,7 @@ fn loads(host: &Host, nic: &str) -> Result<Vec<Loads>, Gap> {
         Err(gap) => return Err(gap),
     };
     if found.iter().all(|loads| loads.direction != "transmit") {
-        match host.command_span::<Qdiscs>(&["tc", "-s", "-j", "qdisc", "show"]) {
+        match host.command_span::<Qdiscs>(QDISCS) {
             Ok(span) => found.extend(by_mq(&span, nic)),
             Err(Gap::Missing { .. } | Gap::NotHere(_)) => {}
             Err(gap) => return Err(gap),

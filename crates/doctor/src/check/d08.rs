@@ -2,6 +2,7 @@
 
 mod path;
 mod stack;
+mod xapi;
 
 use std::collections::BTreeMap;
 
@@ -23,17 +24,25 @@ pub(super) const CHECK: Check = Check {
 type Hop = (String, u64, Quote);
 
 fn look(host: &Host) -> Looked {
+    // What XAPI has comes first: it sets its bridges anew, whatever else they are told.
+    let set = xapi::look(host).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
+    let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
     let bridges = bridges(host)?;
-    let mut findings: Vec<Finding> =
-        bridges.iter().filter_map(|(bridge, hops)| judge(bridge, hops)).collect();
-    let known: Vec<String> = findings.iter().map(|finding| finding.subject.clone()).collect();
+    let mut findings: Vec<Finding> = bridges
+        .iter()
+        .filter(|(bridge, _)| !is_set(bridge))
+        .filter_map(|(bridge, hops)| judge(bridge, hops))
+        .collect();
+    let known = findings.iter().chain(&set).map(|finding| finding.subject.clone());
+    let known: Vec<String> = known.collect();
     let stack = host.stack();
     let stacked = !stack.links.is_empty();
     findings.extend(stack::look(host, &stack, &known)?);
     let paths = path::look(host, &stack)?;
-    if bridges.is_empty() && !stacked && paths.is_empty() {
+    if bridges.is_empty() && !stacked && paths.is_empty() && set.is_empty() {
         return Err(Gap::NotHere("one hop, and no path was asked for".to_owned()));
     }
+    findings.extend(set);
     if findings.is_empty() && (!bridges.is_empty() || stacked) {
         let names: Vec<&str> = bridges.keys().map(String::as_str).collect();
         let summary = if names.is_empty() {

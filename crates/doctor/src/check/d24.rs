@@ -1,4 +1,6 @@
-//! D24: more backend threads at work than CPUs to run them.
+//! D24: more backend threads at work than CPUs to run them, or CPUs that domain 0 may not use.
+
+mod hidden;
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
@@ -23,6 +25,16 @@ const BUSY: f64 = 0.8;
 const QUOTES_MAX: usize = 3;
 
 fn look(host: &Host) -> Looked {
+    match (threads(host), hidden::look(host)) {
+        (Err(Gap::NotHere(_)), Ok(Some(hidden))) => Ok(vec![hidden]),
+        (found, Ok(None)) => found,
+        (found, Ok(Some(hidden))) => found.map(|found| [found, vec![hidden]].concat()),
+        (Ok(found), Err(gap)) => Ok([found, vec![Finding::gap("domain 0", &gap)]].concat()),
+        (Err(gap), Err(_)) => Err(gap),
+    }
+}
+
+fn threads(host: &Host) -> Looked {
     let (basis, threads) = host.backend_threads()?;
     if threads.is_empty() {
         return Err(Gap::NotHere("no thread of a kernel backend".to_owned()));

@@ -1,4 +1,9 @@
-//! D28: a card's interrupts are served on another NUMA node than its own.
+//! D28: a card's interrupts are served on another NUMA node than its own, or a guest's CPUs are
+//! held to where they cannot do well.
+
+mod pinning;
+
+use std::collections::BTreeMap;
 
 use super::{Check, Group, Looked, all_well, placing};
 use crate::evidence::{Gap, Quote};
@@ -9,7 +14,7 @@ use crate::parse::interrupts::Interrupts;
 
 pub(super) const CHECK: Check = Check {
     id: "D28",
-    title: "queues and cards are on different NUMA nodes",
+    title: "queues, cards and guests' CPUs are in different places",
     group: Group::Processors,
     rows: &["G67"],
     explanation: include_str!("../../explain/D28.md"),
@@ -24,10 +29,44 @@ const COUNT_MIN: u64 = 1000;
 const QUOTES_MAX: usize = 4;
 
 fn look(host: &Host) -> Looked {
-    let nodes = host.list("sys/devices/system/node");
-    if nodes.iter().filter(|name| name.starts_with("node")).count() < 2 {
+    match (pinning::look(host), cards(host)) {
+        (Ok(guests), Ok(cards)) => Ok([guests, cards].concat()),
+        (Ok(found), Err(Gap::NotHere(_))) | (Err(Gap::NotHere(_)), Ok(found)) => Ok(found),
+        (Ok(mut found), Err(gap)) | (Err(gap), Ok(mut found)) => {
+            found.push(Finding::gap(CHECK.title, &gap));
+            Ok(found)
+        }
+        (Err(Gap::NotHere(_)), Err(gap)) | (Err(gap), Err(_)) => Err(gap),
+    }
+}
+
+/// The CPUs of each NUMA node of this kernel.
+fn nodes(host: &Host) -> Result<BTreeMap<usize, Vec<usize>>, Gap> {
+    let mut nodes = BTreeMap::new();
+    for name in host.list("sys/devices/system/node") {
+        let Some(node) = name.strip_prefix("node").and_then(|node| node.parse().ok()) else {
+            continue;
+        };
+        let list = host.file(&format!("sys/devices/system/node/{name}/cpulist"))?;
+        // A node without CPUs has an empty list.
+        let cpus = if list.value().is_empty() { Some(Vec::new()) } else { cpu_list(list.value()) };
+        let cpus = cpus.ok_or_else(|| list.unreadable(Some(1), "expected a list of CPUs"))?;
+        nodes.insert(node, cpus);
+    }
+    if nodes.len() < 2 {
         return Err(Gap::NotHere("one NUMA node".to_owned()));
     }
+    Ok(nodes)
+}
+
+/// The node of a card, and the line that says so. -1 stands for a device that is near no node.
+fn node_of(host: &Host, nic: &str) -> Option<(usize, Quote)> {
+    let text = host.file(&format!("sys/class/net/{nic}/device/numa_node")).ok()?;
+    Some((text.value().parse().ok()?, text.quote(1)))
+}
+
+fn cards(host: &Host) -> Looked {
+    let nodes = nodes(host)?;
     let span: Span<Interrupts> = host.span("proc/interrupts")?;
     let irqs = host.net_irqs(&span);
     let mut findings = Vec::new();
@@ -35,19 +74,10 @@ fn look(host: &Host) -> Looked {
     let mut judged = 0;
     for nic in host.nics() {
         let own: Vec<&NetIrq<'_>> = irqs.iter().filter(|irq| irq.of.device == nic).collect();
-        let node = host.file(&format!("sys/class/net/{nic}/device/numa_node"));
-        // -1 stands for a device that is near no node.
-        let Some((node, quote)) =
-            node.ok().and_then(|text| Some((text.number().ok()?, text.quote(1))))
-        else {
-            continue;
-        };
-        let list = host.file(&format!("sys/devices/system/node/node{node}/cpulist"))?;
-        let Some(cpus) = cpu_list(list.value()) else {
-            return Err(list.unreadable(Some(1), "expected a list of CPUs"));
-        };
+        let Some((node, quote)) = node_of(host, &nic) else { continue };
+        let Some(cpus) = nodes.get(&node) else { continue };
         judged += 1;
-        findings.extend(judge(host, &nic, &span, &own, (&cpus, &layout), quote));
+        findings.extend(judge(host, &nic, &span, &own, (cpus, &layout), quote));
     }
     if judged == 0 {
         return Err(Gap::NotHere("no card says its NUMA node".to_owned()));

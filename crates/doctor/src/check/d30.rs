@@ -1,9 +1,11 @@
 //! D30: somebody set a limit, and traffic is at it.
 
+mod police;
+
 use std::ops::RangeInclusive;
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::manifest::OVS_LIMITS;
+use crate::evidence::manifest::{OVS_LIMITS, QDISCS};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, Span, float};
@@ -56,21 +58,23 @@ fn look(host: &Host) -> Looked {
     let span: Span<NicCounters> = host.span("proc/net/dev")?;
     let mut limits = shaped(host)?;
     limits.extend(rates(host)?);
-    limits.extend(policed(host)?);
-    if limits.is_empty() {
-        return Ok(vec![all_well("no limit is set that the doctor knows of", None)]);
-    }
-    let mut findings = Vec::new();
+    let switched = switched(host)?;
+    let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
+    limits.extend(switched);
+    let policed = police::look(host, &span, &known)?;
+    let count = limits.len() + policed.count;
+    let mut findings = policed.findings;
     for limit in &limits {
         let Some(after) = span.after.nics.get(&limit.nic) else { continue };
         let Some(before) = span.past(span.before.nics.get(&limit.nic)) else { continue };
         let moved = after.since(&before);
         findings.extend(judge(limit, &moved, &span));
     }
-    if findings.is_empty() {
-        let quote = limits.first().map(|limit| limit.quote.clone());
-        let summary = format!("{} limits are set, and none is reached", limits.len());
-        findings.push(all_well(summary, quote));
+    if findings.is_empty() && count == 0 {
+        findings.push(all_well("no limit is set that the doctor knows of", None));
+    } else if findings.is_empty() {
+        let quote = limits.first().map(|limit| limit.quote.clone()).or(policed.quote);
+        findings.push(all_well(format!("{count} limits are set, and none is reached"), quote));
     }
     Ok(findings)
 }
@@ -113,7 +117,7 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
 
 /// Token buckets at the root of an interface.
 fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
-    let text = match host.command(&["tc", "-s", "-j", "qdisc", "show"]) {
+    let text = match host.command(QDISCS) {
         Err(Gap::Missing { .. }) => return Ok(Vec::new()),
         other => other?,
     };
@@ -188,7 +192,7 @@ fn credits(host: &Host, vif: &str) -> u64 {
 }
 
 /// What Open vSwitch takes in of an interface; the rest it drops.
-fn policed(host: &Host) -> Result<Vec<Limit>, Gap> {
+fn switched(host: &Host) -> Result<Vec<Limit>, Gap> {
     let text = match host.command(OVS_LIMITS) {
         Err(Gap::Missing { .. }) => return Ok(Vec::new()),
         other => other?,

@@ -8,9 +8,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, PROFILE, THREADS, When};
+use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, PROFILE, QDISCS, THREADS, When};
 use super::netlink::{CONNECTIONS, Ethtool, NicSettings, connections};
 use super::source::{PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, Source, command_path, text_of};
+use super::text::Text;
+use crate::parse::Counters;
+use crate::parse::qdisc::Qdiscs;
 
 /// How long a tool may take: one that waits for a daemon that is not there must not stop us.
 const TOOL_SECONDS_MAX: u64 = 10;
@@ -56,6 +59,7 @@ impl Taken {
             Err(error) => drop(self.refused.insert(CONNECTIONS.to_owned(), error.to_string())),
         }
         self.commands(When::Sampled, &prefix);
+        self.filters(&prefix);
     }
 
     fn files(&mut self, when: When, prefix: &str) {
@@ -117,6 +121,16 @@ impl Taken {
                     words.iter().map(|word| word.replace(place, &name)).collect();
                 self.command(prefix, &words.iter().map(String::as_str).collect::<Vec<_>>());
             }
+        }
+    }
+
+    /// What filters saw of traffic. Most interfaces have none: their disciplines tell.
+    fn filters(&mut self, prefix: &str) {
+        let path = format!("{prefix}{}", command_path(QDISCS));
+        let Some(body) = self.pieces.get(&path) else { return };
+        let Ok(qdiscs) = Qdiscs::parse(&Text::new(path, body.as_str())) else { return };
+        for (nic, hook) in qdiscs.hooks().into_iter().take(NAMES_MAX) {
+            self.command(prefix, &hook.command(nic));
         }
     }
 

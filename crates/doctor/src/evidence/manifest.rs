@@ -22,8 +22,11 @@ pub const FILES: &[(When, &str)] = &[
     (When::Sampled, "proc/net/stat/nf_conntrack"),
     (When::Sampled, "proc/sys/net/netfilter/nf_conntrack_count"),
     (When::Sampled, "sys/class/net/*/statistics/rx_missed_errors"),
+    (When::Once, "etc/init.d/unplug-vcpus"),
     (When::Once, "etc/modprobe.d/*"),
     (When::Once, "etc/os-release"),
+    (When::Once, "etc/sysconfig/unplug-vcpus"),
+    (When::Once, "etc/xensource-inventory"),
     (When::Once, "etc/xensource/network.conf"),
     (When::Once, "proc/cmdline"),
     (When::Once, "proc/cpuinfo"),
@@ -74,6 +77,8 @@ pub const FILES: &[(When, &str)] = &[
     (When::Once, "sys/class/net/*/tx_queue_len"),
     (When::Once, "sys/class/net/*/type"),
     (When::Once, "sys/class/net/*/uevent"),
+    (When::Once, "sys/devices/system/cpu/online"),
+    (When::Once, "sys/devices/system/cpu/present"),
     (When::Once, "sys/devices/system/node/node*/cpulist"),
     (When::Once, "sys/hypervisor/type"),
     (When::Once, "sys/hypervisor/version/extra"),
@@ -103,7 +108,8 @@ pub const DIRECTORIES: &[&str] = &["run/netns", "sys/module", "sys/kernel/iommu_
 pub const COMMANDS: &[(When, &[&str])] = &[
     // Netlink has counters of the standards only, and none of queues.
     (When::Sampled, &["ethtool", "-S", "{nic}"]),
-    (When::Sampled, &["tc", "-s", "-j", "qdisc", "show"]),
+    // What filters do as well, where there are any: see [`Hook`](crate::parse::qdisc::Hook).
+    (When::Sampled, QDISCS),
     (When::Sampled, &["ovs-appctl", "dpctl/show"]),
     (When::Sampled, &["ovs-dpctl", "show"]),
     (When::Sampled, &["xentop", "-b", "-f", "-i", "1"]),
@@ -113,10 +119,12 @@ pub const COMMANDS: &[(When, &[&str])] = &[
     (When::Once, &["ovs-vsctl", "--version"]),
     (When::Once, OVS_LIMITS),
     (When::Once, &["rpm", "-q", "irqbalance"]),
-    (When::Once, &["tc", "-j", "filter", "show", "dev", "{nic}", "ingress"]),
     // Without --security-info it leaves passwords out.
     (When::Once, &["virsh", "-r", "dumpxml", "{guest}"]),
     (When::Once, &["virsh", "-r", "list", "--name"]),
+    (When::Once, XE_NETWORKS),
+    (When::Once, XE_PIFS),
+    (When::Once, XE_VIFS),
     (When::Once, XE_VMS),
     (When::Once, &["xl", "info"]),
     (When::Once, &["xl", "list"]),
@@ -142,6 +150,9 @@ pub const THREADS: &[&str] = &[
     "ringway",
 ];
 
+/// Queueing disciplines, with what they did.
+pub const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
+
 /// The vifs of a running ringway; asked of the program that we are part of.
 pub const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];
 
@@ -157,6 +168,20 @@ pub const XE_VMS: &[&str] = &[
     "is-control-domain=false",
     "params=uuid,dom-id,name-label,power-state,PV-drivers-version",
 ];
+
+/// Networks by XAPI, with what their interfaces get when they are plugged.
+pub const XE_NETWORKS: &[&str] = &["xe", "network-list", "params=uuid,bridge,MTU"];
+
+/// Cards by XAPI, those of all hosts of the pool.
+pub const XE_PIFS: &[&str] = &[
+    "xe",
+    "pif-list",
+    "params=uuid,device,currently-attached,MTU,VLAN,management,network-uuid,host-uuid",
+];
+
+/// Interfaces of guests by XAPI.
+pub const XE_VIFS: &[&str] =
+    &["xe", "vif-list", "params=uuid,vm-uuid,device,MAC,MTU,currently-attached,network-uuid"];
 
 /// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording
 /// goes to the second tool, never to a file. It is only run on Xen, and needs root.

@@ -46,7 +46,7 @@ pub enum Gap {
 }
 
 /// The text of one file or of one command's output.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Text {
     origin: String,
     body: String,

@@ -1,5 +1,7 @@
 //! CPUs by number, and sets of them as the kernel writes them.
 
+use std::collections::BTreeSet;
+
 /// `NR_CPUS` of the largest kernels: who numbers more than these is not to be believed, and would
 /// have us make sets of that size.
 const CPUS_MAX: usize = 8192;
@@ -44,6 +46,22 @@ pub fn cpu_list(list: &str) -> Option<Vec<usize>> {
     (cpus.len() <= CPUS_MAX).then_some(cpus)
 }
 
+/// CPUs as a list such as `0-3,8`; the reverse of [`cpu_list`].
+pub fn cpu_ranges(cpus: &BTreeSet<usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*cpu) => *last = *cpu,
+            _ => ranges.push((*cpu, *cpu)),
+        }
+    }
+    let written = ranges.iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    written.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +90,9 @@ mod tests {
     fn a_list_of_cpus_has_ranges() {
         assert_eq!(cpu_list("0-2,5\n"), Some(vec![0, 1, 2, 5]));
         assert_eq!(cpu_list("7"), Some(vec![7]));
+        for list in ["0-2,5", "7", "0,2,4-5"] {
+            assert_eq!(cpu_ranges(&cpu_list(list).expect("sound").into_iter().collect()), list);
+        }
         for list in ["", "0-", "x", "0-99999999", "3-1-2"] {
             assert_eq!(cpu_list(list), None, "{list}");
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Counters;
+use super::cpus::cpu_list;
 use crate::evidence::{Gap, Text};
 
 /// `xl vcpu-list`: CPU time of each virtual CPU.
@@ -17,8 +18,12 @@ pub struct VcpuTimes {
 pub struct Vcpu {
     /// The name of its domain.
     pub domain: String,
+    /// Whether it is plugged in: one that is not has no CPU, and a `p` as its state.
+    pub is_online: bool,
     /// Seconds that it ran, to a tenth.
     pub seconds: f64,
+    /// The real CPUs that it is held to; none if it may run on all.
+    pub pinned: Option<Vec<usize>>,
     /// In the output.
     pub line: usize,
 }
@@ -36,9 +41,8 @@ impl Counters for VcpuTimes {
                 let why = "expected name, id, VCPU, CPU, state and seconds";
                 return Err(text.unreadable(Some(line), why));
             };
-            let (domain, number, seconds) = vcpu;
-            let name = words[..place].join(" ");
-            vcpus.insert((domain, number), Vcpu { domain: name, seconds, line });
+            let (key, vcpu) = vcpu;
+            vcpus.insert(key, Vcpu { domain: words[..place].join(" "), line, ..vcpu });
         }
         Ok(VcpuTimes { vcpus })
     }
@@ -53,18 +57,26 @@ fn is_vcpu(words: &[&str]) -> bool {
     is_number(id) && is_number(vcpu) && is_cpu && is_state && seconds.parse::<f64>().is_ok()
 }
 
-fn vcpu(words: &[&str], place: usize) -> Option<(u32, u32, f64)> {
-    let [id, vcpu, _, _, seconds] = words.get(place..place + 5)? else { return None };
+fn vcpu(words: &[&str], place: usize) -> Option<((u32, u32), Vcpu)> {
+    let (known, affinity) = words.get(place..)?.split_at_checked(5)?;
+    let [id, vcpu, _, state, seconds] = known else { return None };
     let seconds: f64 = seconds.parse().ok()?;
     let is_time = seconds.is_finite() && seconds >= 0.0;
-    is_time.then_some((id.parse().ok()?, vcpu.parse().ok()?, seconds))
+    // Hard before soft; `all` is no list, nor is the `any cpu` of Xen before 4.5.
+    let pinned = affinity.first().and_then(|hard| cpu_list(hard));
+    let vcpu_of = Vcpu { is_online: !state.ends_with('p'), seconds, pinned, ..Vcpu::default() };
+    is_time.then_some(((id.parse().ok()?, vcpu.parse().ok()?), vcpu_of))
 }
 
 impl VcpuTimes {
     /// Seconds of all virtual CPUs of a domain.
     pub fn of_domain(&self, domain: u32) -> f64 {
-        let of = self.vcpus.range((domain, 0)..=(domain, u32::MAX));
-        of.map(|(_, vcpu)| vcpu.seconds).sum()
+        self.domain(domain).map(|vcpu| vcpu.seconds).sum()
+    }
+
+    /// The virtual CPUs of a domain, in order.
+    pub fn domain(&self, domain: u32) -> impl Iterator<Item = &Vcpu> {
+        self.vcpus.range((domain, 0)..=(domain, u32::MAX)).map(|(_, vcpu)| vcpu)
     }
 }
 
@@ -190,6 +202,9 @@ mod tests {
                     Domain-0    0     0    1   r--      12.5  all / all\n\
                     my 1 guest  7     3    -   --p       0.1  0-3 / all\n";
         let read = VcpuTimes::parse(&Text::new("xl vcpu-list", text)).expect("sound");
+        let (dom0, guest) = (&read.vcpus[&(0, 0)], &read.vcpus[&(7, 3)]);
+        assert_eq!((dom0.is_online, &dom0.pinned), (true, &None));
+        assert_eq!((guest.is_online, &guest.pinned), (false, &Some(vec![0, 1, 2, 3])));
         assert_eq!(read.vcpus[&(7, 3)].domain, "my 1 guest");
         assert!((read.of_domain(0) - 12.5).abs() < 1e-9);
 

@@ -14,6 +14,7 @@ pub mod libvirt;
 pub mod nic;
 pub mod ovs;
 pub mod path;
+pub mod police;
 pub mod profile;
 pub mod qdisc;
 pub mod ringway;

@@ -1,6 +1,6 @@
 //! `tc -s -j qdisc show`: what each queue of an interface sent, and what waits or was dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -41,6 +41,38 @@ pub struct Qdisc {
     pub options: serde_json::Value,
 }
 
+/// Where filters see the traffic of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    /// What comes in, before anybody else sees it.
+    Ingress,
+    /// What goes out, before it waits.
+    Egress,
+    /// What goes out, on its way into the classes of the discipline at the root.
+    Root,
+}
+
+/// Disciplines at the root whose filters choose a class.
+const CLASSFUL: [&str; 8] = ["cbq", "drr", "ets", "hfsc", "htb", "multiq", "prio", "qfq"];
+
+impl Hook {
+    /// The command that shows the filters there.
+    pub fn command(self, nic: &str) -> Vec<&str> {
+        let mut words = vec!["tc", "-s", "filter", "show", "dev", nic];
+        words.extend(self.word());
+        words
+    }
+
+    /// As `tc filter` names it; nothing stands for the root.
+    pub fn word(self) -> Option<&'static str> {
+        match self {
+            Hook::Ingress => Some("ingress"),
+            Hook::Egress => Some("egress"),
+            Hook::Root => None,
+        }
+    }
+}
+
 impl Counters for Qdiscs {
     fn parse(text: &Text) -> Result<Qdiscs, Gap> {
         let all = serde_json::from_str(text.value())
@@ -50,6 +82,20 @@ impl Counters for Qdiscs {
 }
 
 impl Qdiscs {
+    /// Where interfaces can have filters, in order and each once.
+    pub fn hooks(&self) -> BTreeSet<(&str, Hook)> {
+        let hooks = |qdisc: &Qdisc| -> &[Hook] {
+            match qdisc.kind.as_str() {
+                "ingress" => &[Hook::Ingress],
+                "clsact" => &[Hook::Ingress, Hook::Egress],
+                kind if qdisc.parent.is_none() && CLASSFUL.contains(&kind) => &[Hook::Root],
+                _ => &[],
+            }
+        };
+        let of = |qdisc| hooks(qdisc).iter().map(move |hook| (qdisc.dev.as_str(), *hook));
+        self.all.iter().flat_map(of).collect()
+    }
+
     /// Bytes by queue of an interface that has `mq` at its root.
     pub fn queue_bytes(&self, nic: &str) -> BTreeMap<usize, u64> {
         let of_nic = |qdisc: &&Qdisc| qdisc.dev == nic;
@@ -60,5 +106,24 @@ impl Qdiscs {
             usize::from_str_radix(minor, 16).ok()?.checked_sub(1)
         };
         children.filter_map(|qdisc| Some((queue(qdisc)?, qdisc.bytes))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_where_a_discipline_takes_them() {
+        let text = r#"[{"kind":"fq_codel","dev":"a"},
+            {"kind":"clsact","dev":"a","parent":"ffff:fff1"},
+            {"kind":"ingress","dev":"b","parent":"ffff:fff1"},{"kind":"htb","dev":"c"},
+            {"kind":"prio","dev":"d","parent":"1:2"},{"kind":"mq","dev":"e"}]"#;
+        let read = Qdiscs::parse(&Text::new("tc", text)).expect("sound");
+        let hooks: Vec<_> = read.hooks().into_iter().collect();
+        let expected =
+            [("a", Hook::Ingress), ("a", Hook::Egress), ("b", Hook::Ingress), ("c", Hook::Root)];
+        assert_eq!(hooks, expected);
+        assert_eq!(Hook::Egress.command("a").join(" "), "tc -s filter show dev a egress");
     }
 }

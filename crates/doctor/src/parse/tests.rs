@@ -7,7 +7,7 @@ use crate::evidence::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 24] = [
+const READERS: [(&str, Reader); 27] = [
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {
@@ -53,7 +53,12 @@ const READERS: [(&str, Reader); 24] = [
     ),
     (
         "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",
-        |text| qdisc::Qdiscs::parse(text).map(|read| drop(read.queue_bytes("e"))),
+        |text| qdisc::Qdiscs::parse(text).map(|read| drop((read.queue_bytes("e"), read.hooks()))),
+    ),
+    (
+        "filter protocol ip pref 5 u32 chain 0 fh 800::800 order 2048\n police 0x1 rate 5Mbit mtu \
+         2Kb action drop \n Sent 9 bytes 1 pkt (dropped 1, overlimits 1 requeues 0) \n",
+        |text| police::Policers::parse(text).map(drop),
     ),
     ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", |text| {
         threads::Threads::parse(text).map(drop)
@@ -86,11 +91,20 @@ const READERS: [(&str, Reader); 24] = [
         profile::Profile::parse(text).map(drop)
     }),
     (
-        "<domain><name>a</name><devices><interface><model type='e1000'/></interface></devices>\n\
-         </domain>\n",
+        "<domain><vcpu cpuset='0-3'>2</vcpu><cputune><vcpupin vcpu='1' cpuset='2,4'/></cputune>\n\
+         <numatune><memory mode='strict' nodeset='0'/></numatune><name>a</name><devices>\n\
+         <interface><model type='e1000'/></interface></devices>\n</domain>\n",
         |text| libvirt::Guest::parse(text).map(drop),
     ),
     ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
+    ("uuid ( RO) : 5a\n MTU ( RW): 9000\n bridge ( RO): xenbr6\n", |text| {
+        xapi::Network::all(text).map(drop)
+    }),
+    (
+        "uuid ( RO) : 1\n device ( RO): eth6\n currently-attached ( RO): true\n MTU ( RO): 9000\n\
+         VLAN ( RO): 7\n network-uuid ( RO): 5a\n host-uuid ( RO): 2c\n",
+        |text| xapi::Plug::all(text).map(drop),
+    ),
     ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
         xenstore::Nodes::parse(text).map(drop)
     }),
