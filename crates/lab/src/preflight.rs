@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ringway_net::{LinkSetting, Netlink};
 
-use crate::part::{self, Launcher};
+use crate::launcher::{self, Launcher};
 use crate::study::Study;
 use crate::tools::Tool;
 use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
@@ -36,7 +36,7 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
     }
     let mut missing = Vec::new();
     for (program, package) in programs(study) {
-        if part::find(program).is_none() {
+        if launcher::find(program).is_none() {
             missing.push(format!("{program} is not installed: apt-get install {package}"));
         }
     }
@@ -54,7 +54,7 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
 /// The study without what this machine has no Open vSwitch for, and what to say about that; as it
 /// is if Open vSwitch is there, or all that is asked for.
 pub fn without_absent_switch(study: &Study) -> (Study, Option<String>) {
-    let is_absent = ovs::PROGRAMS.iter().any(|program| part::find(program).is_none());
+    let is_absent = ovs::PROGRAMS.iter().any(|program| launcher::find(program).is_none());
     let mut left = study.clone();
     let Some(axis) = left.axis.iter_mut().find(|axis| axis.name == "switch") else {
         return (left, None);

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use ringway_datapath::headers::Transport;
 use ringway_steering::{FlowTuple, QueueIndex};
 
+use crate::child::PartError;
 use crate::counters::{Counted, Reading, Stations};
+use crate::launcher::Launcher;
 use crate::machine::{self, Build};
-use crate::part::{Launcher, PartError};
 use crate::placement::{Placement, Ports};
 use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;

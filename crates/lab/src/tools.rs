@@ -19,8 +19,8 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::child::{Child, Ended};
-use crate::part::{Launcher, PartError};
+use crate::child::{Child, Ended, PartError};
+use crate::launcher::Launcher;
 use crate::record::ToolRun;
 use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
 

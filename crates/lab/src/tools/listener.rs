@@ -4,8 +4,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::child::Child;
-use crate::part::{Launcher, PartError};
+use crate::child::{Child, PartError};
+use crate::launcher::Launcher;
 
 /// From the start of a server until it listens.
 const PATIENCE: Duration = Duration::from_secs(20);

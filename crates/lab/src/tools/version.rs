@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::adapter::Program;
 use crate::child::{Child, Ended};
-use crate::part;
+use crate::launcher;
 use crate::stop::Stop;
 
 /// For a program to tell its version.
@@ -36,7 +36,7 @@ fn package_version(package: &str) -> Option<String> {
 
 /// How a program ended that has nothing to wait for.
 fn ran(program: &str, words: &[&str]) -> Option<Ended> {
-    let mut command = Command::new(part::find(program)?);
+    let mut command = Command::new(launcher::find(program)?);
     command.args(words);
     Child::start(program, command, Stop::default()).ok()?.ended(PATIENCE).ok()
 }

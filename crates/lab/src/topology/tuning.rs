@@ -10,7 +10,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::namespace::{configure, inside};
 use super::{Blueprint, End, Layout, Topology};
-use crate::part::{Launcher, PartError};
+use crate::child::PartError;
+use crate::launcher::Launcher;
 use crate::study::Subject;
 
 const PATIENCE: Duration = Duration::from_secs(10);
