@@ -27,7 +27,8 @@ pub struct Launcher {
 
 impl Launcher {
     /// Parts are started as this program with `words` in front of the part's own; those lead to
-    /// [`crate::part::run`]. Temporary directories are made in `scratch`; all waiting ends once `stop` is due.
+    /// [`part::run`](crate::part::run). Temporary directories are made in `scratch`; all waiting
+    /// ends once `stop` is due.
     ///
     /// # Errors
     /// If our own program cannot be found.

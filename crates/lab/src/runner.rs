@@ -13,13 +13,14 @@ use ringway_steering::{FlowTuple, QueueIndex};
 
 use crate::child::PartError;
 use crate::counters::{Counted, Reading, Stations};
+use crate::journal::{Journal, RecordError};
 use crate::launcher::Launcher;
 use crate::machine::{self, Build};
 use crate::placement::{Placement, Ports};
 use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
-use crate::record::{Failure, Journal, QueueUse, RecordError, Records, Run, Stream};
+use crate::record::{Failure, QueueUse, Records, Run, Stream};
 use crate::stats::{float, jain};
 use crate::study::{Study, Subject, TopologyKind};
 use crate::tools::{Flow, Load, Measured, Tool, Working};
