@@ -460,22 +460,3 @@ fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {
         thread::sleep(left.min(LOOK_PAUSE));
     }
 }
-
-/// The study as it is run with another line rate.
-///
-/// # Errors
-/// If it has no wire, or varies the rate itself.
-pub fn with_line(study: &Study, rate: &str) -> Result<Study, String> {
-    let mut study = study.clone();
-    if study.topology.kind == TopologyKind::Guests {
-        return Err(format!("`{}` has no wire, so it has no line rate", study.id));
-    }
-    if study.axis("line").is_some() {
-        return Err(format!("`{}` varies the line rate itself", study.id));
-    }
-    if rate != "none" && crate::value::bits_per_second(rate).is_none() {
-        return Err(format!("`{rate}` is no rate; expected one such as 10G, or none"));
-    }
-    study.setup = study.setup.with("line", rate);
-    Ok(study)
-}

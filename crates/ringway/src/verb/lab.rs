@@ -289,7 +289,7 @@ fn chosen(args: &Run) -> Result<Study> {
         study = study.quick();
     }
     if let Some(rate) = &args.line {
-        study = runner::with_line(&study, rate).map_err(anyhow::Error::msg)?;
+        study = study.with_line(rate).map_err(anyhow::Error::msg)?;
     }
     if let Some(most) = args.max_repeats {
         study.load.max_repeats = most;
