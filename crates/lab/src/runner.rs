@@ -194,9 +194,8 @@ impl Bench<'_> {
         let blueprint =
             Blueprint::of(study, task.subject, &task.cell).map_err(PartError::Failed)?;
         let topology = built(&mut self.open, launcher, &blueprint)?;
-        let tool = setup.text("tool").unwrap_or("iperf3");
-        let tool = Tool::from_name(tool)
-            .ok_or_else(|| PartError::Failed(format!("there is no tool {tool}")))?;
+        let tool =
+            Tool::of(&setup).map_err(|what| PartError::Failed(format!("there is no {what}")))?;
         let placed = self.luck.place(topology, &blueprint, &setup, tool, task.repeat)?;
         let size = |name: &str| setup.text(name).and_then(bytes);
         let load = Load {

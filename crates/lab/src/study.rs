@@ -377,6 +377,12 @@ impl Study {
         std::iter::once(Subject::Ringway).chain(self.baselines.iter().copied()).collect()
     }
 
+    /// All cells of all subjects.
+    pub fn matrix(&self) -> impl Iterator<Item = (Subject, Cell)> {
+        let of = |subject| self.cells(subject).into_iter().map(move |cell| (subject, cell));
+        self.subjects().into_iter().flat_map(of)
+    }
+
     /// The cell of a subject that a cell of ringway's is compared with.
     #[must_use]
     pub fn projected(&self, cell: &Cell, subject: Subject) -> Cell {

@@ -22,8 +22,11 @@ use std::time::Duration;
 use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
 use crate::record::ToolRun;
+use crate::value::Cell;
 use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
 
+/// Of a study that does not say.
+const DEFAULT: &str = "iperf3";
 /// After the end of a run until all is told.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -111,6 +114,15 @@ impl Tool {
     /// From the value of the parameter `tool`.
     pub fn from_name(name: &str) -> Option<Tool> {
         Tool::ALL.into_iter().find(|tool| tool.about().name == name)
+    }
+
+    /// The one that a set-up asks for.
+    ///
+    /// # Errors
+    /// What there is not, if there is none.
+    pub fn of(setup: &Cell) -> Result<Tool, String> {
+        let name = setup.text("tool").unwrap_or(DEFAULT);
+        Tool::from_name(name).ok_or_else(|| format!("tool {name}"))
     }
 
     /// The program that is started for each stream.

@@ -8,6 +8,7 @@ use ringway_net::LinkSetting;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::blueprint::MTU_DEFAULT;
 use super::namespace::{configure, inside};
 use super::{Blueprint, End, Layout, Topology};
 use crate::child::PartError;
@@ -15,8 +16,6 @@ use crate::launcher::Launcher;
 use crate::study::Subject;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What every link has if nobody says otherwise.
-const MTU_DEFAULT: u16 = 1500;
 
 /// Sets what the blueprint says. Gives what could not be set, as notes.
 pub(crate) fn tune(
