@@ -25,7 +25,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::cli::number;
+use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
 
