@@ -1,5 +1,6 @@
-//! What differs between tools. A new one is a file beside this one with an [`Adapter`], and a line
-//! in each list of [`Tool`](super::Tool).
+//! What differs between tools. A new one is a file beside this one with an [`Adapter`], a line in
+//! each list of [`Tool`](super::Tool), and a word of the parameter `tool` in
+//! [`PARAMETERS`](crate::value::PARAMETERS).
 
 use std::fmt;
 
