@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 pub(crate) use ringway_lab::child::Child;
-use ringway_lab::part::{self, Launcher};
+use ringway_lab::launcher::{self, Launcher};
 use ringway_lab::stop::Stop;
 
 /// How this program starts itself as a part of an experiment; Ctrl-C ends it as a whole.
@@ -31,5 +31,5 @@ pub(crate) fn start(name: &str, command: Command) -> Result<Child> {
 
 /// True if a program can be found in `PATH`.
 pub(crate) fn is_installed(name: &str) -> bool {
-    part::find(name).is_some()
+    launcher::find(name).is_some()
 }

@@ -5,7 +5,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::Result;
 use ringway_lab::child::Child;
-use ringway_lab::part::Launcher;
+use ringway_lab::launcher::Launcher;
 use ringway_lab::study::Subject;
 use ringway_lab::topology::{Blueprint, End, RunningHost, Topology};
 

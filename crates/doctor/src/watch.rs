@@ -136,12 +136,7 @@ impl Page {
                 let Some((counter, queue)) = queue_counter(name) else { continue };
                 let direction = if counter.is_tx { "transmit" } else { "receive" };
                 let family = if counter.is_bytes { QUEUE_BYTES } else { QUEUE_PACKETS };
-                let labels = [
-                    ("interface", nic.as_str()),
-                    ("queue", &queue.to_string()),
-                    ("direction", direction),
-                ];
-                self.add(family, &labels, float(*count));
+                self.queue(family, [&nic, &queue.to_string(), direction], *count);
                 let known = span.before.counters.get(name).map(|(before, _)| before);
                 if let Some(before) = span.past(known).filter(|_| counter.is_bytes) {
                     passed.entry(direction).or_default().push(count.saturating_sub(before));
@@ -163,14 +158,9 @@ impl Page {
                     ("receive", queue.tx_bytes, queue.tx_packets, before.map(|old| old.tx_bytes)),
                     ("transmit", queue.rx_bytes, queue.rx_packets, before.map(|old| old.rx_bytes)),
                 ] {
-                    let number = queue.index.to_string();
-                    let labels = [
-                        ("interface", vif.name.as_str()),
-                        ("queue", &number),
-                        ("direction", direction),
-                    ];
-                    self.add(QUEUE_BYTES, &labels, float(bytes));
-                    self.add(QUEUE_PACKETS, &labels, float(packets));
+                    let names = [vif.name.as_str(), &queue.index.to_string(), direction];
+                    self.queue(QUEUE_BYTES, names, bytes);
+                    self.queue(QUEUE_PACKETS, names, packets);
                     if let Some(before) = span.past(known.as_ref()) {
                         passed.entry(direction).or_default().push(bytes.saturating_sub(before));
                     }
@@ -178,6 +168,11 @@ impl Page {
             }
             self.imbalance(&vif.name, &passed);
         }
+    }
+
+    fn queue(&mut self, family: Family, [interface, queue, direction]: [&str; 3], count: u64) {
+        let labels = [("interface", interface), ("queue", queue), ("direction", direction)];
+        self.add(family, &labels, float(count));
     }
 
     /// Of the bytes that passed each queue, by direction.

@@ -18,8 +18,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr, write};
 use rustix::net::{SocketFlags, accept_with};
 
-use crate::domains::{Asker, ConnectionId, DomainEvent, Domains, NewPort, Role};
-use crate::protocol::{Ask, DOMAINS_MAX, FDS_MAX, Reply};
+use crate::domains::{Asker, ConnectionId, DOMAINS_MAX, DomainEvent, Domains, NewPort, Role};
+use crate::protocol::{Ask, FDS_MAX, Reply};
 use crate::socket::{self, Received};
 
 /// Connections of one domain. Domain 0 has a toolstack and backends; a guest has one, but others

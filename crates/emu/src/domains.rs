@@ -9,8 +9,20 @@ use ringway_wire::{DomId, EvtchnPort, PAGE_SIZE};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use crate::protocol::{BACKEND_PORTS_MAX, DOMAINS_MAX, GUEST_PORTS_MAX, MEMORY_BYTES_MAX};
 use crate::table::{TABLE_BYTES, Table};
+
+/// Domains alive at once, domain 0 included.
+pub const DOMAINS_MAX: usize = 4096;
+
+/// Event channel ports of a guest (`max_event_channels` of `xl.cfg`, by default). Domain 0 and
+/// driver domains serve many guests: theirs are bounded by the FIFO event channel ABI.
+pub const GUEST_PORTS_MAX: u32 = 1023;
+
+/// Event channel ports of domain 0 and of driver domains (`EVTCHN_FIFO_NR_CHANNELS` - 1).
+const BACKEND_PORTS_MAX: u32 = 131_071;
+
+/// The largest memory of a domain, in bytes.
+pub const MEMORY_BYTES_MAX: u64 = 16 << 30;
 
 /// The first number that is no ordinary domain (`DOMID_FIRST_RESERVED`).
 const FIRST_RESERVED: u16 = 0x7FF0;

@@ -8,12 +8,12 @@ use ringway_hypervisor::Hypervisor;
 use ringway_wire::{DomId, EvtchnPort};
 
 use crate::connection::Connection;
-use crate::domains::{DomainInfo, NewDomain};
+use crate::domains::{DOMAINS_MAX, DomainInfo, NewDomain};
 use crate::event::EmuEvent;
 use crate::grants::{EmuGrants, Own};
 use crate::memory::EmuMemory;
 use crate::peers::{Peers, map_memory};
-use crate::protocol::{Ask, DOMAINS_MAX};
+use crate::protocol::Ask;
 use crate::table::Table;
 
 /// A domain, as long as this or any handle made from it lives. A domain other than 0 dies then.

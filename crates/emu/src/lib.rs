@@ -35,9 +35,11 @@ mod socket;
 mod table;
 
 pub use broker::{Broker, BrokerHandle};
-pub use domains::{DomainEvent, DomainInfo, DomainState, NewDomain, Role};
+pub use domains::{
+    DOMAINS_MAX, DomainEvent, DomainInfo, DomainState, GUEST_PORTS_MAX, MEMORY_BYTES_MAX,
+    NewDomain, Role,
+};
 pub use event::EmuEvent;
 pub use grants::{EmuGrants, OwnPages};
 pub use hypervisor::EmuHypervisor;
 pub use memory::EmuMemory;
-pub use protocol::{DOMAINS_MAX, GUEST_PORTS_MAX, MEMORY_BYTES_MAX};

@@ -16,19 +16,6 @@ const VERSION: u16 = 1;
 /// Descriptors beside one reply: memory and grant table, or the two eventfds of a channel.
 pub(crate) const FDS_MAX: usize = 2;
 
-/// Domains alive at once, domain 0 included.
-pub const DOMAINS_MAX: usize = 4096;
-
-/// Event channel ports of a guest (`max_event_channels` of `xl.cfg`, by default). Domain 0 and
-/// driver domains serve many guests: theirs are bounded by the FIFO event channel ABI.
-pub const GUEST_PORTS_MAX: u32 = 1023;
-
-/// Event channel ports of domain 0 and of driver domains (`EVTCHN_FIFO_NR_CHANNELS` - 1).
-pub(crate) const BACKEND_PORTS_MAX: u32 = 131_071;
-
-/// The largest memory of a domain, in bytes.
-pub const MEMORY_BYTES_MAX: u64 = 16 << 30;
-
 /// A request as it travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

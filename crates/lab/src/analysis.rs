@@ -166,14 +166,12 @@ impl Analysis {
         let study = &records.study;
         let mut cells = Vec::new();
         let mut missing = Vec::new();
-        for subject in study.subjects() {
-            for cell in study.cells(subject) {
-                let runs: Vec<&Run> = records.of_cell(subject, &cell).collect();
-                if runs.is_empty() {
-                    missing.push(cell_name(study, subject, &cell));
-                } else {
-                    cells.push(summarise(records, subject, &cell, &runs));
-                }
+        for (subject, cell) in study.matrix() {
+            let runs: Vec<&Run> = records.of_cell(subject, &cell).collect();
+            if runs.is_empty() {
+                missing.push(cell_name(study, subject, &cell));
+            } else {
+                cells.push(summarise(records, subject, &cell, &runs));
             }
         }
         let mut analysis = Analysis {
@@ -236,10 +234,9 @@ fn budget_notice(records: &Records) -> Option<String> {
     let study = &records.study;
     let seconds = study.load.budget_seconds?;
     let wanted = usize::try_from(study.load.repeats).ok()?;
-    let all = study.subjects().into_iter().flat_map(|subject| {
-        study.cells(subject).into_iter().map(move |cell| records.of_cell(subject, &cell).count())
-    });
-    let short = all.filter(|count| *count < wanted).count();
+    let is_short =
+        |(subject, cell): &(Subject, Cell)| records.of_cell(*subject, cell).count() < wanted;
+    let short = study.matrix().filter(is_short).count();
     (short > 0).then(|| {
         format!(
             "Cells with fewer than {wanted} runs: {short}. None was begun that would have ended \

@@ -1,6 +1,6 @@
 //! Child processes that never outlive us, and what they print.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anstream::adapter::strip_bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::part::PartError;
 use crate::stop::Stop;
 
 /// Lines kept for an error message.
@@ -34,6 +33,33 @@ pub struct Ended {
     pub status: ExitStatus,
     /// Both of its outputs.
     pub output: String,
+}
+
+/// Why a part could not be started, or did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum PartError {
+    /// The system refused.
+    #[error("cannot {what}: {error}")]
+    Io {
+        /// What was to be done.
+        what: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It ended, or said something that it should not have.
+    #[error("{0}")]
+    Failed(String),
+    /// We were asked to end, or the time was up.
+    #[error("it was ended before it was done")]
+    Interrupted,
+}
+
+impl PartError {
+    /// For `map_err`: what was being done.
+    pub fn at(what: impl Into<String>) -> impl FnOnce(io::Error) -> PartError {
+        let what = what.into();
+        move |error| PartError::Io { what, error }
+    }
 }
 
 impl Child {

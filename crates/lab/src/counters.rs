@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ringway_control::{BackendStatus, Times, VifStatus};
 
-use crate::part::PartError;
+use crate::child::PartError;
 use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
 

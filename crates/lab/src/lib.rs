@@ -1,9 +1,9 @@
 //! The lab: what many queues do on this machine, measured as others published it.
 //!
 //! A [`study`] says what is measured, a [`plan`] what to run next, [`topology`] builds what it
-//! needs, [`runner`] makes the runs with the [`tools`] of others, [`record`] keeps what was
-//! measured, and [`analysis`] says what that means. Nothing here invents a figure: what is not in
-//! the records is reported as not measured.
+//! needs, [`runner`] makes the runs with the [`tools`] of others, [`record`] is what was measured,
+//! [`journal`] keeps it, and [`analysis`] says what that means. Nothing here invents a figure: what
+//! is not in the records is reported as not measured.
 //!
 //! Read first: `studies/transmit.toml`, then [`study::Study`] and [`record::Run`].
 
@@ -12,6 +12,8 @@ pub mod assert;
 pub mod child;
 pub mod compare;
 pub mod counters;
+pub mod journal;
+pub mod launcher;
 pub mod machine;
 pub mod metric;
 pub mod part;
@@ -23,6 +25,7 @@ pub mod prometheus;
 pub mod record;
 pub mod report;
 pub mod runner;
+pub mod scratch;
 pub mod stats;
 pub mod stop;
 pub mod study;

@@ -132,8 +132,7 @@ impl<'a> Plan<'a> {
 
     /// All cells of all subjects as they come in one round.
     fn order(&self, round: u32) -> Vec<(Subject, Cell)> {
-        let of = |subject| self.study.cells(subject).into_iter().map(move |cell| (subject, cell));
-        let mut all: Vec<_> = self.study.subjects().into_iter().flat_map(of).collect();
+        let mut all: Vec<_> = self.study.matrix().collect();
         fastrand::Rng::with_seed(self.seed ^ (u64::from(round) << 32)).shuffle(&mut all);
         all
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ringway_net::{LinkSetting, Netlink};
 
-use crate::part::{self, Launcher};
+use crate::launcher::{self, Launcher};
 use crate::study::Study;
 use crate::tools::Tool;
 use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
@@ -36,7 +36,7 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
     }
     let mut missing = Vec::new();
     for (program, package) in programs(study) {
-        if part::find(program).is_none() {
+        if launcher::find(program).is_none() {
             missing.push(format!("{program} is not installed: apt-get install {package}"));
         }
     }
@@ -54,7 +54,7 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
 /// The study without what this machine has no Open vSwitch for, and what to say about that; as it
 /// is if Open vSwitch is there, or all that is asked for.
 pub fn without_absent_switch(study: &Study) -> (Study, Option<String>) {
-    let is_absent = ovs::PROGRAMS.iter().any(|program| part::find(program).is_none());
+    let is_absent = ovs::PROGRAMS.iter().any(|program| launcher::find(program).is_none());
     let mut left = study.clone();
     let Some(axis) = left.axis.iter_mut().find(|axis| axis.name == "switch") else {
         return (left, None);
@@ -72,12 +72,7 @@ pub fn without_absent_switch(study: &Study) -> (Study, Option<String>) {
 
 /// The tools that a study needs.
 pub fn tools(study: &Study) -> BTreeSet<Tool> {
-    let setups = study.subjects().into_iter().flat_map(|subject| study.cells(subject));
-    let names = setups.map(|cell| {
-        let setup = study.setup(&cell);
-        setup.text("tool").unwrap_or("iperf3").to_owned()
-    });
-    names.filter_map(|name| Tool::from_name(&name)).collect()
+    study.matrix().filter_map(|(_, cell)| Tool::of(&study.setup(&cell)).ok()).collect()
 }
 
 /// Programs with the packages that have them.
@@ -95,11 +90,8 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
         programs.insert(("ip", "iproute2"));
     }
     let sets_gso = study.settings.values().any(|settings| settings.contains_key("gso"));
-    let has_offloads = |subject| {
-        let cells = study.cells(subject);
-        cells.iter().any(|cell| study.setup(cell).text("offloads").is_some_and(|o| o != "all"))
-    };
-    if sets_gso || study.subjects().into_iter().any(has_offloads) {
+    let has_offloads = |cell| study.setup(&cell).text("offloads").is_some_and(|o| o != "all");
+    if sets_gso || study.matrix().any(|(_, cell)| has_offloads(cell)) {
         programs.insert(("ethtool", "ethtool"));
     }
     programs
@@ -107,11 +99,7 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
 
 /// What the cells of a study need to be built.
 fn blueprints(study: &Study) -> Vec<Blueprint> {
-    let cells = study
-        .subjects()
-        .into_iter()
-        .flat_map(|subject| study.cells(subject).into_iter().map(move |cell| (subject, cell)));
-    cells.filter_map(|(subject, cell)| Blueprint::of(study, subject, &cell).ok()).collect()
+    study.matrix().filter_map(|(subject, cell)| Blueprint::of(study, subject, &cell).ok()).collect()
 }
 
 fn line(study: &Study) -> Option<u64> {

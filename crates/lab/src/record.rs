@@ -1,28 +1,37 @@
-//! What was measured, as files that outlive whoever wrote them.
+//! What was measured: a study, the machine, and the runs.
 //!
-//! A directory holds `study.toml` and `host.json`, written once, and `runs.jsonl`, to which each
-//! finished run is appended and synced, so that neither Ctrl-C nor a crash costs a finished run.
-//! Everything else in it is made from these three and can be made again.
+//! How that outlives whoever measured it: [`journal`](crate::journal).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::study::{Study, StudyError, Subject};
+use crate::study::{Study, Subject};
 use crate::value::Cell;
 
-/// The copy of the study.
-pub const STUDY_FILE: &str = "study.toml";
-/// The description of the machine.
-pub const HOST_FILE: &str = "host.json";
-/// The runs, a line each, in the order of time.
-pub const RUNS_FILE: &str = "runs.jsonl";
-/// Runs that gave no figures, a line each.
-pub const FAILURES_FILE: &str = "failures.jsonl";
+/// All records of a study.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Records {
+    /// The study as it was run.
+    pub study: Study,
+    /// The machine.
+    pub host: Host,
+    /// The runs in the order of time.
+    pub runs: Vec<Run>,
+    /// What was wrong with the files but could be helped.
+    pub notices: Vec<String>,
+}
+
+impl Records {
+    /// The runs of a cell that are done.
+    pub fn of_cell<'a>(
+        &'a self,
+        subject: Subject,
+        cell: &'a Cell,
+    ) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(move |run| run.subject == subject && run.cell == *cell)
+    }
+}
 
 /// One measurement of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -248,313 +257,3 @@ impl Host {
 fn versions(tools: &BTreeMap<String, String>) -> String {
     tools.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
 }
-
-/// Why records cannot be read or written. What the system says is in the sentence, so it is not
-/// told as a source once more.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// There are none.
-    #[error("{} holds no records of a study: it has no {file}", dir.display())]
-    None {
-        /// The directory.
-        dir: PathBuf,
-        /// What is missing.
-        file: &'static str,
-    },
-    /// The file system refused.
-    #[error("cannot {what} {}: {error}", path.display())]
-    Io {
-        /// What was to be done.
-        what: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// A line is no run.
-    #[error("{}, line {line}: {error}", path.display())]
-    BadLine {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong.
-        error: serde_json::Error,
-    },
-    /// A line is a run of something else.
-    #[error("{}, line {line}: {fault}", path.display())]
-    Stranger {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What does not belong.
-        fault: String,
-    },
-    /// The description of the host cannot be read.
-    #[error("{}: {error}", path.display())]
-    BadHost {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: serde_json::Error,
-    },
-    /// The copy of the study cannot be read.
-    #[error(transparent)]
-    Study(#[from] StudyError),
-    /// The directory is taken by another study.
-    #[error(
-        "{} holds records of another study or matrix: choose another directory with --out",
-        dir.display()
-    )]
-    OtherStudy {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The records are of another machine.
-    #[error(
-        "{} holds records of another machine ({was}); figures of two machines do not mix: \
-         choose another directory with --out",
-        dir.display()
-    )]
-    OtherHost {
-        /// The directory.
-        dir: PathBuf,
-        /// The machine of the records.
-        was: String,
-    },
-    /// Somebody is writing to it.
-    #[error("{} is being written to by another run; wait for it or choose another", dir.display())]
-    Busy {
-        /// The directory.
-        dir: PathBuf,
-    },
-}
-
-/// All records of a study.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Records {
-    /// The study as it was run.
-    pub study: Study,
-    /// The machine.
-    pub host: Host,
-    /// The runs in the order of time.
-    pub runs: Vec<Run>,
-    /// What was wrong with the files but could be helped.
-    pub notices: Vec<String>,
-}
-
-impl Records {
-    /// Reads the records in a directory.
-    pub fn read(dir: &Path) -> Result<Records, RecordError> {
-        let study_path = existing(dir, STUDY_FILE)?;
-        let study = Study::read(&study_path)?;
-        let host_path = existing(dir, HOST_FILE)?;
-        let host = serde_json::from_str(&read(&host_path)?)
-            .map_err(|error| RecordError::BadHost { path: host_path, error })?;
-        let path = existing(dir, RUNS_FILE)?;
-        let text = read(&path)?;
-        let Lines { runs, notice, .. } = parse_runs(&path, &study, &text)?;
-        let notices = notice.into_iter().chain(failures(dir, &study)).collect();
-        Ok(Records { study, host, runs, notices })
-    }
-
-    /// The runs of a cell that are done.
-    pub fn of_cell<'a>(
-        &'a self,
-        subject: Subject,
-        cell: &'a Cell,
-    ) -> impl Iterator<Item = &'a Run> {
-        self.runs.iter().filter(move |run| run.subject == subject && run.cell == *cell)
-    }
-}
-
-/// Records that are being written.
-#[derive(Debug)]
-pub struct Journal {
-    file: File,
-    path: PathBuf,
-    /// What there is so far.
-    pub records: Records,
-    /// What is not as it was when the records were begun, by [`Host::differences`].
-    pub differences: Vec<String>,
-}
-
-impl Journal {
-    /// Begins the records of a study in a directory, or goes on with them if they are there.
-    /// `now` is the machine as it is; the one of the records is the one that began them.
-    pub fn open(dir: &Path, study: &Study, now: &Host) -> Result<Journal, RecordError> {
-        fs::create_dir_all(dir).map_err(at("make the directory", dir))?;
-        let path = dir.join(RUNS_FILE);
-        let mut options = OpenOptions::new();
-        options.create(true).append(true).read(true);
-        let file = options.open(&path).map_err(at("open", &path))?;
-        // Two that append at once would each count the other's runs as their own.
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| RecordError::Busy { dir: dir.to_owned() })?;
-        let host = begin(dir, study, now)?;
-        let text = read(&path)?;
-        let Lines { runs, notice, good_len } = parse_runs(&path, study, &text)?;
-        if good_len < text.len() {
-            let len = u64::try_from(good_len).expect("a file in memory");
-            file.set_len(len).map_err(at("shorten", &path))?;
-        }
-        let notices = notice.into_iter().chain(failures(dir, study)).collect();
-        let differences = host.differences(now);
-        let records = Records { study: study.clone(), host, runs, notices };
-        let mut journal = Journal { file, path, records, differences };
-        if good_len > 0 && !text[..good_len].ends_with('\n') {
-            journal.write(b"\n")?;
-        }
-        Ok(journal)
-    }
-
-    /// Keeps a run. When this returns, it is on the disk.
-    pub fn append(&mut self, run: Run) -> Result<(), RecordError> {
-        let mut line = serde_json::to_vec(&run).expect("a run has no maps but by name");
-        line.push(b'\n');
-        self.write(&line)?;
-        self.records.runs.push(run);
-        Ok(())
-    }
-
-    /// Keeps why a run gave no figures.
-    ///
-    /// # Errors
-    /// What the file system refuses.
-    pub fn append_failure(&mut self, failure: &Failure) -> Result<(), RecordError> {
-        let mut line = serde_json::to_vec(failure).expect("a failure has no maps but by name");
-        line.push(b'\n');
-        let path = self.path.with_file_name(FAILURES_FILE);
-        let mut options = OpenOptions::new();
-        let file = options.create(true).append(true).open(&path);
-        let written = file.and_then(|mut file| file.write_all(&line));
-        written.map_err(at("write to", &path))
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
-        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
-        written.map_err(at("write to", &self.path))
-    }
-}
-
-/// Writes what is there once, or compares it with what is there. Gives the host of the records.
-fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
-    let study_path = dir.join(STUDY_FILE);
-    let was = study_path.exists().then(|| Study::read(&study_path)).transpose()?;
-    if was.as_ref().is_some_and(|was| !study.goes_on(was)) {
-        return Err(RecordError::OtherStudy { dir: dir.to_owned() });
-    }
-    if was.as_ref() != Some(study) {
-        write_whole(&study_path, study.to_toml().as_bytes())?;
-    }
-    let host_path = dir.join(HOST_FILE);
-    if !host_path.exists() {
-        let text = serde_json::to_string_pretty(host).expect("a host has no maps but by name");
-        write_whole(&host_path, (text + "\n").as_bytes())?;
-        return Ok(host.clone());
-    }
-    let was: Host = serde_json::from_str(&read(&host_path)?)
-        .map_err(|error| RecordError::BadHost { path: host_path, error })?;
-    if was.is_same_machine(host) {
-        return Ok(was);
-    }
-    Err(RecordError::OtherHost { dir: dir.to_owned(), was: was.name() })
-}
-
-/// Replaces a file at once: whoever reads it sees all of the old one or all of the new one.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_data()?;
-        fs::rename(&new, path)
-    };
-    write().map_err(at("write", path))
-}
-
-struct Lines {
-    runs: Vec<Run>,
-    notice: Option<String>,
-    /// Bytes that hold whole runs.
-    good_len: usize,
-}
-
-/// A last line without an end was being written when the machine or the program stopped: it is
-/// dropped if it is no run. All other lines have to be runs of this study.
-fn parse_runs(path: &Path, study: &Study, text: &str) -> Result<Lines, RecordError> {
-    let mut lines = Lines { runs: Vec::new(), notice: None, good_len: 0 };
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let number = index + 1;
-        match serde_json::from_str::<Run>(line) {
-            Ok(run) => {
-                belongs(study, &run).map_err(|fault| RecordError::Stranger {
-                    path: path.to_owned(),
-                    line: number,
-                    fault,
-                })?;
-                lines.runs.push(run);
-            }
-            Err(_) if !line.ends_with('\n') => {
-                lines.notice =
-                    Some(format!("line {number} of {RUNS_FILE} is cut off and was left out"));
-                break;
-            }
-            Err(error) => {
-                return Err(RecordError::BadLine { path: path.to_owned(), line: number, error });
-            }
-        }
-        lines.good_len += line.len();
-    }
-    Ok(lines)
-}
-
-fn belongs(study: &Study, run: &Run) -> Result<(), String> {
-    if run.study != study.id {
-        return Err(format!("a run of `{}` among those of `{}`", run.study, study.id));
-    }
-    if !study.cells(run.subject).contains(&run.cell) {
-        return Err(format!("the study has no cell {} of {}", run.cell, run.subject));
-    }
-    match run.values.iter().find(|(_, value)| !value.is_finite()) {
-        Some((name, _)) => Err(format!("{name} is no number")),
-        None => Ok(()),
-    }
-}
-
-/// For each cell that had failures, how many and the last reason.
-fn failures(dir: &Path, study: &Study) -> Vec<String> {
-    let text = fs::read_to_string(dir.join(FAILURES_FILE)).unwrap_or_default();
-    let mut of_cells: BTreeMap<(Subject, Cell), (usize, String)> = BTreeMap::new();
-    // A line that was cut off is no loss: it told why there is nothing.
-    for failure in text.lines().filter_map(|line| serde_json::from_str::<Failure>(line).ok()) {
-        let entry = of_cells.entry((failure.subject, failure.cell)).or_default();
-        *entry = (entry.0 + 1, failure.reason);
-    }
-    let sentence = |((subject, cell), (count, reason)): ((Subject, Cell), (usize, String))| {
-        let label = study.label(&cell);
-        let runs = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
-        format!("{runs} of {subject} {label} gave no figures; the last because: {reason}")
-    };
-    of_cells.into_iter().map(sentence).collect()
-}
-
-fn existing(dir: &Path, file: &'static str) -> Result<PathBuf, RecordError> {
-    let path = dir.join(file);
-    if path.is_file() { Ok(path) } else { Err(RecordError::None { dir: dir.to_owned(), file }) }
-}
-
-fn read(path: &Path) -> Result<String, RecordError> {
-    fs::read_to_string(path).map_err(at("read", path))
-}
-
-fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
-    let path = path.to_owned();
-    move |error| RecordError::Io { what, path, error }
-}
-
-#[cfg(test)]
-mod tests;

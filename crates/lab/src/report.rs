@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use maud::Markup;
 
 use crate::analysis::Analysis;
+use crate::journal::{RecordError, write_whole};
 use crate::prometheus;
-use crate::record::{RecordError, Records, write_whole};
+use crate::record::Records;
 use crate::study::FigureKind;
 use crate::table;
 use chart::Chart;

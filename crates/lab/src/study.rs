@@ -5,16 +5,19 @@
 //! to draw. The shipped ones are in `studies/`.
 
 mod check;
+mod shipped;
+mod subject;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::value::{Cell, Value};
+use crate::value::{Cell, Value, bits_per_second};
+pub use shipped::{ids, shipped, shipped_text};
+pub use subject::Subject;
 
 /// A study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -237,49 +240,6 @@ pub struct Quick {
     pub axis: BTreeMap<String, Vec<Value>>,
 }
 
-/// Who is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Subject {
-    /// Ours.
-    #[serde(rename = "ringway")]
-    Ringway,
-    /// The kernel alone: a pair of veth devices and a bridge.
-    #[serde(rename = "baseline-veth-bridge")]
-    VethBridge,
-    /// The least that a process in user space can do: it copies between two TAP devices.
-    #[serde(rename = "baseline-tap-relay")]
-    TapRelay,
-}
-
-impl Subject {
-    /// All of them.
-    pub const ALL: [Subject; 3] = [Subject::Ringway, Subject::VethBridge, Subject::TapRelay];
-
-    /// As records spell it.
-    pub fn id(self) -> &'static str {
-        match self {
-            Subject::Ringway => "ringway",
-            Subject::VethBridge => "baseline-veth-bridge",
-            Subject::TapRelay => "baseline-tap-relay",
-        }
-    }
-
-    /// As figures spell it.
-    pub fn title(self) -> &'static str {
-        match self {
-            Subject::Ringway => "ringway",
-            Subject::VethBridge => "veth + bridge",
-            Subject::TapRelay => "bare TAP relay",
-        }
-    }
-}
-
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.id())
-    }
-}
-
 /// Why there is no study.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
@@ -315,45 +275,12 @@ pub enum StudyError {
     },
 }
 
-/// The shipped studies: name and text.
-const SHIPPED: &[(&str, &str)] = &[
-    ("transmit", include_str!("../studies/transmit.toml")),
-    ("receive", include_str!("../studies/receive.toml")),
-    ("guest-to-guest", include_str!("../studies/guest-to-guest.toml")),
-    ("latency", include_str!("../studies/latency.toml")),
-    ("aggregate", include_str!("../studies/aggregate.toml")),
-    ("network-node", include_str!("../studies/network-node.toml")),
-    ("offloads", include_str!("../studies/offloads.toml")),
-    ("jumbo", include_str!("../studies/jumbo.toml")),
-    ("tcp-settings", include_str!("../studies/tcp-settings.toml")),
-    ("bridge-or-ovs", include_str!("../studies/bridge-or-ovs.toml")),
-    ("workers", include_str!("../studies/workers.toml")),
-    ("scenarios", include_str!("../studies/scenarios.toml")),
-    ("placement", include_str!("../studies/placement.toml")),
-];
-
 /// What `--quick` has for all runs: two minutes without what it takes to begin, to end the last run
 /// and to draw.
 pub const QUICK_BUDGET_SECONDS: f64 = 105.0;
 
 /// How the cell without axes is called.
 const NO_AXES: &str = "any";
-
-/// Names of the shipped studies.
-pub fn ids() -> Vec<&'static str> {
-    SHIPPED.iter().map(|(id, _)| *id).collect()
-}
-
-/// The text of a shipped study, to be shown or edited.
-pub fn shipped_text(id: &str) -> Result<&'static str, StudyError> {
-    let found = SHIPPED.iter().find(|(name, _)| *name == id);
-    found.map(|(_, text)| *text).ok_or_else(|| StudyError::Unknown { name: id.to_owned() })
-}
-
-/// A shipped study.
-pub fn shipped(id: &str) -> Result<Study, StudyError> {
-    Study::parse(id, shipped_text(id)?)
-}
 
 impl Study {
     /// Reads and checks a study from a file.
@@ -389,6 +316,23 @@ impl Study {
         study.load.budget_seconds = Some(QUICK_BUDGET_SECONDS);
         study.leave_out_impossible();
         study
+    }
+
+    /// It with another rate of the wire.
+    ///
+    /// # Errors
+    /// If it has no wire, or varies the rate itself.
+    pub fn with_line(&self, rate: &str) -> Result<Study, String> {
+        if self.topology.kind == TopologyKind::Guests {
+            return Err(format!("`{}` has no wire, so it has no line rate", self.id));
+        }
+        if self.axis("line").is_some() {
+            return Err(format!("`{}` varies the line rate itself", self.id));
+        }
+        if rate != "none" && bits_per_second(rate).is_none() {
+            return Err(format!("`{rate}` is no rate; expected one such as 10G, or none"));
+        }
+        Ok(Study { setup: self.setup.with("line", rate), ..self.clone() })
     }
 
     /// Whether records of `other` can go on as this one's: only limits of repeats and time differ.
@@ -431,6 +375,12 @@ impl Study {
     /// Who is measured: ringway first.
     pub fn subjects(&self) -> Vec<Subject> {
         std::iter::once(Subject::Ringway).chain(self.baselines.iter().copied()).collect()
+    }
+
+    /// All cells of all subjects.
+    pub fn matrix(&self) -> impl Iterator<Item = (Subject, Cell)> {
+        let of = |subject| self.cells(subject).into_iter().map(move |cell| (subject, cell));
+        self.subjects().into_iter().flat_map(of)
     }
 
     /// The cell of a subject that a cell of ringway's is compared with.

@@ -4,36 +4,31 @@
 //! Every stream has a client and a server of its own: some servers serve one client at a time, and
 //! only a client of its own can be given any source port. The sender is always the client.
 
+mod adapter;
 mod ddsperf;
 mod iperf2;
 mod iperf3;
+mod listener;
 mod netperf;
 mod readings;
 mod sockperf;
+mod version;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
 use std::net::Ipv4Addr;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::child::{Child, Ended};
-use crate::part::{self, Launcher, PartError};
+use crate::child::{Child, Ended, PartError};
+use crate::launcher::Launcher;
 use crate::record::ToolRun;
-use crate::stop::Stop;
+use crate::value::Cell;
+use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
 
-/// From the start of a server until it listens; after the end of a run until all is told.
+/// Of a study that does not say.
+const DEFAULT: &str = "iperf3";
+/// After the end of a run until all is told.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For a program to tell its version.
-const VERSION_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at whether a server listens.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
-/// Seconds that a client goes on after those that count, so that it is watched to their end.
-const TAIL: f64 = 0.2;
-/// A socket that listens, as `/proc/PID/net/tcp` spells it.
-const LISTENS: &str = "0A";
 
 /// A tool, and what it is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,51 +45,6 @@ pub enum Tool {
     DdsperfThroughput,
     /// DDS ping-pong, by Cyclone DDS.
     DdsperfPing,
-}
-
-/// What differs between tools.
-struct Adapter {
-    /// As the parameter `tool` has it.
-    name: &'static str,
-    /// The clients' program.
-    program: &'static str,
-    /// The servers' program.
-    server_program: &'static str,
-    /// The Debian package that has both.
-    package: &'static str,
-    /// Words with which the client tells its version; none if it cannot.
-    version_words: &'static [&'static str],
-    /// Whether a server listens on a TCP port before its client may start.
-    listens: Listens,
-    /// Whose output is read.
-    told_by: Side,
-    /// The words of a stream's server.
-    server: fn(&Load, &Flow) -> Vec<String>,
-    /// The words of a stream's client.
-    client: fn(&Load, &Flow) -> Vec<String>,
-    /// What the output says of the seconds that count.
-    parse: fn(&str, &Load) -> Result<Reading, String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listens {
-    OnTcp,
-    No,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Client,
-    Server,
-}
-
-/// What a tool said of one stream.
-#[derive(Debug, Clone, PartialEq, Default)]
-struct Reading {
-    /// Bit/s, if it is about that.
-    bps: Option<f64>,
-    /// Anything else, by name of the metric.
-    values: Vec<(&'static str, f64)>,
 }
 
 /// A stream that is to be made.
@@ -163,46 +113,55 @@ impl Tool {
 
     /// From the value of the parameter `tool`.
     pub fn from_name(name: &str) -> Option<Tool> {
-        Tool::ALL.into_iter().find(|tool| tool.adapter().name == name)
+        Tool::ALL.into_iter().find(|tool| tool.about().name == name)
+    }
+
+    /// The one that a set-up asks for.
+    ///
+    /// # Errors
+    /// What there is not, if there is none.
+    pub fn of(setup: &Cell) -> Result<Tool, String> {
+        let name = setup.text("tool").unwrap_or(DEFAULT);
+        Tool::from_name(name).ok_or_else(|| format!("tool {name}"))
     }
 
     /// The program that is started for each stream.
     pub fn program(self) -> &'static str {
-        self.adapter().program
+        self.about().client
     }
 
     /// All of its programs.
     pub fn programs(self) -> [&'static str; 2] {
-        [self.adapter().program, self.adapter().server_program]
+        [self.about().client, self.about().server]
     }
 
     /// The Debian package that has it.
     pub fn package(self) -> &'static str {
-        self.adapter().package
+        self.about().package
     }
 
     /// Whether its streams are TCP connections whose source ports we choose.
     pub fn has_source_ports(self) -> bool {
-        self.adapter().listens == Listens::OnTcp
+        self.about().listens == Listens::OnTcp
     }
 
     /// Seconds from the start of the tool on of which it tells nothing that counts.
     pub fn settling_seconds(self) -> f64 {
-        if self.has_source_ports() { 0.0 } else { ddsperf::SETTLING_SECONDS }
+        self.about().settling_seconds
     }
 
     /// The receiver's port of a stream whose server listens on `port`.
     pub fn stream_port(self, port: u16) -> u16 {
-        if self == Tool::Netperf { netperf::data_port(port) } else { port }
+        port.wrapping_add(self.about().stream_port_offset)
     }
 
     /// Its version, as it says itself or as its package does; `None` if it is not installed.
     pub fn version(self) -> Option<String> {
-        let Adapter { program, package, version_words, .. } = self.adapter();
-        match version_words {
-            [] => package_version(package),
-            words => said(program, words),
-        }
+        version::of(self.about())
+    }
+
+    fn about(self) -> &'static Program {
+        &self.adapter().program
     }
 
     fn adapter(self) -> &'static Adapter {
@@ -221,26 +180,30 @@ impl Tool {
     /// # Errors
     /// What stands in the way.
     pub fn start(self, launcher: &Launcher, load: Load) -> Result<Working, PartError> {
-        let adapter = self.adapter();
+        let Adapter { program, server, client, .. } = self.adapter();
         let version = self.version().unwrap_or_else(|| "unknown".to_owned());
+        let begin = |pid, name: &str, words: &[String]| {
+            let mut command: Command = launcher.command_in(pid, name);
+            command.args(words);
+            for variable in program.settings {
+                command.env_remove(variable);
+            }
+            launcher.start(name, command)
+        };
         let mut receivers = Vec::new();
         for flow in &load.flows {
-            let mut server = launcher.command_in(flow.receiver, adapter.server_program);
-            server.args((adapter.server)(&load, flow)).env_remove(ddsperf::SETTINGS);
-            receivers.push(launcher.start(adapter.server_program, server)?);
+            receivers.push(begin(flow.receiver, program.server, &server(&load, flow))?);
         }
-        if adapter.listens == Listens::OnTcp {
+        if program.listens == Listens::OnTcp {
             for (server, flow) in receivers.iter_mut().zip(&load.flows) {
-                wait_for_listener(launcher, server, flow.port)?;
+                listener::wait_for(launcher, server, flow.port)?;
             }
         }
         let mut senders = Vec::new();
         for flow in &load.flows {
-            let words = (adapter.client)(&load, flow);
-            let mut client = launcher.command_in(flow.sender, adapter.program);
-            client.args(&words).env_remove(ddsperf::SETTINGS);
-            let child = launcher.start(adapter.program, client)?;
-            senders.push((child, shown(adapter.program, &words)));
+            let words = client(&load, flow);
+            let child = begin(flow.sender, program.client, &words)?;
+            senders.push((child, shown(program.client, &words)));
         }
         Ok(Working { tool: self, senders, receivers, load, version })
     }
@@ -263,25 +226,25 @@ impl Working {
     /// If it fails, in its own words.
     pub fn finish(self) -> Result<Measured, PartError> {
         let Working { tool, senders, receivers, load, version } = self;
-        let adapter = tool.adapter();
+        let Adapter { program, parse, .. } = tool.adapter();
         let patience = PATIENCE + Duration::from_secs_f64(whole_seconds(&load));
         let mut measured = Measured { bps: vec![], values: BTreeMap::new(), tools: vec![] };
         for ((client, command), server) in senders.into_iter().zip(receivers) {
             let Ended { status, output } = client.ended(patience)?;
-            let told = match adapter.told_by {
+            let told = match program.told_by {
                 Side::Client => output,
                 Side::Server => server.ended(patience)?.output,
             };
-            let program = adapter.program;
-            let reading = (adapter.parse)(&told, &load).map_err(|fault| {
+            let name = program.client;
+            let reading = parse(&told, &load).map_err(|fault| {
                 PartError::Failed(match told.trim() {
-                    "" => format!("{program} ended and said nothing ({status})"),
-                    _ => format!("{program} ({status}): {fault}"),
+                    "" => format!("{name} ended and said nothing ({status})"),
+                    _ => format!("{name} ({status}): {fault}"),
                 })
             })?;
             measured.add(&reading);
             measured.tools.push(ToolRun {
-                name: adapter.name.to_owned(),
+                name: program.name.to_owned(),
                 version: version.clone(),
                 command,
                 exit_status: status.code().unwrap_or(-1),
@@ -302,80 +265,14 @@ impl Measured {
     }
 }
 
-/// Waits until a server listens on a port of its network namespace.
-fn wait_for_listener(launcher: &Launcher, server: &mut Child, port: u16) -> Result<(), PartError> {
-    let deadline = Instant::now() + PATIENCE;
-    while !listens(server.pid(), port) {
-        if launcher.stop().is_due() {
-            return Err(PartError::Interrupted);
-        }
-        if let Some(trouble) = server.early_end() {
-            return Err(trouble);
-        }
-        if Instant::now() > deadline {
-            return Err(PartError::Failed(format!("a server does not listen on port {port}")));
-        }
-        thread::sleep(LOOK_PAUSE);
-    }
-    Ok(())
-}
-
-fn listens(pid: u32, port: u16) -> bool {
-    ["tcp", "tcp6"].into_iter().any(|table| {
-        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
-        has_listener(&text, port)
-    })
-}
-
-fn has_listener(table: &str, port: u16) -> bool {
-    table.lines().skip(1).any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let local = words.next().and_then(|word| word.rsplit_once(':'));
-        let is_here = local.is_some_and(|(_, digits)| u16::from_str_radix(digits, 16) == Ok(port));
-        is_here && words.nth(1) == Some(LISTENS)
-    })
-}
-
-/// Seconds that a client is asked to go on, for tools that take whole ones.
-fn whole_seconds(load: &Load) -> f64 {
-    (load.warmup_seconds + load.seconds + TAIL).ceil()
-}
-
-/// The first line of what a program says about its version.
-fn said(program: &str, words: &[&str]) -> Option<String> {
-    // iperf 2 fails when it has told it.
-    let Ended { output, .. } = ran(program, words)?;
-    output.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
-}
-
-/// How a program ended that has nothing to wait for.
-fn ran(program: &str, words: &[&str]) -> Option<Ended> {
-    let mut command = Command::new(part::find(program)?);
-    command.args(words);
-    Child::start(program, command, Stop::default()).ok()?.ended(VERSION_PATIENCE).ok()
-}
-
-/// The version of a Debian package; `None` if it is not installed, or this is no Debian.
-fn package_version(package: &str) -> Option<String> {
-    let show = ["--show", "--showformat=${Package} ${Version}", package];
-    let Ended { status, output } = ran("dpkg-query", &show)?;
-    let text = output.trim();
-    (status.success() && !text.is_empty()).then(|| text.to_owned())
-}
-
 /// A command line for people.
 fn shown(name: &str, words: &[String]) -> String {
     std::iter::once(name).chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
-/// Words and values that are no strings yet.
-fn words(plain: &[&dyn fmt::Display]) -> Vec<String> {
-    plain.iter().map(ToString::to_string).collect()
-}
-
-/// A load of one second after half a second, and its only stream.
+/// A fifth of a second after a tenth, as those of the recorded runs that count; one stream.
 #[cfg(test)]
-fn example() -> (Load, Flow) {
+fn example() -> Load {
     let flow = Flow {
         guest: 0,
         sender: 1,
@@ -384,14 +281,13 @@ fn example() -> (Load, Flow) {
         source_port: 20_001,
         port: 5201,
     };
-    let load = Load {
-        flows: vec![flow.clone()],
-        seconds: 1.0,
-        warmup_seconds: 0.5,
+    Load {
+        flows: vec![flow],
+        seconds: 0.2,
+        warmup_seconds: 0.1,
         window: Some(262_144),
         buffer: Some(131_072),
-    };
-    (load, flow)
+    }
 }
 
 #[cfg(test)]
@@ -401,26 +297,16 @@ mod tests {
     #[test]
     fn tools_are_found_by_the_names_that_studies_have() {
         for tool in Tool::ALL {
-            assert_eq!(Tool::from_name(tool.adapter().name), Some(tool));
+            assert_eq!(Tool::from_name(tool.about().name), Some(tool));
         }
         assert_eq!(Tool::from_name("iperf"), None);
     }
 
     #[test]
-    fn a_listener_is_found_in_the_table_of_sockets() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
-            \x20  0: 00000000:1451 00000000:0000 0A 00000000:00000000\n\
-            \x20  1: 0100007F:1452 0100007F:1451 01 00000000:00000000\n";
-        assert!(has_listener(table, 5201));
-        assert!(!has_listener(table, 5202), "it is connected, and does not listen");
-        assert!(!has_listener("", 5201));
-    }
-
-    #[test]
     fn the_port_that_steers_is_in_every_command_line() {
-        let (load, flow) = example();
+        let load = example();
         for tool in Tool::ALL.into_iter().filter(|tool| tool.has_source_ports()) {
-            let words = (tool.adapter().client)(&load, &flow);
+            let words = (tool.adapter().client)(&load, &load.flows[0]);
             assert!(words.iter().any(|word| word.contains("20001")), "{tool:?}: {words:?}");
             assert!(words.iter().any(|word| word.contains("198.19.0.1")), "{tool:?}: {words:?}");
         }

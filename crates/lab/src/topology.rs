@@ -18,8 +18,8 @@ use std::net::Ipv4Addr;
 
 use ringway_net::LinkSetting;
 
-use crate::child::Child;
-use crate::part::{Launcher, PartError};
+use crate::child::{Child, PartError};
+use crate::launcher::Launcher;
 use crate::study::{Subject, TopologyKind};
 pub use blueprint::{Attached, Blueprint, Encapsulation, Layout, unsupported};
 pub use host::RunningHost;

@@ -4,19 +4,15 @@
 #[path = "../../netback/tests/vif/domain.rs"]
 #[allow(dead_code, reason = "each suite uses the faults that it needs")]
 mod domain;
+#[path = "vif/joined.rs"]
+mod joined;
 
 use std::alloc::System;
-use std::sync::Arc;
 
 use ringway_datapath::{
-    Completion, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, OffloadCaps, PoolBudget, Port,
-    QueueCounters,
+    Completion, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, PoolBudget, Port,
 };
-use ringway_hypervisor::{Access, ForeignMemory};
-use ringway_netback::{FrontendFeatures, QueueParts};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-
-use domain::{Domain, Event, GUEST, HOST};
 
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -30,25 +26,7 @@ fn a_packet_takes_nothing_from_the_heap() {
 }
 
 fn measure(completion: Completion) {
-    let domain = Domain::new();
-    let (front_events, back_events) = Event::split_pair();
-    let counters = || Arc::new(QueueCounters::default());
-    let mut front = ringway_netfront::VifQueue::new(domain.clone(), HOST, front_events, counters())
-        .expect("a new guest has memory");
-    let mut memory = domain.clone();
-    let refs = front.config();
-    let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref]
-        .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
-    let parts = QueueParts {
-        peer: GUEST,
-        memory,
-        tx_ring,
-        rx_ring,
-        events: back_events,
-        features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
-        counters: counters(),
-    };
-    let mut back = ringway_netback::VifQueue::attach(parts).expect("new rings are sound");
+    let (_domain, mut front, mut back) = joined::pair();
     if completion == Completion::Sent {
         back.answer_when_sent().expect("the test has descriptors");
     }

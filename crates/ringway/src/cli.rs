@@ -1,12 +1,8 @@
 //! The command line.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
+use clap::{Parser, Subcommand};
 
-use clap::{Args, Parser, Subcommand};
-use tracing::level_filters::LevelFilter;
-
+use crate::options::Common;
 use crate::verb::{
     backend, broker, capture, completions, demo, doctor, guest, lab, run, top, vif, xenstore,
 };
@@ -19,44 +15,6 @@ pub(crate) struct Cli {
     pub(crate) common: Common,
     #[command(subcommand)]
     pub(crate) verb: Verb,
-}
-
-/// What all verbs take.
-#[derive(Debug, Args)]
-pub(crate) struct Common {
-    /// What is logged to standard error: off, error, warn, info, debug or trace
-    #[arg(
-        long,
-        global = true,
-        value_name = "LEVEL",
-        default_value = "info",
-        env = "RINGWAY_LOG",
-        hide_env_values = true
-    )]
-    pub(crate) log_level: LevelFilter,
-    /// Die with this process, which must be the parent
-    #[arg(long, global = true, hide = true, value_name = "PID")]
-    pub(crate) parent: Option<u32>,
-}
-
-impl Common {
-    /// For processes whose ordinary course is of no interest.
-    pub(crate) fn quiet(&self) -> LevelFilter {
-        if self.log_level == LevelFilter::INFO { LevelFilter::WARN } else { self.log_level }
-    }
-}
-
-/// Reads a number of some range for a flag; the refusal says which range.
-pub(crate) fn number<T>(
-    range: RangeInclusive<T>,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
-where
-    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
-{
-    move |text| {
-        let number = text.parse().ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
-    }
 }
 
 #[derive(Debug, Subcommand)]

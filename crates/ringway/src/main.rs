@@ -8,6 +8,7 @@ mod confine;
 mod description;
 mod host;
 mod logging;
+mod options;
 mod output;
 mod rates;
 mod stop;

@@ -1,16 +1,15 @@
 //! Both ends together: whatever the order of their steps and whatever disturbs them, they meet.
 
+mod explore;
+mod store;
 mod world;
 
-use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
-
+use explore::{Explored, explore};
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
 use ringway_xenbus::{Features, Hotplug, Keys, Offer, Vif, XenbusState, backend};
-use world::{Disturbance, End, Script, VIF, World};
-
-const ENDS: [End; 3] = [End::Backend, End::Frontend, End::Script];
+use store::VIF;
+use world::{Disturbance, ENDS, End, Script, World};
 
 fn connected(queues_max: u16, wanted: u16) -> World {
     let mut world = World::new(queues_max, QueueCount::AtMost(wanted));
@@ -19,57 +18,11 @@ fn connected(queues_max: u16, wanted: u16) -> World {
     world
 }
 
-/// Visits every state that any order of steps can lead to, with the disturbances coming at any
-/// moment in their order, and checks all those in which no end has anything left to do.
-///
-/// That the number of states is finite also shows that no order of steps goes on for ever.
-fn explore(start: World, disturbances: &[Disturbance]) -> usize {
-    explore_to(start, disturbances, World::check_connected)
-}
-
-/// The same, with another end of the story.
-fn explore_to(
-    start: World,
-    disturbances: &[Disturbance],
-    check: fn(&World) -> Result<(), String>,
-) -> usize {
-    const STATES_MAX: usize = 400_000;
-    let mut seen = HashSet::new();
-    let mut pending = vec![(start, disturbances)];
-    let mut settled = 0;
-    while let Some((world, coming)) = pending.pop() {
-        let mut hasher = DefaultHasher::new();
-        format!("{world:?} {}", coming.len()).hash(&mut hasher);
-        if !seen.insert(hasher.finish()) {
-            continue;
-        }
-        assert!(seen.len() < STATES_MAX, "it may go on for ever: {world:#?}");
-        let busy: Vec<End> = ENDS.into_iter().filter(|end| !world.is_idle(*end)).collect();
-        for end in &busy {
-            let mut next = world.clone();
-            next.step(*end);
-            pending.push((next, coming));
-        }
-        if let Some((first, rest)) = coming.split_first() {
-            let mut next = world.clone();
-            next.disturb(*first);
-            pending.push((next, rest));
-        } else if busy.is_empty() {
-            settled += 1;
-            if let Err(problem) = check(&world) {
-                panic!("{problem} after {disturbances:?}: {world:#?}");
-            }
-        }
-    }
-    assert!(settled > 0);
-    seen.len()
-}
-
 #[test]
 fn every_order_of_steps_leads_to_a_connection() {
     for queues in [1, 2, 4, 8] {
-        explore(World::new(8, QueueCount::AtMost(queues)), &[]);
-        explore(World::new(queues, QueueCount::AtMost(8)), &[]);
+        explore(World::new(8, QueueCount::AtMost(queues)), &[], World::check_connected);
+        explore(World::new(queues, QueueCount::AtMost(8)), &[], World::check_connected);
     }
 }
 
@@ -83,23 +36,23 @@ fn one_disturbance_at_any_moment_is_survived() {
         Disturbance::Reconnect(1),
         Disturbance::Reconnect(2),
     ] {
-        explore(World::new(2, QueueCount::AtMost(4)), &[disturbance]);
+        explore(World::new(2, QueueCount::AtMost(4)), &[disturbance], World::check_connected);
     }
 }
 
 #[test]
 fn a_script_that_is_done_at_any_moment_leads_to_a_connection() {
     let start = || World::with_script(2, QueueCount::AtMost(2), Script::Connects);
-    explore(start(), &[]);
+    explore(start(), &[], World::check_connected);
     for first in [
         Disturbance::KillBackend,
         Disturbance::KillFrontend,
         Disturbance::OfferChanged(1),
         Disturbance::Reconnect(1),
     ] {
-        explore(start(), &[first]);
+        explore(start(), &[first], World::check_connected);
         for second in [Disturbance::KillBackend, Disturbance::KillFrontend] {
-            explore(start(), &[first, second]);
+            explore(start(), &[first, second], World::check_connected);
         }
     }
 }
@@ -114,7 +67,7 @@ fn a_script_that_fails_at_any_moment_closes_the_vif() {
         &[Disturbance::DestroyGuest],
         &[Disturbance::OfferChanged(1)],
     ] {
-        explore_to(start(), disturbances, |world| {
+        explore(start(), disturbances, |world| {
             let error = world.error().ok_or("no reason")?;
             assert!(error.contains("hotplug script"), "{error}");
             world.check_closed()
@@ -126,12 +79,12 @@ fn a_script_that_fails_at_any_moment_closes_the_vif() {
 fn a_removal_at_any_moment_ends_closed_whatever_else_happens() {
     for script in [Script::Absent, Script::Connects, Script::Fails] {
         let start = || World::with_script(2, QueueCount::AtMost(2), script);
-        explore_to(start(), &[Disturbance::Remove], World::check_removed);
+        explore(start(), &[Disturbance::Remove], World::check_removed);
         for other in
             [Disturbance::KillBackend, Disturbance::KillFrontend, Disturbance::DestroyGuest]
         {
-            explore_to(start(), &[Disturbance::Remove, other], World::check_removed);
-            explore_to(start(), &[other, Disturbance::Remove], World::check_removed);
+            explore(start(), &[Disturbance::Remove, other], World::check_removed);
+            explore(start(), &[other, Disturbance::Remove], World::check_removed);
         }
     }
 }
@@ -140,7 +93,7 @@ fn a_removal_at_any_moment_ends_closed_whatever_else_happens() {
 fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_anew() {
     for script in [Script::Absent, Script::Connects] {
         let start = World::with_script(2, QueueCount::AtMost(2), script);
-        explore_to(start, &[Disturbance::AskToClose], |world| {
+        explore(start, &[Disturbance::AskToClose], |world| {
             // A frontend that has not begun does not follow; nothing of it is held.
             let is_closing = world.state(End::Backend) == XenbusState::Closing;
             match is_closing && !world.is_attached() {
@@ -214,7 +167,11 @@ fn three_disturbances_at_any_moments_are_survived() {
     for first in all {
         for second in all {
             for third in all {
-                explore(World::new(2, QueueCount::AtMost(4)), &[first, second, third]);
+                explore(
+                    World::new(2, QueueCount::AtMost(4)),
+                    &[first, second, third],
+                    World::check_connected,
+                );
             }
         }
     }

@@ -10,7 +10,7 @@ const ROWS: [&[&str]; 7] = [
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
     &["netback", "netfront", "emu", "xen", "worker", "xenstore"],
     &["backend", "frontend"],
-    &["lab", "model", "doctor", "sim"],
+    &["lab", "doctor"],
     &["ringway", "bench", "xtask"],
 ];
 

@@ -139,8 +139,7 @@ fn a_guest_cannot_resize_what_others_map() {
 fn a_granted_frame_outside_the_guests_memory_is_a_bad_page() {
     let host = Host::start();
     let domid = host.create(Role::Guest);
-    let (_guest, [_, table]) = hostile_guest(&host, domid);
-    let table = SharedPages::map(table, 0, 64 * 4096).expect("it is 64 pages");
+    let (_guest, table) = hostile_table(&host, domid);
     let backend = host.toolstack();
     let mut memory = backend.memory().expect("a handle is always made");
     let status = GrantStatus::Okay;
@@ -161,8 +160,7 @@ fn a_granted_frame_outside_the_guests_memory_is_a_bad_page() {
 fn an_entry_that_permits_nothing_is_refused() {
     let host = Host::start();
     let domid = host.create(Role::Guest);
-    let (_guest, [_, table]) = hostile_guest(&host, domid);
-    let table = SharedPages::map(table, 0, 64 * 4096).expect("it is 64 pages");
+    let (_guest, table) = hostile_table(&host, domid);
     let backend = host.toolstack();
     let mut memory = backend.memory().expect("a handle is always made");
     for flags in [0, 2, 3, GTF_READING, GTF_WRITING | 2] {
@@ -180,6 +178,12 @@ fn hostile_guest(host: &Host, domid: DomId) -> (Raw, [OwnedFd; 2]) {
     assert_eq!(len, 32);
     let fds = <[OwnedFd; 2]>::try_from(fds).expect("memory and grant table");
     (raw, fds)
+}
+
+/// The same with its grant table to write to.
+fn hostile_table(host: &Host, domid: DomId) -> (Raw, SharedPages) {
+    let (raw, [_, table]) = hostile_guest(host, domid);
+    (raw, SharedPages::map(table, 0, 64 * 4096).expect("it is 64 pages"))
 }
 
 struct Raw(OwnedFd);

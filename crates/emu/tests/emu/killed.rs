@@ -5,7 +5,9 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use ringway_emu::{DomainEvent, DomainState, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
+use ringway_emu::{
+    DomainEvent, DomainState, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, OwnPages, Role,
+};
 use ringway_hypervisor::{Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, Hypervisor};
 use ringway_wire::grant::RESERVED_ENTRIES;
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
@@ -24,10 +26,7 @@ const FIRST_GRANT: GrantRef = GrantRef(RESERVED_ENTRIES);
 fn a_killed_backend_leaves_no_port_and_no_mapping() {
     let host = Host::start();
     let guest = host.connect(host.create(Role::Guest));
-    let mut grants = guest.grants().expect("a guest has grants");
-    let page = grants.alloc_pages(1).expect("there is memory");
-    let gref = grants.grant(DomId(0), page.first_frame, Access::ReadWrite);
-    assert_eq!(gref.expect("there is an entry"), FIRST_GRANT);
+    let (mut grants, _) = granted_page(&guest);
     let event = guest.alloc_unbound(DomId(0)).expect("there is a port");
 
     let mut backend = Process::start(&host, "backend_process", guest.domid(), event.port());
@@ -49,10 +48,7 @@ fn marks_of_a_killed_backend_wait_for_the_last_backend_of_its_domain() {
     let host = Host::start();
     let mut served = [(); 2].map(|()| {
         let guest = host.connect(host.create(Role::Guest));
-        let mut grants = guest.grants().expect("a guest has grants");
-        let page = grants.alloc_pages(1).expect("there is memory");
-        let gref = grants.grant(DomId(0), page.first_frame, Access::ReadWrite);
-        assert_eq!(gref.expect("there is an entry"), FIRST_GRANT);
+        let (grants, _) = granted_page(&guest);
         let event = guest.alloc_unbound(DomId(0)).expect("there is a port");
         let backend = Process::start(&host, "backend_process", guest.domid(), event.port());
         wait_for(&event);
@@ -94,10 +90,7 @@ fn a_killed_guest_is_dead_and_its_number_can_be_used_again() {
     let new = NewDomain { domid: Some(domid), memory_bytes: 4096, role: Role::Guest };
     backend.create_domain(new).expect("its number is free");
     let guest = host.connect(domid);
-    let mut grants = guest.grants().expect("a guest has grants");
-    let page = grants.alloc_pages(1).expect("there is memory");
-    let gref = grants.grant(DomId(0), page.first_frame, Access::ReadWrite);
-    assert_eq!(gref.expect("there is an entry"), FIRST_GRANT);
+    let (mut grants, page) = granted_page(&guest);
     page.pages.write(0, b'n');
     let new = memory.map(domid, FIRST_GRANT, Access::ReadWrite).expect("it is granted");
     assert_eq!(new.pages().read::<u8>(0), b'n');
@@ -107,6 +100,15 @@ fn a_killed_guest_is_dead_and_its_number_can_be_used_again() {
     assert_eq!(first_byte(&mut memory, domid), (GrantStatus::Okay, b'n'));
     drop(new);
     grants.end_access(FIRST_GRANT).expect("nobody uses it");
+}
+
+/// A page that a guest grants to domain 0, as [`FIRST_GRANT`].
+fn granted_page(guest: &EmuHypervisor) -> (EmuGrants, OwnPages) {
+    let mut grants = guest.grants().expect("a guest has grants");
+    let page = grants.alloc_pages(1).expect("there is memory");
+    let gref = grants.grant(DomId(0), page.first_frame, Access::ReadWrite);
+    assert_eq!(gref.expect("there is an entry"), FIRST_GRANT);
+    (grants, page)
 }
 
 /// No test: what [`Process`] runs. It maps the first grant of its peer, binds its port, says so

@@ -53,6 +53,12 @@ fn backend(host: &EmuHypervisor, guest: DomId, queue: QueueConfig) -> Back {
     Back::attach(parts).expect("new rings are sound")
 }
 
+/// A guest with memory for the buffers of a queue.
+fn roomy_guest(host: &Host) -> EmuHypervisor {
+    let new = NewDomain { domid: None, memory_bytes: 600 * 4096, role: Role::Guest };
+    host.connect(host.toolstack().create_domain(new).expect("there is room"))
+}
+
 /// The descriptors of a port, to sleep on.
 fn wakers(port: &impl Port) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
@@ -105,11 +111,9 @@ fn byte_of(frame: usize, at: usize) -> u8 {
 fn frames_go_to_the_backend_and_come_back() {
     let host = Host::start();
     let toolstack = host.toolstack();
-    let new = NewDomain { domid: None, memory_bytes: 600 * 4096, role: Role::Guest };
-    let guest_id = toolstack.create_domain(new).expect("there is room");
-    let guest = host.connect(guest_id);
+    let guest = roomy_guest(&host);
     let mut front = frontend(&guest);
-    let back = backend(&toolstack, guest_id, front.config());
+    let back = backend(&toolstack, guest.domid(), front.config());
     thread::scope(|scope| {
         scope.spawn(|| echo(back));
         let fds = wakers(&front);
@@ -146,13 +150,11 @@ fn frames_go_to_the_backend_and_come_back() {
 fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
     let host = Host::start();
     let toolstack = host.toolstack();
-    let new = NewDomain { domid: None, memory_bytes: 600 * 4096, role: Role::Guest };
-    let guest_id = toolstack.create_domain(new).expect("there is room");
-    let guest = host.connect(guest_id);
+    let guest = roomy_guest(&host);
     let mut front = frontend(&guest);
     let config = front.config();
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-    let first = backend(&toolstack, guest_id, config);
+    let first = backend(&toolstack, guest.domid(), config);
     let mut waiting: FrameQueue = (0..10)
         .map(|number| {
             let mut frame = pool.take(60).expect("the pool has room");
@@ -164,7 +166,7 @@ fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
     drop(first);
     host.settle();
 
-    let mut next = backend(&toolstack, guest_id, config);
+    let mut next = backend(&toolstack, guest.domid(), config);
     let mut frames = FrameBatch::new();
     next.ingress(&mut pool, &mut frames).expect("the guest is honest");
     let numbers: Vec<u8> = frames.iter().map(|frame| frame.bytes()[0]).collect();
@@ -176,12 +178,10 @@ fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
 fn a_kick_reaches_the_direction_it_is_for() {
     let host = Host::start();
     let toolstack = host.toolstack();
-    let new = NewDomain { domid: None, memory_bytes: 600 * 4096, role: Role::Guest };
-    let guest_id = toolstack.create_domain(new).expect("there is room");
-    let guest = host.connect(guest_id);
+    let guest = roomy_guest(&host);
     let [tx, rx] = [(); 2].map(|()| guest.alloc_unbound(BACKEND).expect("ports are left"));
     let bind = |event: &EmuEvent| {
-        toolstack.bind_interdomain(guest_id, event.port()).expect("the port is meant for us")
+        toolstack.bind_interdomain(guest.domid(), event.port()).expect("the port is meant for us")
     };
     let back = QueueEvents::Split { tx: bind(&tx), rx: bind(&rx) };
     back.notify(Direction::Rx).expect("the guest is there");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::{Analysis, Warning, split, values};
+use crate::analysis::{Analysis, CellSummary, Warning, split, values};
 use crate::metric::{self, Metric};
 use crate::placement;
 use crate::record::{Records, Run};
@@ -11,6 +11,9 @@ use crate::study::{Figure, FigureKind, Study, Subject};
 use crate::value::{Cell, Value};
 
 use super::style::Style;
+
+/// More cells than a note names one by one.
+const NAMED_MAX: usize = 8;
 
 /// What a figure shows.
 pub(super) struct Chart {
@@ -256,50 +259,52 @@ fn notes(analysis: &Analysis, study: &Study, figure: &Figure) -> Vec<String> {
         .filter(|cell| cell.cell.matches(&study.projected(&figure.filter, cell.subject)))
         .filter(|cell| cell.values.contains_key(&figure.metric))
         .collect();
-    let which = |is: &dyn Fn(&Warning) -> bool| {
-        let found: Vec<String> = drawn
-            .iter()
-            .filter(|cell| cell.warnings.iter().any(is))
-            .map(|cell| match cell.subject {
-                Subject::Ringway => cell.label.clone(),
-                subject => format!("{} {}", subject.title(), cell.label),
-            })
-            .collect();
-        let all = drawn.len();
-        match found.len() {
-            0 => None,
-            count if count == all => Some("all cells".to_owned()),
-            count if count > 8 => Some(format!("{count} of {all} cells")),
-            _ => Some(found.join(", ")),
-        }
-    };
-    let wanted = drawn.iter().flat_map(|cell| &cell.warnings).filter_map(|warning| match warning {
-        Warning::FewCpus { wanted, .. } => Some(*wanted),
-        _ => None,
-    });
-    let (least, most) = wanted.fold((u64::MAX, 0), |(a, b), one| (a.min(one), b.max(one)));
-    let few_cpus = (most > 0).then(|| {
-        let range = if least == most { most.to_string() } else { format!("{least} to {most}") };
-        let cells = drawn.iter().filter(|cell| cell.subject == Subject::Ringway).count();
-        let short = drawn
-            .iter()
-            .filter(|cell| cell.warnings.iter().any(|one| matches!(one, Warning::FewCpus { .. })))
-            .count();
-        let which = if short == cells {
-            "ringway's cells".to_owned()
-        } else {
-            which(&|one| matches!(one, Warning::FewCpus { .. })).unwrap_or_default()
-        };
-        format!("too few CPUs: {} here, {which} would keep {range} busy", analysis.host.cpus)
-    });
+    let which = |is: &dyn Fn(&Warning) -> bool| which(&drawn, is);
     let few_runs = which(&|one| matches!(one, Warning::FewRuns { .. }));
     let bimodal = which(&|one| matches!(one, Warning::Bimodal { .. }));
     let drifting = which(&|one| matches!(one, Warning::Drifting { .. }));
     let lines = [
-        few_cpus,
+        few_cpus(analysis, &drawn),
         few_runs.map(|which| format!("too few runs (below 5): {which}")),
         bimodal.map(|which| format!("bimodal, so the mean is neither: {which}")),
         drifting.map(|which| format!("drifting from run to run: {which}")),
     ];
     lines.into_iter().flatten().collect()
+}
+
+/// The cells that have such a warning, by name as long as they are few.
+fn which(drawn: &[&CellSummary], is: &dyn Fn(&Warning) -> bool) -> Option<String> {
+    let found: Vec<String> = drawn
+        .iter()
+        .filter(|cell| cell.warnings.iter().any(is))
+        .map(|cell| match cell.subject {
+            Subject::Ringway => cell.label.clone(),
+            subject => format!("{} {}", subject.title(), cell.label),
+        })
+        .collect();
+    let all = drawn.len();
+    match found.len() {
+        0 => None,
+        count if count == all => Some("all cells".to_owned()),
+        count if count > NAMED_MAX => Some(format!("{count} of {all} cells")),
+        _ => Some(found.join(", ")),
+    }
+}
+
+fn few_cpus(analysis: &Analysis, drawn: &[&CellSummary]) -> Option<String> {
+    let wanted = |warning: &Warning| match warning {
+        Warning::FewCpus { wanted, .. } => Some(*wanted),
+        _ => None,
+    };
+    let all: Vec<u64> = drawn.iter().flat_map(|cell| &cell.warnings).filter_map(wanted).collect();
+    let (least, most) = (all.iter().min()?, all.iter().max()?);
+    let range = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let is_short = |warning: &Warning| wanted(warning).is_some();
+    let cells = drawn.iter().filter(|cell| cell.subject == Subject::Ringway).count();
+    let short = drawn.iter().filter(|cell| cell.warnings.iter().any(is_short)).count();
+    let which = match short == cells {
+        true => "ringway's cells".to_owned(),
+        false => which(drawn, &is_short).unwrap_or_default(),
+    };
+    Some(format!("too few CPUs: {} here, {which} would keep {range} busy", analysis.host.cpus))
 }

@@ -3,34 +3,35 @@
 //!
 //! DDS chooses its UDP ports itself, so that its streams cannot be put on a queue.
 
-use super::{Adapter, Flow, Listens, Load, Reading, Side, words};
+use super::Load;
+use super::adapter::{Adapter, Listens, Program, Reading, Side, words};
 use crate::stats::median;
 
 /// The first second, in which both ends meet.
-pub(super) const SETTLING_SECONDS: f64 = 1.0;
-/// Names other networks and protocols to use; those of whoever runs the lab are not meant.
-pub(super) const SETTINGS: &str = "CYCLONEDDS_URI";
+const SETTLING_SECONDS: f64 = 1.0;
 
 pub(super) const THROUGHPUT: Adapter = Adapter {
-    name: "ddsperf-throughput",
-    told_by: Side::Server,
+    program: Program { name: "ddsperf-throughput", told_by: Side::Server, ..PROGRAM },
     server: |load, _| words(&[&"-D", &seconds(load), &"sub"]),
     client: |load, _| words(&[&"-D", &seconds(load), &"pub", &"size", &"1k"]),
     parse: parse_throughput,
-    ..PING
 };
 
 pub(super) const PING: Adapter = Adapter {
-    name: "ddsperf-ping",
-    program: "ddsperf",
-    server_program: "ddsperf",
+    program: Program { name: "ddsperf-ping", ..PROGRAM },
+    server: |load, _| words(&[&"-D", &seconds(load), &"pong"]),
+    client: |load, _| words(&[&"-D", &seconds(load), &"ping"]),
+    parse: parse_ping,
+};
+
+const PROGRAM: Program = Program {
     package: "cyclonedds-tools",
     version_words: &[],
     listens: Listens::No,
-    told_by: Side::Client,
-    server: |load, _| words(&[&"-D", &seconds(load), &"pong"]),
-    client: |load, _: &Flow| words(&[&"-D", &seconds(load), &"ping"]),
-    parse: parse_ping,
+    settling_seconds: SETTLING_SECONDS,
+    // Names other networks and protocols to use.
+    settings: &["CYCLONEDDS_URI"],
+    ..Program::named("ddsperf")
 };
 
 /// One second more than those that count and those before them, in which both ends meet.
@@ -41,11 +42,8 @@ fn seconds(load: &Load) -> f64 {
 /// Lines such as `[PID] 2.000  size 1024 total … rate 418.94 kS/s 3431.97 Mb/s (…)`.
 fn parse_throughput(text: &str, load: &Load) -> Result<Reading, String> {
     let rates = |unit| all(text, load, |words| value_before(words, unit));
-    let bps: Vec<f64> = rates("Mb/s").into_iter().map(|rate| rate * 1e6).collect();
-    let samples: Vec<f64> = rates("kS/s").into_iter().map(|rate| rate * 1e3).collect();
-    if bps.is_empty() || samples.is_empty() {
-        return Err(format!("it told of no second that counts: {}", text.trim()));
-    }
+    let bps: Vec<f64> = rates("Mb/s")?.into_iter().map(|rate| rate * 1e6).collect();
+    let samples: Vec<f64> = rates("kS/s")?.into_iter().map(|rate| rate * 1e3).collect();
     Ok(Reading {
         bps: Some(crate::stats::mean(&bps)),
         values: vec![("samples-per-second", crate::stats::mean(&samples))],
@@ -55,10 +53,7 @@ fn parse_throughput(text: &str, load: &Load) -> Result<Reading, String> {
 /// Lines such as `[PID] 2.000  NAME size 12 mean 16.4us min 8.2us 50% 8.5us … max 2715.8us cnt 9`.
 fn parse_ping(text: &str, load: &Load) -> Result<Reading, String> {
     let of = |name| all(text, load, |words| microseconds_after(words, name));
-    let (medians, high, most) = (of("50%"), of("99%"), of("max"));
-    if medians.is_empty() || high.is_empty() || most.is_empty() {
-        return Err(format!("it told of no second that counts: {}", text.trim()));
-    }
+    let (medians, high, most) = (of("50%")?, of("99%")?, of("max")?);
     // Of percentiles of seconds their medians; the longest is the longest of all.
     let values = vec![
         ("rtt-median-us", median(&medians)),
@@ -68,15 +63,23 @@ fn parse_ping(text: &str, load: &Load) -> Result<Reading, String> {
     Ok(Reading { bps: None, values })
 }
 
-/// Something of every line that tells of a second that counts.
-fn all(text: &str, load: &Load, value: impl Fn(&[&str]) -> Option<f64>) -> Vec<f64> {
+/// Something of every line that tells of a second that counts; there has to be one.
+fn all(
+    text: &str,
+    load: &Load,
+    value: impl Fn(&[&str]) -> Option<f64>,
+) -> Result<Vec<f64>, String> {
     let of_line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let end: f64 = words.get(1)?.parse().ok()?;
         // A tick that comes late or early is still that of its second.
         (end.round() - 1.0 >= load.warmup_seconds.max(SETTLING_SECONDS)).then(|| value(&words))?
     };
-    text.lines().filter_map(of_line).collect()
+    let found: Vec<f64> = text.lines().filter_map(of_line).collect();
+    match found[..] {
+        [] => Err(format!("it told of no second that counts: {}", text.trim())),
+        _ => Ok(found),
+    }
 }
 
 fn value_before(words: &[&str], unit: &str) -> Option<f64> {
@@ -99,8 +102,7 @@ mod tests {
 
     #[test]
     fn recorded_round_trips_are_read_without_the_first_second() {
-        let (load, _) = example();
-        let load = Load { warmup_seconds: 2.0, ..load };
+        let load = Load { warmup_seconds: 2.0, ..example() };
         let reading = parse_ping(include_str!("recorded/ddsperf-ping.txt"), &load).expect("good");
         assert_eq!(reading.bps, None);
         let [(_, middle), (_, high), (_, most)] = reading.values[..] else { panic!("{reading:?}") };
@@ -111,9 +113,8 @@ mod tests {
 
     #[test]
     fn recorded_throughput_is_the_subscribers() {
-        let (load, _) = example();
         let text = include_str!("recorded/ddsperf-sub.txt");
-        let reading = parse_throughput(text, &load).expect("good");
+        let reading = parse_throughput(text, &example()).expect("good");
         let bps = (3431.97 + 3129.24 + 4501.31) / 3.0 * 1e6;
         assert!((reading.bps.expect("it tells") / bps - 1.0).abs() < 1e-9, "{reading:?}");
         assert_eq!(reading.values[0].0, "samples-per-second");
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn ends_that_did_not_meet_are_no_measurement() {
-        let (load, _) = example();
+        let load = example();
         let alone = "[1] participant vm:1: new (self)\n[1] 1.000  rss:7.6MB vcsw:1 ivcsw:1\n";
         assert!(parse_ping(alone, &load).is_err() && parse_throughput(alone, &load).is_err());
     }

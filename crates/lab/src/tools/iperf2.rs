@@ -1,28 +1,20 @@
 //! iperf 2, with which the oldest figures were measured. What counts is what its client sent, a
 //! tenth of a second at a time.
 
-use super::readings::{Span, counted};
-use super::{Adapter, Flow, Listens, Load, Reading, Side, whole_seconds, words};
+use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
+use super::readings::{INTERVAL, Span, counted};
+use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter = Adapter {
-    name: "iperf2",
-    program: "iperf",
-    server_program: "iperf",
-    package: "iperf",
-    version_words: &["--version"],
-    listens: Listens::OnTcp,
-    told_by: Side::Client,
+    program: Program { name: "iperf2", ..Program::named("iperf") },
     server,
     client,
     parse,
 };
 
-/// Seconds between two readings.
-const INTERVAL: f64 = 0.1;
-
 fn server(load: &Load, flow: &Flow) -> Vec<String> {
     let mut line = words(&[&"--server", &"--port", &flow.port]);
-    sizes(load, &mut line);
+    line.extend(sizes(load));
     line
 }
 
@@ -32,13 +24,12 @@ fn client(load: &Load, flow: &Flow) -> Vec<String> {
     let port = format!("0.0.0.0:{}", flow.source_port);
     line.extend(words(&[&"--bind", &port, &"--time", &whole_seconds(load)]));
     line.extend(words(&[&"--interval", &INTERVAL, &"--format", &"b"]));
-    sizes(load, &mut line);
+    line.extend(sizes(load));
     line
 }
 
-fn sizes(load: &Load, line: &mut Vec<String>) {
-    line.extend(load.window.iter().flat_map(|window| words(&[&"--window", window])));
-    line.extend(load.buffer.iter().flat_map(|buffer| words(&[&"--len", buffer])));
+fn sizes(load: &Load) -> Vec<String> {
+    [option("--window", load.window), option("--len", load.buffer)].concat()
 }
 
 fn parse(text: &str, load: &Load) -> Result<Reading, String> {
@@ -48,8 +39,7 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
     if spans.is_empty() {
         return Err(format!("it told nothing that counts: {}", text.trim()));
     }
-    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds)?;
-    Ok(Reading { bps: Some(bps), values: vec![] })
+    counted(spans, load)
 }
 
 /// A line such as `[  1] 0.1000-0.2000 sec  195559424 Bytes  15644597474 bits/sec`.
@@ -62,7 +52,7 @@ fn span(line: &str) -> Option<Span> {
         start: start.parse().ok()?,
         end: end.parse().ok()?,
         bytes: bytes.parse().ok()?,
-        retransmits: 0.0,
+        retransmits: None,
     })
 }
 
@@ -73,18 +63,15 @@ mod tests {
 
     #[test]
     fn a_recorded_run_is_read() {
-        let (load, _) = example();
-        let load = Load { seconds: 0.2, warmup_seconds: 0.1, ..load };
-        let reading = parse(include_str!("recorded/iperf2.txt"), &load).expect("good");
+        let reading = parse(include_str!("recorded/iperf2.txt"), &example()).expect("good");
         let bps = (195_559_424.0 + 217_055_232.0) * 8.0 / 0.2;
         assert!((reading.bps.expect("it tells") / bps - 1.0).abs() < 1e-9, "{reading:?}");
     }
 
     #[test]
     fn a_run_that_failed_is_no_measurement() {
-        let (load, _) = example();
         let refused = "tcp connect failed: Connection refused\n\
             [  1] local 0.0.0.0 port 0 connected with 198.19.0.1 port 5201\n";
-        assert!(parse(refused, &load).expect_err("refused").contains("Connection refused"));
+        assert!(parse(refused, &example()).expect_err("refused").contains("Connection refused"));
     }
 }

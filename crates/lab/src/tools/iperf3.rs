@@ -3,24 +3,12 @@
 
 use serde::Deserialize;
 
-use super::readings::{Span, counted};
-use super::{Adapter, Flow, Listens, Load, Reading, Side, whole_seconds, words};
+use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
+use super::readings::{INTERVAL, Span, counted};
+use super::{Flow, Load};
 
-pub(super) const ADAPTER: Adapter = Adapter {
-    name: "iperf3",
-    program: "iperf3",
-    server_program: "iperf3",
-    package: "iperf3",
-    version_words: &["--version"],
-    listens: Listens::OnTcp,
-    told_by: Side::Client,
-    server,
-    client,
-    parse,
-};
-
-/// Seconds between two readings: the smallest that it offers.
-const INTERVAL: f64 = 0.1;
+pub(super) const ADAPTER: Adapter =
+    Adapter { program: Program::named("iperf3"), server, client, parse };
 
 /// What it writes with `--json`, as far as it matters.
 #[derive(Debug, Deserialize)]
@@ -52,8 +40,8 @@ fn client(load: &Load, flow: &Flow) -> Vec<String> {
     let mut line = words(&[&"--json", &"--client", &flow.address, &"--port", &flow.port]);
     line.extend(words(&[&"--cport", &flow.source_port, &"--time", &whole_seconds(load)]));
     line.extend(words(&[&"--interval", &INTERVAL]));
-    line.extend(load.window.iter().flat_map(|window| words(&[&"--window", window])));
-    line.extend(load.buffer.iter().flat_map(|buffer| words(&[&"--length", buffer])));
+    line.extend(option("--window", load.window));
+    line.extend(option("--length", load.buffer));
     line
 }
 
@@ -67,11 +55,10 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
         start,
         end,
         bytes,
-        retransmits,
+        retransmits: Some(retransmits),
     };
     let spans = report.intervals.into_iter().map(span);
-    let (bps, retransmits) = counted(spans, load.warmup_seconds, load.seconds)?;
-    Ok(Reading { bps: Some(bps), values: vec![("retransmits", retransmits)] })
+    counted(spans, load)
 }
 
 #[cfg(test)]
@@ -81,10 +68,8 @@ mod tests {
 
     #[test]
     fn a_recorded_run_is_read() {
-        let (load, _) = example();
-        let load = Load { seconds: 0.2, warmup_seconds: 0.1, ..load };
         let text = include_str!("recorded/iperf3.json");
-        let reading = parse(text, &load).expect("good");
+        let reading = parse(text, &example()).expect("good");
         // The second and the third of its readings.
         let bps = (RECORDED_BYTES[0] + RECORDED_BYTES[1]) * 8.0 / 0.2;
         let read = reading.bps.expect("it tells");
@@ -94,10 +79,9 @@ mod tests {
 
     #[test]
     fn a_run_that_failed_is_no_measurement() {
-        let (load, _) = example();
         let refused = "{\"start\":{},\"intervals\":[],\"end\":{},\"error\":\"no route\"}";
-        assert_eq!(parse(refused, &load), Err("no route".to_owned()));
-        assert!(parse("iperf3: what?", &load).is_err());
+        assert_eq!(parse(refused, &example()), Err("no route".to_owned()));
+        assert!(parse("iperf3: what?", &example()).is_err());
     }
 
     const RECORDED_BYTES: [f64; 2] = [241_172_480.0, 178_257_920.0];

@@ -1,23 +1,22 @@
 //! netperf, in the interim results of its `TCP_STREAM`: it has no warm-up that it would leave out.
 
-use super::readings::{Span, counted};
-use super::{Adapter, Flow, Listens, Load, Reading, Side, whole_seconds, words};
+use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
+use super::readings::{INTERVAL, Span, counted};
+use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter = Adapter {
-    name: "netperf",
-    program: "netperf",
-    server_program: "netserver",
-    package: "netperf (in Debian's section non-free)",
-    version_words: &["-V"],
-    listens: Listens::OnTcp,
-    told_by: Side::Client,
+    program: Program {
+        server: "netserver",
+        package: "netperf (in Debian's section non-free)",
+        version_words: &["-V"],
+        stream_port_offset: DATA_PORT_OFFSET,
+        ..Program::named("netperf")
+    },
     server,
     client,
     parse,
 };
 
-/// Seconds between two readings. They come late when the stream stalls, and say so.
-const INTERVAL: f64 = 0.1;
 /// Of the data connection, above that of the control connection.
 const DATA_PORT_OFFSET: u16 = 10_000;
 
@@ -30,18 +29,15 @@ fn client(load: &Load, flow: &Flow) -> Vec<String> {
     let mut line = words(&[&"-H", &flow.address, &"-4", &"-p", &flow.port, &"-t", &"TCP_STREAM"]);
     line.extend(words(&[&"-l", &whole_seconds(load), &"-D", &INTERVAL, &"-P", &"0", &"-f", &"k"]));
     // What follows is for the test, not for netperf.
-    let ports = format!("{},{}", flow.source_port, data_port(flow.port));
+    let ports = format!("{},{}", flow.source_port, flow.port.wrapping_add(DATA_PORT_OFFSET));
     line.extend(words(&[&"--", &"-P", &ports]));
-    line.extend(load.window.iter().flat_map(|size| words(&[&"-s", size, &"-S", size])));
-    line.extend(load.buffer.iter().flat_map(|buffer| words(&[&"-m", buffer])));
+    line.extend(option("-s", load.window));
+    line.extend(option("-S", load.window));
+    line.extend(option("-m", load.buffer));
     line
 }
 
-/// The receiver's port of the stream itself; the other one is for control.
-pub(super) fn data_port(port: u16) -> u16 {
-    port.wrapping_add(DATA_PORT_OFFSET)
-}
-
+/// Its interim results come late when the stream stalls, and say so.
 fn parse(text: &str, load: &Load) -> Result<Reading, String> {
     let interims: Vec<Interim> = text.lines().filter_map(interim).collect();
     let Some(first) = interims.first() else {
@@ -52,11 +48,10 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
         start: interim.end - interim.seconds - began,
         end: interim.end - began,
         bytes: interim.bps * interim.seconds / 8.0,
-        retransmits: 0.0,
+        retransmits: None,
     };
     let spans = interims.iter().map(span);
-    let (bps, _) = counted(spans, load.warmup_seconds, load.seconds)?;
-    Ok(Reading { bps: Some(bps), values: vec![] })
+    counted(spans, load)
 }
 
 struct Interim {
@@ -83,9 +78,7 @@ mod tests {
 
     #[test]
     fn a_recorded_run_is_read() {
-        let (load, _) = example();
-        let load = Load { seconds: 0.2, warmup_seconds: 0.1, ..load };
-        let reading = parse(include_str!("recorded/netperf.txt"), &load).expect("good");
+        let reading = parse(include_str!("recorded/netperf.txt"), &example()).expect("good");
         let bits = 20_131_760.89e3 * 0.105 + 11_699_510.94e3 * 0.172;
         let read = reading.bps.expect("it tells");
         assert!((read / (bits / 0.277) - 1.0).abs() < 1e-6, "{read}");
@@ -93,9 +86,8 @@ mod tests {
 
     #[test]
     fn a_run_that_failed_is_no_measurement() {
-        let (load, _) = example();
         let refused = "establish control: are you sure there is a netserver listening on \
             198.19.0.1 at port 5201?";
-        assert!(parse(refused, &load).expect_err("refused").contains("are you sure"));
+        assert!(parse(refused, &example()).expect_err("refused").contains("are you sure"));
     }
 }

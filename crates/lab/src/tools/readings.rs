@@ -1,5 +1,11 @@
 //! Readings that a tool gives every so often, and what they say of the seconds that count.
 
+use super::Load;
+use super::adapter::Reading;
+
+/// Seconds between two of them: the least that iperf3 offers.
+pub(super) const INTERVAL: f64 = 0.1;
+
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
@@ -9,24 +15,24 @@ pub(super) struct Span {
     pub(super) end: f64,
     /// Bytes that were sent in between.
     pub(super) bytes: f64,
-    /// Segments that were sent again in between.
-    pub(super) retransmits: f64,
+    /// Segments that were sent again in between, if the tool tells.
+    pub(super) retransmits: Option<f64>,
 }
 
 /// Of the seconds that count, readings have to cover at least this part.
 const COVERED_MIN: f64 = 0.5;
 
-/// Bit/s during the seconds that count, and segments that were sent again in them. A reading counts
-/// if its middle is in them.
+/// Bit/s during the seconds that count, and segments that were sent again in them, if the tool
+/// tells. A reading counts if its middle is in them.
 ///
 /// # Errors
 /// If they are not covered.
 pub(super) fn counted(
     spans: impl IntoIterator<Item = Span>,
-    warmup_seconds: f64,
-    seconds: f64,
-) -> Result<(f64, f64), String> {
-    let (mut bytes, mut covered, mut retransmits) = (0.0, 0.0, 0.0);
+    load: &Load,
+) -> Result<Reading, String> {
+    let Load { warmup_seconds, seconds, .. } = *load;
+    let (mut bytes, mut covered, mut retransmits) = (0.0, 0.0, None);
     let mut longest = 0.0_f64;
     for span in spans {
         let middle = (span.start + span.end) / 2.0;
@@ -34,7 +40,7 @@ pub(super) fn counted(
         if middle >= warmup_seconds && middle < warmup_seconds + seconds {
             bytes += span.bytes;
             covered += span.end - span.start;
-            retransmits += span.retransmits;
+            retransmits = span.retransmits.map(|more| more + retransmits.unwrap_or(0.0));
         }
     }
     // A reading more or less at each end is its timer's inexactness, and on a busy machine timers
@@ -42,15 +48,24 @@ pub(super) fn counted(
     if covered < (seconds - 2.0 * longest).max(seconds * COVERED_MIN) {
         return Err(format!("it told of {covered:.2} s instead of {seconds:.2} s"));
     }
-    Ok((bytes * 8.0 / covered, retransmits))
+    Ok(Reading {
+        bps: Some(bytes * 8.0 / covered),
+        values: retransmits.map(|count| ("retransmits", count)).into_iter().collect(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::example;
     use super::*;
 
+    /// So many seconds that count, after so many that do not.
+    fn load(warmup_seconds: f64, seconds: f64) -> Load {
+        Load { warmup_seconds, seconds, ..example() }
+    }
+
     fn spans(readings: &[(f64, f64, f64)]) -> Vec<Span> {
-        let span = |&(start, end, bytes)| Span { start, end, bytes, retransmits: 1.0 };
+        let span = |&(start, end, bytes)| Span { start, end, bytes, retransmits: Some(1.0) };
         readings.iter().map(span).collect()
     }
 
@@ -62,22 +77,22 @@ mod tests {
             (0.2, 0.3002, 125.0),
             (0.3002, 0.4, 1e9),
         ]);
-        let (bps, retransmits) = counted(spans, 0.1, 0.2).expect("good");
-        assert!((bps - 2000.0 / 0.2001).abs() < 1e-6, "{bps}");
-        assert!((retransmits - 2.0).abs() < 1e-9);
+        let Reading { bps, values } = counted(spans, &load(0.1, 0.2)).expect("good");
+        assert!((bps.expect("bytes were told") - 2000.0 / 0.2001).abs() < 1e-6, "{bps:?}");
+        assert_eq!(values, [("retransmits", 2.0)]);
     }
 
     #[test]
     fn readings_may_be_late_but_not_miss_half() {
         let late = spans(&[(0.0, 0.5, 1.0), (0.5, 0.9, 10.0), (0.9, 1.4, 10.0), (1.4, 2.0, 1.0)]);
-        assert!(counted(late.clone(), 0.5, 1.2).is_ok());
-        assert!(counted(late, 0.5, 4.0).is_err());
+        assert!(counted(late.clone(), &load(0.5, 1.2)).is_ok());
+        assert!(counted(late, &load(0.5, 4.0)).is_err());
     }
 
     #[test]
     fn a_stream_that_was_cut_is_no_measurement() {
         let spans = spans(&[(0.0, 0.1, 1.0), (0.1, 0.2, 1.0)]);
-        assert!(counted(spans, 0.0, 1.0).expect_err("cut").contains("instead of 1.00 s"));
-        assert!(counted([], 0.0, 0.1).is_err());
+        assert!(counted(spans, &load(0.0, 1.0)).expect_err("cut").contains("instead of 1.00 s"));
+        assert!(counted([], &load(0.0, 0.1)).is_err());
     }
 }

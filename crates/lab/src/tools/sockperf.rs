@@ -1,20 +1,11 @@
 //! sockperf: ping-pong over TCP, one message of 64 bytes at a time. It leaves a warm-up of its own
 //! out, and its figures are of all that follows.
 
-use super::{Adapter, Flow, Listens, Load, Reading, Side, whole_seconds, words};
+use super::adapter::{Adapter, Program, Reading, whole_seconds, words};
+use super::{Flow, Load};
 
-pub(super) const ADAPTER: Adapter = Adapter {
-    name: "sockperf",
-    program: "sockperf",
-    server_program: "sockperf",
-    package: "sockperf",
-    version_words: &["--version"],
-    listens: Listens::OnTcp,
-    told_by: Side::Client,
-    server,
-    client,
-    parse,
-};
+pub(super) const ADAPTER: Adapter =
+    Adapter { program: Program::named("sockperf"), server, client, parse };
 
 const MESSAGE_LEN: u32 = 64;
 
@@ -52,16 +43,14 @@ mod tests {
 
     #[test]
     fn a_recorded_run_is_read() {
-        let (load, _) = example();
-        let reading = parse(include_str!("recorded/sockperf.txt"), &load).expect("good");
+        let reading = parse(include_str!("recorded/sockperf.txt"), &example()).expect("good");
         let expected = [("rtt-median-us", 13.5), ("rtt-p99-us", 47.75), ("rtt-max-us", 9752.235)];
         assert_eq!(reading, Reading { bps: None, values: expected.to_vec() });
     }
 
     #[test]
     fn a_run_that_failed_is_no_measurement() {
-        let (load, _) = example();
         let refused = "sockperf: ERROR: Can`t connect socket (errno=111 Connection refused)";
-        assert!(parse(refused, &load).expect_err("refused").contains("errno=111"));
+        assert!(parse(refused, &example()).expect_err("refused").contains("errno=111"));
     }
 }

@@ -8,8 +8,8 @@ use crate::study::{Study, Subject, TopologyKind};
 use crate::tools::Tool;
 use crate::value::{Cell, bits_per_second};
 
-/// What ordinary Ethernet carries.
-const MTU_DEFAULT: u16 = 1500;
+/// What ordinary Ethernet carries, and every link if nobody says otherwise.
+pub(super) const MTU_DEFAULT: u16 = 1500;
 const POLICY_DEFAULT: &str = "balanced";
 const OFFLOADS_DEFAULT: &str = "all";
 
@@ -34,6 +34,17 @@ const COMPLETIONS: [Completion; 3] = [
     Completion { name: "synchronous", answered: "sent", waits: true },
     Completion { name: "staged", answered: "sent", waits: false },
 ];
+
+impl Completion {
+    /// From the value of the parameter `completion`, if there is one.
+    fn from_name(name: &str) -> Result<Option<Completion>, String> {
+        let found = COMPLETIONS.into_iter().find(|completion| completion.name == name);
+        match name {
+            "" => Ok(None),
+            _ => found.map(Some).ok_or_else(|| format!("{name} completion in the data plane")),
+        }
+    }
+}
 
 /// What is to be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +122,39 @@ pub enum Layout {
     Spread,
 }
 
+impl Attached {
+    /// From the value of the parameter `switch`.
+    fn from_name(name: &str) -> Attached {
+        match name {
+            "" | "ringway" => Attached::Switch,
+            "bridge" => Attached::Bridge,
+            _ => Attached::OpenVswitch,
+        }
+    }
+}
+
+impl Encapsulation {
+    /// From the value of the parameter `encapsulation`.
+    fn from_name(name: &str) -> Encapsulation {
+        match name {
+            "vxlan" => Encapsulation::Vxlan,
+            _ => Encapsulation::None,
+        }
+    }
+}
+
+impl Layout {
+    /// From the value of the parameter `layout`.
+    fn from_name(name: &str) -> Layout {
+        match name {
+            "" | "free" => Layout::Free,
+            "one-cpu" => Layout::OneCpu,
+            "paired" => Layout::Paired,
+            _ => Layout::Spread,
+        }
+    }
+}
+
 impl Blueprint {
     /// Two ends and nothing special.
     pub fn pair(subject: Subject) -> Blueprint {
@@ -144,36 +188,13 @@ impl Blueprint {
     pub fn of(study: &Study, subject: Subject, cell: &Cell) -> Result<Blueprint, String> {
         let setup = study.setup(cell);
         let word = |name: &str| setup.text(name).unwrap_or_default();
-        let completion = match word("completion") {
-            "" => None,
-            name => Some(
-                *COMPLETIONS
-                    .iter()
-                    .find(|completion| completion.name == name)
-                    .ok_or_else(|| format!("{name} completion in the data plane"))?,
-            ),
-        };
-        let encapsulation = match word("encapsulation") {
-            "vxlan" => Encapsulation::Vxlan,
-            _ => Encapsulation::None,
-        };
-        let attached = match word("switch") {
-            "" | "ringway" => Attached::Switch,
-            "bridge" => Attached::Bridge,
-            _ => Attached::OpenVswitch,
-        };
-        let layout = match word("layout") {
-            "" | "free" => Layout::Free,
-            "one-cpu" => Layout::OneCpu,
-            "paired" => Layout::Paired,
-            _ => Layout::Spread,
-        };
         let count = |name: &str| setup.number(name).and_then(|number| u16::try_from(number).ok());
         let guests = count("guests").unwrap_or(1);
         let kind = study.topology.kind;
         if subject == Subject::TapRelay && (guests > 1 || kind == TopologyKind::Router) {
             return Err("a relay between more than two devices".to_owned());
         }
+        let completion = Completion::from_name(word("completion"))?;
         if completion.is_some() && kind == TopologyKind::Router {
             return Err("choice of completion for a router".to_owned());
         }
@@ -185,18 +206,18 @@ impl Blueprint {
             kind,
             guests,
             targets: count("targets").unwrap_or(1),
-            encapsulation,
+            encapsulation: Encapsulation::from_name(word("encapsulation")),
             queues: count("queues").unwrap_or(1),
             completion,
             unanswered: count("unanswered").unwrap_or(UNANSWERED_DEFAULT),
             workers: count("workers"),
             policy: or("policy", POLICY_DEFAULT),
-            layout,
+            layout: Layout::from_name(word("layout")),
             cpus: count("cpus").map(usize::from).filter(|cpus| *cpus > 0),
             mtu: count("mtu").unwrap_or(MTU_DEFAULT),
             offloads: or("offloads", OFFLOADS_DEFAULT),
             line_bps: bits_per_second(word("line")),
-            attached,
+            attached: Attached::from_name(word("switch")),
             sends_from_host: word("sender") == "host",
             settings,
             ..Blueprint::pair(subject)
@@ -253,17 +274,9 @@ impl Blueprint {
 
 /// Why a study cannot be run, as a sentence; `None` if it can.
 pub fn unsupported(study: &Study) -> Option<String> {
-    let cells = study
-        .subjects()
-        .into_iter()
-        .flat_map(|subject| study.cells(subject).into_iter().map(move |cell| (subject, cell)));
-    let what = cells.into_iter().find_map(|(subject, cell)| {
-        let setup = study.setup(&cell);
-        let tool = setup.text("tool").unwrap_or("iperf3");
-        match Tool::from_name(tool) {
-            None => Some(format!("a tool {tool}")),
-            Some(_) => Blueprint::of(study, subject, &cell).err(),
-        }
+    let what = study.matrix().find_map(|(subject, cell)| {
+        let tool = Tool::of(&study.setup(&cell)).err();
+        tool.or_else(|| Blueprint::of(study, subject, &cell).err())
     })?;
     let what = what.strip_prefix("a ").unwrap_or(&what);
     Some(format!("the lab cannot run `{}`: there is no {what}", study.id))

@@ -9,8 +9,8 @@ use ringway_control::{BackendRequest, BackendStatus, RunDir, ask};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::child::Child;
-use crate::part::{Launcher, PartError};
+use crate::child::{Child, PartError};
+use crate::launcher::Launcher;
 
 /// From the start until all guests are connected.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -9,9 +9,11 @@ use std::time::Duration;
 use ringway_net::{LinkSetting, Netlink};
 
 use super::PREFIX_LEN;
-use crate::child::Child;
-use crate::part::{HOLD, Launcher, PartError};
+use crate::child::{Child, PartError};
+use crate::launcher::Launcher;
 
+/// The part that holds a network namespace.
+pub(crate) const HOLD: &str = "hold-namespace";
 const PATIENCE: Duration = Duration::from_secs(10);
 const READY: &str = "ready";
 

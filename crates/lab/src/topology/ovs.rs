@@ -12,8 +12,8 @@ use ringway_net::LinkSetting;
 use tempfile::TempDir;
 
 use super::namespace::configure;
-use crate::child::Child;
-use crate::part::{Launcher, PartError};
+use crate::child::{Child, PartError};
+use crate::launcher::Launcher;
 
 /// Debian's package.
 pub(crate) const PACKAGE: &str = "openvswitch-switch";

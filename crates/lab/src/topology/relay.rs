@@ -13,9 +13,11 @@ use ringway_wire::vnet::VirtioNetHdr;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::namespace::{Namespace, configure, inside};
-use crate::child::Child;
-use crate::part::{Launcher, PartError, RELAY};
+use crate::child::{Child, PartError};
+use crate::launcher::Launcher;
 
+/// The part that copies between TAP devices: `PID PID`, the holders of their namespaces.
+pub(crate) const RELAY: &str = "relay";
 const PATIENCE: Duration = Duration::from_secs(10);
 const READY: &str = "ready";
 /// The device at each end.

@@ -13,7 +13,8 @@ use super::{
     Blueprint, Encapsulation, End, RunningHost, Topology, UPLINK, far_address, near_address, veth,
     wire,
 };
-use crate::part::{Launcher, PartError};
+use crate::child::PartError;
+use crate::launcher::Launcher;
 
 /// The router's address on the sender's side.
 const OUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);

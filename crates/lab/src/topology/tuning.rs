@@ -8,14 +8,14 @@ use ringway_net::LinkSetting;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::blueprint::MTU_DEFAULT;
 use super::namespace::{configure, inside};
 use super::{Blueprint, End, Layout, Topology};
-use crate::part::{Launcher, PartError};
+use crate::child::PartError;
+use crate::launcher::Launcher;
 use crate::study::Subject;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What every link has if nobody says otherwise.
-const MTU_DEFAULT: u16 = 1500;
 
 /// Sets what the blueprint says. Gives what could not be set, as notes.
 pub(crate) fn tune(

@@ -4,7 +4,7 @@
 use ringway_net::LinkSetting;
 
 use super::namespace::configure;
-use crate::part::PartError;
+use crate::child::PartError;
 
 /// The bridge.
 pub(crate) const BRIDGE: &str = "bridge0";

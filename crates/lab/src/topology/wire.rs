@@ -12,7 +12,8 @@ use ringway_net::LinkSetting;
 
 use super::namespace::{Namespace, address, configure, inside};
 use super::{Blueprint, End, far_address, veth};
-use crate::part::{Launcher, PartError};
+use crate::child::PartError;
+use crate::launcher::Launcher;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The bridge's port on the wire.

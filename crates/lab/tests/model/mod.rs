@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ringway_lab::journal::Journal;
 use ringway_lab::placement::Placement;
 use ringway_lab::plan::{Plan, Task};
-use ringway_lab::record::{Cpu, Disturbance, Host, Journal, QueueUse, Run, Stream, ToolRun};
+use ringway_lab::record::{Cpu, Disturbance, Host, QueueUse, Run, Stream, ToolRun};
 use ringway_lab::study::{Study, Subject};
 
 /// What one queue of the model carries, in bit/s.

@@ -10,7 +10,8 @@ use ringway_wire::netif::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::guest::{Bench, pattern};
+use crate::frames::pattern;
+use crate::guest::Bench;
 
 fn patient(start: u32) -> Bench {
     let mut bench = Bench::starting_at(start, OffloadCaps::ALL);

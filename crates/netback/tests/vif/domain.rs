@@ -78,6 +78,11 @@ impl Domain {
         self.state().calls
     }
 
+    /// Maps both rings of a queue.
+    pub(crate) fn map_rings(&mut self, rings: [GrantRef; 2]) -> [ForeignPage; 2] {
+        rings.map(|gref| self.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"))
+    }
+
     /// Grants that have not ended.
     pub(crate) fn grants_in_use(&self) -> usize {
         self.state().grants.iter().flatten().count()

@@ -15,6 +15,7 @@ use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::domain::{Domain, Event, GUEST, HOST};
+use crate::frames;
 
 /// Both sides of one queue.
 pub(crate) struct Bench {
@@ -176,15 +177,11 @@ impl Bench {
 
     /// A frame with these bytes.
     pub(crate) fn frame(&mut self, bytes: &[u8], offload: Offload) -> Frame {
-        let mut frame = self.pool.take(bytes.len()).expect("the pool has room");
-        frame.bytes_mut().copy_from_slice(bytes);
-        frame.offload = offload;
-        frame
+        frames::frame(&mut self.pool, bytes, offload)
     }
 
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        let mut counters = self.counters.dropped.snapshot();
-        counters.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+        frames::dropped(&self.counters, reason)
     }
 }
 
@@ -196,8 +193,7 @@ fn attach(
     counters: &Arc<QueueCounters>,
 ) -> Result<VifQueue<Domain, Event>, PortDown> {
     let mut memory = domain.clone();
-    let [tx_ring, rx_ring] = rings
-        .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
+    let [tx_ring, rx_ring] = memory.map_rings(rings);
     VifQueue::attach(QueueParts {
         peer: GUEST,
         memory,
@@ -207,9 +203,4 @@ fn attach(
         features,
         counters: Arc::clone(counters),
     })
-}
-
-/// Bytes that can be told from any others of the same test.
-pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|n| u8::try_from((n * 7 + n / 251 + seed * 31) % 256).expect("a byte")).collect()
 }

@@ -4,6 +4,7 @@
 mod completion;
 #[allow(dead_code, reason = "each suite uses the faults that it needs")]
 mod domain;
+mod frames;
 mod guest;
 mod random;
 mod receive;

@@ -6,7 +6,8 @@ use ringway_hypervisor::Access;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{RxRequest, TxRequest};
 
-use crate::guest::{Bench, pattern};
+use crate::frames::pattern;
+use crate::guest::Bench;
 
 const SEEDS: u64 = 400;
 const ROUNDS: usize = 12;

@@ -13,7 +13,8 @@ use ringway_wire::netif::{
 use ringway_wire::ring;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::guest::{Bench, pattern};
+use crate::frames::pattern;
+use crate::guest::Bench;
 
 const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
 

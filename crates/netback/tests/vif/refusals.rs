@@ -11,7 +11,8 @@ use ringway_wire::netif::{
 };
 use ringway_wire::ring::REQ_PROD;
 
-use crate::guest::{Bench, pattern};
+use crate::frames::pattern;
+use crate::guest::Bench;
 
 /// Sends a good packet first, to see that it is not lost to the fault behind it.
 #[track_caller]

@@ -13,7 +13,8 @@ use ringway_wire::netif::{
 };
 use ringway_wire::ring;
 
-use crate::guest::{Bench, pattern};
+use crate::frames::pattern;
+use crate::guest::Bench;
 
 fn bytes(frames: &[Frame]) -> Vec<&[u8]> {
     frames.iter().map(Frame::bytes).collect()

@@ -15,6 +15,7 @@ use ringway_wire::netif::{RxRequest, RxResponse, TxRequest};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::domain::{Domain, Event, GUEST, HOST};
+use crate::frames;
 
 /// Both sides of one queue.
 pub(crate) struct Bench {
@@ -42,8 +43,7 @@ impl Bench {
         let mut front = front.expect("a new guest has memory");
         front.set_caps(OffloadCaps::ALL);
         let refs = front.config();
-        let mappings = [refs.tx_ring_ref, refs.rx_ring_ref]
-            .map(|gref| domain.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
+        let mappings = domain.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
         let [tx_page, rx_page] = [0, 1].map(|ring| mappings[ring].pages().clone());
         let tx = BackRing::attach(tx_page.clone()).expect("a new ring is sound");
         let mut rx = BackRing::<Rx>::attach(rx_page.clone()).expect("a new ring is sound");
@@ -109,15 +109,11 @@ impl Bench {
 
     /// A frame with these bytes.
     pub(crate) fn frame(&mut self, bytes: &[u8], offload: Offload) -> Frame {
-        let mut frame = self.pool.take(bytes.len()).expect("the pool has room");
-        frame.bytes_mut().copy_from_slice(bytes);
-        frame.offload = offload;
-        frame
+        frames::frame(&mut self.pool, bytes, offload)
     }
 
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        let mut counters = self.counters.dropped.snapshot();
-        counters.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+        frames::dropped(&self.counters, reason)
     }
 
     /// The queue, and what the backend holds of it.
@@ -129,9 +125,4 @@ impl Bench {
 /// A response of a plain slot.
 pub(crate) fn response(slot: u16, flags: u16, status: i16) -> RxResponse {
     RxResponse { id: slot, offset: 0, flags, status }
-}
-
-/// Bytes that can be told from any others of the same test.
-pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|n| u8::try_from((n * 7 + n / 251 + seed * 31) % 256).expect("a byte")).collect()
 }

@@ -13,7 +13,8 @@ use ringway_wire::netif::{
 };
 use ringway_wire::ring::RSP_PROD;
 
-use crate::backend::{Bench, pattern, response};
+use crate::backend::{Bench, response};
+use crate::frames::pattern;
 
 const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
 const MORE: u16 = NETRXF_MORE_DATA;

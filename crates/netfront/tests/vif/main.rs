@@ -5,6 +5,9 @@ mod backend;
 #[path = "../../../netback/tests/vif/domain.rs"]
 #[allow(dead_code, reason = "each suite uses the faults that it needs")]
 mod domain;
+#[path = "../../../netback/tests/vif/frames.rs"]
+mod frames;
 mod hostile;
+mod joined;
 mod pair;
 mod transmit;

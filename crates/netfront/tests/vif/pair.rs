@@ -2,44 +2,16 @@
 //! other, byte for byte and in order.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use fastrand::Rng;
 use ringway_datapath::{
-    Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
-    Pending, PoolBudget, Port, QueueCounters,
+    Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload, Pending, PoolBudget,
+    Port,
 };
-use ringway_hypervisor::{Access, ForeignMemory};
-use ringway_netback::{FrontendFeatures, QueueParts};
 
-use crate::backend::pattern;
-use crate::domain::{Domain, Event, GUEST, HOST};
-
-type Front = ringway_netfront::VifQueue<Domain, Event>;
-type Back = ringway_netback::VifQueue<Domain, Event>;
-
-fn pair() -> (Domain, Front, Back) {
-    let domain = Domain::new();
-    let (front_events, back_events) = Event::split_pair();
-    let counters = || Arc::new(QueueCounters::default());
-    let mut front =
-        Front::new(domain.clone(), HOST, front_events, counters()).expect("a new guest has memory");
-    front.set_caps(OffloadCaps::ALL);
-    let mut memory = domain.clone();
-    let refs = front.config();
-    let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref]
-        .map(|gref| memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted"));
-    let back = Back::attach(QueueParts {
-        peer: GUEST,
-        memory,
-        tx_ring,
-        rx_ring,
-        events: back_events,
-        features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
-        counters: counters(),
-    });
-    (domain, front, back.expect("new rings are sound"))
-}
+use crate::domain::Event;
+use crate::frames::pattern;
+use crate::joined::{Back, Front, attach, pair};
 
 /// What must leave at the far end of a lane.
 struct Sent {
@@ -161,17 +133,8 @@ fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() 
         front.egress(&mut queue, &mut pool).expect("the backend is honest");
         if round % 3 == 0 {
             // The new one finds the ring as the old one left it.
-            let refs = front.config();
-            let mut memory = domain.clone();
-            let [tx_ring, rx_ring] = [refs.tx_ring_ref, refs.rx_ring_ref].map(|gref| {
-                memory.map(GUEST, gref, Access::ReadWrite).expect("the rings are granted")
-            });
             let (_, events) = Event::split_pair();
-            let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
-            let counters = Arc::new(QueueCounters::default());
-            let parts =
-                QueueParts { peer: GUEST, memory, tx_ring, rx_ring, events, features, counters };
-            back = Back::attach(parts).expect("the rings are sound");
+            back = attach(&domain, &mut front, events);
         }
         for frame in take(&mut back, &mut pool) {
             assert_eq!(frame.bytes(), pattern(arrived, 60));

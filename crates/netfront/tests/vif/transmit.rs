@@ -12,8 +12,9 @@ use ringway_wire::netif::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::backend::{Bench, pattern};
+use crate::backend::Bench;
 use crate::domain::{Domain, Event, GUEST, HOST};
+use crate::frames::pattern;
 
 const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, open};
 
-use crate::cli::number;
+use crate::options::number;
 use crate::stop::{Stop, wait_readable};
 use crate::target::Target;
 

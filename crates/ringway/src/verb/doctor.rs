@@ -23,7 +23,7 @@ use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, schema};
 use serde::Serialize;
 
-use crate::cli::number;
+use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
 

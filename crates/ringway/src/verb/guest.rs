@@ -19,10 +19,10 @@ use ringway_sys::namespace;
 use ringway_xenstore::{Client, DomId};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::cli::number;
 use crate::confine::confine;
 use crate::description::{Guest as Description, Host};
 use crate::host::{ProcessRecord, default_dir, read_description, xen};
+use crate::options::number;
 use crate::output::{print, print_json};
 use crate::stop::{Stop, wait_readable};
 use crate::table;

@@ -12,19 +12,20 @@ use clap::{Args, Subcommand};
 use ringway_lab::analysis::Analysis;
 use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
+use ringway_lab::launcher::Launcher;
 use ringway_lab::machine::Build;
-use ringway_lab::part::{self, Launcher, Scratch};
 use ringway_lab::plan::Plan;
 use ringway_lab::record::Records;
+use ringway_lab::scratch::Scratch;
 use ringway_lab::stop::Stop;
 use ringway_lab::study::Study;
 use ringway_lab::topology::unsupported;
-use ringway_lab::{machine, metric, preflight, report, runner, study};
+use ringway_lab::{machine, metric, part, preflight, report, runner, study};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::cli::number;
+use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
 
@@ -288,7 +289,7 @@ fn chosen(args: &Run) -> Result<Study> {
         study = study.quick();
     }
     if let Some(rate) = &args.line {
-        study = runner::with_line(&study, rate).map_err(anyhow::Error::msg)?;
+        study = study.with_line(rate).map_err(anyhow::Error::msg)?;
     }
     if let Some(most) = args.max_repeats {
         study.load.max_repeats = most;

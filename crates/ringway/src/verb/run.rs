@@ -7,9 +7,9 @@ use clap::Args;
 use ringway_datapath::Completion;
 use ringway_worker::Policy;
 
-use crate::cli::{Common, number};
 use crate::description::{self, Host};
 use crate::host::{HypervisorKind, Show, Supervisor, default_dir, xen};
+use crate::options::{Common, number};
 use crate::stop::Stop;
 
 /// Serve the vifs of a host, until Ctrl-C: an emulated host, or the Xen that this machine runs on.

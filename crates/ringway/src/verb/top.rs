@@ -12,7 +12,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
-use crate::cli::number;
+use crate::options::number;
 use crate::output::print;
 use crate::rates::{self, Look, QueueRate};
 use crate::stop::Stop;

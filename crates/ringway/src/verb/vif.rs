@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{BackendRequest, VifStatus};
 
-use crate::cli::number;
+use crate::options::number;
 use crate::output::{print, print_json};
 use crate::rates::{self, Look};
 use crate::stop::Stop;

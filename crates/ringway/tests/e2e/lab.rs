@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use ringway_lab::record::{Cpu, Disturbance, Host, Journal, Run};
+use ringway_lab::journal::Journal;
+use ringway_lab::record::{Cpu, Disturbance, Host, Run};
 use ringway_lab::study::{Subject, shipped};
 use serde_json::Value;
 

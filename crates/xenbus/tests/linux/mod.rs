@@ -4,15 +4,16 @@
 //! where the frontend's state sends it, and publishes each state on the way; but between attaching
 //! and the end of its hotplug script it publishes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
-use ringway_datapath::{MacAddr, OffloadCaps};
-use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_datapath::OffloadCaps;
+use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
 use ringway_xenbus::frontend::{Action, Carrier, Handshake, Input, QueueCount, Wish};
-use ringway_xenbus::{Device, EventPorts, Features, KeyChange, Keys, QueueConfig, Vif};
+use ringway_xenbus::{Device, EventPorts, Features, QueueConfig};
 
-pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 0 };
+use crate::explore::Explored;
+use crate::store::{self, Store, VIF};
 
 /// What Linux's backend writes beside its state.
 const OFFER: [(&str, &str); 12] = [
@@ -73,7 +74,7 @@ pub(crate) enum Goal {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Stock {
-    store: BTreeMap<String, String>,
+    store: Store,
     backend: Backend,
     frontend: Frontend,
     /// Grants that work: those of a process that has died end when nobody has them mapped.
@@ -113,11 +114,8 @@ struct Frontend {
 
 impl Stock {
     pub(crate) fn new(hotplug: Hotplug) -> Stock {
-        let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
-        let device =
-            Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
         let mut world = Stock {
-            store: BTreeMap::new(),
+            store: store::with_vif(),
             backend: Backend {
                 state: Initialising,
                 target: Initialising,
@@ -133,61 +131,10 @@ impl Stock {
             next_ref: 8,
             is_detaching: false,
         };
-        world.change(&VIF.backend_dir(), device.backend_changes());
-        world.change(&VIF.frontend_dir(), device.frontend_changes());
         for (key, value) in OFFER {
             world.store.insert(format!("{}/{key}", VIF.backend_dir()), value.to_owned());
         }
         world
-    }
-
-    /// Everybody who has something to do.
-    pub(crate) fn steps(&self) -> Vec<Step> {
-        let Stock { backend, frontend, .. } = self;
-        let mut steps = Vec::new();
-        if !backend.is_gone && (backend.is_notified || backend.state != backend.target) {
-            steps.push(Step::Backend);
-        }
-        let has_work = !(frontend.inputs.is_empty() && frontend.actions.is_empty());
-        let is_finished = frontend.machine.is_finished();
-        if has_work || (frontend.is_notified && !is_finished) {
-            steps.push(Step::Frontend);
-        }
-        if is_finished && frontend.is_restarting {
-            steps.push(Step::Frontend);
-        }
-        if backend.is_silent {
-            steps.push(Step::Hotplug);
-        }
-        let is_patient = self.backend() == Closing && !steps.is_empty();
-        if self.is_detaching && self.has(&VIF.frontend_dir()) && !is_patient {
-            steps.push(Step::Toolstack);
-        }
-        steps.dedup();
-        steps
-    }
-
-    pub(crate) fn step(&mut self, step: Step) {
-        match step {
-            Step::Backend => self.step_backend(),
-            Step::Frontend => self.step_frontend(),
-            Step::Hotplug => {
-                self.backend.is_silent = false;
-                self.publish_backend();
-            }
-            // Its word was lost, because the backend published a state after it.
-            Step::Toolstack if !matches!(self.backend(), Closing | Closed) => {
-                self.set_backend(Closing);
-            }
-            // It is done, or nobody has moved for so long that it gives up.
-            Step::Toolstack => {
-                for dir in [VIF.frontend_dir(), VIF.backend_dir()] {
-                    self.store.retain(|path, _| !path.starts_with(&dir));
-                }
-                self.backend.is_gone = true;
-                self.frontend.is_notified = true;
-            }
-        }
     }
 
     pub(crate) fn settle(&mut self) {
@@ -196,23 +143,6 @@ impl Stock {
             self.step(step);
         }
         panic!("it does not settle: {self:#?}");
-    }
-
-    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
-        match disturbance {
-            Disturbance::KillFrontend => self.start_frontend(),
-            Disturbance::RestartFrontend => {
-                self.frontend.is_restarting = true;
-                self.frontend.inputs.push_back(Input::Stop);
-            }
-            Disturbance::Fail => self.frontend.inputs.push_back(Input::Fail(FAILURE.to_owned())),
-            Disturbance::Reconnect => self.frontend.inputs.push_back(Input::Reconnect(wish())),
-            Disturbance::Detach => {
-                self.is_detaching = true;
-                self.change(&VIF.backend_dir(), Device::removal_changes());
-                self.frontend.is_notified = true;
-            }
-        }
     }
 
     pub(crate) fn check(&self, goal: Goal) -> Result<(), &'static str> {
@@ -381,7 +311,9 @@ impl Stock {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::WriteKeys(changes) => self.change(&VIF.frontend_dir(), changes),
+            Action::WriteKeys(changes) => {
+                store::change(&mut self.store, &VIF.frontend_dir(), changes);
+            }
             Action::SetState(state) => {
                 if let Some(node) = self.store.get_mut(&VIF.frontend_state()) {
                     *node = state.value().to_owned();
@@ -389,11 +321,7 @@ impl Stock {
                 }
             }
             Action::ReadBackend => {
-                let prefix = format!("{}/", VIF.backend_dir());
-                let below = self.store.iter().filter_map(|(path, value)| {
-                    path.strip_prefix(&prefix).map(|key| (key.to_owned(), value.clone()))
-                });
-                let keys = Keys::new(&VIF.backend_dir(), below);
+                let keys = store::keys(&self.store, &VIF.backend_dir());
                 self.frontend.inputs.push_front(Input::BackendKeys(keys));
             }
             Action::Allocate(wanted) => {
@@ -425,20 +353,74 @@ impl Stock {
         self.granted.extend([tx, rx]);
         QueueConfig { tx_ring_ref: GrantRef(tx), rx_ring_ref: GrantRef(rx), events }
     }
+}
 
-    fn change(&mut self, dir: &str, changes: Vec<KeyChange>) {
-        for change in changes {
-            match change {
-                KeyChange::Set(key, value) => {
-                    drop(self.store.insert(format!("{dir}/{key}"), value));
+impl Explored for Stock {
+    type Step = Step;
+    type Disturbance = Disturbance;
+
+    /// Everybody who has something to do.
+    fn steps(&self) -> Vec<Step> {
+        let Stock { backend, frontend, .. } = self;
+        let mut steps = Vec::new();
+        if !backend.is_gone && (backend.is_notified || backend.state != backend.target) {
+            steps.push(Step::Backend);
+        }
+        let has_work = !(frontend.inputs.is_empty() && frontend.actions.is_empty());
+        let is_finished = frontend.machine.is_finished();
+        if has_work || (frontend.is_notified && !is_finished) {
+            steps.push(Step::Frontend);
+        }
+        if is_finished && frontend.is_restarting {
+            steps.push(Step::Frontend);
+        }
+        if backend.is_silent {
+            steps.push(Step::Hotplug);
+        }
+        let is_patient = self.backend() == Closing && !steps.is_empty();
+        if self.is_detaching && self.has(&VIF.frontend_dir()) && !is_patient {
+            steps.push(Step::Toolstack);
+        }
+        steps.dedup();
+        steps
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Backend => self.step_backend(),
+            Step::Frontend => self.step_frontend(),
+            Step::Hotplug => {
+                self.backend.is_silent = false;
+                self.publish_backend();
+            }
+            // Its word was lost, because the backend published a state after it.
+            Step::Toolstack if !matches!(self.backend(), Closing | Closed) => {
+                self.set_backend(Closing);
+            }
+            // It is done, or nobody has moved for so long that it gives up.
+            Step::Toolstack => {
+                for dir in [VIF.frontend_dir(), VIF.backend_dir()] {
+                    self.store.retain(|path, _| !path.starts_with(&dir));
                 }
-                KeyChange::Remove(key) => {
-                    let node = format!("{dir}/{key}");
-                    self.store.retain(|path, _| {
-                        path.strip_prefix(&node)
-                            .is_none_or(|rest| !matches!(rest.get(..1), None | Some("/")))
-                    });
-                }
+                self.backend.is_gone = true;
+                self.frontend.is_notified = true;
+            }
+        }
+    }
+
+    fn disturb(&mut self, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::KillFrontend => self.start_frontend(),
+            Disturbance::RestartFrontend => {
+                self.frontend.is_restarting = true;
+                self.frontend.inputs.push_back(Input::Stop);
+            }
+            Disturbance::Fail => self.frontend.inputs.push_back(Input::Fail(FAILURE.to_owned())),
+            Disturbance::Reconnect => self.frontend.inputs.push_back(Input::Reconnect(wish())),
+            Disturbance::Detach => {
+                self.is_detaching = true;
+                store::change(&mut self.store, &VIF.backend_dir(), Device::removal_changes());
+                self.frontend.is_notified = true;
             }
         }
     }

@@ -1,17 +1,17 @@
 //! Both ends of a vif on a XenStore in memory, one step of either end at a time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
-use ringway_datapath::MacAddr;
 use ringway_datapath::OffloadCaps;
-use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Carrier, QueueCount, Wish};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig,
-    Vif, XenbusState, backend, frontend,
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, QueueConfig,
+    XenbusState, backend, frontend,
 };
 
-pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 0 };
+use crate::explore::Explored;
+use crate::store::{self, Store, VIF};
 
 /// What disturbs the ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(crate) enum End {
     Script,
 }
 
+pub(crate) const ENDS: [End; 3] = [End::Backend, End::Frontend, End::Script];
+
 /// What the toolstack's script does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
@@ -46,7 +48,7 @@ pub(crate) enum Script {
 
 #[derive(Debug, Clone)]
 pub(crate) struct World {
-    store: BTreeMap<String, String>,
+    store: Store,
     backend: Shell<backend::Handshake, backend::Input, backend::Action>,
     frontend: Shell<frontend::Handshake, frontend::Input, frontend::Action>,
     script: Script,
@@ -70,6 +72,76 @@ pub(crate) struct World {
     was_backend_killed: bool,
     pub(crate) detached_count: usize,
     pub(crate) reattached_count: usize,
+}
+
+impl Explored for World {
+    type Step = End;
+    type Disturbance = Disturbance;
+
+    fn steps(&self) -> Vec<End> {
+        ENDS.into_iter().filter(|end| !self.is_idle(*end)).collect()
+    }
+
+    /// Lets an end carry out one action, or take one input.
+    fn step(&mut self, end: End) {
+        match end {
+            End::Backend => self.step_backend(),
+            End::Frontend => self.step_frontend(),
+            End::Script => self.step_script(),
+        }
+    }
+
+    fn disturb(&mut self, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::KillBackend => {
+                self.attached = None;
+                self.was_backend_killed = true;
+                self.start_backend();
+            }
+            Disturbance::KillFrontend => {
+                self.queues.clear();
+                self.granted.clear();
+                self.carrier = Carrier::Down;
+                let (own, peer) = (self.state(End::Frontend), self.state(End::Backend));
+                let machine = frontend::Handshake::new(self.wish);
+                self.frontend = Shell::new(machine, frontend::Input::Start { own, peer });
+            }
+            Disturbance::OfferChanged(queues_max) => {
+                self.offer.queues_max = queues_max;
+                self.tell_backend(backend::Input::OfferChanged { queues_max });
+            }
+            Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
+            Disturbance::Remove => {
+                // As libxl does: a state that is closed already is left as it is.
+                let mut changes = Device::removal_changes();
+                changes.truncate(if self.state(End::Backend) == XenbusState::Closed {
+                    1
+                } else {
+                    2
+                });
+                store::change(&mut self.store, &VIF.backend_dir(), changes);
+                self.is_state_forged = true;
+                // Nor does it begin to run a script for what it removes.
+                self.is_script_due = false;
+                self.script = Script::Absent;
+                self.frontend.is_notified = true;
+                self.tell_backend(backend::Input::Offline);
+            }
+            Disturbance::DestroyGuest => {
+                self.queues.clear();
+                self.granted.clear();
+                self.frontend.is_finished = true;
+                self.remove(&VIF.frontend_dir());
+            }
+            Disturbance::AskToClose => {
+                let closing = XenbusState::Closing.value().to_owned();
+                self.store.insert(VIF.backend_state(), closing);
+                self.is_state_forged = true;
+                self.frontend.is_notified = true;
+                self.tell_backend(backend::Input::AskedToClose);
+            }
+        }
+    }
 }
 
 /// A machine, what it was told to do, and what it has yet to hear.
@@ -107,7 +179,7 @@ impl World {
         let unknown = XenbusState::Unknown;
         let start = backend::Input::Start { own: unknown, peer: unknown };
         let mut world = World {
-            store: BTreeMap::new(),
+            store: store::with_vif(),
             backend: Shell::new(backend::Handshake::new(offer, Hotplug::Absent), start),
             frontend: Shell::new(
                 frontend::Handshake::new(wish),
@@ -129,14 +201,13 @@ impl World {
             detached_count: 0,
             reattached_count: 0,
         };
-        let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 2]);
-        let device =
-            Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
-        world.change(&VIF.backend_dir(), device.backend_changes());
-        world.change(&VIF.frontend_dir(), device.frontend_changes());
         if script != Script::Absent {
             let path = "/etc/xen/scripts/vif-bridge".to_owned();
-            world.change(&VIF.backend_dir(), vec![KeyChange::Set("script".to_owned(), path)]);
+            store::change(
+                &mut world.store,
+                &VIF.backend_dir(),
+                vec![KeyChange::Set("script".to_owned(), path)],
+            );
         }
         world.start_backend();
         world
@@ -153,15 +224,6 @@ impl World {
         }
     }
 
-    /// Lets an end carry out one action, or take one input.
-    pub(crate) fn step(&mut self, end: End) {
-        match end {
-            End::Backend => self.step_backend(),
-            End::Frontend => self.step_frontend(),
-            End::Script => self.step_script(),
-        }
-    }
-
     fn step_script(&mut self) {
         self.is_script_due = false;
         let status = if self.script == Script::Fails { "error" } else { "connected" };
@@ -175,18 +237,18 @@ impl World {
             Some(status) => KeyChange::Set(key, status.to_owned()),
             None => KeyChange::Remove(key),
         };
-        self.change(&VIF.backend_dir(), vec![change]);
+        store::change(&mut self.store, &VIF.backend_dir(), vec![change]);
         self.is_hotplug_news = true;
     }
 
     fn hotplug(&self) -> Hotplug {
-        Hotplug::read(&self.keys(&VIF.backend_dir()))
+        Hotplug::read(&store::keys(&self.store, &VIF.backend_dir()))
     }
 
     /// A new process, which finds what is there.
     fn start_backend(&mut self) {
         let (own, peer) = (self.state(End::Backend), self.state(End::Frontend));
-        let is_online = self.keys(&VIF.backend_dir()).is_online();
+        let is_online = store::keys(&self.store, &VIF.backend_dir()).is_online();
         let start = match is_online {
             true => backend::Input::Start { own, peer },
             false => backend::Input::Offline,
@@ -210,58 +272,6 @@ impl World {
             }
         }
         panic!("it does not settle: {self:#?}");
-    }
-
-    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
-        match disturbance {
-            Disturbance::KillBackend => {
-                self.attached = None;
-                self.was_backend_killed = true;
-                self.start_backend();
-            }
-            Disturbance::KillFrontend => {
-                self.queues.clear();
-                self.granted.clear();
-                self.carrier = Carrier::Down;
-                let (own, peer) = (self.state(End::Frontend), self.state(End::Backend));
-                let machine = frontend::Handshake::new(self.wish);
-                self.frontend = Shell::new(machine, frontend::Input::Start { own, peer });
-            }
-            Disturbance::OfferChanged(queues_max) => {
-                self.offer.queues_max = queues_max;
-                self.tell_backend(backend::Input::OfferChanged { queues_max });
-            }
-            Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
-            Disturbance::Remove => {
-                // As libxl does: a state that is closed already is left as it is.
-                let mut changes = Device::removal_changes();
-                changes.truncate(if self.state(End::Backend) == XenbusState::Closed {
-                    1
-                } else {
-                    2
-                });
-                self.change(&VIF.backend_dir(), changes);
-                self.is_state_forged = true;
-                // Nor does it begin to run a script for what it removes.
-                self.is_script_due = false;
-                self.script = Script::Absent;
-                self.frontend.is_notified = true;
-                self.tell_backend(backend::Input::Offline);
-            }
-            Disturbance::DestroyGuest => {
-                self.queues.clear();
-                self.granted.clear();
-                self.frontend.is_finished = true;
-                self.remove(&VIF.frontend_dir());
-            }
-            Disturbance::AskToClose => {
-                let closing = XenbusState::Closing.value().to_owned();
-                self.store.insert(VIF.backend_state(), closing);
-                self.is_state_forged = true;
-                self.frontend.is_notified = true;
-                self.tell_backend(backend::Input::AskedToClose);
-            }
-        }
     }
 
     /// Nothing is attached, and who waits for the vif to be closed sees it.
@@ -358,7 +368,11 @@ impl World {
 
     /// Removes a directory, as a toolstack would.
     pub(crate) fn remove(&mut self, dir: &str) {
-        self.change("", vec![KeyChange::Remove(dir.trim_start_matches('/').to_owned())]);
+        store::change(
+            &mut self.store,
+            "",
+            vec![KeyChange::Remove(dir.trim_start_matches('/').to_owned())],
+        );
         (self.backend.is_notified, self.frontend.is_notified) = (true, true);
     }
 
@@ -380,7 +394,7 @@ impl World {
     fn backend_action(&mut self, action: backend::Action) {
         let dir = VIF.backend_dir();
         match action {
-            backend::Action::WriteKeys(changes) => self.change(&dir, changes),
+            backend::Action::WriteKeys(changes) => store::change(&mut self.store, &dir, changes),
             backend::Action::SetState(state) => {
                 self.store.insert(VIF.backend_state(), state.value().to_owned());
                 self.frontend.is_notified = true;
@@ -391,7 +405,7 @@ impl World {
             }
             backend::Action::AwaitHotplug => self.has_awaited_script = true,
             backend::Action::ReadFrontend => {
-                let keys = self.keys(&VIF.frontend_dir());
+                let keys = store::keys(&self.store, &VIF.frontend_dir());
                 self.backend.inputs.push_front(backend::Input::FrontendKeys(keys));
             }
             backend::Action::Attach(config, attachment) => {
@@ -436,13 +450,15 @@ impl World {
 
     fn frontend_action(&mut self, action: frontend::Action) {
         match action {
-            frontend::Action::WriteKeys(changes) => self.change(&VIF.frontend_dir(), changes),
+            frontend::Action::WriteKeys(changes) => {
+                store::change(&mut self.store, &VIF.frontend_dir(), changes);
+            }
             frontend::Action::SetState(state) => {
                 self.store.insert(VIF.frontend_state(), state.value().to_owned());
                 self.backend.is_notified = true;
             }
             frontend::Action::ReadBackend => {
-                let keys = self.keys(&VIF.backend_dir());
+                let keys = store::keys(&self.store, &VIF.backend_dir());
                 self.frontend.inputs.push_front(frontend::Input::BackendKeys(keys));
             }
             frontend::Action::Allocate(allocation) => {
@@ -479,29 +495,6 @@ impl World {
         let (tx_ring_ref, rx_ring_ref) = (GrantRef(next()), GrantRef(next()));
         let events = EventPorts::Split { tx: EvtchnPort(next()), rx: EvtchnPort(next()) };
         QueueConfig { tx_ring_ref, rx_ring_ref, events }
-    }
-
-    fn change(&mut self, dir: &str, changes: Vec<KeyChange>) {
-        for change in changes {
-            match change {
-                KeyChange::Set(key, value) => {
-                    drop(self.store.insert(format!("{dir}/{key}"), value));
-                }
-                KeyChange::Remove(key) => {
-                    let node = format!("{dir}/{key}");
-                    let below = format!("{node}/");
-                    self.store.retain(|path, _| *path != node && !path.starts_with(&below));
-                }
-            }
-        }
-    }
-
-    fn keys(&self, dir: &str) -> Keys {
-        let prefix = format!("{dir}/");
-        let below = self.store.iter().filter_map(|(path, value)| {
-            path.strip_prefix(&prefix).map(|key| (key.to_owned(), value.clone()))
-        });
-        Keys::new(dir, below)
     }
 }
 

@@ -17,8 +17,8 @@ use clap::Args;
 use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
 use ringway_steering::placement::{split_of, spread};
 
-use crate::cli::{Common, number};
 use crate::host::{Process, ProcessRecord, read_state};
+use crate::options::{Common, number};
 use crate::stop::{Stop, wait_readable};
 use leftovers::Before;
 use report::{CpuReport, Report};

@@ -19,7 +19,7 @@ use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, guard, undo};
 use ringway_doctor::report::Report;
 
 use super::{collected, expire, known_check, trial, watch};
-use crate::cli::number;
+use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
 

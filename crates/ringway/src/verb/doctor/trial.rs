@@ -13,7 +13,7 @@ use ringway_doctor::mend::journal::State;
 use super::gauge::{Better, Call, Gauge, Verdict, judge};
 use super::mend::{Choice, NOT_ALL, describe, give_up, make, outcomes, set_state};
 use super::{collected, expire};
-use crate::cli::number;
+use crate::options::number;
 use crate::output::print;
 
 /// Whoever measures longer than this has left.

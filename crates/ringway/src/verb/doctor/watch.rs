@@ -13,7 +13,7 @@ use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
 use tiny_http::{Header, Method, Request, Response, Server};
 
-use crate::cli::number;
+use crate::options::number;
 use crate::output::print;
 use crate::stop::Stop;
 

@@ -1,6 +1,7 @@
 //! What is written is read again, whatever of it was cut off, and nothing else is.
 
 use super::*;
+use crate::record::{Cpu, Disturbance, Stream};
 use crate::study::shipped;
 
 fn study() -> Study {

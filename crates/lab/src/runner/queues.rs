@@ -1,0 +1,72 @@
+//! Whether queues carried what their streams measured.
+
+use crate::counters::Counted;
+use crate::record::{QueueUse, Run, Stream};
+use crate::stats::float;
+use crate::study::{Subject, TopologyKind};
+use crate::topology::Blueprint;
+
+/// A queue that has streams carries at least this part of what they measured, and one that has
+/// none at most the other part of all bytes: acknowledgements and ARP.
+const QUEUE_SHARE_MIN: f64 = 0.5;
+const QUEUE_SHARE_MAX: f64 = 0.1;
+
+/// Whose queues a stream is on, and in which direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// Those of its guest's vif, which sends.
+    GuestTx,
+    /// Those of its guest's vif, which receives.
+    GuestRx,
+    /// Those of the router's first vif, which receives all streams.
+    RouterRx,
+}
+
+impl Carrier {
+    pub(super) fn of(blueprint: &Blueprint, is_receiving: bool) -> Carrier {
+        match (blueprint.kind, is_receiving) {
+            (TopologyKind::Router, _) => Carrier::RouterRx,
+            (_, true) => Carrier::GuestRx,
+            (_, false) => Carrier::GuestTx,
+        }
+    }
+
+    fn has(self, stream: &Stream, vif: usize) -> bool {
+        match self {
+            Carrier::RouterRx => vif == 0,
+            _ => usize::try_from(stream.guest) == Ok(vif),
+        }
+    }
+
+    fn bytes(self, queue: &QueueUse) -> f64 {
+        let bytes = if self == Carrier::GuestTx { queue.tx_bytes } else { queue.rx_bytes };
+        float(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+}
+
+/// Compares the queues that streams are said to be on with what the queues have carried.
+pub(super) fn unexpected(run: &Run, counted: &Counted, carrier: Carrier) -> Option<String> {
+    let is_known = |stream: &Stream| stream.queue.is_some() && stream.bps.is_some();
+    if run.subject != Subject::Ringway || !run.streams.iter().all(is_known) {
+        return None;
+    }
+    // Guests that are looked at were made first, so their vifs come first.
+    let mut vifs: Vec<&str> = counted.queues.iter().map(|queue| queue.vif.as_str()).collect();
+    vifs.dedup();
+    let bytes_of = |streams: &mut dyn Iterator<Item = &Stream>| {
+        streams.filter_map(|stream| stream.bps).map(|bps| bps * counted.seconds / 8.0).sum::<f64>()
+    };
+    let all = bytes_of(&mut run.streams.iter());
+    let is_odd = |queue: &&QueueUse| {
+        let Some(vif) = vifs.iter().position(|vif| *vif == queue.vif) else { return false };
+        let own: Vec<&Stream> = run.streams.iter().filter(|s| carrier.has(s, vif)).collect();
+        let here = own.iter().copied().filter(|stream| stream.queue == Some(queue.index));
+        let expected = bytes_of(&mut here.clone());
+        let carried = carrier.bytes(queue);
+        !own.is_empty()
+            && (carried < expected * QUEUE_SHARE_MIN
+                || (expected == 0.0 && carried > all * QUEUE_SHARE_MAX))
+    };
+    let odd = counted.queues.iter().find(is_odd)?;
+    Some(format!("queue {} of {} did not carry what its streams tell", odd.index, odd.vif))
+}

@@ -1,0 +1,48 @@
+//! Who is measured: ringway, and the other ways through the same machine.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Subject {
+    /// Ours.
+    #[serde(rename = "ringway")]
+    Ringway,
+    /// The kernel alone: a pair of veth devices and a bridge.
+    #[serde(rename = "baseline-veth-bridge")]
+    VethBridge,
+    /// The least that a process in user space can do: it copies between two TAP devices.
+    #[serde(rename = "baseline-tap-relay")]
+    TapRelay,
+}
+
+impl Subject {
+    /// All of them.
+    pub const ALL: [Subject; 3] = [Subject::Ringway, Subject::VethBridge, Subject::TapRelay];
+
+    /// As records spell it.
+    pub fn id(self) -> &'static str {
+        match self {
+            Subject::Ringway => "ringway",
+            Subject::VethBridge => "baseline-veth-bridge",
+            Subject::TapRelay => "baseline-tap-relay",
+        }
+    }
+
+    /// As figures spell it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Subject::Ringway => "ringway",
+            Subject::VethBridge => "veth + bridge",
+            Subject::TapRelay => "bare TAP relay",
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id())
+    }
+}

@@ -1,0 +1,99 @@
+//! What differs between tools. A new one is a file beside this one with an [`Adapter`], a line in
+//! each list of [`Tool`](super::Tool), and a word of the parameter `tool` in
+//! [`PARAMETERS`](crate::value::PARAMETERS).
+
+use std::fmt;
+
+use super::{Flow, Load};
+
+/// Seconds that a client goes on after those that count, so that it is watched to their end.
+const TAIL: f64 = 0.2;
+
+/// A tool: its programs, what they are told, and how they are understood.
+pub(super) struct Adapter {
+    pub(super) program: Program,
+    /// The words of a stream's server.
+    pub(super) server: fn(&Load, &Flow) -> Vec<String>,
+    /// The words of a stream's client.
+    pub(super) client: fn(&Load, &Flow) -> Vec<String>,
+    /// What the output says of the seconds that count.
+    pub(super) parse: fn(&str, &Load) -> Result<Reading, String>,
+}
+
+/// What is known of a tool's programs; [`Program::named`] is what most are like.
+pub(super) struct Program {
+    /// As the parameter `tool` has it.
+    pub(super) name: &'static str,
+    /// The clients' program.
+    pub(super) client: &'static str,
+    /// The servers' program.
+    pub(super) server: &'static str,
+    /// The Debian package that has both.
+    pub(super) package: &'static str,
+    /// Words with which the client tells its version; none if it cannot.
+    pub(super) version_words: &'static [&'static str],
+    /// Whether a server listens on a TCP port before its client may start.
+    pub(super) listens: Listens,
+    /// From the port on which a server listens to that of its stream.
+    pub(super) stream_port_offset: u16,
+    /// Whose output is read.
+    pub(super) told_by: Side,
+    /// Seconds from its start on of which it tells nothing that counts.
+    pub(super) settling_seconds: f64,
+    /// Environment variables that change what it does; those of whoever runs the lab are not meant.
+    pub(super) settings: &'static [&'static str],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listens {
+    OnTcp,
+    No,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+/// What a tool said of one stream.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Reading {
+    /// Bit/s, if it is about that.
+    pub(super) bps: Option<f64>,
+    /// Anything else, by name of the metric.
+    pub(super) values: Vec<(&'static str, f64)>,
+}
+
+impl Program {
+    /// One program for both ends, in a package of its name, whose client tells of a TCP stream.
+    pub(super) const fn named(name: &'static str) -> Program {
+        Program {
+            name,
+            client: name,
+            server: name,
+            package: name,
+            version_words: &["--version"],
+            listens: Listens::OnTcp,
+            stream_port_offset: 0,
+            told_by: Side::Client,
+            settling_seconds: 0.0,
+            settings: &[],
+        }
+    }
+}
+
+/// Seconds that a client is asked to go on, for tools that take whole ones.
+pub(super) fn whole_seconds(load: &Load) -> f64 {
+    (load.warmup_seconds + load.seconds + TAIL).ceil()
+}
+
+/// Words and values that are no strings yet.
+pub(super) fn words(plain: &[&dyn fmt::Display]) -> Vec<String> {
+    plain.iter().map(ToString::to_string).collect()
+}
+
+/// An option with its value, or nothing if the tool is to choose.
+pub(super) fn option(name: &str, value: Option<u64>) -> Vec<String> {
+    value.map_or_else(Vec::new, |value| words(&[&name, &value]))
+}

@@ -1,0 +1,42 @@
+//! Which version of a tool is installed, as it says itself or as its package does.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::adapter::Program;
+use crate::child::{Child, Ended};
+use crate::launcher;
+use crate::stop::Stop;
+
+/// For a program to tell its version.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `None` if it is not installed.
+pub(super) fn of(program: &Program) -> Option<String> {
+    match program.version_words {
+        [] => package_version(program.package),
+        words => said(program.client, words),
+    }
+}
+
+/// The first line of what a program says about its version.
+fn said(program: &str, words: &[&str]) -> Option<String> {
+    // iperf 2 fails when it has told it.
+    let Ended { output, .. } = ran(program, words)?;
+    output.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// The version of a Debian package; `None` if it is not installed, or this is no Debian.
+fn package_version(package: &str) -> Option<String> {
+    let show = ["--show", "--showformat=${Package} ${Version}", package];
+    let Ended { status, output } = ran("dpkg-query", &show)?;
+    let text = output.trim();
+    (status.success() && !text.is_empty()).then(|| text.to_owned())
+}
+
+/// How a program ended that has nothing to wait for.
+fn ran(program: &str, words: &[&str]) -> Option<Ended> {
+    let mut command = Command::new(launcher::find(program)?);
+    command.args(words);
+    Child::start(program, command, Stop::default()).ok()?.ended(PATIENCE).ok()
+}

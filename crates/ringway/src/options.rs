@@ -1,0 +1,46 @@
+//! What verbs have in common on the command line.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use clap::Args;
+use tracing::level_filters::LevelFilter;
+
+/// What all verbs take.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// What is logged to standard error: off, error, warn, info, debug or trace
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        default_value = "info",
+        env = "RINGWAY_LOG",
+        hide_env_values = true
+    )]
+    pub(crate) log_level: LevelFilter,
+    /// Die with this process, which must be the parent
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<u32>,
+}
+
+impl Common {
+    /// For processes whose ordinary course is of no interest.
+    pub(crate) fn quiet(&self) -> LevelFilter {
+        if self.log_level == LevelFilter::INFO { LevelFilter::WARN } else { self.log_level }
+    }
+}
+
+/// Reads a number of some range for a flag; the refusal says which range.
+pub(crate) fn number<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
+    }
+}

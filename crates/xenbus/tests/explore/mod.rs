@@ -1,0 +1,58 @@
+//! Every order in which something can happen.
+
+use std::collections::HashSet;
+use std::fmt::{Debug, Display};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// More states than any of these worlds should have.
+const STATES_MAX: usize = 400_000;
+
+/// What takes steps, and is disturbed.
+pub(crate) trait Explored: Clone + Debug {
+    type Step: Copy;
+    type Disturbance: Copy + Debug;
+
+    /// All that could be next.
+    fn steps(&self) -> Vec<Self::Step>;
+    fn step(&mut self, step: Self::Step);
+    fn disturb(&mut self, disturbance: Self::Disturbance);
+}
+
+/// Visits every state that any order of steps can lead to, with the disturbances coming at any
+/// moment in their order, and checks all those in which nobody has anything left to do.
+///
+/// That the number of states is finite also shows that no order of steps goes on for ever.
+pub(crate) fn explore<W: Explored, E: Display>(
+    start: W,
+    disturbances: &[W::Disturbance],
+    check: impl Fn(&W) -> Result<(), E>,
+) {
+    let mut seen = HashSet::new();
+    let mut pending = vec![(start, disturbances)];
+    let mut settled = 0;
+    while let Some((world, coming)) = pending.pop() {
+        let mut hasher = DefaultHasher::new();
+        format!("{world:?} {}", coming.len()).hash(&mut hasher);
+        if !seen.insert(hasher.finish()) {
+            continue;
+        }
+        assert!(seen.len() < STATES_MAX, "it may go on for ever: {world:#?}");
+        let steps = world.steps();
+        for step in &steps {
+            let mut next = world.clone();
+            next.step(*step);
+            pending.push((next, coming));
+        }
+        if let Some((first, rest)) = coming.split_first() {
+            let mut next = world.clone();
+            next.disturb(*first);
+            pending.push((next, rest));
+        } else if steps.is_empty() {
+            settled += 1;
+            if let Err(problem) = check(&world) {
+                panic!("{problem} after {disturbances:?}: {world:#?}");
+            }
+        }
+    }
+    assert!(settled > 0);
+}
