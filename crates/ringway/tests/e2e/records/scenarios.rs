@@ -60,7 +60,8 @@ pub(super) fn all() -> Vec<Scenario> {
             [
                 state(
                     "sick-host",
-                    "Two veths, called as vifs are, with NAPI threads; one is flooded, with 30000 rules",
+                    "Two veths, called as vifs are, with NAPI threads; one is flooded, with 30000 \
+                     rules",
                     &[
                         "iperf3 -c 10.98.0.2 -u -R -b 0 -l 64 -P 8 -t 60",
                         "ping -q -i 0.02 10.98.1.2",
@@ -268,7 +269,8 @@ pub(super) fn all() -> Vec<Scenario> {
             [
                 state(
                     "sick-host",
-                    "Open vSwitch in user space with a rule that looks at ports, and packets to many",
+                    "Open vSwitch in user space with a rule that looks at ports, and packets to \
+                     many",
                     &["SCAN"],
                     &[
                         "ip addr del 10.98.0.1/24 dev vif1.0",
@@ -346,8 +348,8 @@ pub(super) fn all() -> Vec<Scenario> {
             [
                 state(
                     "sick-host",
-                    "Two veths, called as vifs are, for both of which one CPU takes in, with 30000 rules; \
-                     one is flooded",
+                    "Two veths, called as vifs are, for both of which one CPU takes in, with 30000 \
+                     rules; one is flooded",
                     &[
                         "taskset -c 0 iperf3 -c 10.98.0.2 -u -R -b 0 -l 64 -P 8 -t 60",
                         "ping -q -i 0.002 10.98.1.2",
