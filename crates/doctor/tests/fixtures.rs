@@ -174,3 +174,14 @@ fn interrupts_of_netfront_are_known_though_they_are_named_after_the_vif() {
     let findings = look("D03", Source::directory(&path).expect("a saved host"));
     assert!(findings.iter().any(|one| one.severity == Severity::Ok), "{findings:#?}");
 }
+
+#[test]
+fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d26-sick-rig-recorded");
+    let findings = look("D26", Source::directory(&path).expect("a saved host"));
+    let quoted: Vec<&str> =
+        findings.iter().flat_map(|one| &one.evidence).map(|quote| quote.text.as_str()).collect();
+    // Its smoothed round trip was 71 ms under load; those to itself were shorter.
+    assert_eq!(quoted.len(), 1, "{findings:#?}");
+    assert!(quoted[0].starts_with("10.77.0.1:48576 10.77.0.2:5201 bbr "), "{quoted:?}");
+}
