@@ -16,8 +16,8 @@ pub(super) const CHECK: Check = Check {
     look: Some(look),
 };
 
-/// Shortest round trips below this are those of a host or a rack. Smoothed ones have the queue in them,
-/// which load makes long, however near the other end is.
+/// Shortest round trips below this are those of a host or a rack. Smoothed ones have the queue in
+/// them, which load makes long, however near the other end is.
 const RTT_MS: f64 = 1.0;
 /// Connections that a finding quotes.
 const QUOTES_MAX: usize = 3;

@@ -14,8 +14,8 @@ const IRQS_MIN: f64 = 20_000.0;
 const PACKETS_PER_IRQ: f64 = 2.0;
 /// Microseconds up to which a card does not wait.
 const USECS_NONE: u64 = 1;
-/// Drivers without a flag for it, with which 1 stands for a wait that they choose by the load: their
-/// `InterruptThrottleRate`, in the kernel's documentation of each.
+/// Drivers without a flag for it, with which 1 stands for a wait that they choose by the load:
+/// their `InterruptThrottleRate`, in the kernel's documentation of each.
 const BY_LOAD: [&str; 6] = ["e1000", "e1000e", "igb", "igbvf", "ixgbe", "ixgbevf"];
 /// Microseconds from which a wait is longer than drivers set by themselves, which is 3 to 100.
 const USECS_LONG: u64 = 200;
