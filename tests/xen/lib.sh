@@ -395,5 +395,53 @@ iperf_serve() {
     guest "$1" "iperf3 --server --daemon"
 }
 
+# --- the doctor ----------------------------------------------------------------------------------
+
+# Looks at a place while a guest sends and receives, keeps what was recorded, and fails unless a check
+# finds something wrong, or nothing: PLACE NAME CHECK sick|healthy [WHAT IPERF3 SENDS]
+diagnose() {
+    under_load "${5:---bidir}" "$1" "ringway doctor record /tmp/$2.tar --interval 5"
+    judge "$@"
+}
+
+# As `diagnose` does, of a record that was made in a place: PLACE NAME CHECK sick|healthy
+judge() {
+    local place=$1 name=$2 check=$3 expected=$4 found
+    if [ "$place" != dom0 ]; then
+        fetch "$place" "/tmp/$name.tar"
+    fi
+    cp "/tmp/$name.tar" "$FOLDER/"
+    ringway doctor --root "/tmp/$name.tar" --check "$check" --json > "$FOLDER/$name.json" || true
+    ringway doctor --root "/tmp/$name.tar" > "$FOLDER/$name.txt" || true
+    found=$(jq -r '[.findings[].severity] | if any(. == ("warning", "problem")) then "sick"
+        elif any(. == ("ok", "note")) then "healthy" else "nothing" end' "$FOLDER/$name.json")
+    expect "$name by $check" "$expected" "$found"
+    say "$name: $check finds it $found"
+}
+
+# Runs a command while iperf3 sends to guest a: WHAT IPERF3 SENDS, PLACE, COMMAND
+under_load() {
+    # shellcheck disable=SC2086
+    while_running "iperf3 --client 10.77.0.2 -t 60 -P 4 $1" "$2" "$3"
+}
+
+# Runs a command while another one runs in dom0: OTHER, PLACE, COMMAND
+while_running() {
+    local result=0
+    setsid timeout 300 bash -c "$1" > /tmp/load 2>&1 &
+    at "$2" "sleep 2 && $3" || result=$?
+    kill -- -$! 2> /dev/null || true
+    wait $! || true
+    return $result
+}
+
+# Brings a file from a guest to the same place in dom0: NAME FILE
+fetch() {
+    local file=$2
+    socat -u TCP-LISTEN:5556,reuseaddr "CREATE:$file" &
+    guest "$1" "socat -u OPEN:$file TCP:10.77.0.1:5556,retry=50,interval=0.2"
+    wait $!
+}
+
 # shellcheck source=/dev/null
 . "$1"

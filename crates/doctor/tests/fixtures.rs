@@ -182,3 +182,14 @@ fn a_policer_of_a_part_of_the_traffic_is_noted_and_no_more() {
     assert_eq!(worst(&findings), Severity::Note, "{findings:#?}");
     assert!(findings[0].summary.contains("180 of 180 packets"), "{findings:#?}");
 }
+
+#[test]
+fn how_near_bbr_is_says_the_shortest_round_trip_to_another_host() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/d26-sick-rig-recorded");
+    let findings = look("D26", Source::directory(&path).expect("a saved host"));
+    let quoted: Vec<&str> =
+        findings.iter().flat_map(|one| &one.evidence).map(|quote| quote.text.as_str()).collect();
+    // Its smoothed round trip was 71 ms under load; those to itself were shorter.
+    assert_eq!(quoted.len(), 1, "{findings:#?}");
+    assert!(quoted[0].starts_with("10.77.0.1:48576 10.77.0.2:5201 bbr "), "{quoted:?}");
+}

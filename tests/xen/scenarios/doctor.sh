@@ -5,42 +5,6 @@
 bridge_create
 backend_start 4
 
-# Looks at a place while a guest sends and receives, keeps what was recorded, and fails unless a check
-# finds something wrong, or nothing: PLACE NAME CHECK sick|healthy [WHAT IPERF3 SENDS]
-diagnose() {
-    local place=$1 name=$2 check=$3 expected=$4 load=${5:---bidir} found
-    under_load "$load" "$place" "ringway doctor record /tmp/$name.tar --interval 5"
-    if [ "$place" != dom0 ]; then
-        fetch "$place" "/tmp/$name.tar"
-    fi
-    cp "/tmp/$name.tar" "$FOLDER/"
-    ringway doctor --root "/tmp/$name.tar" --check "$check" --json > "$FOLDER/$name.json" || true
-    ringway doctor --root "/tmp/$name.tar" > "$FOLDER/$name.txt" || true
-    found=$(jq -r '[.findings[].severity] | if any(. == ("warning", "problem")) then "sick"
-        elif any(. == ("ok", "note")) then "healthy" else "nothing" end' "$FOLDER/$name.json")
-    expect "$name by $check" "$expected" "$found"
-    say "$name: $check finds it $found"
-}
-
-# Runs a command while iperf3 sends to guest a: WHAT IPERF3 SENDS, PLACE, COMMAND
-under_load() {
-    local result=0
-    # shellcheck disable=SC2086
-    timeout 120 iperf3 --client 10.77.0.2 -t 60 -P 4 $1 > /dev/null 2>&1 &
-    at "$2" "sleep 2 && $3" || result=$?
-    kill $! 2> /dev/null || true
-    wait $! || true
-    return $result
-}
-
-# Brings a file from a guest to the same place in dom0: NAME FILE
-fetch() {
-    local file=$2
-    socat -u TCP-LISTEN:5556,reuseaddr "CREATE:$file" &
-    guest "$1" "socat -u OPEN:$file TCP:10.77.0.1:5556,retry=50,interval=0.2"
-    wait $!
-}
-
 guest_start a vcpus=4 queues=4 memory=448 programs=yes
 vif_wait a
 check_ping dom0 10.77.0.2

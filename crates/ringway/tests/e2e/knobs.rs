@@ -12,9 +12,9 @@
 //! | channels | D14 | `channels_are_used_and_given_back` |
 //! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_set_up_here_asks_for` |
 //! | XPS | D16 | `settings_that_no_set_up_here_asks_for` |
+//! | rings | D29 | the same, if there is such a driver; `tests/xen/run card` |
+//! | CPUs of an interrupt | D03 | the same, if `RINGWAY_E2E_IRQ` has one; `tests/xen/run doctor` |
 //! | queues of a ringway guest | D14 | `a_guest_of_ringway_may_have_more_queues` |
-//! | rings | D29 | `settings_that_no_set_up_here_asks_for`, skipped without such a driver |
-//! | CPUs of an interrupt | D03 | the same, skipped unless `RINGWAY_E2E_IRQ` names one |
 //!
 //! | refusal | shown by |
 //! |---|---|

@@ -14,6 +14,9 @@ const IRQS_MIN: f64 = 20_000.0;
 const PACKETS_PER_IRQ: f64 = 2.0;
 /// Microseconds up to which a card does not wait.
 const USECS_NONE: u64 = 1;
+/// Drivers without a flag for it, with which 1 stands for a wait that they choose by the load:
+/// their `InterruptThrottleRate`, in the kernel's documentation of each.
+const BY_LOAD: [&str; 6] = ["e1000", "e1000e", "igb", "igbvf", "ixgbe", "ixgbevf"];
 /// Microseconds from which a wait is longer than drivers set by themselves, which is 3 to 100.
 const USECS_LONG: u64 = 200;
 /// Part of a round trip from which a wait is a good part of it.
@@ -26,12 +29,20 @@ pub(super) fn look(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
         return Ok(None);
     }
     let Some((usecs, line)) = coalescing.usecs else { return Ok(None) };
+    if usecs == 1 && is_by_load(host, nic) {
+        return Ok(None);
+    }
     let quote = text.quote(line);
     let is_counting = coalescing.frames.is_some_and(|(frames, _)| frames > 1);
     if usecs <= USECS_NONE && !is_counting {
         return eager(host, nic, usecs, quote);
     }
     if usecs >= USECS_LONG { Ok(patient(host, nic, usecs, quote)) } else { Ok(None) }
+}
+
+/// A name that is torn may be any that begins like it.
+fn is_by_load(host: &Host, nic: &str) -> bool {
+    host.driver(nic).is_some_and(|driver| BY_LOAD.iter().any(|known| known.starts_with(&driver)))
 }
 
 /// It does not wait at all, and there is much to wait for.
