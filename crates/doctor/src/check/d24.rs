@@ -2,7 +2,7 @@
 
 mod hidden;
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, both};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{BackendThread, Basis, Host, Kind, Served, float};
@@ -25,13 +25,7 @@ const BUSY: f64 = 0.8;
 const QUOTES_MAX: usize = 3;
 
 fn look(host: &Host) -> Looked {
-    match (threads(host), hidden::look(host)) {
-        (Err(Gap::NotHere(_)), Ok(Some(hidden))) => Ok(vec![hidden]),
-        (found, Ok(None)) => found,
-        (found, Ok(Some(hidden))) => found.map(|found| [found, vec![hidden]].concat()),
-        (Ok(found), Err(gap)) => Ok([found, vec![Finding::gap("domain 0", &gap)]].concat()),
-        (Err(gap), Err(_)) => Err(gap),
-    }
+    both(threads(host), hidden::look(host), "domain 0")
 }
 
 fn threads(host: &Host) -> Looked {

@@ -5,7 +5,7 @@ mod pinning;
 
 use std::collections::BTreeMap;
 
-use super::{Check, Group, Looked, all_well, placing};
+use super::{Check, Group, Looked, all_well, both, placing};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Host, Layout, NetIrq, Span, share};
@@ -29,15 +29,7 @@ const COUNT_MIN: u64 = 1000;
 const QUOTES_MAX: usize = 4;
 
 fn look(host: &Host) -> Looked {
-    match (pinning::look(host), cards(host)) {
-        (Ok(guests), Ok(cards)) => Ok([guests, cards].concat()),
-        (Ok(found), Err(Gap::NotHere(_))) | (Err(Gap::NotHere(_)), Ok(found)) => Ok(found),
-        (Ok(mut found), Err(gap)) | (Err(gap), Ok(mut found)) => {
-            found.push(Finding::gap(CHECK.title, &gap));
-            Ok(found)
-        }
-        (Err(Gap::NotHere(_)), Err(gap)) | (Err(gap), Err(_)) => Err(gap),
-    }
+    both(pinning::look(host), cards(host), CHECK.title)
 }
 
 /// The CPUs of each NUMA node of this kernel.

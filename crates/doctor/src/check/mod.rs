@@ -159,6 +159,20 @@ fn placing<'a>(
     irqs.into_iter().filter_map(change).collect()
 }
 
+/// What two looks of one check found. What one of them could not read is told beside what the other
+/// found, and a check has nothing to do with a host only if neither has.
+fn both(first: Looked, second: Looked, subject: &str) -> Looked {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok([first, second].concat()),
+        (other, Err(Gap::NotHere(_))) | (Err(Gap::NotHere(_)), other) => other,
+        (Ok(mut found), Err(gap)) | (Err(gap), Ok(mut found)) => {
+            found.push(Finding::gap(subject, &gap));
+            Ok(found)
+        }
+        (Err(gap), Err(_)) => Err(gap),
+    }
+}
+
 /// A finding that all is in order, with a line that shows it.
 fn all_well(summary: impl Into<String>, quote: Option<crate::evidence::Quote>) -> Finding {
     Finding::new(Severity::Ok, "", summary).quote(quote)
@@ -167,6 +181,23 @@ fn all_well(summary: impl Into<String>, quote: Option<crate::evidence::Quote>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_look_could_not_read_is_told_beside_what_the_other_found() {
+        let found = || Ok(vec![all_well("fine", None)]);
+        let absent = |why: &str| Err(Gap::NotHere(why.to_owned()));
+        let torn = || Err(Gap::Missing { file: "f".to_owned(), why: "torn".to_owned() });
+        assert_eq!(both(found(), absent("x"), "s"), found());
+        assert_eq!(both(absent("x"), found(), "s"), found());
+        assert_eq!(both(absent("x"), absent("y"), "s"), absent("x"));
+        assert_eq!(both(torn(), absent("x"), "s"), torn());
+        assert_eq!(both(absent("x"), torn(), "s"), torn());
+        for looked in [both(found(), torn(), "s"), both(torn(), found(), "s")] {
+            let severities: Vec<Severity> =
+                looked.expect("found").iter().map(|one| one.severity).collect();
+            assert_eq!(severities, [Severity::Ok, Severity::Unknown]);
+        }
+    }
 
     #[test]
     fn checks_are_in_order_and_explained() {

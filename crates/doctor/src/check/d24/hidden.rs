@@ -1,6 +1,7 @@
 //! CPUs that domain 0 has and may not use.
 
 use super::BUSY;
+use crate::check::Looked;
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Host, Kind, float};
@@ -23,14 +24,16 @@ struct Cpus {
     quotes: Vec<Quote>,
 }
 
-pub(super) fn look(host: &Host) -> Result<Option<Finding>, Gap> {
+pub(super) fn look(host: &Host) -> Looked {
     if host.kind().kind != Kind::XenDom0 {
-        return Ok(None);
+        return Err(Gap::NotHere("no domain 0".to_owned()));
     }
     let down = taken_down(host)?;
     // An old host has no xl.
     let known = unplugged(host)?.or_else(|| down.as_ref().map(|(cpus, _)| cpus.clone()));
-    let Some(Cpus { all, online, mut quotes }) = known else { return Ok(None) };
+    let Some(Cpus { all, online, mut quotes }) = known else {
+        return Err(Gap::NotHere("domain 0 has all its CPUs".to_owned()));
+    };
     quotes.extend(down.iter().flat_map(|(cpus, _)| cpus.quotes.clone()));
     quotes.dedup();
     let (who, more, advice) = match (by_service(host, all, online), &down) {
@@ -55,7 +58,7 @@ pub(super) fn look(host: &Host) -> Result<Option<Finding>, Gap> {
         .quote(more)
         .confidence(Confidence::High)
         .advise(advice);
-    Ok(Some(finding))
+    Ok(vec![finding])
 }
 
 /// What Xen says: it shows a CPU that does not run with the state `--p`.
