@@ -237,8 +237,8 @@ impl<H: Hypervisor> Backend<H> {
             };
             let vif = self.vifs.iter().find(|(_, served)| is_it(served)).map(|(vif, _)| *vif);
             let is_uplink = self.uplink.as_ref().is_some_and(|up| up.port == event.port_id);
-            // The port ends here, and with it the mapping of its rings.
-            drop(event.port);
+            // The queue ends here, and with it the mapping of its rings.
+            drop(event.queue);
             if let Some(vif) = vif {
                 let fault = format!("queue {}: {reason}", event.queue_index);
                 self.feed(vif, Input::PeerFault(fault))?;
@@ -329,13 +329,13 @@ impl<H: Hypervisor> Backend<H> {
             let parts = self.queue_parts(vif, queue, features)?;
             counters.push(Arc::clone(&parts.counters));
             let counters = Arc::clone(&parts.counters);
-            let mut port = VifQueue::attach(parts).map_err(io::Error::other)?;
+            let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             if completion == Some(Completion::Sent) {
-                port.answer_when_sent()?;
+                queue.answer_when_sent()?;
             }
-            let port = VifOrTap::Vif(port);
+            let queue = VifOrTap::Vif(queue);
             let flood = self.switch.flood_budget(self.now());
-            attachments.push(Attachment { port, counters, flood });
+            attachments.push(Attachment { queue, counters, flood });
         }
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
         let port = self.allocate_port()?;
@@ -385,7 +385,7 @@ impl<H: Hypervisor> Backend<H> {
         }
         let port = self.allocate_port()?;
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
-            port: VifOrTap::Tap(queue),
+            queue: VifOrTap::Tap(queue),
             counters,
             flood: self.switch.flood_budget(now),
         });

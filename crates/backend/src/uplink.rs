@@ -43,7 +43,7 @@ impl<H: Hypervisor> Backend<H> {
             tap.hold_receipts(&mut queues)?;
         }
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
-            port: VifOrTap::Tap(queue),
+            queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
             flood: self.switch.flood_budget(self.now()),
         });

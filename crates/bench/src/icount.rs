@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ringway_datapath::{FrameBatch, FramePool, FrameQueue, PoolBudget, Port, PortDown};
+use ringway_datapath::{
+    Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
+};
 
 use crate::child::{is_installed, program, start};
 use crate::options::Options;
@@ -111,16 +113,16 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
 // Two functions, not inlined, so that callgrind finds them by name.
 
 #[inline(never)]
-fn backend_turn_ingress<P: Port>(
+fn backend_turn_ingress<P: PortQueue>(
     port: &mut P,
     pool: &mut FramePool,
     into: &mut FrameBatch,
 ) -> Result<(), PortDown> {
-    port.ingress(pool, into)
+    port.ingress(Budget::BATCH, pool, into)
 }
 
 #[inline(never)]
-fn backend_turn_egress<P: Port>(
+fn backend_turn_egress<P: PortQueue>(
     port: &mut P,
     pool: &mut FramePool,
     from: &mut FrameQueue,

@@ -1,7 +1,7 @@
-//! What every part of the data path shares: frames, the [`Port`] that moves them, the reasons for
-//! which one is dropped, and what a peer can do wrong.
+//! What every part of the data path shares: frames, the [`PortQueue`] that moves them, the reasons
+//! for which one is dropped, and what a peer can do wrong.
 //!
-//! This crate does no I/O and knows no ring, grant or descriptor.
+//! This crate does no I/O and knows no ring and no grant.
 
 pub mod checksum;
 mod completion;
@@ -9,7 +9,7 @@ mod counters;
 mod frame;
 pub mod headers;
 mod mac;
-mod port;
+mod queue;
 pub mod segment;
 mod times;
 pub mod vnet;
@@ -18,7 +18,9 @@ pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
 pub use mac::MacAddr;
-pub use port::{PeerFault, Pending, Port, PortDown, Probe};
+pub use queue::{
+    Budget, Interest, PeerFault, Pending, PortDown, PortQueue, Probe, QueueTraits, Wakers,
+};
 pub use times::TimeCounters;
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

@@ -138,7 +138,7 @@ impl<H: Hypervisor> Frontend<H> {
             let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
             let Some(nic) = nic else { continue };
             nic.fault = Some(format!("queue {}: {}", event.queue_index, event.down));
-            nic.take_failed(event.port);
+            nic.take_failed(event.queue);
         }
     }
 

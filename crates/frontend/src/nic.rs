@@ -286,12 +286,12 @@ impl<H: Hypervisor> Frontend<H> {
         let counters: Arc<QueueCounters> = Arc::default();
         let taps = tap.queues(Side::Guest, |_| Arc::clone(&counters));
         let taps = taps.into_iter().map(|tap| Attachment {
-            port: VifOrTap::Tap(tap),
+            queue: VifOrTap::Tap(tap),
             counters: Arc::clone(&counters),
             flood: unlimited(),
         });
         let queues = nic.idle.drain(..).zip(&nic.counters).map(|(queue, counters)| Attachment {
-            port: VifOrTap::Vif(queue),
+            queue: VifOrTap::Vif(queue),
             counters: Arc::clone(counters),
             flood: unlimited(),
         });

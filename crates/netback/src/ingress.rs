@@ -4,7 +4,8 @@
 //! plan packets and copies (no side effects), copy, answer each slot, publish, drop what failed.
 
 use ringway_datapath::{
-    BATCH, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, PeerFault, PortDown,
+    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, PeerFault,
+    Pending, PortDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{
@@ -45,6 +46,7 @@ pub(crate) struct TxPacket {
 impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     pub(crate) fn take_packets(
         &mut self,
+        budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
@@ -55,7 +57,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
         self.stopwatch.see(self.tx.consumer(), taken);
         let first_frame = into.len();
-        let planned = self.plan_packets(taken, waiting, pool, into);
+        let planned = self.plan_packets(taken, waiting, budget, pool, into);
         let frames = &mut into[first_frame..];
         if let Err(error) = self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)
         {
@@ -76,13 +78,14 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
-    /// Turns slots into packets, frames and copies, up to the room in `into`, the bytes of a
-    /// call, the buffers in the pool, or the first fault. What was planned before a fault is
+    /// Turns slots into packets, frames and copies, up to the room in `into`, the budget, the
+    /// buffers in the pool, or the first fault. What was planned before a fault is
     /// still served.
     fn plan_packets(
         &mut self,
         taken: usize,
         waiting: usize,
+        budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PeerFault> {
@@ -90,9 +93,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         scratch.copies.clear();
         scratch.packets.clear();
         let first_frame = into.len();
+        let frames_end = into.capacity().min(first_frame.saturating_add(budget.frames));
         let mut bytes = 0;
         let mut rest = &scratch.tx_requests[..taken];
-        while !rest.is_empty() && !into.is_full() && bytes < self.ingress_bytes_max {
+        while !rest.is_empty() && into.len() < frames_end && bytes < budget.bytes {
             let Some(parsed) = parse(rest, taken == waiting, self.tx.consumer())? else { break };
             let (packet_slots, others) = rest.split_at(parsed.slots);
             let mut packet = TxPacket {
@@ -164,6 +168,19 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
         responses(&scratch.tx_requests, &scratch.packets, |response| unanswered.push(response));
         self.counters.set_tx_unanswered(widen(unanswered.len()));
+    }
+
+    /// Sends all responses whose frames have left, and asks for an event when the next one does.
+    pub(crate) fn answer_all_sent(&mut self) -> Result<(), PortDown> {
+        // Each turn but the last answers something, and nothing is added.
+        loop {
+            self.answer_sent()?;
+            let consumer = self.tx.consumer();
+            let left = self.unanswered.as_ref().map(|unanswered| unanswered.arm(consumer));
+            if left != Some(Pending::Work) {
+                return Ok(());
+            }
+        }
     }
 
     /// Answers the oldest packets, up to the first whose frame has not left.

@@ -1,4 +1,4 @@
-//! The backend side of a vif: [`VifQueue`] is one of its queues, as a [`Port`].
+//! The backend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
 //! It serves a guest it does not trust through three things only: the two ring pages, grant copies
 //! and event channels. It never names a hypervisor implementation, never maps a guest's buffer
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    BATCH, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerFault, Pending, Port,
-    PortDown, Probe, QueueCounters,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, PeerFault,
+    Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
@@ -71,8 +71,6 @@ pub struct VifQueue<M, E> {
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
     rx_pages_wanted: u32,
-    /// See [`Port::limit_ingress`].
-    ingress_bytes_max: usize,
     scratch: Box<Scratch>,
     // Last, so that the rings stop using the pages before their grants end.
     _ring_pages: [ForeignPage; 2],
@@ -109,7 +107,6 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             unanswered: None,
             stopwatch,
             rx_pages_wanted: 0,
-            ingress_bytes_max: usize::MAX,
             scratch: Box::new(Scratch {
                 tx_requests: [TxRequest::default(); ingress::WINDOW],
                 rx_requests: [RxRequest::default(); RX_RING_SLOTS],
@@ -147,25 +144,17 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 }
 
-impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
-    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
-        self.take_packets(pool, into)
-    }
-
-    fn settle(&mut self) -> Result<(), PortDown> {
-        // Each turn but the last answers something, and nothing is added.
-        loop {
-            self.answer_sent()?;
-            let consumer = self.tx.consumer();
-            let left = self.unanswered.as_ref().map(|unanswered| unanswered.arm(consumer));
-            if left != Some(Pending::Work) {
-                return Ok(());
-            }
+impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        match budget.is_nothing() {
+            true => self.answer_all_sent(),
+            false => self.take_packets(budget, pool, into),
         }
-    }
-
-    fn limit_ingress(&mut self, bytes_max: usize) {
-        self.ingress_bytes_max = bytes_max;
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
@@ -186,21 +175,6 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn offload_caps(&self) -> OffloadCaps {
-        self.features.caps
-    }
-
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        self.events.visit(visit);
-        if let Some(unanswered) = &self.unanswered {
-            visit(unanswered.waker());
-        }
-    }
-
-    fn probe(&self) -> Probe {
-        Probe::Memory
-    }
-
     fn woken(&mut self) -> Result<(), PortDown> {
         if self.events.ack()? {
             self.counters.add_event_received();
@@ -209,6 +183,19 @@ impl<M: ForeignMemory, E: EventChannel> Port for VifQueue<M, E> {
             unanswered.woken();
         }
         Ok(())
+    }
+
+    fn describe(&self) -> QueueTraits {
+        QueueTraits { caps: self.features.caps, probe: Probe::Memory }
+    }
+}
+
+impl<M: ForeignMemory, E: EventChannel> Wakers for VifQueue<M, E> {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+        self.events.visit(&mut |fd| visit(fd, Interest::Readable));
+        if let Some(unanswered) = &self.unanswered {
+            visit(unanswered.waker(), Interest::Readable);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! the slots of their requests (netif.h: rx-same-slot) and pages are posted in ring order.
 
 use ringway_datapath::{
-    BATCH, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PeerFault, PortDown,
+    BATCH, Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PeerFault, PortDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
@@ -26,12 +26,15 @@ const SLOTS_MAX: usize = 24;
 impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     pub(crate) fn take_packets(
         &mut self,
+        budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
+        let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
+        let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
         let count = self.rx.peek_responses(&mut *self.rx_responses)?;
         let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
-        while consumed < count && !into.is_full() {
+        while consumed < count && into.len() < frames_end && bytes < bytes_max {
             let window = &self.rx_responses[consumed..count];
             let first_slot = usize::from(self.rx.response_slot()) + consumed;
             let packet = parse(window)?;

@@ -1,4 +1,4 @@
-//! The frontend side of a vif: [`VifQueue`] is one of its queues, as a [`Port`].
+//! The frontend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
 //! Each queue owns 512 buffer pages, granted once when it is made and reused for its whole life
 //! (netif a6: 512 buffers and 2 rings), so that no grant is touched per packet. The backend is not
@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown, Probe, QueueCounters,
+    Budget, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending, PortDown, PortQueue,
+    Probe, QueueCounters, QueueTraits, Wakers,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
@@ -163,9 +164,14 @@ fn buffer_numbers() -> ArrayVec<u16, TX_RING_SLOTS> {
     (0..TX_RING_SLOTS).map(|n| u16::try_from(n).expect("a ring is small")).collect()
 }
 
-impl<G: GrantTable, E: EventChannel> Port for VifQueue<G, E> {
-    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
-        self.take_packets(pool, into)
+impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        self.take_packets(budget, pool, into)
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
@@ -181,22 +187,20 @@ impl<G: GrantTable, E: EventChannel> Port for VifQueue<G, E> {
         Ok(if rx == Pending::Nothing { tx } else { rx })
     }
 
-    fn offload_caps(&self) -> OffloadCaps {
-        self.caps
-    }
-
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        self.events.visit(visit);
-    }
-
-    fn probe(&self) -> Probe {
-        Probe::Memory
-    }
-
     fn woken(&mut self) -> Result<(), PortDown> {
         if self.events.ack()? {
             self.counters.add_event_received();
         }
         Ok(())
+    }
+
+    fn describe(&self) -> QueueTraits {
+        QueueTraits { caps: self.caps, probe: Probe::Memory }
+    }
+}
+
+impl<G: GrantTable, E: EventChannel> Wakers for VifQueue<G, E> {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+        self.events.visit(&mut |fd| visit(fd, Interest::Readable));
     }
 }

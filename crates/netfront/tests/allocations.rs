@@ -10,7 +10,7 @@ mod joined;
 use std::alloc::System;
 
 use ringway_datapath::{
-    Completion, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, PoolBudget, Port,
+    Budget, Completion, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, PoolBudget, PortQueue,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -45,10 +45,10 @@ fn measure(completion: Completion) {
             }
         }
         front.egress(&mut up, &mut pool).expect("the backend is honest");
-        back.ingress(&mut pool, &mut frames).expect("the frontend is honest");
+        back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the frontend is honest");
         down.extend(frames.drain(..));
         back.egress(&mut down, &mut pool).expect("the frontend is honest");
-        front.ingress(&mut pool, &mut frames).expect("the backend is honest");
+        front.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the backend is honest");
         *packets += frames.len();
         frames.drain(..).for_each(|frame| pool.recycle(frame));
         front.arm().expect("the backend is honest");

@@ -1,4 +1,4 @@
-//! TAP devices as [`Port`](ringway_datapath::Port)s: where frames leave and enter Linux.
+//! TAP devices as [`PortQueue`](ringway_datapath::PortQueue)s: where frames leave and enter Linux.
 //!
 //! One stands in each emulated guest, where its far end is the guest's TCP/IP; others on the host,
 //! on a bridge or as the switch's uplink. Here is no ring, no grant and no forwarding decision.

@@ -1,4 +1,4 @@
-//! The [`Port`] over one queue of a TAP device.
+//! The [`PortQueue`] over one queue of a TAP device.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
 use ringway_datapath::{
-    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown,
-    Probe, QueueCounters, SMALL_LEN,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
+    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, SMALL_LEN, Wakers,
 };
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
@@ -130,17 +130,26 @@ impl TapQueue {
     }
 }
 
-impl Port for TapQueue {
+impl PortQueue for TapQueue {
     /// Where the pool is out of large frames, frames wait in the kernel, up to the length of its
     /// queue (`LinkSetting::TxQueueLen` in `ringway-net`).
-    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        if budget.is_nothing() {
+            return Ok(());
+        }
+        let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX).min(BATCH_BYTES);
         let mut tally = Tally::default();
         let mut result = Ok(());
         let mut large = None;
         self.may_have_more = true;
         // Drops count against the room, too: a call is bounded whatever the kernel sends.
-        for _ in 0..into.remaining_capacity() {
-            if tally.bytes >= BATCH_BYTES {
+        for _ in 0..into.remaining_capacity().min(budget.frames) {
+            if tally.bytes >= bytes_max {
                 break;
             }
             match self.read(&mut large, pool) {
@@ -195,25 +204,24 @@ impl Port for TapQueue {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn offload_caps(&self) -> OffloadCaps {
-        OffloadCaps::ALL
-    }
-
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        visit(self.as_fd());
-        self.lanes.wakers().for_each(visit);
-    }
-
-    fn awaits_room(&self) -> bool {
-        !self.lanes.is_empty()
-    }
-
-    fn probe(&self) -> Probe {
-        Probe::SystemCall
-    }
-
     fn woken(&mut self) -> Result<(), PortDown> {
         Ok(self.lanes.look()?)
+    }
+
+    fn describe(&self) -> QueueTraits {
+        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::SystemCall }
+    }
+}
+
+impl Wakers for TapQueue {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+        // Without lanes, room would tell of nothing but our own reading.
+        let interest = match self.lanes.is_empty() {
+            true => Interest::Readable,
+            false => Interest::ReadableOrWritable,
+        };
+        visit(self.as_fd(), interest);
+        self.lanes.wakers().for_each(|fd| visit(fd, interest));
     }
 }
 

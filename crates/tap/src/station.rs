@@ -1,9 +1,10 @@
-//! The two kinds of port that a process serves, as one type, so that workers call them directly.
+//! The two kinds of queue that a process serves, as one type, so that workers call them directly.
 
 use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
-    FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, Port, PortDown, Probe,
+    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
+    Wakers,
 };
 
 use crate::TapQueue;
@@ -16,27 +17,17 @@ pub enum VifOrTap<V> {
     Tap(TapQueue),
 }
 
-impl<V: Port> Port for VifOrTap<V> {
+impl<V: PortQueue> PortQueue for VifOrTap<V> {
     #[inline]
-    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
         match self {
-            VifOrTap::Vif(vif) => vif.ingress(pool, into),
-            VifOrTap::Tap(tap) => tap.ingress(pool, into),
-        }
-    }
-
-    fn limit_ingress(&mut self, bytes_max: usize) {
-        match self {
-            VifOrTap::Vif(vif) => vif.limit_ingress(bytes_max),
-            VifOrTap::Tap(tap) => tap.limit_ingress(bytes_max),
-        }
-    }
-
-    #[inline]
-    fn settle(&mut self) -> Result<(), PortDown> {
-        match self {
-            VifOrTap::Vif(vif) => vif.settle(),
-            VifOrTap::Tap(tap) => tap.settle(),
+            VifOrTap::Vif(vif) => vif.ingress(budget, pool, into),
+            VifOrTap::Tap(tap) => tap.ingress(budget, pool, into),
         }
     }
 
@@ -56,39 +47,26 @@ impl<V: Port> Port for VifOrTap<V> {
         }
     }
 
-    fn offload_caps(&self) -> OffloadCaps {
-        match self {
-            VifOrTap::Vif(vif) => vif.offload_caps(),
-            VifOrTap::Tap(tap) => tap.offload_caps(),
-        }
-    }
-
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        match self {
-            VifOrTap::Vif(vif) => vif.wakers(visit),
-            VifOrTap::Tap(tap) => tap.wakers(visit),
-        }
-    }
-
-    fn awaits_room(&self) -> bool {
-        match self {
-            VifOrTap::Vif(vif) => vif.awaits_room(),
-            VifOrTap::Tap(tap) => tap.awaits_room(),
-        }
-    }
-
-    #[inline]
-    fn probe(&self) -> Probe {
-        match self {
-            VifOrTap::Vif(vif) => vif.probe(),
-            VifOrTap::Tap(tap) => tap.probe(),
-        }
-    }
-
     fn woken(&mut self) -> Result<(), PortDown> {
         match self {
             VifOrTap::Vif(vif) => vif.woken(),
             VifOrTap::Tap(tap) => tap.woken(),
+        }
+    }
+
+    fn describe(&self) -> QueueTraits {
+        match self {
+            VifOrTap::Vif(vif) => vif.describe(),
+            VifOrTap::Tap(tap) => tap.describe(),
+        }
+    }
+}
+
+impl<V: Wakers> Wakers for VifOrTap<V> {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+        match self {
+            VifOrTap::Vif(vif) => vif.wakers(visit),
+            VifOrTap::Tap(tap) => tap.wakers(visit),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Port, PortDown, Probe,
-    QueueCounters, segment,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, PortDown, PortQueue, Probe,
+    QueueCounters, QueueTraits, segment,
 };
 use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
 
@@ -16,11 +16,11 @@ use crate::directory::{Forwarding, SlotId};
 use crate::gauge::{Backlog, Gauge, HIGH, LIMIT, LOW, STALL};
 
 /// A port's queue and all that the worker keeps for it.
-pub(crate) struct Attached<P> {
+pub(crate) struct Attached<Q> {
     pub(crate) id: SlotId,
     pub(crate) port_id: PortId,
     pub(crate) queue_index: u16,
-    pub(crate) port: P,
+    pub(crate) queue: Q,
     pub(crate) forwarding: Forwarding,
     pub(crate) flood: FloodBudget,
     pub(crate) counters: Arc<QueueCounters>,
@@ -37,7 +37,7 @@ pub(crate) struct Attached<P> {
     pub(crate) is_active: bool,
     /// In the list of queues whose backlog is to be sent.
     pub(crate) has_backlog: bool,
-    caps: OffloadCaps,
+    traits: QueueTraits,
     backlog: FrameQueue,
     backlog_bytes: usize,
     /// When the backlog last moved.
@@ -46,25 +46,25 @@ pub(crate) struct Attached<P> {
     is_stalled: bool,
 }
 
-impl<P: Port> Attached<P> {
+impl<Q: PortQueue> Attached<Q> {
     #[expect(clippy::too_many_arguments, reason = "the parts of an attachment, named at the call")]
     pub(crate) fn new(
         id: SlotId,
         port_id: PortId,
         queue_index: u16,
-        port: P,
+        queue: Q,
         forwarding: Forwarding,
         flood: FloodBudget,
         counters: Arc<QueueCounters>,
         gauge: Arc<Gauge>,
         now: Instant,
-    ) -> Attached<P> {
-        let caps = port.offload_caps();
+    ) -> Attached<Q> {
+        let traits = queue.describe();
         Attached {
             id,
             port_id,
             queue_index,
-            port,
+            queue,
             forwarding,
             flood,
             counters,
@@ -75,7 +75,7 @@ impl<P: Port> Attached<P> {
             credit: None,
             is_active: false,
             has_backlog: false,
-            caps,
+            traits,
             backlog: FrameQueue::new(),
             backlog_bytes: 0,
             progress: now,
@@ -99,7 +99,6 @@ impl<P: Port> Attached<P> {
     /// Limits how much enters from now on, or no longer.
     pub(crate) fn limit(&mut self, credit: Option<Arc<Credit>>) {
         self.credit = credit;
-        self.port.limit_ingress(usize::MAX);
     }
 
     /// How long ingress has to wait for credit, if it has to. What was taken in has been paid.
@@ -115,10 +114,11 @@ impl<P: Port> Attached<P> {
         batch: &mut FrameBatch,
         now: Instant,
     ) -> Result<(), PortDown> {
-        let Some(credit) = &self.credit else { return self.port.ingress(pool, batch) };
-        let available = credit.available(now);
-        self.port.limit_ingress(usize::try_from(available).unwrap_or(usize::MAX));
-        let taken = self.port.ingress(pool, batch);
+        let Some(credit) = &self.credit else {
+            return self.queue.ingress(Budget::BATCH, pool, batch);
+        };
+        let available = usize::try_from(credit.available(now)).unwrap_or(usize::MAX);
+        let taken = self.queue.ingress(Budget::of_bytes(available), pool, batch);
         let bytes: usize = batch.iter().map(Frame::len).sum();
         credit.spend(u64::try_from(bytes).unwrap_or(u64::MAX));
         taken
@@ -162,7 +162,7 @@ impl<P: Port> Attached<P> {
         }
         self.show(Passage::Egress, [&frame]);
         let len = frame.len();
-        match segment::prepare(frame, self.caps, pool, &mut self.backlog) {
+        match segment::prepare(frame, self.traits.caps, pool, &mut self.backlog) {
             // Segments repeat headers: a little more than counted, corrected by the next egress.
             Ok(()) => self.backlog_bytes += len,
             Err(reason) => self.counters.dropped.count(reason, 1),
@@ -179,7 +179,7 @@ impl<P: Port> Attached<P> {
         now: Instant,
     ) -> Result<Egress, PortDown> {
         let before = self.backlog.len();
-        self.port.egress(&mut self.backlog, pool)?;
+        self.queue.egress(&mut self.backlog, pool)?;
         let left = self.backlog.len();
         let moved = before - left;
         if moved > 0 {
@@ -215,13 +215,13 @@ impl<P: Port> Attached<P> {
 
     /// Whether everything it has was taken in and its descriptor tells, unasked, of what comes.
     pub(crate) fn tells_of_all(&self) -> bool {
-        self.port.probe() == Probe::SystemCall && self.kept.is_empty()
+        self.traits.probe == Probe::SystemCall && self.kept.is_empty()
     }
 
     /// Whether its backlog has to be looked at again without an event: until it counts as stalled,
     /// and always for a port that has no event for room.
     pub(crate) fn has_clock(&self) -> bool {
-        !self.is_stalled || self.port.probe() == Probe::SystemCall
+        !self.is_stalled || self.traits.probe == Probe::SystemCall
     }
 
     /// How much waits to leave here.
@@ -246,7 +246,7 @@ impl<P: Port> Attached<P> {
     }
 
     /// Takes the port out. Frames that still waited are recycled.
-    pub(crate) fn into_port(mut self, pool: &mut FramePool) -> P {
+    pub(crate) fn into_queue(mut self, pool: &mut FramePool) -> Q {
         // The caller nudges everyone, whoever waits.
         self.gauge.lower();
         if let Some(capture) = &self.capture {
@@ -256,7 +256,7 @@ impl<P: Port> Attached<P> {
         for frame in self.backlog.drain(..).chain(kept) {
             pool.recycle(frame);
         }
-        self.port
+        self.queue
     }
 }
 

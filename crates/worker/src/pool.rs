@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use ringway_datapath::{FramePool, PoolBudget, Port, PortDown, QueueCounters};
+use ringway_datapath::{FramePool, PoolBudget, PortDown, PortQueue, QueueCounters, Wakers};
 use ringway_switch::{FloodBudget, PortId};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -25,15 +25,15 @@ use crate::placement::{self, Placement, Policy};
 use crate::round::{Public, Worker, WorkerParts};
 
 /// What the control thread asks of a worker.
-pub(crate) enum Command<P> {
+pub(crate) enum Command<Q> {
     /// A queue is about to come.
     Expect { id: SlotId, gauge: Arc<Gauge> },
     /// It is not: it failed on its way.
     Forget { id: SlotId },
     /// Here it is.
-    Attach { attached: Box<Attached<P>> },
+    Attach { attached: Box<Attached<Q>> },
     /// Give one up; the answer is `None` if it is gone already.
-    Detach { id: SlotId, reply: Sender<Option<Box<Attached<P>>>> },
+    Detach { id: SlotId, reply: Sender<Option<Box<Attached<Q>>>> },
     /// Copy frames of a queue for someone who watches, in place of who did before.
     Capture { id: SlotId, capture: Arc<Capture> },
     /// Limit how much enters by a queue, or no longer.
@@ -45,25 +45,25 @@ pub(crate) enum Command<P> {
 }
 
 /// A queue that a worker had to give up.
-pub struct PortEvent<P> {
+pub struct PortEvent<Q> {
     /// Its port.
     pub port_id: PortId,
     /// Its number within the port.
     pub queue_index: u16,
     /// The queue itself.
-    pub port: P,
+    pub queue: Q,
     /// Why.
     pub down: PortDown,
 }
 
 /// How workers speak to the control thread.
-pub(crate) struct Reporter<P> {
-    events: Sender<PortEvent<P>>,
+pub(crate) struct Reporter<Q> {
+    events: Sender<PortEvent<Q>>,
     wake: Arc<OwnedFd>,
 }
 
-impl<P> Reporter<P> {
-    pub(crate) fn send(&self, event: PortEvent<P>) {
+impl<Q> Reporter<Q> {
+    pub(crate) fn send(&self, event: PortEvent<Q>) {
         // A control thread that is gone needs no report.
         if self.events.send(event).is_ok() {
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -89,9 +89,9 @@ pub struct WorkersConfig {
 }
 
 /// One queue to attach.
-pub struct Attachment<P> {
+pub struct Attachment<Q> {
     /// The queue.
-    pub port: P,
+    pub queue: Q,
     /// Where it counts.
     pub counters: Arc<QueueCounters>,
     /// The flooding it may cause.
@@ -105,8 +105,8 @@ const SATURATED_PERCENT: u32 = 80;
 /// How long a worker may take to answer; it looks after each round, which takes microseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-struct Thread<P> {
-    commands: Sender<Command<P>>,
+struct Thread<Q> {
+    commands: Sender<Command<Q>>,
     inbox: Arc<Inbox>,
     public: Arc<Public>,
     busy_before: u64,
@@ -125,9 +125,9 @@ struct Placed {
 }
 
 /// All workers of a process. Dropping it stops them.
-pub struct Workers<P: Port + Send + 'static> {
+pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     config: WorkersConfig,
-    threads: Vec<Thread<P>>,
+    threads: Vec<Thread<Q>>,
     directory: Arc<ArcSwap<Directory>>,
     placed: Vec<Placed>,
     next_generation: u64,
@@ -135,17 +135,17 @@ pub struct Workers<P: Port + Send + 'static> {
     started: Instant,
     /// When load was last evened out.
     balanced_at: Instant,
-    events: Receiver<PortEvent<P>>,
-    events_sender: Sender<PortEvent<P>>,
+    events: Receiver<PortEvent<Q>>,
+    events_sender: Sender<PortEvent<Q>>,
     events_wake: Arc<OwnedFd>,
 }
 
-impl<P: Port + Send + 'static> Workers<P> {
+impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Starts the workers; with [`Policy::PerQueue`] they start with their queues.
     ///
     /// # Errors
     /// What thread and descriptor creation report.
-    pub fn start(config: WorkersConfig) -> io::Result<Workers<P>> {
+    pub fn start(config: WorkersConfig) -> io::Result<Workers<Q>> {
         let (events_sender, events) = mpsc::channel();
         let mut workers = Workers {
             budget: PoolBudget::new(config.frame_memory),
@@ -177,7 +177,7 @@ impl<P: Port + Send + 'static> Workers<P> {
         &mut self,
         port: PortId,
         forwarding: &Forwarding,
-        queues: Vec<Attachment<P>>,
+        queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
         self.attach_limited(port, forwarding, None, queues)
     }
@@ -192,7 +192,7 @@ impl<P: Port + Send + 'static> Workers<P> {
         port: PortId,
         forwarding: &Forwarding,
         credit: Option<&Arc<Credit>>,
-        queues: Vec<Attachment<P>>,
+        queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
         if self.placed.iter().any(|placed| placed.port == port) {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -222,7 +222,7 @@ impl<P: Port + Send + 'static> Workers<P> {
             let address = QueueAddress { worker, slot: id, gauge: Arc::clone(&gauge) };
             self.placed.push(Placed { port, queue: index, patched_to, address, load_before: 0 });
             let forwarding = forwarding.clone();
-            let Attachment { port: queue, counters, flood } = queue;
+            let Attachment { queue, counters, flood } = queue;
             let mut queue = Box::new(Attached::new(
                 id,
                 port,
@@ -262,7 +262,7 @@ impl<P: Port + Send + 'static> Workers<P> {
 
     /// Takes all queues of a port back, in order of their numbers. A queue that had failed is not
     /// among them. Frames that waited to leave are lost.
-    pub fn detach(&mut self, port: PortId) -> Vec<P> {
+    pub fn detach(&mut self, port: PortId) -> Vec<Q> {
         let (gone, kept): (Vec<Placed>, Vec<Placed>) =
             std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
         self.placed = kept;
@@ -274,7 +274,7 @@ impl<P: Port + Send + 'static> Workers<P> {
             let worker = placed.address.worker;
             let attached = self.take_back(&placed.address);
             self.give_slot(worker, placed.address.slot);
-            ports.extend(attached.map(|attached| attached.into_port(&mut pool)));
+            ports.extend(attached.map(|attached| attached.into_queue(&mut pool)));
         }
         // Sources that these queues held may go on, and their workers may sleep.
         self.threads.iter().for_each(|thread| thread.inbox.nudge());
@@ -430,7 +430,7 @@ impl<P: Port + Send + 'static> Workers<P> {
 
     /// A queue that failed since the last call. Its port's other queues go on until
     /// [`detach`](Workers::detach).
-    pub fn next_event(&mut self) -> Option<PortEvent<P>> {
+    pub fn next_event(&mut self) -> Option<PortEvent<Q>> {
         // It may be empty already, which is all we want.
         let _ = rustix::io::read(&self.events_wake, &mut [0; 8]);
         self.events.try_recv().ok()
@@ -515,13 +515,13 @@ impl<P: Port + Send + 'static> Workers<P> {
         self.threads[worker].slots_free.push(slot.index);
     }
 
-    fn take_back(&self, address: &QueueAddress) -> Option<Box<Attached<P>>> {
+    fn take_back(&self, address: &QueueAddress) -> Option<Box<Attached<Q>>> {
         let (reply, answer) = mpsc::channel();
         self.command(address.worker, Command::Detach { id: address.slot, reply });
         answer.recv_timeout(ANSWER_TIMEOUT).ok().flatten()
     }
 
-    fn command(&self, worker: usize, command: Command<P>) {
+    fn command(&self, worker: usize, command: Command<Q>) {
         let thread = &self.threads[worker];
         // A worker ends only when it is told to, after which nobody commands it.
         let _ = thread.commands.send(command);
@@ -567,14 +567,14 @@ impl<P: Port + Send + 'static> Workers<P> {
     }
 }
 
-impl<P: Port + Send + 'static> AsFd for Workers<P> {
+impl<Q: PortQueue + Wakers + Send + 'static> AsFd for Workers<Q> {
     /// Readable when [`next_event`](Workers::next_event) has something.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events_wake.as_fd()
     }
 }
 
-impl<P: Port + Send + 'static> Drop for Workers<P> {
+impl<Q: PortQueue + Wakers + Send + 'static> Drop for Workers<Q> {
     fn drop(&mut self) {
         for worker in 0..self.threads.len() {
             self.command(worker, Command::Stop);

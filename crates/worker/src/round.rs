@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, Port, PortDown};
+use ringway_datapath::{
+    BATCH, Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
+    Wakers,
+};
 use ringway_switch::{Ticks, Verdict};
 use rustix::event::epoll;
 
@@ -30,15 +33,15 @@ const PARCELS_PER_ROUND: usize = 4 * BATCH;
 const INBOX: u64 = u64::MAX;
 
 /// Everything one thread owns.
-pub(crate) struct Worker<P> {
+pub(crate) struct Worker<Q> {
     number: usize,
     inbox: Arc<Inbox>,
-    commands: Receiver<Command<P>>,
-    reports: Reporter<P>,
+    commands: Receiver<Command<Q>>,
+    reports: Reporter<Q>,
     directory: Arc<ArcSwap<Directory>>,
     public: Arc<Public>,
     pool: FramePool,
-    slots: Vec<Slot<P>>,
+    slots: Vec<Slot<Q>>,
     active: Vec<usize>,
     backlogged: Vec<usize>,
     /// By worker: parcels that we have put in since we last nudged it.
@@ -68,11 +71,11 @@ pub(crate) struct Public {
 }
 
 /// What the thread is made of.
-pub(crate) struct WorkerParts<P> {
+pub(crate) struct WorkerParts<Q> {
     pub(crate) number: usize,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) commands: Receiver<Command<P>>,
-    pub(crate) reports: Reporter<P>,
+    pub(crate) commands: Receiver<Command<Q>>,
+    pub(crate) reports: Reporter<Q>,
     pub(crate) directory: Arc<ArcSwap<Directory>>,
     pub(crate) public: Arc<Public>,
     pub(crate) pool: FramePool,
@@ -82,7 +85,7 @@ pub(crate) struct WorkerParts<P> {
 }
 
 /// A place for a queue. Descriptors carry its index, frames from elsewhere its whole [`SlotId`].
-enum Slot<P> {
+enum Slot<Q> {
     Empty,
     /// A queue is on its way here from another worker: frames for it gather until it comes.
     Expected {
@@ -90,11 +93,11 @@ enum Slot<P> {
         frames: FrameQueue,
         gauge: Arc<Gauge>,
     },
-    Taken(Box<Attached<P>>),
+    Taken(Box<Attached<Q>>),
 }
 
-impl<P> Slot<P> {
-    fn attached(&mut self) -> Option<&mut Attached<P>> {
+impl<Q> Slot<Q> {
+    fn attached(&mut self) -> Option<&mut Attached<Q>> {
         match self {
             Slot::Taken(attached) => Some(attached),
             Slot::Empty | Slot::Expected { .. } => None,
@@ -109,8 +112,8 @@ enum Next {
     Stop,
 }
 
-impl<P: Port> Worker<P> {
-    pub(crate) fn new(parts: WorkerParts<P>) -> io::Result<Worker<P>> {
+impl<Q: PortQueue + Wakers> Worker<Q> {
+    pub(crate) fn new(parts: WorkerParts<Q>) -> io::Result<Worker<Q>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*parts.inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
         Ok(Worker {
@@ -212,7 +215,7 @@ impl<P: Port> Worker<P> {
     fn take_in(&mut self, slot: usize, directory: &Directory) -> Taken {
         let Some(attached) = self.slots[slot].attached() else { return Taken::Gone };
         if attached.is_held() || attached.credit_due(self.now).is_some() {
-            return match attached.port.settle() {
+            return match attached.queue.ingress(Budget::NOTHING, &mut self.pool, &mut self.batch) {
                 Ok(()) => Taken::Nothing,
                 Err(down) => {
                     self.port_down(slot, down);
@@ -243,7 +246,7 @@ impl<P: Port> Worker<P> {
         }
         let is_short = self.is_short;
         match self.slots[slot].attached() {
-            Some(attached) if attached.tells_of_all() && !is_short => match attached.port.arm() {
+            Some(attached) if attached.tells_of_all() && !is_short => match attached.queue.arm() {
                 // To ask it once more is a system call; its descriptor, which is edge-triggered and
                 // was just found empty, wakes us without.
                 Ok(Pending::Nothing) => {
@@ -333,7 +336,7 @@ impl<P: Port> Worker<P> {
 
     fn woken(&mut self, slot: usize) {
         let Some(attached) = self.slots.get_mut(slot).and_then(Slot::attached) else { return };
-        match attached.port.woken() {
+        match attached.queue.woken() {
             Ok(()) => self.activate(slot),
             Err(down) => self.port_down(slot, down),
         }
@@ -352,16 +355,16 @@ impl<P: Port> Worker<P> {
     fn port_down(&mut self, slot: usize, down: PortDown) {
         let Some(attached) = self.take_out(slot) else { return };
         let (port_id, queue_index) = (attached.port_id, attached.queue_index);
-        let port = attached.into_port(&mut self.pool);
+        let queue = attached.into_queue(&mut self.pool);
         self.has_relieved = true;
-        self.reports.send(PortEvent { port_id, queue_index, port, down });
+        self.reports.send(PortEvent { port_id, queue_index, queue, down });
     }
 
     /// Empties a slot and stops watching its descriptors.
-    fn take_out(&mut self, slot: usize) -> Option<Box<Attached<P>>> {
+    fn take_out(&mut self, slot: usize) -> Option<Box<Attached<Q>>> {
         let slot = self.slots.get_mut(slot)?;
         let Slot::Taken(attached) = std::mem::replace(slot, Slot::Empty) else { return None };
-        attached.port.wakers(&mut |fd| {
+        attached.queue.wakers(&mut |fd, _| {
             // One that is not registered any more needs no removal.
             let _ = epoll::delete(&self.epoll, fd);
         });
@@ -403,7 +406,7 @@ impl<P: Port> Worker<P> {
         Next::Round
     }
 
-    fn slot(&mut self, id: SlotId) -> &mut Slot<P> {
+    fn slot(&mut self, id: SlotId) -> &mut Slot<Q> {
         if self.slots.len() <= id.index {
             self.slots.resize_with(id.index + 1, || Slot::Empty);
         }
@@ -422,7 +425,7 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    fn attach(&mut self, mut attached: Box<Attached<P>>) {
+    fn attach(&mut self, mut attached: Box<Attached<Q>>) {
         // Frames in the inbox came after those that wait in the queue's own backlog.
         self.drain_inbox();
         let id = attached.id;
@@ -438,13 +441,9 @@ impl<P: Port> Worker<P> {
             self.backlogged.push(id.index);
         }
         let mut watched = Ok(());
-        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        // The descriptors of others would tell of nothing but our own reading.
-        if attached.port.awaits_room() {
-            flags |= epoll::EventFlags::OUT;
-        }
         let data = epoll::EventData::new_u64(u64::try_from(id.index).unwrap_or(INBOX));
-        attached.port.wakers(&mut |fd| {
+        attached.queue.wakers(&mut |fd, interest| {
+            let flags = epoll::EventFlags::ET | interest_flags(interest);
             watched = std::mem::replace(&mut watched, Ok(())).and(epoll::add(
                 &self.epoll,
                 fd,
@@ -476,6 +475,13 @@ enum Taken {
     Last,
     /// None, and the queue is not to be polled.
     Gone,
+}
+
+fn interest_flags(interest: Interest) -> epoll::EventFlags {
+    match interest {
+        Interest::Readable => epoll::EventFlags::IN,
+        Interest::ReadableOrWritable => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+    }
 }
 
 /// Switch time: seconds since the workers started.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{FrameBatch, FramePool, FrameQueue, PoolBudget, Port, PortDown};
+use ringway_datapath::{
+    Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
+};
 use serde::{Deserialize, Serialize};
 
 /// Frames that a guest handles at once; testpmd's default.
@@ -77,7 +79,7 @@ pub(crate) struct PortEnd<P> {
     header: Header,
 }
 
-impl<P: Port> PortEnd<P> {
+impl<P: PortQueue> PortEnd<P> {
     /// An end with nothing on its way.
     pub(crate) fn new(ports: Vec<P>) -> PortEnd<P> {
         let queues = ports.iter().map(|_| FrameQueue::with_capacity(1024)).collect();
@@ -99,7 +101,7 @@ impl<P: Port> PortEnd<P> {
             if work == Work::Send {
                 fill(queue, BURST, len, &mut self.pool, &self.header);
             } else {
-                port.ingress(&mut self.pool, &mut self.batch)?;
+                port.ingress(Budget::BATCH, &mut self.pool, &mut self.batch)?;
                 received += self.batch.len();
             }
             match work {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::thread;
 
 use ringway_datapath::{
-    FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, Port, QueueCounters,
+    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
+    QueueCounters, Wakers,
 };
 use ringway_emu::{EmuEvent, EmuHypervisor, EmuMemory, NewDomain, Role};
 use ringway_hypervisor::{Access, Direction, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
@@ -60,13 +61,13 @@ fn roomy_guest(host: &Host) -> EmuHypervisor {
 }
 
 /// The descriptors of a port, to sleep on.
-fn wakers(port: &impl Port) -> Vec<OwnedFd> {
+fn wakers(port: &impl Wakers) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    port.wakers(&mut |fd| fds.push(fd.try_clone_to_owned().expect("descriptors are left")));
+    port.wakers(&mut |fd, _| fds.push(fd.try_clone_to_owned().expect("descriptors are left")));
     fds
 }
 
-fn sleep_unless_work(port: &mut impl Port, wakers: &[OwnedFd]) {
+fn sleep_unless_work(port: &mut impl PortQueue, wakers: &[OwnedFd]) {
     if port.arm().expect("both ends are honest") == Pending::Nothing {
         let mut fds: Vec<_> = wakers.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let count = poll(&mut fds, Some(&PATIENCE)).expect("poll works");
@@ -84,7 +85,7 @@ fn echo(mut back: Back) {
     while taken < FRAMES || !waiting.is_empty() {
         let before = (taken, waiting.len());
         if waiting.len() < 64 {
-            back.ingress(&mut pool, &mut frames).expect("the guest is honest");
+            back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the guest is honest");
         }
         taken += frames.len();
         waiting.extend(frames.drain(..));
@@ -130,7 +131,7 @@ fn frames_go_to_the_backend_and_come_back() {
             }
             let queued = waiting.len();
             front.egress(&mut waiting, &mut pool).expect("the backend is honest");
-            front.ingress(&mut pool, &mut frames).expect("the backend is honest");
+            front.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the backend is honest");
             if frames.is_empty() && waiting.len() == queued {
                 sleep_unless_work(&mut front, &fds);
             }
@@ -168,7 +169,7 @@ fn a_frontend_outlives_its_backend_and_meets_the_next_one() {
 
     let mut next = backend(&toolstack, guest.domid(), config);
     let mut frames = FrameBatch::new();
-    next.ingress(&mut pool, &mut frames).expect("the guest is honest");
+    next.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the guest is honest");
     let numbers: Vec<u8> = frames.iter().map(|frame| frame.bytes()[0]).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<u8>>());
     assert!(front.close().is_err(), "the next one holds the rings");

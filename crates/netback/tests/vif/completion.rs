@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringway_datapath::{Frame, OffloadCaps, Pending, Port};
+use ringway_datapath::{Budget, Frame, OffloadCaps, Pending, PortQueue, Wakers};
 use ringway_hypervisor::Access;
 use ringway_wire::netif::{
     ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO,
@@ -30,14 +30,14 @@ fn take_packets(bench: &mut Bench, ids: std::ops::Range<u16>) -> Vec<Frame> {
 
 /// Ids that are answered by now.
 fn answered(bench: &mut Bench) -> Vec<u16> {
-    bench.back.settle().expect("no fault");
+    bench.ingress_within(Budget::NOTHING).expect("no fault");
     bench.tx_answers().iter().map(|answer| answer.id).collect()
 }
 
 /// Whether the queue wakes its worker.
 fn is_awake(bench: &Bench) -> bool {
     let mut is_readable = false;
-    bench.back.wakers(&mut |fd| {
+    bench.back.wakers(&mut |fd, _| {
         let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         is_readable |= poll(&mut polled, Some(&Timespec::default())) == Ok(1);
     });
@@ -105,7 +105,7 @@ fn a_packet_that_is_dropped_has_its_answer_in_its_turn() {
     let frames = bench.ingress().expect("no fault");
     assert_eq!((frames.len(), bench.tx_statuses()), (1, vec![]));
     drop(frames);
-    bench.back.settle().expect("no fault");
+    bench.ingress_within(Budget::NOTHING).expect("no fault");
     let statuses = [(0, NETIF_RSP_OKAY), (1, NETIF_RSP_ERROR), (2, NETIF_RSP_ERROR)];
     assert_eq!(bench.tx_statuses(), statuses);
 }
@@ -137,7 +137,7 @@ fn all_slots_of_a_packet_are_answered_together() {
     drop(frames);
     assert_eq!(answered(&mut bench), []);
     drop(copy);
-    bench.back.settle().expect("no fault");
+    bench.ingress_within(Budget::NOTHING).expect("no fault");
     let statuses: Vec<i16> = bench.tx_answers().iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [NETIF_RSP_OKAY, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETIF_RSP_OKAY]);
 }

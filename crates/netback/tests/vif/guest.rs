@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringway_datapath::{
-    DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
-    PoolBudget, Port, PortDown, QueueCounters,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
+    PoolBudget, PortDown, PortQueue, QueueCounters,
 };
 use ringway_hypervisor::{Access, ForeignMemory, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
@@ -108,8 +108,13 @@ impl Bench {
 
     /// One ingress call.
     pub(crate) fn ingress(&mut self) -> Result<FrameBatch, PortDown> {
+        self.ingress_within(Budget::BATCH)
+    }
+
+    /// One ingress call that may take in so much.
+    pub(crate) fn ingress_within(&mut self, budget: Budget) -> Result<FrameBatch, PortDown> {
         let mut frames = FrameBatch::new();
-        self.back.ingress(&mut self.pool, &mut frames)?;
+        self.back.ingress(budget, &mut self.pool, &mut frames)?;
         Ok(frames)
     }
 
@@ -117,7 +122,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn ingress_fault(&mut self) -> (PeerFault, FrameBatch) {
         let mut frames = FrameBatch::new();
-        match self.back.ingress(&mut self.pool, &mut frames) {
+        match self.back.ingress(Budget::BATCH, &mut self.pool, &mut frames) {
             Err(PortDown::Peer(fault)) => (fault, frames),
             other => panic!("no fault but {other:?}"),
         }

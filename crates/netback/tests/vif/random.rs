@@ -1,7 +1,7 @@
 //! Guests that write anything at all. A failure prints the seed that repeats it.
 
 use fastrand::Rng;
-use ringway_datapath::{FrameBatch, FrameQueue, Offload, OffloadCaps, Port, PortDown};
+use ringway_datapath::{Budget, FrameBatch, FrameQueue, Offload, OffloadCaps, PortDown, PortQueue};
 use ringway_hypervisor::Access;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{RxRequest, TxRequest};
@@ -60,7 +60,7 @@ fn anything_goes(seed: u64) {
         }
         let outcome = bench
             .back
-            .ingress(&mut bench.pool, &mut frames)
+            .ingress(Budget::BATCH, &mut bench.pool, &mut frames)
             .and_then(|()| bench.back.egress(&mut waiting, &mut bench.pool))
             .and_then(|()| bench.back.arm());
         for frame in frames.drain(..) {

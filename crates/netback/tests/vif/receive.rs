@@ -1,7 +1,8 @@
 //! What a guest receives, however few pages it posts and whatever they are.
 
 use ringway_datapath::{
-    Checksum, DropReason, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending, Port, PortDown,
+    Checksum, DropReason, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, Pending, PortDown,
+    PortQueue,
 };
 use ringway_hypervisor::Access;
 use ringway_netback::FrontendFeatures;

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{DropReason, Frame, FrameBatch, FrameQueue, PeerFault, Port, PortDown};
+use ringway_datapath::{
+    Budget, DropReason, Frame, FrameBatch, FrameQueue, PeerFault, PortDown, PortQueue,
+};
 use ringway_hypervisor::{Access, ForeignMemory, QueueEvents};
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{
@@ -46,7 +48,7 @@ fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
         bench.rx_page.store(REQ_PROD, jump, Ordering::SeqCst);
         let frame = bench.frame(&pattern(1, 60), Default::default());
         let mut queue = FrameQueue::from([frame]);
-        let result = Port::egress(&mut bench.back, &mut queue, &mut bench.pool);
+        let result = PortQueue::egress(&mut bench.back, &mut queue, &mut bench.pool);
         let fault = PeerFault::ProducerOverrun { ring: "rx", produced: jump, ahead: jump, slots };
         assert!(matches!(result, Err(PortDown::Peer(found)) if found == fault));
         assert!(matches!(bench.attach_again(), Err(PortDown::Peer(again)) if again == fault));
@@ -258,7 +260,8 @@ fn frames_of_an_earlier_port_in_the_batch_stay_as_they_are() {
     let good = bench.packet(1, &[&pattern(2, 60)]);
     let _ = bench.send(&bad);
     let _ = bench.send(&good);
-    Port::ingress(&mut bench.back, &mut bench.pool, &mut frames).expect("no fault");
+    PortQueue::ingress(&mut bench.back, Budget::BATCH, &mut bench.pool, &mut frames)
+        .expect("no fault");
     let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
     assert_eq!(found, [&pattern(50, 90)[..], &pattern(2, 60)[..]]);
 }
@@ -282,7 +285,7 @@ fn frames_that_were_not_filled_never_leave_the_port() {
     let packet = bench.packet(0, &[&pattern(1, 60)]);
     let _ = bench.send(&packet);
     bench.domain.fail_next_call();
-    let result = Port::ingress(&mut bench.back, &mut bench.pool, &mut frames);
+    let result = PortQueue::ingress(&mut bench.back, Budget::BATCH, &mut bench.pool, &mut frames);
     assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
     let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
     assert_eq!(found, [&pattern(50, 90)[..]]);
@@ -299,7 +302,7 @@ fn an_event_that_cannot_be_sent_lets_no_failed_frame_through() {
     let QueueEvents::Split { tx, .. } = &bench.events else { panic!("two channels were made") };
     tx.break_channel();
     let mut frames = FrameBatch::new();
-    let result = Port::ingress(&mut bench.back, &mut bench.pool, &mut frames);
+    let result = PortQueue::ingress(&mut bench.back, Budget::BATCH, &mut bench.pool, &mut frames);
     assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");
     let found: Vec<&[u8]> = frames.iter().map(Frame::bytes).collect();
     assert_eq!(found, [&pattern(1, 60)[..]]);

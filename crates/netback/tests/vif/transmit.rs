@@ -1,8 +1,8 @@
 //! What a guest may transmit, however odd: it is served, and answered slot by slot.
 
 use ringway_datapath::{
-    Checksum, DropReason, Frame, FramePool, Gso, GsoKind, Offload, OffloadCaps, Pending,
-    PoolBudget, Port,
+    Budget, Checksum, DropReason, Frame, FramePool, Gso, GsoKind, Offload, OffloadCaps, Pending,
+    PoolBudget, PortQueue,
 };
 use ringway_hypervisor::Access;
 use ringway_ring::{Layout, Tx};
@@ -46,12 +46,11 @@ fn a_call_ends_with_the_packet_that_reaches_its_limit_and_leaves_the_others_on_t
         let packet = bench.packet(id, &[&pattern(usize::from(id), 100)]);
         let _ = bench.send(&packet);
     }
-    bench.back.limit_ingress(150);
-    assert_eq!(bench.ingress().expect("sound packets").len(), 2);
+    assert_eq!(bench.ingress_within(Budget::of_bytes(150)).expect("sound packets").len(), 2);
     assert_eq!(bench.tx_statuses(), answers(0, 2, NETIF_RSP_OKAY));
-    bench.back.limit_ingress(1);
-    assert_eq!(bench.ingress().expect("sound packets").len(), 1);
-    bench.back.limit_ingress(usize::MAX);
+    let one_frame = Budget { frames: 1, bytes: usize::MAX };
+    assert_eq!(bench.ingress_within(Budget::NOTHING).expect("no fault").len(), 0);
+    assert_eq!(bench.ingress_within(one_frame).expect("sound packets").len(), 1);
     assert_eq!(bench.ingress().expect("sound packets").len(), 1);
     assert_eq!(bench.tx_statuses(), answers(2, 2, NETIF_RSP_OKAY));
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringway_datapath::{
-    DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
-    PoolBudget, Port, PortDown, QueueCounters,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
+    PoolBudget, PortDown, PortQueue, QueueCounters,
 };
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, QueueEvents};
 use ringway_netfront::VifQueue;
@@ -87,7 +87,7 @@ impl Bench {
     /// One ingress call.
     pub(crate) fn ingress(&mut self) -> Result<FrameBatch, PortDown> {
         let mut frames = FrameBatch::new();
-        self.front.ingress(&mut self.pool, &mut frames)?;
+        self.front.ingress(Budget::BATCH, &mut self.pool, &mut frames)?;
         Ok(frames)
     }
 

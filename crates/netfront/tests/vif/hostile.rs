@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
 use ringway_datapath::{
-    Checksum, DropReason, Gso, GsoKind, Offload, PeerFault, Pending, Port, PortDown,
+    Checksum, DropReason, Gso, GsoKind, Offload, PeerFault, Pending, PortDown, PortQueue,
 };
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_OKAY,

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 use ringway_datapath::{
-    Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload, Pending, PoolBudget,
-    Port,
+    Budget, Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload, Pending,
+    PoolBudget, PortQueue,
 };
 
 use crate::domain::Event;
@@ -67,9 +67,9 @@ impl Lane {
     }
 }
 
-fn take(port: &mut impl Port, pool: &mut FramePool) -> FrameBatch {
+fn take(port: &mut impl PortQueue, pool: &mut FramePool) -> FrameBatch {
     let mut frames = FrameBatch::new();
-    port.ingress(pool, &mut frames).expect("both ends are honest");
+    port.ingress(Budget::BATCH, pool, &mut frames).expect("both ends are honest");
     frames
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ringway_datapath::{Checksum, DropReason, Gso, GsoKind, Offload, Pending, Port, QueueCounters};
+use ringway_datapath::{
+    Checksum, DropReason, Gso, GsoKind, Offload, Pending, PortQueue, QueueCounters,
+};
 use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
 use ringway_netfront::VifQueue;
 use ringway_wire::GrantRef;

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_datapath::{
-    DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget, Port, PortDown,
-    QueueCounters, Receipts,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget,
+    PortDown, PortQueue, QueueCounters, Receipts, Wakers,
 };
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
@@ -192,7 +192,7 @@ fn deleted_device() -> Outcome {
     let down = queue.egress(&mut frames, &mut pool);
     assert!(matches!(down, Err(PortDown::Host(_))), "{down:?}");
     assert_eq!(frames.len(), 1, "the frame is still the caller's");
-    let down = queue.ingress(&mut pool, &mut FrameBatch::new());
+    let down = queue.ingress(Budget::BATCH, &mut pool, &mut FrameBatch::new());
     assert!(matches!(down, Err(PortDown::Host(_))), "{down:?}");
     Ok(())
 }
@@ -208,13 +208,13 @@ fn no_buffers() -> Outcome {
     std::net::UdpSocket::bind("10.7.0.1:0")?.send_to(&[0], "10.7.0.2:9")?;
 
     let mut batch = FrameBatch::new();
-    queue.ingress(&mut FramePool::new(PoolBudget::new(0)), &mut batch)?;
+    queue.ingress(Budget::BATCH, &mut FramePool::new(PoolBudget::new(0)), &mut batch)?;
     assert!(batch.is_empty(), "there was no large frame to read into");
     assert_eq!(dropped(&counters, DropReason::NoBuffer), 0);
 
     // Enough for the large frame, not for a small one.
     let mut pool = FramePool::new(PoolBudget::new(66_000));
-    queue.ingress(&mut pool, &mut batch)?;
+    queue.ingress(Budget::BATCH, &mut pool, &mut batch)?;
     assert!(batch.is_empty(), "there was no small frame to copy into");
     assert!(dropped(&counters, DropReason::NoBuffer) > 0, "the frames had waited");
     assert!(pool.take(1 << 16).is_some(), "the large frame came back");
@@ -228,7 +228,7 @@ fn inherited_descriptor() -> Outcome {
     drop((tap, opened));
     let mut queue = TapQueue::from_fd(inherited, Side::Host, Arc::default())?;
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-    queue.ingress(&mut pool, &mut FrameBatch::new())?;
+    queue.ingress(Budget::BATCH, &mut pool, &mut FrameBatch::new())?;
     Ok(())
 }
 
@@ -273,7 +273,7 @@ fn held_receipts() -> Outcome {
     let mut left = Vec::new();
     while held() > 0 {
         let mut wakers = Vec::new();
-        queues[0].wakers(&mut |waker| wakers.push(waker.try_clone_to_owned()));
+        queues[0].wakers(&mut |waker, _| wakers.push(waker.try_clone_to_owned()));
         let wakers = wakers.into_iter().skip(1).collect::<Result<Vec<_>, _>>()?;
         let mut asked: Vec<_> = wakers[..FRAMES]
             .iter()

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use ringway_datapath::{Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, Port, PortDown};
+use ringway_datapath::{
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
+};
 use ringway_tap::TapQueue;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -100,7 +102,7 @@ fn cross(
     report: &mut Report,
 ) -> Result<(), PortDown> {
     let mut batch = FrameBatch::new();
-    from.ingress(pool, &mut batch)?;
+    from.ingress(Budget::BATCH, pool, &mut batch)?;
     for frame in &batch {
         report.longest = report.longest.max(frame.len());
         report.with_gso += usize::from(frame.offload.gso.is_some());

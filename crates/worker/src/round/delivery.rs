@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ringway_datapath::{DropReason, Frame, Port};
+use ringway_datapath::{DropReason, Frame, PortQueue, Wakers};
 use ringway_steering::queue_of;
 use ringway_switch::{PortId, Verdict};
 
@@ -15,7 +15,7 @@ use crate::inbox::Parcel;
 /// Frames put into another worker's inbox between looks at how full it is.
 const PARCELS_PER_MEASURE: usize = 32;
 
-impl<P: Port> Worker<P> {
+impl<Q: PortQueue + Wakers> Worker<Q> {
     /// Sends frames on, up to the first that meets pressure.
     pub(super) fn forward(
         &mut self,

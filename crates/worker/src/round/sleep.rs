@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use ringway_datapath::{Pending, Port};
+use ringway_datapath::{Pending, PortQueue, Wakers};
 use rustix::event::epoll;
 
 use super::{INBOX, Worker};
@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 64;
 /// How long to wait for buffers that other workers have.
 const SHORTAGE: Duration = Duration::from_millis(1);
 
-impl<P: Port> Worker<P> {
+impl<Q: PortQueue + Wakers> Worker<Q> {
     /// Waits a little where there is work but no buffer: they come back with our own events, or
     /// from another worker, which does not know that we wait.
     pub(super) fn wait_for_memory(&mut self) {
@@ -76,7 +76,7 @@ impl<P: Port> Worker<P> {
                 position += 1;
                 continue;
             }
-            match attached.port.arm() {
+            match attached.queue.arm() {
                 Ok(Pending::Work) => {
                     pending = Pending::Work;
                     position += 1;
@@ -96,7 +96,7 @@ impl<P: Port> Worker<P> {
         for position in 0..self.backlogged.len() {
             let slot = self.backlogged[position];
             let Some(attached) = self.slots[slot].attached() else { continue };
-            if !matches!(attached.port.arm(), Ok(Pending::Work)) {
+            if !matches!(attached.queue.arm(), Ok(Pending::Work)) {
                 continue;
             }
             // While it waits, frames that could enter are no reason to stay awake; room is.

@@ -10,8 +10,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerFault, Pending, Port,
-    PortDown, Probe, QueueCounters, Receipt, Receipts,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, PeerFault,
+    Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, WorkersConfig};
@@ -54,8 +54,6 @@ pub(crate) struct Far {
     pub(crate) room_per_look: usize,
     /// Frames that one call takes in at most.
     pub(crate) batch: usize,
-    /// Bytes after which a call takes in no further frame.
-    pub(crate) bytes_max: usize,
     /// Frames that left.
     pub(crate) received: u64,
     /// By flow: the sequence number that is next if nothing was lost.
@@ -113,7 +111,6 @@ pub(crate) fn port_with(probe: Probe) -> (TestPort, Peer) {
         room: usize::MAX,
         room_per_look: 0,
         batch: BATCH,
-        bytes_max: usize::MAX,
         received: 0,
         expected: vec![0; FLOWS_MAX],
         reordered: 0,
@@ -145,7 +142,7 @@ pub(crate) fn attachment_counting(
     counters: &Arc<QueueCounters>,
 ) -> Attachment<TestPort> {
     let flood = FloodBudget::new(FloodLimit::NONE, Ticks(0));
-    Attachment { port, counters: Arc::clone(counters), flood }
+    Attachment { queue: port, counters: Arc::clone(counters), flood }
 }
 
 /// Workers with the defaults of these tests.
@@ -255,13 +252,24 @@ impl Shared {
     }
 }
 
-impl Port for TestPort {
-    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown> {
+impl PortQueue for TestPort {
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
         let mut far = self.shared.look()?;
-        let count = far.batch.min(into.remaining_capacity()).min(far.script.len());
+        if budget.is_nothing() {
+            far.settled += 1;
+            self.shared.changed.notify_all();
+            return Ok(());
+        }
+        let room = far.batch.min(into.remaining_capacity()).min(budget.frames);
+        let count = room.min(far.script.len());
         let mut bytes = 0;
         for _ in 0..count {
-            if bytes >= far.bytes_max {
+            if bytes >= budget.bytes {
                 break;
             }
             let Some(scripted) = far.script.front().copied() else { break };
@@ -277,16 +285,6 @@ impl Port for TestPort {
             self.shared.changed.notify_all();
         }
         Ok(())
-    }
-
-    fn settle(&mut self) -> Result<(), PortDown> {
-        self.shared.look()?.settled += 1;
-        self.shared.changed.notify_all();
-        Ok(())
-    }
-
-    fn limit_ingress(&mut self, bytes_max: usize) {
-        self.shared.far.lock().expect("no test panics with the lock").bytes_max = bytes_max;
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
@@ -323,22 +321,20 @@ impl Port for TestPort {
         })
     }
 
-    fn offload_caps(&self) -> OffloadCaps {
-        OffloadCaps::ALL
-    }
-
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        visit(self.shared.wake.as_fd());
-    }
-
-    fn probe(&self) -> Probe {
-        self.shared.probe
-    }
-
     fn woken(&mut self) -> Result<(), PortDown> {
         // It may be empty already: the port was polled meanwhile.
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         Ok(())
+    }
+
+    fn describe(&self) -> QueueTraits {
+        QueueTraits { caps: OffloadCaps::ALL, probe: self.shared.probe }
+    }
+}
+
+impl Wakers for TestPort {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+        visit(self.shared.wake.as_fd(), Interest::Readable);
     }
 }
 

@@ -35,7 +35,7 @@ fn a_queue_that_fails_is_reported_once_and_the_others_go_on() {
     assert_eq!((event.port_id, event.queue_index), (PortId(1), 1));
     assert!(matches!(event.down, PortDown::Peer(_)));
     // The port is back with its last clone of the far side.
-    drop(event.port);
+    drop(event.queue);
 
     peers[0].send_flow(1, 2, 0, 0, 100);
     peers[2].send_flow(1, 2, 1, 0, 100);

@@ -1,72 +1,107 @@
-//! The one thing that moves frames.
+//! [`PortQueue`]: one queue that frames enter and leave by.
+//!
+//! A *port* of the switch is a set of such queues. The data path is generic over this trait; its
+//! implementations are a queue of a vif, seen from either end, and a queue of a TAP device.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::{FrameBatch, FramePool, FrameQueue, OffloadCaps};
+use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps};
 
-/// One queue of something that frames enter and leave by: a vif, a TAP device, a test double.
+/// One queue of a port: of a vif, of a TAP device, of a test.
 ///
-/// `ingress` and `egress` are the switch's directions. Calls move whole batches; a port is owned
-/// by one worker from attach to detach.
-pub trait Port {
-    /// Takes frames in, up to the batch's room.
+/// `ingress` and `egress` are the switch's directions. Calls move whole batches. A queue is owned
+/// by one worker from attach to detach. No method has a default body, so that a type that forwards
+/// to others cannot forget one.
+pub trait PortQueue {
+    /// Takes frames in: at most `budget.frames`, and none after the one that reaches
+    /// `budget.bytes`, up to the room in `into`. Responses that the peer waits for are sent even
+    /// where the budget is [`Budget::NOTHING`].
     ///
     /// # Errors
-    /// [`PortDown`] when the port can no longer be used. Frames already in `into` are good.
-    fn ingress(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> Result<(), PortDown>;
-
-    /// Bounds each later call of `ingress`: one that has taken in so many bytes takes no further
-    /// frame. A kind of port whose rate nobody limits has no use for it.
-    fn limit_ingress(&mut self, bytes_max: usize) {
-        let _ = bytes_max;
-    }
-
-    /// Stands in for `ingress` while the port may take nothing in: what else a port does there, it
-    /// does here. Only a port whose peer waits for what it sent has anything to do.
-    ///
-    /// # Errors
-    /// [`PortDown`] when the port can no longer be used.
-    fn settle(&mut self) -> Result<(), PortDown> {
-        Ok(())
-    }
+    /// [`PortDown`] when the queue can no longer be used. Frames already in `into` are good.
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown>;
 
     /// Sends frames from the front of `from`, in order. What does not fit now stays there; frames
-    /// that are sent or dropped are recycled, and drops counted by the port.
+    /// that are sent or dropped are recycled, and drops counted by the queue.
     ///
     /// # Errors
-    /// [`PortDown`] when the port can no longer be used.
+    /// [`PortDown`] when the queue can no longer be used.
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown>;
 
-    /// Asks to be woken by the next frame that could enter, and by room for one to leave if
-    /// `egress` left any; then checks once more.
+    /// Asks for an event when the next frame could enter, and when there is room for one to leave
+    /// if `egress` left any; then checks once more.
     ///
     /// # Errors
-    /// [`PortDown`] when the port can no longer be used.
+    /// [`PortDown`] when the queue can no longer be used.
     fn arm(&mut self) -> Result<Pending, PortDown>;
 
-    /// What frames that leave here may leave undone.
-    fn offload_caps(&self) -> OffloadCaps;
-
-    /// Shows the descriptors that become readable when the port should be polled.
-    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
-
-    /// Whether to be polled also when one of them becomes writable.
-    fn awaits_room(&self) -> bool {
-        false
-    }
-
-    /// What it costs to look for frames when there are none.
-    fn probe(&self) -> Probe;
-
-    /// Called when one of the [`wakers`](Port::wakers) became readable or writable.
+    /// Handles an event: the next `ingress` or `egress` may have something to do.
     ///
     /// # Errors
-    /// [`PortDown`] when the port can no longer be used.
+    /// [`PortDown`] when the queue can no longer be used.
     fn woken(&mut self) -> Result<(), PortDown>;
+
+    /// What does not change from attach to detach.
+    fn describe(&self) -> QueueTraits;
 }
 
-/// What it costs to ask an idle port for frames.
+/// A queue whose events are descriptors that a thread can wait for.
+pub trait Wakers {
+    /// Shows each descriptor, and when it calls for [`PortQueue::woken`].
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest));
+}
+
+/// When a descriptor of a queue is an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// It became readable.
+    Readable,
+    /// It became readable or writable.
+    ReadableOrWritable,
+}
+
+/// How much one call of [`PortQueue::ingress`] may take in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Frames at most.
+    pub frames: usize,
+    /// Bytes after which no further frame is taken in.
+    pub bytes: usize,
+}
+
+impl Budget {
+    /// As much as a batch has room for.
+    pub const BATCH: Budget = Budget { frames: BATCH, bytes: usize::MAX };
+    /// No frame: the queue only does what its peer waits for.
+    pub const NOTHING: Budget = Budget { frames: 0, bytes: 0 };
+
+    /// A batch of at most so many bytes.
+    pub fn of_bytes(bytes: usize) -> Budget {
+        Budget { bytes, ..Budget::BATCH }
+    }
+
+    /// Whether no frame may be taken in.
+    pub fn is_nothing(self) -> bool {
+        self.frames == 0 || self.bytes == 0
+    }
+}
+
+/// What a queue is, from attach to detach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueTraits {
+    /// Offloads that frames that leave here may still ask for.
+    pub caps: OffloadCaps,
+    /// What it costs to look for frames when there are none.
+    pub probe: Probe,
+}
+
+/// What it costs to ask an idle queue for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     /// A look into memory: worth polling for a while.
@@ -84,7 +119,7 @@ pub enum Pending {
     Work,
 }
 
-/// Why a port can no longer be used.
+/// Why a queue can no longer be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PortDown {
     /// The peer broke the protocol.
