@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reply, VifStatus, WorkerStatus,
@@ -56,7 +57,8 @@ impl<H: Hypervisor> Backend<H> {
         let Some(served) = self.find(name).and_then(|vif| self.vifs.get(&vif)) else {
             return self.no_such_vif(name);
         };
-        let capture = Arc::new(Capture::new(usize::try_from(snap_len).unwrap_or(usize::MAX)));
+        let snap = usize::try_from(snap_len).unwrap_or(usize::MAX);
+        let capture = Arc::new(Capture::new(snap, (Instant::now(), SystemTime::now())));
         let connection = served.connection.as_ref();
         if !connection.is_some_and(|it| self.workers.capture(it.port, &capture)) {
             return Reply::error(&format!("{name} is not connected, so it has no frames"));

@@ -27,7 +27,7 @@ use ringway_hypervisor::Hypervisor;
 use ringway_netback::VifQueue;
 use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
-use ringway_worker::{PortEvent, Workers};
+use ringway_worker::{Failure, Workers};
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -54,7 +54,7 @@ struct Backend<H: Hypervisor> {
     config: BackendConfig,
     workers: Workers<Station<H>>,
     /// What workers have said, and nobody has looked at yet.
-    port_events: VecDeque<PortEvent<Station<H>>>,
+    port_events: VecDeque<Failure<Station<H>>>,
     switch: Arc<Switch>,
     /// The zero of switch time.
     started: Instant,

@@ -227,7 +227,8 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Workers gave queues up.
     pub(crate) fn take_port_events(&mut self) -> io::Result<()> {
-        while let Some(event) = self.port_events.pop_front().or_else(|| self.workers.next_event()) {
+        while let Some(event) = self.port_events.pop_front().or_else(|| self.workers.next_failure())
+        {
             let reason = event.down.to_string();
             let is_it = |served: &Served| {
                 let connection = served.connection.as_ref();
@@ -252,7 +253,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Forgets what workers have said of a port that they no longer have: its number may be another
     /// vif's from now on.
     fn forget_port(&mut self, port: PortId) {
-        while let Some(event) = self.workers.next_event() {
+        while let Some(event) = self.workers.next_failure() {
             self.port_events.push_back(event);
         }
         self.port_events.retain(|event| event.port_id != port);

@@ -78,7 +78,7 @@ impl<H: Hypervisor> Backend<H> {
         if now < self.reports.due {
             return;
         }
-        let is_alive = self.workers.all_answer(WORKER_PATIENCE);
+        let is_alive = self.workers.all_respond(WORKER_PATIENCE);
         let was_alive = std::mem::replace(&mut self.reports.is_alive, is_alive);
         if is_alive {
             self.reports.due = now + interval / 2;

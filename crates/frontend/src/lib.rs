@@ -134,7 +134,7 @@ impl<H: Hypervisor> Frontend<H> {
 
     /// Gives queues that workers gave up back to their vifs.
     pub(crate) fn collect_port_events(&mut self) {
-        while let Some(event) = self.workers.next_event() {
+        while let Some(event) = self.workers.next_failure() {
             let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
             let Some(nic) = nic else { continue };
             nic.fault = Some(format!("queue {}: {}", event.queue_index, event.down));

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use ringway_engine::IfIdle;
+
 /// Limits of adaptive polling.
 #[derive(Debug, Clone, Copy)]
 pub struct Polling {
@@ -37,10 +39,13 @@ impl Idle {
         self.since = None;
     }
 
-    /// A round found none: whether to try again rather than to sleep.
-    pub(crate) fn keeps_polling(&mut self, now: Instant) -> bool {
+    /// What the round that begins now is to do if it finds no work.
+    pub(crate) fn at(&mut self, now: Instant) -> IfIdle {
         let since = *self.since.get_or_insert(now);
-        now.duration_since(since) < self.window
+        match now.duration_since(since) < self.window {
+            true => IfIdle::Poll,
+            false => IfIdle::Sleep,
+        }
     }
 
     /// Learns from a sleep.
@@ -78,6 +83,6 @@ mod tests {
     fn a_maximum_of_zero_never_polls() {
         let mut idle = Idle::new(Polling { max: Duration::ZERO });
         idle.slept(Duration::ZERO);
-        assert!(!idle.keeps_polling(Instant::now()));
+        assert_eq!(idle.at(Instant::now()), IfIdle::Sleep);
     }
 }

@@ -2,71 +2,37 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use ringway_datapath::{FramePool, PoolBudget, PortDown, PortQueue, QueueCounters, Wakers};
+use ringway_datapath::{FramePool, PoolBudget, PortQueue, QueueCounters, Wakers};
+use ringway_engine::{
+    Attached, AttachedParts, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, Move,
+    QueueAddress, Roster,
+};
 use ringway_switch::{FloodBudget, PortId};
-use rustix::event::{EventfdFlags, eventfd};
 
-use crate::attached::Attached;
-use crate::capture::Capture;
-use crate::credit::Credit;
-use crate::directory::{Directory, Forwarding, QueueAddress, SlotId};
-use crate::gauge::Gauge;
-use crate::idle::Polling;
-use crate::inbox::Inbox;
+use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
-use crate::round::{Public, Worker, WorkerParts};
-
-/// What the control thread asks of a worker.
-pub(crate) enum Command<Q> {
-    /// A queue is about to come.
-    Expect { id: SlotId, gauge: Arc<Gauge> },
-    /// It is not: it failed on its way.
-    Forget { id: SlotId },
-    /// Here it is.
-    Attach { attached: Box<Attached<Q>> },
-    /// Give one up; the answer is `None` if it is gone already.
-    Detach { id: SlotId, reply: Sender<Option<Box<Attached<Q>>>> },
-    /// Copy frames of a queue for someone who watches, in place of who did before.
-    Capture { id: SlotId, capture: Arc<Capture> },
-    /// Limit how much enters by a queue, or no longer.
-    Limit { id: SlotId, credit: Option<Arc<Credit>> },
-    /// Answer, when all before is done.
-    Answer { reply: Sender<()> },
-    /// End.
-    Stop,
-}
-
-/// A queue that a worker had to give up.
-pub struct PortEvent<Q> {
-    /// Its port.
-    pub port_id: PortId,
-    /// Its number within the port.
-    pub queue_index: u16,
-    /// The queue itself.
-    pub queue: Q,
-    /// Why.
-    pub down: PortDown,
-}
+use crate::thread::{Bell, Command, Public, Worker, WorkerParts};
 
 /// How workers speak to the control thread.
 pub(crate) struct Reporter<Q> {
-    events: Sender<PortEvent<Q>>,
-    wake: Arc<OwnedFd>,
+    failures: Sender<Failure<Q>>,
+    bell: Arc<Bell>,
 }
 
 impl<Q> Reporter<Q> {
-    pub(crate) fn send(&self, event: PortEvent<Q>) {
+    pub(crate) fn send(&self, failure: Failure<Q>) {
         // A control thread that is gone needs no report.
-        if self.events.send(event).is_ok() {
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        if self.failures.send(failure).is_ok() {
+            self.bell.ring();
         }
     }
 }
@@ -102,8 +68,8 @@ pub struct Attachment<Q> {
 pub const WORKERS_MAX: usize = 1024;
 /// Share of its time that a worker must be at work before a queue is taken from it.
 const SATURATED_PERCENT: u32 = 80;
-/// How long a worker may take to answer; it looks after each round, which takes microseconds.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a worker may take to reply; it does so between two rounds, which take microseconds.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Thread<Q> {
     commands: Sender<Command<Q>>,
@@ -111,17 +77,6 @@ struct Thread<Q> {
     public: Arc<Public>,
     busy_before: u64,
     handle: JoinHandle<()>,
-    slots_used: usize,
-    slots_free: Vec<usize>,
-}
-
-struct Placed {
-    port: PortId,
-    queue: u16,
-    /// The port that all frames of this one go to, if there is one.
-    patched_to: Option<PortId>,
-    address: QueueAddress,
-    load_before: u64,
 }
 
 /// All workers of a process. Dropping it stops them.
@@ -129,15 +84,14 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     config: WorkersConfig,
     threads: Vec<Thread<Q>>,
     directory: Arc<ArcSwap<Directory>>,
-    placed: Vec<Placed>,
-    next_generation: u64,
+    roster: Roster,
     budget: Arc<PoolBudget>,
     started: Instant,
     /// When load was last evened out.
     balanced_at: Instant,
-    events: Receiver<PortEvent<Q>>,
-    events_sender: Sender<PortEvent<Q>>,
-    events_wake: Arc<OwnedFd>,
+    failures: Receiver<Failure<Q>>,
+    failures_sender: Sender<Failure<Q>>,
+    failures_bell: Arc<Bell>,
 }
 
 impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
@@ -146,18 +100,17 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// # Errors
     /// What thread and descriptor creation report.
     pub fn start(config: WorkersConfig) -> io::Result<Workers<Q>> {
-        let (events_sender, events) = mpsc::channel();
+        let (failures_sender, failures) = mpsc::channel();
         let mut workers = Workers {
             budget: PoolBudget::new(config.frame_memory),
             threads: Vec::new(),
             directory: Arc::new(ArcSwap::from_pointee(Directory::default())),
-            placed: Vec::new(),
-            next_generation: 0,
+            roster: Roster::default(),
             started: Instant::now(),
             balanced_at: Instant::now(),
-            events,
-            events_sender,
-            events_wake: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            failures,
+            failures_sender,
+            failures_bell: Arc::new(Bell::new()?),
             config,
         };
         if workers.config.policy != Policy::PerQueue {
@@ -194,100 +147,86 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         credit: Option<&Arc<Credit>>,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        if self.placed.iter().any(|placed| placed.port == port) {
+        if self.roster.queues().iter().any(|placed| placed.port == port) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         if u16::try_from(queues.len()).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut attached = Vec::new();
-        let count = queues.len();
-        for (index, queue) in (0..).zip(queues) {
-            let patched_to = forwarding.patched_to();
-            let partner = patched_to.and_then(|to| self.partner(port, index, to));
-            // Frames of a pair then never change workers, which costs more than to serve both.
-            let worker = match partner.filter(|_| self.config.policy == Policy::Balanced) {
-                Some(partner) => Ok(partner.address.worker),
-                None => self.choose_worker(port, index, count),
-            };
-            let worker = match worker {
-                Ok(worker) => worker,
-                Err(error) => {
-                    self.withdraw(port);
-                    return Err(error);
-                }
-            };
-            let id = self.take_slot(worker);
-            let gauge = Arc::new(Gauge::default());
-            let address = QueueAddress { worker, slot: id, gauge: Arc::clone(&gauge) };
-            self.placed.push(Placed { port, queue: index, patched_to, address, load_before: 0 });
-            let forwarding = forwarding.clone();
-            let Attachment { queue, counters, flood } = queue;
-            let mut queue = Box::new(Attached::new(
-                id,
-                port,
-                index,
-                queue,
-                forwarding,
-                flood,
-                counters,
-                gauge,
-                Instant::now(),
-            ));
-            queue.limit(credit.cloned());
-            attached.push((worker, queue));
-        }
-        let workers: BTreeSet<usize> = attached.iter().map(|(worker, _)| *worker).collect();
-        for (worker, attached) in attached {
-            self.command(worker, Command::Attach { attached });
+        let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
+        let workers: BTreeSet<usize> = addresses.iter().map(|address| address.engine).collect();
+        for ((queue_index, address), attachment) in (0..).zip(addresses).zip(queues) {
+            let attached = Box::new(Attached::new(AttachedParts {
+                id: address.slot,
+                port_id: port,
+                queue_index,
+                queue: attachment.queue,
+                forwarding: forwarding.clone(),
+                flood: attachment.flood,
+                counters: attachment.counters,
+                gauge: address.gauge,
+                credit: credit.cloned(),
+            }));
+            self.command(address.engine, Command::Attach { attached });
         }
         self.wait_until_obeyed(workers);
         self.publish();
         Ok(())
     }
 
-    /// The queue of `to` with this number, if `to` is patched to `port` in turn.
-    fn partner(&self, port: PortId, queue: u16, to: PortId) -> Option<&Placed> {
-        let is_it = |placed: &&Placed| (placed.port, placed.queue) == (to, queue);
-        self.placed.iter().find(is_it).filter(|placed| placed.patched_to == Some(port))
-    }
-
-    /// Undoes the placing of queues that no worker has got yet.
-    fn withdraw(&mut self, port: PortId) {
-        while let Some(position) = self.placed.iter().position(|placed| placed.port == port) {
-            let address = self.placed.remove(position).address;
-            self.give_slot(address.worker, address.slot);
+    /// Chooses a worker for each queue of a port, and gives it a place there.
+    fn place_all(
+        &mut self,
+        port: PortId,
+        patched_to: Option<PortId>,
+        count: usize,
+    ) -> io::Result<Vec<QueueAddress>> {
+        let mut addresses = Vec::new();
+        for queue in (0..).take(count) {
+            let partner = patched_to.and_then(|to| self.roster.partner(port, queue, to));
+            // Frames of a pair then never change workers, which costs more than to serve both.
+            let partner = partner.filter(|_| self.config.policy == Policy::Balanced);
+            let worker = match partner {
+                Some(partner) => Ok(partner.address.engine),
+                None => self.choose_worker(port, queue, count),
+            };
+            match worker {
+                Ok(worker) => addresses.push(self.roster.place(port, queue, patched_to, worker)),
+                Err(error) => {
+                    self.roster.remove(port);
+                    addresses.iter().for_each(|address| self.roster.free(address));
+                    return Err(error);
+                }
+            }
         }
+        Ok(addresses)
     }
 
     /// Takes all queues of a port back, in order of their numbers. A queue that had failed is not
     /// among them. Frames that waited to leave are lost.
     pub fn detach(&mut self, port: PortId) -> Vec<Q> {
-        let (gone, kept): (Vec<Placed>, Vec<Placed>) =
-            std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
-        self.placed = kept;
+        let gone = self.roster.remove(port);
         self.publish();
         self.wait_until_seen();
         let mut pool = FramePool::new(Arc::clone(&self.budget));
-        let mut ports = Vec::new();
+        let mut queues = Vec::new();
         for placed in gone {
-            let worker = placed.address.worker;
             let attached = self.take_back(&placed.address);
-            self.give_slot(worker, placed.address.slot);
-            ports.extend(attached.map(|attached| attached.into_queue(&mut pool)));
+            self.roster.free(&placed.address);
+            queues.extend(attached.map(|attached| attached.into_queue(&mut pool)));
         }
         // Sources that these queues held may go on, and their workers may sleep.
         self.threads.iter().for_each(|thread| thread.inbox.nudge());
-        ports
+        queues
     }
 
     /// Copies all frames of a port into `capture` from now on, until it is closed. False if the
     /// port has no queues.
     pub fn capture(&self, port: PortId, capture: &Arc<Capture>) -> bool {
         let mut found = false;
-        for placed in self.placed.iter().filter(|placed| placed.port == port) {
-            let (id, capture) = (placed.address.slot, Arc::clone(capture));
-            self.command(placed.address.worker, Command::Capture { id, capture });
+        for address in self.addresses(port) {
+            let (id, capture) = (address.slot, Arc::clone(capture));
+            self.command(address.engine, Command::Capture { id, capture });
             found = true;
         }
         found
@@ -296,10 +235,15 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Limits how much enters by all queues of a port together, from now on; `None` ends that. It
     /// stays with the queues until they are detached.
     pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
-        for placed in self.placed.iter().filter(|placed| placed.port == port) {
-            let (id, credit) = (placed.address.slot, credit.cloned());
-            self.command(placed.address.worker, Command::Limit { id, credit });
+        for address in self.addresses(port) {
+            let (id, credit) = (address.slot, credit.cloned());
+            self.command(address.engine, Command::Limit { id, credit });
         }
+    }
+
+    fn addresses(&self, port: PortId) -> impl Iterator<Item = &QueueAddress> {
+        let of_port = self.roster.queues().iter().filter(move |placed| placed.port == port);
+        of_port.map(|placed| &placed.address)
     }
 
     /// Evens out the load since the last call, by at most one move. A no-op unless the policy is
@@ -307,7 +251,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// is best done where it is.
     pub fn rebalance(&mut self) -> Option<Placement> {
         let placements = self.placements();
-        for placed in &mut self.placed {
+        for placed in self.roster.queues_mut() {
             placed.load_before = placed.address.gauge.load();
         }
         let elapsed = std::mem::replace(&mut self.balanced_at, Instant::now()).elapsed();
@@ -323,7 +267,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         }
         let step = placement::rebalance(&self.units(&placements), self.threads.len())?;
         let mut to_move = vec![step.port];
-        to_move.extend(self.partner_of(step.port, step.queue).map(|partner| partner.port));
+        let partner = self.roster.partner_of(step.port, step.queue);
+        to_move.extend(partner.map(|partner| partner.port));
         for port in to_move {
             self.move_queue(port, step.queue, step.to);
         }
@@ -338,8 +283,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     fn units(&self, placements: &[Placement]) -> Vec<Placement> {
         let mut units: Vec<Placement> = Vec::new();
         for placement in placements {
-            let partner = self.partner_of(placement.port, placement.queue);
-            let partner = partner.filter(|partner| partner.address.worker == placement.worker);
+            let partner = self.roster.partner_of(placement.port, placement.queue);
+            let partner = partner.filter(|partner| partner.address.engine == placement.worker);
             let is_partner = |unit: &&mut Placement| {
                 partner.is_some_and(|p| (p.port, p.queue) == (unit.port, unit.queue))
             };
@@ -351,63 +296,54 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         units
     }
 
-    /// The queue that this one and only this one exchanges frames with, if there is one.
-    fn partner_of(&self, port: PortId, queue: u16) -> Option<&Placed> {
-        let is_it = |placed: &&Placed| (placed.port, placed.queue) == (port, queue);
-        let to = self.placed.iter().find(is_it)?.patched_to?;
-        self.partner(port, queue, to)
-    }
-
     /// Hands one queue of a port to a worker, whatever the policy says. False if there is no such
     /// queue or worker. The order of all flows stays; under [`Policy::Balanced`] a later
     /// [`rebalance`](Workers::rebalance) may move the queue again.
     pub fn place(&mut self, port: PortId, queue: u16, worker: usize) -> bool {
-        let is_it = |placed: &Placed| placed.port == port && placed.queue == queue;
-        let Some(placed) = self.placed.iter().find(|placed| is_it(placed)) else { return false };
+        let Some(placed) = self.roster.queue(port, queue) else { return false };
         if worker >= self.threads.len() {
             return false;
         }
-        if placed.address.worker != worker {
+        if placed.address.engine != worker {
             self.move_queue(port, queue, worker);
         }
         true
     }
 
-    /// Hands one queue to another worker, keeping the order of all flows:
-    /// the new owner gathers frames for it first; when no worker can send to the old owner any
-    /// more, that one gives the queue up with all it had gathered; then the new owner goes on.
-    fn move_queue(&mut self, port: PortId, queue: u16, to: usize) {
-        let is_it = |placed: &Placed| placed.port == port && placed.queue == queue;
-        let Some(position) = self.placed.iter().position(is_it) else { return };
-        let from = self.placed[position].address.clone();
-        let id = self.take_slot(to);
-        let gauge = Arc::clone(&from.gauge);
-        self.command(to, Command::Expect { id, gauge });
-        self.wait_until_obeyed([to]);
-        let address = QueueAddress { worker: to, slot: id, gauge: Arc::clone(&from.gauge) };
-        self.placed[position].address = address;
+    /// Hands one queue to another worker, keeping the order of all flows; [`Roster`] has the steps.
+    fn move_queue(&mut self, port: PortId, queue: u16, worker: usize) {
+        let Some(Move { from, to }) = self.roster.redirect(port, queue, worker) else { return };
+        let gauge = Arc::clone(&to.gauge);
+        self.command(to.engine, Command::Expect { id: to.slot, gauge });
+        // Before a directory names a slot, its worker must know the slot: the first frames may be
+        // there before the command is read.
+        self.wait_until_obeyed([to.engine]);
         self.publish();
         self.wait_until_seen();
         let attached = self.take_back(&from);
-        self.give_slot(from.worker, from.slot);
-        if let Some(attached) = attached {
-            let attached = attached.moved_to(id, Instant::now());
-            self.command(to, Command::Attach { attached });
-        } else {
+        self.roster.free(&from);
+        let command = match attached {
+            Some(attached) => {
+                let attached = Box::new(attached.moved_to(to.slot, Instant::now()));
+                Command::Attach { attached }
+            }
             // Otherwise its frames would gather for ever, or until another queue gets the slot.
-            self.command(to, Command::Forget { id });
-        }
+            None => Command::Forget { id: to.slot },
+        };
+        self.command(to.engine, command);
     }
 
     /// Where every queue is, with its load since the last [`rebalance`](Workers::rebalance).
     pub fn placements(&self) -> Vec<Placement> {
-        let placement = |placed: &Placed| Placement {
-            port: placed.port,
-            queue: placed.queue,
-            worker: placed.address.worker,
-            load: placed.address.gauge.load() - placed.load_before,
-        };
-        self.placed.iter().map(placement).collect()
+        let queues = self.roster.queues().iter();
+        queues
+            .map(|placed| Placement {
+                port: placed.port,
+                queue: placed.queue,
+                worker: placed.address.engine,
+                load: placed.address.gauge.load() - placed.load_before,
+            })
+            .collect()
     }
 
     /// How many workers there are.
@@ -415,33 +351,32 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         self.threads.len()
     }
 
-    /// Whether every worker answers within this time. Each does between two rounds, and those who
-    /// sleep are woken: one that does not answer is stuck or has panicked.
-    pub fn all_answer(&self, timeout: Duration) -> bool {
-        let (reply, answers) = mpsc::channel();
+    /// Whether every worker responds within this time. Each does between two rounds, and those that
+    /// sleep are woken: one that does not respond is stuck or has panicked.
+    pub fn all_respond(&self, timeout: Duration) -> bool {
+        let (reply, replies) = mpsc::channel();
         for worker in 0..self.threads.len() {
-            self.command(worker, Command::Answer { reply: reply.clone() });
+            self.command(worker, Command::Reply { reply: reply.clone() });
         }
         drop(reply);
         let deadline = Instant::now() + timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
-        std::iter::from_fn(|| answers.recv_timeout(left()).ok()).count() == self.threads.len()
+        std::iter::from_fn(|| replies.recv_timeout(left()).ok()).count() == self.threads.len()
     }
 
     /// A queue that failed since the last call. Its port's other queues go on until
     /// [`detach`](Workers::detach).
-    pub fn next_event(&mut self) -> Option<PortEvent<Q>> {
-        // It may be empty already, which is all we want.
-        let _ = rustix::io::read(&self.events_wake, &mut [0; 8]);
-        self.events.try_recv().ok()
+    pub fn next_failure(&mut self) -> Option<Failure<Q>> {
+        self.failures_bell.clear();
+        self.failures.try_recv().ok()
     }
 
     fn choose_worker(&mut self, port: PortId, queue: u16, queues: usize) -> io::Result<usize> {
         match self.config.policy {
             Policy::PerQueue => {
-                let is_free = |worker: &usize| {
-                    self.placed.iter().all(|placed| placed.address.worker != *worker)
-                };
+                let queues = self.roster.queues();
+                let is_free =
+                    |worker: &usize| queues.iter().all(|placed| placed.address.engine != *worker);
                 match (0..self.threads.len()).find(is_free) {
                     Some(worker) => Ok(worker),
                     None if self.threads.len() >= WORKERS_MAX => {
@@ -461,21 +396,22 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     fn start_thread(&mut self) -> io::Result<usize> {
         let number = self.threads.len();
         let (commands, receiver) = mpsc::channel();
-        let inbox = Arc::new(Inbox::new()?);
+        let bell = Arc::new(Bell::new()?);
+        let inbox = Arc::new(Inbox::new(Waker::from(Arc::clone(&bell))));
         let public = Arc::new(Public::default());
+        let pool = FramePool::new(Arc::clone(&self.budget));
         let worker = Worker::new(WorkerParts {
-            number,
+            engine: Engine::new(number, Arc::clone(&inbox), pool, self.started),
             inbox: Arc::clone(&inbox),
+            bell,
             commands: receiver,
             reports: Reporter {
-                events: self.events_sender.clone(),
-                wake: Arc::clone(&self.events_wake),
+                failures: self.failures_sender.clone(),
+                bell: Arc::clone(&self.failures_bell),
             },
             directory: Arc::clone(&self.directory),
             public: Arc::clone(&public),
-            pool: FramePool::new(Arc::clone(&self.budget)),
-            polling: self.config.polling,
-            started: self.started,
+            idle: Idle::new(self.config.polling),
         })?;
         let cpus = &self.config.cpus;
         let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
@@ -488,75 +424,47 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 }
                 worker.run();
             })?;
-        self.threads.push(Thread {
-            commands,
-            inbox,
-            public,
-            busy_before: 0,
-            handle,
-            slots_used: 0,
-            slots_free: Vec::new(),
-        });
+        self.threads.push(Thread { commands, inbox, public, busy_before: 0, handle });
+        self.roster.add_engine();
         self.publish();
         Ok(number)
     }
 
-    fn take_slot(&mut self, worker: usize) -> SlotId {
-        self.next_generation += 1;
-        let thread = &mut self.threads[worker];
-        let index = thread.slots_free.pop().unwrap_or_else(|| {
-            thread.slots_used += 1;
-            thread.slots_used - 1
-        });
-        SlotId { index, generation: self.next_generation }
-    }
-
-    fn give_slot(&mut self, worker: usize, slot: SlotId) {
-        self.threads[worker].slots_free.push(slot.index);
-    }
-
     fn take_back(&self, address: &QueueAddress) -> Option<Box<Attached<Q>>> {
-        let (reply, answer) = mpsc::channel();
-        self.command(address.worker, Command::Detach { id: address.slot, reply });
-        answer.recv_timeout(ANSWER_TIMEOUT).ok().flatten()
+        let (reply, replies) = mpsc::channel();
+        self.command(address.engine, Command::Detach { id: address.slot, reply });
+        replies.recv_timeout(REPLY_TIMEOUT).ok().flatten()
     }
 
     fn command(&self, worker: usize, command: Command<Q>) {
         let thread = &self.threads[worker];
-        // A worker ends only when it is told to, after which nobody commands it.
+        // A worker ends only by command, after which there are no more.
         let _ = thread.commands.send(command);
         thread.inbox.announce_command();
     }
 
-    /// Replaces the directory by one that says what `placed` says.
+    /// Replaces the directory by one of the roster as it is now.
     fn publish(&self) {
-        let ports_end = self.placed.iter().map(|placed| usize::from(placed.port.0) + 1).max();
-        let mut ports = vec![Vec::new(); ports_end.unwrap_or(0)];
-        for placed in &self.placed {
-            // Queues of one port were placed in the order of their numbers, and stay in it.
-            ports[usize::from(placed.port.0)].push(placed.address.clone());
-        }
         let inboxes = self.threads.iter().map(|thread| Arc::clone(&thread.inbox)).collect();
         let version = self.directory.load().version + 1;
-        self.directory.store(Arc::new(Directory { version, ports, inboxes }));
+        self.directory.store(Arc::new(self.roster.directory(version, inboxes)));
     }
 
-    /// Waits until workers have done what they were told. Before a directory names a slot, its
-    /// worker must know the slot: the first frames may be there before the command is read.
+    /// Waits until workers have obeyed every command so far.
     fn wait_until_obeyed(&self, workers: impl IntoIterator<Item = usize>) {
-        let (reply, answers) = mpsc::channel();
+        let (reply, replies) = mpsc::channel();
         for worker in workers {
-            self.command(worker, Command::Answer { reply: reply.clone() });
+            self.command(worker, Command::Reply { reply: reply.clone() });
         }
         drop(reply);
-        // Ends when the last one has answered and dropped its sender.
-        while answers.recv_timeout(ANSWER_TIMEOUT).is_ok() {}
+        // Ends when the last one has replied and dropped its sender.
+        while replies.recv_timeout(REPLY_TIMEOUT).is_ok() {}
     }
 
     /// Waits until no worker uses an older directory.
     fn wait_until_seen(&self) {
         let version = self.directory.load().version;
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         for thread in &self.threads {
             while thread.public.seen.load(Ordering::Acquire) < version && Instant::now() < deadline
             {
@@ -568,9 +476,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
 }
 
 impl<Q: PortQueue + Wakers + Send + 'static> AsFd for Workers<Q> {
-    /// Readable when [`next_event`](Workers::next_event) has something.
+    /// Readable when [`next_failure`](Workers::next_failure) has something.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events_wake.as_fd()
+        self.failures_bell.as_fd()
     }
 }
 

@@ -83,6 +83,7 @@ fn ci(root: &Path) -> Result<()> {
     run::build(root)?;
     package(root)?;
     run::all_tests(root)?;
+    run::interleavings(root)?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())

@@ -13,6 +13,8 @@ use crate::layers::Metadata;
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
 const SLOW: [&str; 6] = ["ringway", "bench", "lab", "sim", "backend", "frontend"];
+/// Crates whose atomics can be those of loom, by a feature of that name.
+const INTERLEAVED: [&str; 1] = ["ringway-engine"];
 /// What all tests may take once they are built, which is five times what they take on two CPUs: a
 /// test that hangs is to be told by us, not by whoever runs us.
 const TESTS_MINUTES_MAX: u32 = 40;
@@ -116,6 +118,14 @@ pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
         Some(CANNOT_BOOT_XEN) => skip("real Xen", said.lines().last().unwrap_or("no reason given")),
         _ => bail!("tests/xen/run --set smoke failed"),
     }
+}
+
+/// Every interleaving of what crosses threads, on the real types.
+pub(crate) fn interleavings(root: &Path) -> Result<()> {
+    for package in INTERLEAVED {
+        run(root, &["test", "--quiet", "--package", package, "--features", "loom"])?;
+    }
+    Ok(())
 }
 
 fn run(root: &Path, arguments: &[&str]) -> Result<()> {

@@ -1,11 +1,11 @@
 //! Ports that fail or go: reported once, and nobody else suffers.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringway_datapath::{PortDown, Probe};
 use ringway_switch::PortId;
-use ringway_worker::{Capture, Forwarding, Passage, Policy, PortEvent, Workers, WorkersConfig};
+use ringway_worker::{Capture, Failure, Forwarding, Passage, Policy, Workers, WorkersConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::double::{FAILURE, TestPort, attachment, config, port, port_with};
@@ -14,11 +14,11 @@ fn patch(to: u16) -> Forwarding {
     Forwarding::Patch(PortId(to))
 }
 
-fn wait_for_event(workers: &mut Workers<TestPort>) -> PortEvent<TestPort> {
+fn wait_for_event(workers: &mut Workers<TestPort>) -> Failure<TestPort> {
     let timeout = Timespec { tv_sec: FAILURE.as_secs().try_into().unwrap(), tv_nsec: 0 };
     let mut polled = [PollFd::new(&*workers, PollFlags::IN)];
     assert_eq!(poll(&mut polled, Some(&timeout)), Ok(1), "no queue was reported");
-    workers.next_event().expect("an event was announced")
+    workers.next_failure().expect("an event was announced")
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn a_queue_that_fails_is_reported_once_and_the_others_go_on() {
     peers[0].send_flow(1, 2, 0, 0, 100);
     peers[2].send_flow(1, 2, 1, 0, 100);
     far.wait_until("both other queues go on", |far| far.received == 200);
-    assert!(workers.next_event().is_none());
+    assert!(workers.next_failure().is_none());
     assert_eq!(workers.detach(PortId(1)).len(), 2);
-    assert!(workers.next_event().is_none());
+    assert!(workers.next_failure().is_none());
     assert!(workers.detach(PortId(1)).is_empty());
 }
 
@@ -117,7 +117,7 @@ fn a_capture_sees_both_directions_and_ends_with_its_port() {
     let (right, right_far) = port();
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
     workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
-    let capture = Arc::new(Capture::new(64));
+    let capture = Arc::new(Capture::new(64, (Instant::now(), SystemTime::now())));
     assert!(workers.capture(PortId(1), &capture));
     assert!(!workers.capture(PortId(3), &capture));
     // Moving a queue waits for its workers, which then have obeyed what was asked before; and a
@@ -158,13 +158,13 @@ fn a_port_with_a_descriptor_that_tells_all_is_not_asked_in_vain() {
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
     workers.attach(PortId(2), &patch(1), vec![attachment(right)]).expect("attached");
     near.wait_until("the look after it was attached", |near| near.looks > 0);
-    assert!(workers.all_answer(FAILURE));
+    assert!(workers.all_respond(FAILURE));
     let before = near.far().looks;
     for frame in 0..10 {
         near.send_flow(1, 2, 0, frame, 1);
         far.wait_until("a frame", |far| far.received == u64::from(frame + 1));
     }
-    assert!(workers.all_answer(FAILURE));
+    assert!(workers.all_respond(FAILURE));
     // Each frame is taken in by one call, which finds that there is no other, as a second says.
     assert_eq!(near.far().looks - before, 20);
 }
@@ -197,17 +197,17 @@ fn a_worker_that_is_stuck_or_has_panicked_does_not_answer() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (left, near) = port();
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
-    assert!(workers.all_answer(FAILURE));
+    assert!(workers.all_respond(FAILURE));
     let silence_begins = |workers: &Workers<TestPort>| {
         let deadline = Instant::now() + FAILURE;
-        while workers.all_answer(Duration::from_millis(20)) {
+        while workers.all_respond(Duration::from_millis(20)) {
             assert!(Instant::now() < deadline, "the worker still answers");
         }
     };
     let held = near.hold_up();
     silence_begins(&workers);
     drop(held);
-    assert!(workers.all_answer(FAILURE));
+    assert!(workers.all_respond(FAILURE));
     // A lock that was held by a panic makes the worker panic, too.
     let poisoned = std::panic::catch_unwind(|| {
         let _held = near.hold_up();

@@ -3,10 +3,11 @@
 //! One budget serves all queues of the port, whoever owns them. A queue takes in while there is
 //! credit, and what the last frame takes beyond it is paid back before the next: so the rate holds
 //! exactly in the long run, and no frame is too long for it. A queue without credit leaves its
-//! frames where they are, and its worker sleeps until there is some. Time is an argument.
+//! frames where they are, and its worker sleeps until there is some.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Credit that may gather while a port is idle, at least: two of the longest frames, as in Linux'
 /// backend.
@@ -71,7 +72,7 @@ impl Credit {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

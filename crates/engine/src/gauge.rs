@@ -1,4 +1,4 @@
-//! Back-pressure: what a queue tells those who send to it.
+//! Back-pressure: how a queue stops the sources that send to it.
 //!
 //! A queue whose backlog passes the high mark raises its pressure, and sources that meet it keep
 //! the frame and all after it, and take none in until it falls below the low mark. So a fast guest
@@ -6,8 +6,9 @@
 //! put frames in. A queue that makes no progress for [`STALL`] lowers its pressure and drops
 //! instead, so that a guest that stopped receiving cannot hold up the others (XSA-392).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
+
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Backlog at which sources are held back.
 pub const HIGH: Backlog = Backlog { frames: 128, bytes: 1 << 20 };
@@ -50,48 +51,53 @@ pub struct Gauge {
 impl Gauge {
     /// Whether sources should hold back.
     pub fn has_pressure(&self) -> bool {
-        // SeqCst: a source that is about to sleep looks here after it has said that it sleeps; see
-        // `Inbox::prepare_sleep`.
-        self.pressure.load(Ordering::SeqCst) || self.pressure_ahead.load(Ordering::SeqCst)
+        self.pressure.load(Ordering::Relaxed) || self.pressure_ahead.load(Ordering::Relaxed)
     }
 
     /// Whether the owner holds sources back.
-    pub(crate) fn is_raised(&self) -> bool {
+    pub fn is_raised(&self) -> bool {
         self.pressure.load(Ordering::Relaxed)
     }
 
     /// Holds sources back.
-    pub(crate) fn raise(&self) {
-        self.pressure.store(true, Ordering::SeqCst);
+    pub fn raise(&self) {
+        self.pressure.store(true, Ordering::Relaxed);
     }
 
     /// Lets sources go on. True if some of their workers may sleep, and are to be nudged.
-    pub(crate) fn lower(&self) -> bool {
-        self.pressure.store(false, Ordering::SeqCst);
-        self.look_for_waiting()
+    pub fn lower(&self) -> bool {
+        self.pressure.store(false, Ordering::Relaxed);
+        self.is_awaited()
     }
 
     /// [`raise`](Gauge::raise) by the next owner.
-    pub(crate) fn raise_ahead(&self) {
-        self.pressure_ahead.store(true, Ordering::SeqCst);
+    pub fn raise_ahead(&self) {
+        self.pressure_ahead.store(true, Ordering::Relaxed);
     }
 
-    /// [`lower`](Gauge::lower) by who was to be the next owner, and is now or will not be.
-    pub(crate) fn lower_ahead(&self) -> bool {
-        self.pressure_ahead.store(false, Ordering::SeqCst);
-        self.look_for_waiting()
+    /// [`lower`](Gauge::lower) by the destination worker, when a move completes or is abandoned.
+    pub fn lower_ahead(&self) -> bool {
+        self.pressure_ahead.store(false, Ordering::Relaxed);
+        self.is_awaited()
     }
 
-    fn look_for_waiting(&self) -> bool {
-        // Orders the store before the look at who waits. The partner is in `prepare_sleep`, between
-        // `await_relief` and the last look at the pressure: one side sees the other's store.
+    fn is_awaited(&self) -> bool {
+        // Orders the store before the check of who waits. The partner is `await_relief`, which
+        // stores that it waits before it checks the pressure: one side sees the other's store.
         fence(Ordering::SeqCst);
         self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
     }
 
-    /// Called before sleeping with a source that is held: whoever lowers the pressure nudges us.
-    pub(crate) fn await_relief(&self) {
-        self.is_awaited.store(true, Ordering::SeqCst);
+    /// Called with a source that is held, after [`Inbox::prepare_sleep`](crate::Inbox): the owner
+    /// nudges us when it lowers the pressure. False if there is none any more.
+    ///
+    /// Before it, a nudge would find nobody asleep, and use up the wait: pressure that is raised
+    /// again would then be lowered for nobody.
+    pub fn await_relief(&self) -> bool {
+        self.is_awaited.store(true, Ordering::Relaxed);
+        // The partner is in `is_awaited`.
+        fence(Ordering::SeqCst);
+        self.has_pressure()
     }
 
     /// Work done for the queue since it was made, in frames of about 1500 bytes.
@@ -100,7 +106,7 @@ impl Gauge {
     }
 
     /// Only the owning worker calls this.
-    pub(crate) fn add_load(&self, work: u64) {
+    pub fn add_load(&self, work: u64) {
         self.load.store(self.load.load(Ordering::Relaxed) + work, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,94 @@
+//! A queue on its way to an engine, or between two.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::{FramePool, PortQueue, QueueCounters};
+use ringway_switch::{FloodBudget, PortId};
+
+use crate::credit::Credit;
+use crate::directory::{Forwarding, SlotId};
+use crate::gauge::Gauge;
+use crate::outbox::Outbox;
+use crate::source::{Source, SourceParts};
+
+/// A queue with everything that an engine keeps for it.
+pub struct Attached<Q> {
+    pub(crate) source: Source<Q>,
+    pub(crate) outbox: Outbox,
+}
+
+/// What a queue is attached with.
+pub struct AttachedParts<Q> {
+    /// Its place in the engine.
+    pub id: SlotId,
+    /// Its port.
+    pub port_id: PortId,
+    /// Its number within the port.
+    pub queue_index: u16,
+    /// The queue.
+    pub queue: Q,
+    /// Where its frames go.
+    pub forwarding: Forwarding,
+    /// The flooding it may cause.
+    pub flood: FloodBudget,
+    /// Where it counts.
+    pub counters: Arc<QueueCounters>,
+    /// Its back-pressure, which the directory shows to senders.
+    pub gauge: Arc<Gauge>,
+    /// What limits how much enters by its port, if anything does.
+    pub credit: Option<Arc<Credit>>,
+}
+
+impl<Q: PortQueue> Attached<Q> {
+    /// A queue that nothing waits for yet.
+    pub fn new(parts: AttachedParts<Q>) -> Attached<Q> {
+        let traits = parts.queue.describe();
+        let outbox = Outbox::new(
+            parts.id,
+            parts.queue_index,
+            traits,
+            Arc::clone(&parts.counters),
+            Arc::clone(&parts.gauge),
+        );
+        let source = Source::new(SourceParts {
+            id: parts.id,
+            port_id: parts.port_id,
+            queue_index: parts.queue_index,
+            queue: parts.queue,
+            forwarding: parts.forwarding,
+            flood: parts.flood,
+            counters: parts.counters,
+            gauge: parts.gauge,
+            credit: parts.credit,
+        });
+        Attached { source, outbox }
+    }
+
+    /// Its place in the engine that it is for.
+    pub fn id(&self) -> SlotId {
+        self.source.id
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &Q {
+        &self.source.queue
+    }
+
+    /// Readies the queue for another engine, where its place is `id`.
+    #[must_use]
+    pub fn moved_to(mut self, id: SlotId, now: Instant) -> Attached<Q> {
+        self.source.id = id;
+        self.source.on(crate::state::IngressEvent::Restart);
+        self.outbox.moved_to(id, now);
+        self
+    }
+
+    /// Takes the queue out. Frames that still waited are recycled, captures end, and the caller
+    /// wakes those whom the queue held.
+    pub fn into_queue(mut self, pool: &mut FramePool) -> Q {
+        self.outbox.close(pool);
+        self.source.kept.drain(..).for_each(|(frame, _)| pool.recycle(frame));
+        self.source.queue
+    }
+}

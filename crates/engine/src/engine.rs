@@ -1,0 +1,510 @@
+//! [`Engine`]: what one thread does, round after round.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, PortDown, PortQueue};
+use ringway_switch::{PortId, Ticks, Verdict};
+
+use crate::attached::Attached;
+use crate::capture::Capture;
+use crate::credit::Credit;
+use crate::directory::{Directory, SlotId};
+use crate::forward::Router;
+use crate::gauge::{Gauge, STALL};
+use crate::inbox::Inbox;
+use crate::outbox::{OutboxSlot, Outboxes};
+use crate::source::{Intake, Source};
+use crate::state::{Ingress, IngressEvent};
+use crate::sync::{Ordering, fence};
+
+/// Frames taken from the inbox in one round.
+const PARCELS_PER_ROUND: usize = 4 * BATCH;
+/// How long to wait for buffers that other engines have.
+const SHORTAGE: Duration = Duration::from_millis(1);
+
+/// Queues, and the state of the frames between them. One thread owns it; others reach it by its
+/// [`Inbox`].
+pub struct Engine<Q> {
+    number: usize,
+    inbox: Arc<Inbox>,
+    /// The zero of switch time.
+    started: Instant,
+    now: Instant,
+    pool: FramePool,
+    sources: Vec<Option<Source<Q>>>,
+    outboxes: Outboxes,
+    /// Slots of the sources that are visited in each round: all but those that are armed.
+    turns: Vec<usize>,
+    /// By engine: parcels that we have put in since we last nudged it.
+    mailed: Vec<usize>,
+    /// Pressure of ours fell since we last woke those who may sleep because of it.
+    has_relieved: bool,
+    failures: Vec<Failure<Q>>,
+    batch: FrameBatch,
+    verdicts: ArrayVec<Verdict, BATCH>,
+}
+
+/// A queue that could not go on.
+pub struct Failure<Q> {
+    /// Its port.
+    pub port_id: PortId,
+    /// Its number within the port.
+    pub queue_index: u16,
+    /// The queue.
+    pub queue: Q,
+    /// Why.
+    pub down: PortDown,
+}
+
+/// What a round that finds no work does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfIdle {
+    /// Nothing: the thread comes back at once.
+    Poll,
+    /// It asks every queue for an event, so that the thread may sleep.
+    Sleep,
+}
+
+/// How long the thread may wait before the next round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: there was work, or there is.
+    Now,
+    /// There was no work, and the thread wanted to poll.
+    Poll,
+    /// Until an event comes, and no longer than until this time.
+    Until(Instant),
+    /// Until an event comes.
+    Event,
+}
+
+/// Whether anything moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Done,
+    None,
+}
+
+impl Work {
+    fn of(is_done: bool) -> Work {
+        if is_done { Work::Done } else { Work::None }
+    }
+
+    fn or(self, other: Work) -> Work {
+        Work::of(self == Work::Done || other == Work::Done)
+    }
+}
+
+impl<Q: PortQueue> Engine<Q> {
+    /// An engine without queues. Directories name it by `number`; `started` is the zero of switch
+    /// time, which all engines of a switch share.
+    pub fn new(number: usize, inbox: Arc<Inbox>, pool: FramePool, started: Instant) -> Engine<Q> {
+        Engine {
+            number,
+            inbox,
+            started,
+            now: started,
+            pool,
+            sources: Vec::new(),
+            outboxes: Outboxes::default(),
+            turns: Vec::new(),
+            mailed: Vec::new(),
+            has_relieved: false,
+            failures: Vec::new(),
+            batch: FrameBatch::new(),
+            verdicts: ArrayVec::new(),
+        }
+    }
+
+    /// One pass over everything that has, or may have, work. Where it returns [`Wait::Until`] or
+    /// [`Wait::Event`], the queues are armed and senders wake the thread; the next round ends that.
+    pub fn round(&mut self, now: Instant, directory: &Directory, if_idle: IfIdle) -> Wait {
+        self.inbox.awake();
+        self.now = now;
+        self.pass_relief_on(directory);
+        let opened = self.open_parcels();
+        let taken = self.take_turns(directory);
+        let sent = self.send_out();
+        self.nudge_mailed(directory);
+        let worked = opened.or(taken).or(sent) == Work::Done;
+        match if_idle {
+            // Those who were held are woken by the next round.
+            _ if worked || self.has_relieved => Wait::Now,
+            _ if self.is_starved() => self.wait_for_buffers(),
+            IfIdle::Poll => Wait::Poll,
+            IfIdle::Sleep => self.fall_asleep(),
+        }
+    }
+
+    /// One batch from each queue to wherever its frames go.
+    fn take_turns(&mut self, directory: &Directory) -> Work {
+        let mut work = Work::None;
+        let mut position = 0;
+        while let Some(&slot) = self.turns.get(position) {
+            match self.take_turn(slot, directory) {
+                Ok(done) => {
+                    work = work.or(done);
+                    if self.has_turns(slot) {
+                        position += 1;
+                    } else {
+                        self.turns.swap_remove(position);
+                    }
+                }
+                // Its turns are gone with it.
+                Err(down) => self.fail(slot, down),
+            }
+        }
+        // Where room is short, the first to be served gets it: each in its turn.
+        if self.turns.len() > 1 {
+            self.turns.rotate_left(1);
+        }
+        work
+    }
+
+    fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
+        let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
+        let mut intake = Intake {
+            pool: &mut self.pool,
+            batch: &mut self.batch,
+            verdicts: &mut self.verdicts,
+            now: self.now,
+            ticks: ticks(self.now.saturating_duration_since(self.started)),
+        };
+        let taken = source.take_in(&mut intake);
+        let mut router = Router {
+            number: self.number,
+            outboxes: &mut self.outboxes,
+            pool: &mut self.pool,
+            mailed: &mut self.mailed,
+            directory,
+            now: self.now,
+        };
+        // Also where the first frame meets pressure: the next turn finds a queue that is held, and
+        // sends the responses that its peer waits for.
+        let has_frames = !source.waits() && !source.kept.is_empty();
+        if has_frames {
+            router.forward(source);
+        }
+        // What came before the fault is sound, and has gone on.
+        taken?;
+        let more = source.rest()?;
+        Ok(Work::of(has_frames || more == Pending::Work))
+    }
+
+    fn has_turns(&self, slot: usize) -> bool {
+        let source = self.sources[slot].as_ref();
+        source.is_some_and(|source| !matches!(source.state(), Ingress::Armed))
+    }
+
+    fn open_parcels(&mut self) -> Work {
+        let mut work = Work::None;
+        for _ in 0..PARCELS_PER_ROUND {
+            let Some(parcel) = self.inbox.pop() else { break };
+            work = Work::Done;
+            self.outboxes.enqueue(parcel.frame, parcel.to, &mut self.pool, self.now);
+        }
+        self.has_relieved |= self.inbox.relieve();
+        work
+    }
+
+    /// Takes out at least what was in the inbox when the call began.
+    fn drain_inbox(&mut self) {
+        for _ in 0..=Inbox::PARCELS / PARCELS_PER_ROUND {
+            if self.open_parcels() == Work::None {
+                return;
+            }
+        }
+    }
+
+    /// Sends what has gathered, queue by queue.
+    fn send_out(&mut self) -> Work {
+        let mut work = Work::None;
+        let mut position = 0;
+        while let Some(&slot) = self.outboxes.draining.get(position) {
+            match self.send(slot) {
+                Ok(sent) => {
+                    work = work.or(sent);
+                    if self.is_draining(slot) {
+                        position += 1;
+                    } else {
+                        self.outboxes.draining.swap_remove(position);
+                    }
+                }
+                Err(down) => self.fail(slot, down),
+            }
+        }
+        work
+    }
+
+    /// Sends what one outbox has.
+    fn send(&mut self, slot: usize) -> Result<Work, PortDown> {
+        let source = self.sources.get_mut(slot).and_then(Option::as_mut);
+        let (Some(source), Some(outbox)) = (source, self.outboxes.get(slot)) else {
+            return Ok(Work::None);
+        };
+        let sent = outbox.send(&mut source.queue, &mut self.pool, self.now)?;
+        self.has_relieved |= sent.relieved;
+        Ok(Work::of(sent.moved > 0))
+    }
+
+    fn is_draining(&mut self, slot: usize) -> bool {
+        self.outboxes.get(slot).is_some_and(|outbox| outbox.waiting().frames > 0)
+    }
+
+    /// Wakes engines that may sleep because a queue of ours held their sources.
+    fn pass_relief_on(&mut self, directory: &Directory) {
+        if std::mem::take(&mut self.has_relieved) {
+            // The directory was read after the pressure fell: an engine that saw the pressure is in
+            // it, however new it is. The partner of this fence is in `Gauge`.
+            fence(Ordering::SeqCst);
+            directory.inboxes.iter().for_each(|inbox| inbox.nudge());
+        }
+    }
+
+    fn nudge_mailed(&mut self, directory: &Directory) {
+        for (inbox, mailed) in directory.inboxes.iter().zip(&mut self.mailed) {
+            if std::mem::take(mailed) > 0 {
+                inbox.measure();
+                inbox.nudge();
+            }
+        }
+    }
+
+    fn is_starved(&self) -> bool {
+        let state = |slot: &usize| self.sources[*slot].as_ref().map(Source::state);
+        self.turns.iter().any(|slot| matches!(state(slot), Some(Ingress::Starved)))
+    }
+
+    /// Waits a little where there is work but no buffer: they come back with our own events, or
+    /// from another engine, which does not know that we wait.
+    fn wait_for_buffers(&mut self) -> Wait {
+        match self.inbox.prepare_sleep() {
+            true => Wait::Until(self.now + SHORTAGE),
+            false => Wait::Now,
+        }
+    }
+
+    /// Arms every queue, makes sure that nothing came meanwhile, and finds how long to wait.
+    fn fall_asleep(&mut self) -> Wait {
+        let pending = self.arm_sources() == Pending::Work || self.arm_outboxes() == Pending::Work;
+        if pending || !self.inbox.prepare_sleep() {
+            return Wait::Now;
+        }
+        let mut until = None;
+        for slot in &self.turns {
+            let Some(source) = &self.sources[*slot] else { continue };
+            match source.state() {
+                // It must see the pressure fall, or be nudged for it.
+                Ingress::Held(gauge) if gauge.await_relief() => {}
+                Ingress::Unpaid { until: due } => until = sooner(until, Some(*due)),
+                _ => {
+                    self.inbox.awake();
+                    return Wait::Now;
+                }
+            }
+        }
+        let stall = self.outboxes.have_clock().then(|| self.now + STALL);
+        sooner(until, stall).map_or(Wait::Event, Wait::Until)
+    }
+
+    /// Arms the sources that could take something in. Those that are held or without credit stay
+    /// among the turns.
+    fn arm_sources(&mut self) -> Pending {
+        let mut pending = Pending::Nothing;
+        let mut position = 0;
+        while let Some(&slot) = self.turns.get(position) {
+            let armed = match self.sources[slot].as_mut() {
+                None => Ok(Pending::Nothing),
+                Some(source) => arm_source(source, self.now),
+            };
+            match armed {
+                Ok(Pending::Work) => {
+                    pending = Pending::Work;
+                    position += 1;
+                }
+                Ok(Pending::Nothing) if self.has_turns(slot) => position += 1,
+                Ok(Pending::Nothing) => {
+                    self.turns.swap_remove(position);
+                }
+                Err(down) => {
+                    self.fail(slot, down);
+                    // The next round wakes those whom it held.
+                    pending = Pending::Work;
+                }
+            }
+        }
+        pending
+    }
+
+    /// Asks for events for the room that backlogs wait for.
+    fn arm_outboxes(&mut self) -> Pending {
+        let mut pending = Pending::Nothing;
+        let mut position = 0;
+        while let Some(&slot) = self.outboxes.draining.get(position) {
+            match self.arm_outbox(slot) {
+                Ok(armed) => {
+                    if armed == Pending::Work {
+                        pending = Pending::Work;
+                        self.wake(slot);
+                    }
+                    position += 1;
+                }
+                Err(down) => {
+                    self.fail(slot, down);
+                    pending = Pending::Work;
+                }
+            }
+        }
+        pending
+    }
+
+    fn arm_outbox(&mut self, slot: usize) -> Result<Pending, PortDown> {
+        let Some(source) = self.sources[slot].as_mut() else { return Ok(Pending::Nothing) };
+        if source.queue.arm()? == Pending::Nothing {
+            return Ok(Pending::Nothing);
+        }
+        if !source.waits() {
+            return Ok(Pending::Work);
+        }
+        // While its source waits, frames that could enter are no reason to stay awake; room is.
+        let is_room = self.send(slot)? == Work::Done || self.has_relieved;
+        Ok(if is_room { Pending::Work } else { Pending::Nothing })
+    }
+
+    /// An event of the queue in this slot came.
+    pub fn ready(&mut self, slot: usize) {
+        let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return };
+        match source.queue.woken() {
+            Ok(()) => self.wake(slot),
+            Err(down) => self.fail(slot, down),
+        }
+    }
+
+    /// Gives a source its turns back.
+    fn wake(&mut self, slot: usize) {
+        let Some(source) = self.sources[slot].as_mut() else { return };
+        if matches!(source.state(), Ingress::Armed) {
+            source.on(IngressEvent::Woken);
+            self.turns.push(slot);
+        }
+    }
+
+    /// Takes a queue out that cannot go on.
+    pub fn fail(&mut self, slot: usize, down: PortDown) {
+        let Some(attached) = self.take_out(slot) else { return };
+        let (port_id, queue_index) = (attached.source.port_id, attached.source.queue_index);
+        let queue = attached.into_queue(&mut self.pool);
+        self.has_relieved = true;
+        self.failures.push(Failure { port_id, queue_index, queue, down });
+    }
+
+    /// A queue that failed since the last call.
+    pub fn next_failure(&mut self) -> Option<Failure<Q>> {
+        self.failures.pop()
+    }
+
+    fn take_out(&mut self, slot: usize) -> Option<Attached<Q>> {
+        let source = self.sources.get_mut(slot)?.take()?;
+        let outbox = self.outboxes.remove(slot)?;
+        self.turns.retain(|turn| *turn != slot);
+        Some(Attached { source, outbox })
+    }
+
+    /// A queue is about to come from another engine: frames for it gather until it does.
+    pub fn expect(&mut self, id: SlotId, gauge: Arc<Gauge>) {
+        *self.outboxes.slot(id.index) =
+            OutboxSlot::Expected { id, frames: FrameQueue::new(), gauge };
+    }
+
+    /// A queue that was expected does not come.
+    pub fn forget(&mut self, id: SlotId) {
+        for frame in self.take_gathered(id) {
+            self.pool.recycle(frame);
+        }
+    }
+
+    /// What gathered for a queue that was expected, which it is no longer.
+    fn take_gathered(&mut self, id: SlotId) -> FrameQueue {
+        let slot = self.outboxes.slot(id.index);
+        match std::mem::replace(slot, OutboxSlot::Vacant) {
+            OutboxSlot::Expected { id: expected, frames, gauge } if expected == id => {
+                self.has_relieved |= gauge.lower_ahead();
+                frames
+            }
+            other => {
+                *slot = other;
+                FrameQueue::new()
+            }
+        }
+    }
+
+    /// Takes a queue over. Its events are to be reported by [`ready`](Engine::ready) with the index
+    /// of its slot.
+    pub fn attach(&mut self, attached: Attached<Q>) {
+        // Frames in the inbox came after those that wait in the queue's own backlog.
+        self.drain_inbox();
+        let Attached { source, outbox } = attached;
+        let id = source.id;
+        let gathered = self.take_gathered(id);
+        self.outboxes.insert(outbox);
+        for frame in gathered {
+            self.outboxes.enqueue(frame, id, &mut self.pool, self.now);
+        }
+        if self.sources.len() <= id.index {
+            self.sources.resize_with(id.index + 1, || None);
+        }
+        self.sources[id.index] = Some(source);
+        self.turns.push(id.index);
+    }
+
+    /// Gives a queue up, with all frames that were put in for it; `None` if it is gone already.
+    pub fn detach(&mut self, id: SlotId) -> Option<Attached<Q>> {
+        self.drain_inbox();
+        self.source(id)?;
+        self.take_out(id.index)
+    }
+
+    /// Copies frames of a queue to a capture, which replaces any earlier one.
+    pub fn capture(&mut self, id: SlotId, capture: &Arc<Capture>) {
+        if let Some(source) = self.source(id) {
+            source.capture = Some(Arc::clone(capture));
+        }
+        if let Some(outbox) = self.outboxes.get(id.index).filter(|outbox| outbox.id == id) {
+            outbox.capture = Some(Arc::clone(capture));
+        }
+    }
+
+    /// Limits how much enters by a queue from now on, or no longer.
+    pub fn limit(&mut self, id: SlotId, credit: Option<Arc<Credit>>) {
+        if let Some(source) = self.source(id) {
+            source.limit(credit);
+        }
+    }
+
+    fn source(&mut self, id: SlotId) -> Option<&mut Source<Q>> {
+        let source = self.sources.get_mut(id.index)?.as_mut()?;
+        (source.id == id).then_some(source)
+    }
+}
+
+/// Asks a source for an event, if it could take something in.
+fn arm_source<Q: PortQueue>(source: &mut Source<Q>, now: Instant) -> Result<Pending, PortDown> {
+    source.refresh(now);
+    match source.state() {
+        Ingress::Held(_) | Ingress::Unpaid { .. } => Ok(Pending::Nothing),
+        _ if !source.kept.is_empty() => Ok(Pending::Work),
+        _ => source.arm(),
+    }
+}
+
+/// The earlier of two times, of which there may be none.
+fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// Switch time: seconds since the start.
+fn ticks(since: Duration) -> Ticks {
+    Ticks(u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,154 @@
+//! The way of a frame from the source it came in by to the outbox it leaves by.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::{DropReason, Frame, FramePool, PortQueue};
+use ringway_steering::queue_of;
+use ringway_switch::{PortId, Verdict};
+
+use crate::directory::{Directory, QueueAddress};
+use crate::gauge::Gauge;
+use crate::inbox::Parcel;
+use crate::outbox::Outboxes;
+use crate::source::Source;
+use crate::state::IngressEvent;
+
+/// Frames put into another engine's inbox between checks of how full it is.
+const PARCELS_PER_MEASURE: usize = 32;
+
+/// What forwarding uses: everything of an engine but its sources.
+pub(crate) struct Router<'a> {
+    pub(crate) number: usize,
+    pub(crate) outboxes: &'a mut Outboxes,
+    pub(crate) pool: &'a mut FramePool,
+    pub(crate) mailed: &'a mut Vec<usize>,
+    pub(crate) directory: &'a Directory,
+    pub(crate) now: Instant,
+}
+
+impl Router<'_> {
+    /// Sends what a source has taken in on its way, up to the first frame that meets pressure.
+    pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
+        while let Some((frame, verdict)) = source.kept.pop_front() {
+            match verdict {
+                Verdict::Unicast(to) => {
+                    if let Err(frame) = self.deliver(frame, to, source) {
+                        source.kept.push_front((frame, verdict));
+                        break;
+                    }
+                }
+                Verdict::Flood => self.flood(frame, source),
+                Verdict::Drop(reason) => self.discard(frame, reason, source),
+            }
+        }
+    }
+
+    /// Gives a frame to the queue of `to` that its flow belongs to.
+    ///
+    /// # Errors
+    /// The frame, if the source has to wait.
+    fn deliver<Q: PortQueue>(
+        &mut self,
+        mut frame: Frame,
+        to: PortId,
+        source: &mut Source<Q>,
+    ) -> Result<(), Frame> {
+        let queues = self.directory.queues(to);
+        if queues.is_empty() {
+            self.discard(frame, DropReason::NoRoute, source);
+            return Ok(());
+        }
+        let address = match same_queue(source, queues, self.directory) {
+            Some(address) => address,
+            None => steer(&mut frame, queues),
+        };
+        if let Some(gauge) = pressure(self.number, address, self.directory) {
+            source.on(IngressEvent::Pressure(Arc::clone(gauge)));
+            return Err(frame);
+        }
+        self.hand_over(frame, address, source);
+        Ok(())
+    }
+
+    /// Copies a frame to every port but the one it came from. One that is under pressure gets its
+    /// copy nevertheless, or the others would get theirs twice; but the source then waits.
+    fn flood<Q: PortQueue>(&mut self, frame: Frame, source: &mut Source<Q>) {
+        let from = source.port_id;
+        let ports = (0..).map(PortId).zip(&self.directory.ports);
+        let others = ports.filter(|(port, queues)| *port != from && !queues.is_empty());
+        for (_, queues) in others {
+            let Some(mut copy) = self.pool.take(frame.len()) else {
+                source.count_drop(DropReason::NoBuffer);
+                continue;
+            };
+            copy.bytes_mut().copy_from_slice(frame.bytes());
+            copy.offload = frame.offload;
+            copy.set_receipt(frame.receipt().cloned());
+            let address = steer(&mut copy, queues);
+            if let Some(gauge) = pressure(self.number, address, self.directory) {
+                source.on(IngressEvent::Pressure(Arc::clone(gauge)));
+            }
+            self.hand_over(copy, address, source);
+        }
+        self.pool.recycle(frame);
+    }
+
+    fn hand_over<Q: PortQueue>(&mut self, frame: Frame, to: &QueueAddress, source: &Source<Q>) {
+        if to.engine == self.number {
+            return self.outboxes.enqueue(frame, to.slot, self.pool, self.now);
+        }
+        let inbox = &self.directory.inboxes[to.engine];
+        if let Err(frame) = inbox.push(Parcel { to: to.slot, frame }) {
+            return self.discard(frame, DropReason::MailboxFull, source);
+        }
+        if self.mailed.len() <= to.engine {
+            self.mailed.resize(to.engine + 1, 0);
+        }
+        let mailed = &mut self.mailed[to.engine];
+        *mailed += 1;
+        if *mailed % PARCELS_PER_MEASURE == 0 {
+            inbox.measure();
+        }
+    }
+
+    fn discard<Q: PortQueue>(&mut self, frame: Frame, reason: DropReason, source: &Source<Q>) {
+        source.count_drop(reason);
+        self.pool.recycle(frame);
+    }
+}
+
+/// The gauge that holds sources of engine `number` on the way to a queue, if one does.
+fn pressure<'a>(
+    number: usize,
+    to: &'a QueueAddress,
+    directory: &'a Directory,
+) -> Option<&'a Arc<Gauge>> {
+    if to.gauge.has_pressure() {
+        return Some(&to.gauge);
+    }
+    let inbox = (to.engine != number).then(|| directory.inboxes[to.engine].gauge());
+    inbox.filter(|gauge| gauge.has_pressure())
+}
+
+/// The queue that goes on with those of a source that is patched to it, if each of the source's
+/// has one of its own.
+fn same_queue<'a, Q: PortQueue>(
+    source: &Source<Q>,
+    queues: &'a [QueueAddress],
+    directory: &Directory,
+) -> Option<&'a QueueAddress> {
+    source.forwarding.patched_to()?;
+    let is_paired = directory.queues(source.port_id).len() == queues.len();
+    queues.get(usize::from(source.queue_index)).filter(|_| is_paired)
+}
+
+/// The queue of a port, which has some, that a frame's flow belongs to.
+fn steer<'a>(frame: &mut Frame, queues: &'a [QueueAddress]) -> &'a QueueAddress {
+    let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+    if count == 1 {
+        return &queues[0];
+    }
+    frame.flow = ringway_steering::flow_hash(frame.bytes());
+    &queues[usize::from(queue_of(frame.flow, count).0)]
+}

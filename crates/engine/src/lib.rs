@@ -1,0 +1,39 @@
+//! The core of the data plane: an [`Engine`] owns queues of ports and moves batches of frames
+//! between them.
+//!
+//! In a round it takes a batch in from each of its queues, decides for each frame which port it
+//! leaves by, and sends what has gathered. A queue of another engine is reached through that
+//! engine's [`Inbox`]. An engine has no clock, no descriptor and no thread: time, readiness and
+//! commands are arguments, and a round returns how long it may wait. The thread around it is in
+//! `ringway-worker`.
+//!
+//! * A queue belongs to one engine from attach to detach.
+//! * Nothing here locks or allocates per frame.
+//! * A full queue holds back the sources that send to it ([`gauge`]).
+//!
+//! Read `engine.rs` first, then the table in [`state`].
+
+mod attached;
+mod capture;
+mod credit;
+mod directory;
+mod engine;
+mod forward;
+pub mod gauge;
+mod inbox;
+#[cfg(all(test, feature = "loom"))]
+mod interleavings;
+mod outbox;
+mod roster;
+mod source;
+pub mod state;
+mod sync;
+
+pub use attached::{Attached, AttachedParts};
+pub use capture::{Capture, CapturedFrame, Passage};
+pub use credit::Credit;
+pub use directory::{Directory, Forwarding, QueueAddress, SlotId};
+pub use engine::{Engine, Failure, IfIdle, Wait};
+pub use gauge::Gauge;
+pub use inbox::{Inbox, Parcel};
+pub use roster::{Move, Placed, Roster};

@@ -1,0 +1,255 @@
+//! A queue's sending side: frames that wait to leave by it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::{
+    DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, Probe, QueueCounters,
+    QueueTraits, segment,
+};
+
+use crate::capture::{Capture, Passage};
+use crate::directory::SlotId;
+use crate::gauge::{Backlog, Gauge, HIGH, LIMIT, LOW};
+use crate::source::show;
+use crate::state::{Egress, EgressEvent};
+
+/// Frames for one queue, in the order in which they leave.
+pub(crate) struct Outbox {
+    pub(crate) id: SlotId,
+    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) capture: Option<Arc<Capture>>,
+    queue_index: u16,
+    traits: QueueTraits,
+    counters: Arc<QueueCounters>,
+    frames: FrameQueue,
+    bytes: usize,
+    state: Egress,
+}
+
+/// What one call of [`Outbox::send`] did.
+pub(crate) struct Sent {
+    pub(crate) moved: usize,
+    /// Pressure was lowered, and threads sleep because of it.
+    pub(crate) relieved: bool,
+}
+
+impl Outbox {
+    pub(crate) fn new(
+        id: SlotId,
+        queue_index: u16,
+        traits: QueueTraits,
+        counters: Arc<QueueCounters>,
+        gauge: Arc<Gauge>,
+    ) -> Outbox {
+        Outbox {
+            id,
+            gauge,
+            capture: None,
+            queue_index,
+            traits,
+            counters,
+            frames: FrameQueue::new(),
+            bytes: 0,
+            state: Egress::Empty,
+        }
+    }
+
+    pub(crate) fn state(&self) -> Egress {
+        self.state
+    }
+
+    /// How much waits to leave.
+    pub(crate) fn waiting(&self) -> Backlog {
+        Backlog { frames: self.frames.len(), bytes: self.bytes }
+    }
+
+    /// Adds a frame, after doing what the far side cannot.
+    pub(crate) fn enqueue(&mut self, frame: Frame, pool: &mut FramePool, now: Instant) {
+        let limit = if self.is_stalled() { LOW } else { LIMIT };
+        if self.waiting().reaches(limit) {
+            self.counters.dropped.count(DropReason::QueueFull, 1);
+            pool.recycle(frame);
+            return;
+        }
+        show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
+        let len = frame.len();
+        match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
+            // Segments repeat headers: a little more than counted, corrected by the next `send`.
+            Ok(()) => self.bytes += len,
+            Err(reason) => self.counters.dropped.count(reason, 1),
+        }
+        if !self.frames.is_empty() {
+            self.state = self.state.on(EgressEvent::Enqueued, now);
+        }
+        if !self.is_stalled() && self.waiting().reaches(HIGH) && !self.gauge.is_raised() {
+            self.gauge.raise();
+        }
+    }
+
+    /// Sends what fits, and holds sources back or lets them go on.
+    pub(crate) fn send(
+        &mut self,
+        queue: &mut impl PortQueue,
+        pool: &mut FramePool,
+        now: Instant,
+    ) -> Result<Sent, PortDown> {
+        let before = self.frames.len();
+        queue.egress(&mut self.frames, pool)?;
+        let left = self.frames.len();
+        let moved = before - left;
+        if moved > 0 {
+            self.gauge.add_load(u64::try_from(moved).unwrap_or(u64::MAX));
+        }
+        self.bytes = self.frames.iter().map(Frame::len).sum();
+        self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
+        if self.is_stalled() {
+            self.shed(pool);
+        }
+        Ok(Sent { moved, relieved: self.adjust_pressure() })
+    }
+
+    /// Raises or lowers the pressure as the backlog asks for. True if threads are to be woken.
+    fn adjust_pressure(&mut self) -> bool {
+        let may_hold = !self.is_stalled();
+        if self.gauge.is_raised() {
+            (!may_hold || !self.waiting().reaches(LOW)) && self.gauge.lower()
+        } else {
+            if may_hold && self.waiting().reaches(HIGH) {
+                self.gauge.raise();
+            }
+            false
+        }
+    }
+
+    /// Drops the newest frames of a queue that stands still, down to what it may keep.
+    fn shed(&mut self, pool: &mut FramePool) {
+        while self.waiting().reaches(LOW) {
+            let Some(frame) = self.frames.pop_back() else { break };
+            self.bytes -= frame.len();
+            self.counters.dropped.count(DropReason::QueueFull, 1);
+            pool.recycle(frame);
+        }
+        // Nor may what stays delay the responses of those who sent it.
+        self.frames.iter_mut().for_each(|frame| frame.set_receipt(None));
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.state == Egress::Stalled
+    }
+
+    /// Whether it has to be tried again without an event. One that has stalled wakes us when it has
+    /// room, if its queue has an event for that; all others have a clock to watch.
+    pub(crate) fn has_clock(&self) -> bool {
+        !self.is_stalled() || self.traits.probe == Probe::SystemCall
+    }
+
+    /// The queue has a new owner, which begins a new wait for what is left.
+    pub(crate) fn moved_to(&mut self, id: SlotId, now: Instant) {
+        self.id = id;
+        self.state = match self.frames.is_empty() {
+            true => Egress::Empty,
+            false => Egress::Draining { since: now },
+        };
+    }
+
+    /// Takes everything that waits, and holds nobody any more.
+    pub(crate) fn close(&mut self, pool: &mut FramePool) {
+        // The caller nudges everyone.
+        self.gauge.lower();
+        if let Some(capture) = &self.capture {
+            capture.close();
+        }
+        self.frames.drain(..).for_each(|frame| pool.recycle(frame));
+    }
+}
+
+/// A place for an outbox.
+pub(crate) enum OutboxSlot {
+    Vacant,
+    /// A queue is on its way here from another engine: frames for it gather until it comes.
+    Expected {
+        id: SlotId,
+        frames: FrameQueue,
+        gauge: Arc<Gauge>,
+    },
+    Here(Outbox),
+}
+
+/// All outboxes of an engine, by slot.
+#[derive(Default)]
+pub(crate) struct Outboxes {
+    slots: Vec<OutboxSlot>,
+    /// Slots of those that are not empty.
+    pub(crate) draining: Vec<usize>,
+}
+
+impl Outboxes {
+    pub(crate) fn slot(&mut self, index: usize) -> &mut OutboxSlot {
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || OutboxSlot::Vacant);
+        }
+        &mut self.slots[index]
+    }
+
+    pub(crate) fn get(&mut self, index: usize) -> Option<&mut Outbox> {
+        match self.slots.get_mut(index) {
+            Some(OutboxSlot::Here(outbox)) => Some(outbox),
+            _ => None,
+        }
+    }
+
+    /// Whether one has to be tried again without an event.
+    pub(crate) fn have_clock(&self) -> bool {
+        self.draining.iter().any(|slot| match &self.slots[*slot] {
+            OutboxSlot::Here(outbox) => outbox.has_clock(),
+            OutboxSlot::Vacant | OutboxSlot::Expected { .. } => false,
+        })
+    }
+
+    /// Puts an outbox in; what waits in it is to be sent.
+    pub(crate) fn insert(&mut self, outbox: Outbox) {
+        let index = outbox.id.index;
+        if outbox.state() != Egress::Empty {
+            self.draining.push(index);
+        }
+        *self.slot(index) = OutboxSlot::Here(outbox);
+    }
+
+    /// Takes an outbox out.
+    pub(crate) fn remove(&mut self, index: usize) -> Option<Outbox> {
+        let slot = self.slots.get_mut(index)?;
+        self.draining.retain(|draining| *draining != index);
+        match std::mem::replace(slot, OutboxSlot::Vacant) {
+            OutboxSlot::Here(outbox) => Some(outbox),
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+
+    /// Adds a frame to what waits for a queue.
+    pub(crate) fn enqueue(&mut self, frame: Frame, to: SlotId, pool: &mut FramePool, now: Instant) {
+        match self.slots.get_mut(to.index) {
+            Some(OutboxSlot::Here(outbox)) if outbox.id == to => {
+                let was_empty = outbox.state() == Egress::Empty;
+                outbox.enqueue(frame, pool, now);
+                if was_empty && outbox.state() != Egress::Empty {
+                    self.draining.push(to.index);
+                }
+            }
+            Some(OutboxSlot::Expected { id, frames, gauge }) if *id == to => {
+                if frames.len() >= LIMIT.frames {
+                    return pool.recycle(frame);
+                }
+                frames.push_back(frame);
+                if frames.len() >= HIGH.frames && !gauge.has_pressure() {
+                    gauge.raise_ahead();
+                }
+            }
+            // Detached since the sender looked it up; as if it had been a moment later.
+            _ => pool.recycle(frame),
+        }
+    }
+}

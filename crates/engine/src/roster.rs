@@ -1,0 +1,153 @@
+//! Which engine owns which queue, as the control plane knows it; directories are made from it.
+//!
+//! A queue moves between engines in five steps, which keep the order of every flow:
+//!
+//! 1. [`Roster::redirect`] names the new place, and [`Engine::expect`](crate::Engine::expect)
+//!    readies it.
+//! 2. A directory that shows the new place is published.
+//! 3. Every engine has begun a round with that directory: nobody sends to the old place any more.
+//! 4. [`Engine::detach`](crate::Engine::detach) takes the queue from the old place, with all that
+//!    was sent there, and [`Roster::free`] gives that place back.
+//! 5. [`Engine::attach`](crate::Engine::attach) puts it into the new one, or
+//!    [`Engine::forget`](crate::Engine::forget) gives up where the queue failed meanwhile.
+
+use std::sync::Arc;
+
+use ringway_switch::PortId;
+
+use crate::directory::{Directory, QueueAddress, SlotId};
+use crate::gauge::Gauge;
+use crate::inbox::Inbox;
+
+/// A queue and its place.
+#[derive(Debug)]
+pub struct Placed {
+    /// The queue's port.
+    pub port: PortId,
+    /// Its number within the port.
+    pub queue: u16,
+    /// The port that all its frames go to, if there is one.
+    pub patched_to: Option<PortId>,
+    /// Where it is.
+    pub address: QueueAddress,
+    /// Its load when load was last compared; see [`Gauge::load`].
+    pub load_before: u64,
+}
+
+/// All queues, and the places that are free.
+#[derive(Debug, Default)]
+pub struct Roster {
+    placed: Vec<Placed>,
+    places: Vec<Places>,
+    next_generation: u64,
+}
+
+/// The slots of one engine.
+#[derive(Debug, Default)]
+struct Places {
+    used: usize,
+    free: Vec<usize>,
+}
+
+/// The two places of a queue that moves.
+#[derive(Debug)]
+pub struct Move {
+    /// Where it still is.
+    pub from: QueueAddress,
+    /// Where it will be.
+    pub to: QueueAddress,
+}
+
+impl Roster {
+    /// Adds an engine; the first has number 0.
+    pub fn add_engine(&mut self) -> usize {
+        self.places.push(Places::default());
+        self.places.len() - 1
+    }
+
+    /// Every queue.
+    pub fn queues(&self) -> &[Placed] {
+        &self.placed
+    }
+
+    /// Every queue, to note its load.
+    pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut Placed> {
+        self.placed.iter_mut()
+    }
+
+    /// One queue.
+    pub fn queue(&self, port: PortId, queue: u16) -> Option<&Placed> {
+        self.placed.iter().find(|placed| (placed.port, placed.queue) == (port, queue))
+    }
+
+    /// The queue of `to` with this number, if `to` is patched to `port` in turn.
+    pub fn partner(&self, port: PortId, queue: u16, to: PortId) -> Option<&Placed> {
+        self.queue(to, queue).filter(|placed| placed.patched_to == Some(port))
+    }
+
+    /// The queue that this one and only this one exchanges frames with, if there is one.
+    pub fn partner_of(&self, port: PortId, queue: u16) -> Option<&Placed> {
+        self.partner(port, queue, self.queue(port, queue)?.patched_to?)
+    }
+
+    /// Gives a queue a place in an engine. Queues of one port are placed in the order of their
+    /// numbers.
+    pub fn place(
+        &mut self,
+        port: PortId,
+        queue: u16,
+        patched_to: Option<PortId>,
+        engine: usize,
+    ) -> QueueAddress {
+        let slot = self.take_slot(engine);
+        let address = QueueAddress { engine, slot, gauge: Arc::new(Gauge::default()) };
+        let placed = Placed { port, queue, patched_to, address: address.clone(), load_before: 0 };
+        self.placed.push(placed);
+        address
+    }
+
+    /// Strikes all queues of a port out. Their places stay taken until they are
+    /// [`free`](Roster::free).
+    pub fn remove(&mut self, port: PortId) -> Vec<Placed> {
+        let (gone, kept): (Vec<Placed>, Vec<Placed>) =
+            std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
+        self.placed = kept;
+        gone
+    }
+
+    /// Gives a queue a place in another engine; its gauge goes along.
+    pub fn redirect(&mut self, port: PortId, queue: u16, engine: usize) -> Option<Move> {
+        let is_it = |placed: &Placed| (placed.port, placed.queue) == (port, queue);
+        let position = self.placed.iter().position(is_it)?;
+        let slot = self.take_slot(engine);
+        let address = &mut self.placed[position].address;
+        let to = QueueAddress { engine, slot, gauge: Arc::clone(&address.gauge) };
+        let from = std::mem::replace(address, to.clone());
+        Some(Move { from, to })
+    }
+
+    /// Gives a place back, once its engine has no queue there any more.
+    pub fn free(&mut self, address: &QueueAddress) {
+        self.places[address.engine].free.push(address.slot.index);
+    }
+
+    /// What engines see of all this. `inboxes` are theirs, in order.
+    pub fn directory(&self, version: u64, inboxes: Vec<Arc<Inbox>>) -> Directory {
+        let ports_end = self.placed.iter().map(|placed| usize::from(placed.port.0) + 1).max();
+        let mut ports = vec![Vec::new(); ports_end.unwrap_or(0)];
+        for placed in &self.placed {
+            ports[usize::from(placed.port.0)].push(placed.address.clone());
+        }
+        Directory { version, ports, inboxes }
+    }
+
+    fn take_slot(&mut self, engine: usize) -> SlotId {
+        self.next_generation += 1;
+        let places = &mut self.places[engine];
+        let index = places.free.pop().unwrap_or_else(|| {
+            places.used += 1;
+            places.used - 1
+        });
+        SlotId { index, generation: self.next_generation }
+    }
+}

@@ -1,0 +1,284 @@
+//! What a queue's two sides may be doing, and what moves them from one state to another.
+//!
+//! A side changes by [`Ingress::on`] and [`Egress::on`] alone, which know nothing but their
+//! arguments. In each round the engine visits a queue unless it is [`Ingress::Armed`], and sends
+//! for it unless it is [`Egress::Empty`].
+//!
+//! The receiving side, from which frames enter the switch. An empty cell is no change:
+//!
+//! | event | `Polling` | `Armed` | `Held` | `Unpaid` | `Starved` |
+//! |---|---|---|---|---|---|
+//! | `Woken` | | `Polling` | | | |
+//! | `Pressure` | `Held` | | `Held` by the new gauge | | `Held` |
+//! | `Relieved` | | | `Polling` | | |
+//! | `OutOfCredit` | `Unpaid` | | | `Unpaid` until the new time | |
+//! | `Due` | | | | `Polling` | `Polling` |
+//! | `NoBuffer` | `Starved` | | | | |
+//! | `Idle` | `Armed` | | | | |
+//! | `Restart` | | `Polling` | `Polling` | `Polling` | `Polling` |
+//!
+//! A queue that is held, unpaid or starved has no event to wait for, so an event of its descriptor
+//! changes nothing. `Idle` needs a queue that was armed and found no work. Only
+//! [`Ingress::Polling`] gets there, so a pool without buffers never ends in a sleep.
+//!
+//! The sending side, by which frames leave the switch:
+//!
+//! | state | `Enqueued` | `Sent`, all | `Sent`, some | `Sent`, none |
+//! |---|---|---|---|---|
+//! | `Empty` | `Draining` since now | | | |
+//! | `Draining` | | `Empty` | `Draining` since now | `Stalled` once [`STALL`] is over |
+//! | `Stalled` | | `Empty` | `Draining` since now | |
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::gauge::{Gauge, STALL};
+
+/// What the receiving side of a queue does.
+#[derive(Debug, Clone, Default)]
+pub enum Ingress {
+    /// It is asked for frames in each round.
+    #[default]
+    Polling,
+    /// It has none, and will send an event when it has.
+    Armed,
+    /// A queue that its frames go to is full: nothing enters until that one is relieved.
+    Held(Arc<Gauge>),
+    /// Its port has used up its rate: nothing enters before this time.
+    Unpaid {
+        /// When there is credit again.
+        until: Instant,
+    },
+    /// The pool had no buffer for its frames.
+    Starved,
+}
+
+/// What happens to the receiving side.
+#[derive(Debug, Clone)]
+pub enum IngressEvent {
+    /// An event of the queue came.
+    Woken,
+    /// A frame of it met pressure.
+    Pressure(Arc<Gauge>),
+    /// The gauge that held it has no pressure any more.
+    Relieved,
+    /// Its port has no credit before this time.
+    OutOfCredit {
+        /// When there is credit again.
+        until: Instant,
+    },
+    /// It waited for credit or buffers, and is to try again.
+    Due,
+    /// The pool had no buffer.
+    NoBuffer,
+    /// It was armed, and found that there is nothing to do.
+    Idle,
+    /// It has a new owner, or a new limit: whatever it waited for is to be found out again.
+    Restart,
+}
+
+impl Ingress {
+    /// The state that follows.
+    #[must_use]
+    pub fn on(self, event: IngressEvent) -> Ingress {
+        use IngressEvent as Event;
+        match (self, event) {
+            (_, Event::Restart)
+            | (Ingress::Armed, Event::Woken)
+            | (Ingress::Held(_), Event::Relieved)
+            | (Ingress::Unpaid { .. } | Ingress::Starved, Event::Due) => Ingress::Polling,
+            (Ingress::Polling | Ingress::Held(_) | Ingress::Starved, Event::Pressure(gauge)) => {
+                Ingress::Held(gauge)
+            }
+            (Ingress::Polling | Ingress::Unpaid { .. }, Event::OutOfCredit { until }) => {
+                Ingress::Unpaid { until }
+            }
+            (Ingress::Polling, Event::NoBuffer) => Ingress::Starved,
+            (Ingress::Polling, Event::Idle) => Ingress::Armed,
+            (state, _) => state,
+        }
+    }
+
+    /// What has changed about the reason for which it waits, if anything has.
+    pub fn due(&self, now: Instant) -> Option<IngressEvent> {
+        match self {
+            Ingress::Held(gauge) if !gauge.has_pressure() => Some(IngressEvent::Relieved),
+            Ingress::Unpaid { until } if *until <= now => Some(IngressEvent::Due),
+            _ => None,
+        }
+    }
+}
+
+/// What the sending side of a queue does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Egress {
+    /// Nothing waits to leave.
+    #[default]
+    Empty,
+    /// Frames wait.
+    Draining {
+        /// When the first came, or the last left.
+        since: Instant,
+    },
+    /// Frames wait, and none has left for so long that sources are not held for them.
+    Stalled,
+}
+
+/// What happens to the sending side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EgressEvent {
+    /// Frames were added.
+    Enqueued,
+    /// The queue was asked to send.
+    Sent {
+        /// Frames that left.
+        moved: usize,
+        /// Frames that wait.
+        left: usize,
+    },
+}
+
+impl Egress {
+    /// The state that follows.
+    #[must_use]
+    pub fn on(self, event: EgressEvent, now: Instant) -> Egress {
+        match (self, event) {
+            (_, EgressEvent::Sent { left: 0, .. }) => Egress::Empty,
+            (Egress::Empty, EgressEvent::Enqueued) => Egress::Draining { since: now },
+            (_, EgressEvent::Sent { moved: 1.., .. }) => Egress::Draining { since: now },
+            (Egress::Draining { since }, EgressEvent::Sent { moved: 0, .. })
+                if now.saturating_duration_since(since) >= STALL =>
+            {
+                Egress::Stalled
+            }
+            (state, _) => state,
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Every state, with the name that it has in the table.
+    fn states(now: Instant) -> [(&'static str, Ingress); 5] {
+        [
+            ("Polling", Ingress::Polling),
+            ("Armed", Ingress::Armed),
+            ("Held", Ingress::Held(Arc::default())),
+            ("Unpaid", Ingress::Unpaid { until: now }),
+            ("Starved", Ingress::Starved),
+        ]
+    }
+
+    fn events(now: Instant) -> [IngressEvent; 8] {
+        [
+            IngressEvent::Woken,
+            IngressEvent::Pressure(Arc::default()),
+            IngressEvent::Relieved,
+            IngressEvent::OutOfCredit { until: now },
+            IngressEvent::Due,
+            IngressEvent::NoBuffer,
+            IngressEvent::Idle,
+            IngressEvent::Restart,
+        ]
+    }
+
+    fn name(state: &Ingress) -> &'static str {
+        match state {
+            Ingress::Polling => "Polling",
+            Ingress::Armed => "Armed",
+            Ingress::Held(_) => "Held",
+            Ingress::Unpaid { .. } => "Unpaid",
+            Ingress::Starved => "Starved",
+        }
+    }
+
+    #[test]
+    fn the_receiving_side_changes_as_the_table_says() {
+        let now = Instant::now();
+        // Rows in the order of `states`, columns in that of `events`.
+        let table = [
+            ["", "Held", "", "Unpaid", "", "Starved", "Armed", "Polling"],
+            ["Polling", "", "", "", "", "", "", "Polling"],
+            ["", "Held", "Polling", "", "", "", "", "Polling"],
+            ["", "", "", "Unpaid", "Polling", "", "", "Polling"],
+            ["", "Held", "", "", "Polling", "", "", "Polling"],
+        ];
+        for ((from, state), row) in states(now).into_iter().zip(table) {
+            for (event, to) in events(now).into_iter().zip(row) {
+                let expected = if to.is_empty() { from } else { to };
+                assert_eq!(name(&state.clone().on(event.clone())), expected, "{from}: {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_found_no_buffer_never_waits_for_an_event() {
+        // Its descriptor is edge-triggered: what it left behind would never be reported.
+        let starved = Ingress::Polling.on(IngressEvent::NoBuffer);
+        assert_eq!(name(&starved.clone().on(IngressEvent::Idle)), "Starved");
+        assert_eq!(name(&starved.on(IngressEvent::Due)), "Polling");
+    }
+
+    #[test]
+    fn a_frame_that_comes_to_a_held_queue_does_not_wake_it() {
+        let gauge = Arc::new(Gauge::default());
+        gauge.raise();
+        let held = Ingress::Polling.on(IngressEvent::Pressure(Arc::clone(&gauge)));
+        assert_eq!(name(&held.clone().on(IngressEvent::Woken)), "Held");
+        assert_eq!(name(&held.clone().on(IngressEvent::Idle)), "Held");
+        assert!(held.due(Instant::now()).is_none());
+        gauge.lower();
+        assert!(matches!(held.due(Instant::now()), Some(IngressEvent::Relieved)));
+    }
+
+    #[test]
+    fn a_queue_is_held_by_the_first_frame_that_meets_pressure_and_by_the_newest_gauge() {
+        let [first, second] = [(); 2].map(|()| Arc::new(Gauge::default()));
+        let held = Ingress::Polling.on(IngressEvent::Pressure(first));
+        let Ingress::Held(gauge) = held.on(IngressEvent::Pressure(Arc::clone(&second))) else {
+            panic!("it is held");
+        };
+        assert!(Arc::ptr_eq(&gauge, &second));
+    }
+
+    #[test]
+    fn a_queue_that_moves_waits_for_nothing_that_its_old_owner_knew() {
+        for (from, state) in states(Instant::now()) {
+            assert_eq!(name(&state.on(IngressEvent::Restart)), "Polling", "{from}");
+        }
+    }
+
+    #[test]
+    fn a_queue_without_credit_waits_for_the_time_and_nothing_else() {
+        let now = Instant::now();
+        let until = now + Duration::from_millis(5);
+        let unpaid = Ingress::Polling.on(IngressEvent::OutOfCredit { until });
+        assert!(unpaid.due(now).is_none());
+        assert!(matches!(unpaid.due(until), Some(IngressEvent::Due)));
+    }
+
+    #[test]
+    fn the_sending_side_stalls_when_nothing_leaves_and_recovers_with_the_first_frame() {
+        let start = Instant::now();
+        let sent = |moved, left| EgressEvent::Sent { moved, left };
+        let draining = Egress::Empty.on(EgressEvent::Enqueued, start);
+        assert_eq!(draining, Egress::Draining { since: start });
+        let soon = start + STALL - Duration::from_nanos(1);
+        assert_eq!(draining.on(sent(0, 3), soon), draining);
+        // More frames are no progress.
+        assert_eq!(draining.on(EgressEvent::Enqueued, soon), draining);
+        let stalled = draining.on(sent(0, 3), start + STALL);
+        assert_eq!(stalled, Egress::Stalled);
+        let later = start + 10 * STALL;
+        // It stays so however often it is tried: it waits for an event and has no clock.
+        assert_eq!(stalled.on(sent(0, 3), later), Egress::Stalled);
+        assert_eq!(stalled.on(EgressEvent::Enqueued, later), Egress::Stalled);
+        assert_eq!(stalled.on(sent(1, 2), later), Egress::Draining { since: later });
+        assert_eq!(stalled.on(sent(3, 0), later), Egress::Empty);
+        assert_eq!(draining.on(sent(0, 0), later), Egress::Empty);
+    }
+}

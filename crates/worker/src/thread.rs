@@ -1,0 +1,288 @@
+//! The thread around an engine: its clock, its descriptors, its commands.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::task::Wake;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
+use ringway_engine::{Attached, Capture, Credit, Directory, Engine, Gauge, Inbox, SlotId, Wait};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::idle::Idle;
+use crate::pool::Reporter;
+
+/// Busy rounds between checks of the descriptors of queues that are armed.
+const ROUNDS_PER_CHECK: u32 = 8;
+/// Descriptors handled per check.
+const EVENTS_MAX: usize = 64;
+/// Epoll's number for the bell; slots count from 0.
+const BELL: u64 = u64::MAX;
+
+/// What the control thread asks of a worker.
+pub(crate) enum Command<Q> {
+    /// A queue is about to come.
+    Expect { id: SlotId, gauge: Arc<Gauge> },
+    /// It does not come: it failed on its way.
+    Forget { id: SlotId },
+    /// Here it is.
+    Attach { attached: Box<Attached<Q>> },
+    /// Give one up; the reply is `None` if it is gone already.
+    Detach { id: SlotId, reply: Sender<Option<Box<Attached<Q>>>> },
+    /// Copy frames of a queue to a capture, which replaces any earlier one.
+    Capture { id: SlotId, capture: Arc<Capture> },
+    /// Limit how much enters by a queue, or no longer.
+    Limit { id: SlotId, credit: Option<Arc<Credit>> },
+    /// Reply, when all before is done.
+    Reply { reply: Sender<()> },
+    /// End.
+    Stop,
+}
+
+/// What a worker lets others know.
+#[derive(Debug, Default)]
+pub(crate) struct Public {
+    /// The newest directory version that it has seen.
+    pub(crate) seen: AtomicU64,
+    /// Time spent in rounds that found work, in nanoseconds.
+    pub(crate) busy_ns: AtomicU64,
+}
+
+/// A descriptor that wakes a thread out of its sleep.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Makes the descriptor readable.
+    pub(crate) fn ring(&self) {
+        // The counter cannot overflow: the owner empties it each time it wakes.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Empties the descriptor.
+    pub(crate) fn clear(&self) {
+        // It may be empty already, which is all we want.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Everything one thread owns.
+pub(crate) struct Worker<Q> {
+    engine: Engine<Q>,
+    inbox: Arc<Inbox>,
+    bell: Arc<Bell>,
+    commands: Receiver<Command<Q>>,
+    reports: Reporter<Q>,
+    directory: Arc<ArcSwap<Directory>>,
+    public: Arc<Public>,
+    epoll: OwnedFd,
+    idle: Idle,
+}
+
+/// What the thread is made of.
+pub(crate) struct WorkerParts<Q> {
+    pub(crate) engine: Engine<Q>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) commands: Receiver<Command<Q>>,
+    pub(crate) reports: Reporter<Q>,
+    pub(crate) directory: Arc<ArcSwap<Directory>>,
+    pub(crate) public: Arc<Public>,
+    pub(crate) idle: Idle,
+}
+
+/// Whether a thread goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Round,
+    Stop,
+}
+
+impl<Q: PortQueue + Wakers> Worker<Q> {
+    pub(crate) fn new(parts: WorkerParts<Q>) -> io::Result<Worker<Q>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(BELL);
+        epoll::add(&epoll, &*parts.bell, data, epoll::EventFlags::IN)?;
+        Ok(Worker {
+            engine: parts.engine,
+            inbox: parts.inbox,
+            bell: parts.bell,
+            commands: parts.commands,
+            reports: parts.reports,
+            directory: parts.directory,
+            public: parts.public,
+            epoll,
+            idle: parts.idle,
+        })
+    }
+
+    /// Runs until the command to stop.
+    pub(crate) fn run(mut self) {
+        // Finds a new directory with a plain load; a count of references that all workers write in
+        // each round would be the one thing that they contend for.
+        let mut directories = arc_swap::Cache::new(Arc::clone(&self.directory));
+        let mut rounds = 0_u32;
+        // Read once a round: without a clock in the vDSO, as under Xen, that is a system call.
+        let mut before = Instant::now();
+        let mut waited = Wait::Poll;
+        loop {
+            let now = Instant::now();
+            self.account(waited, now.saturating_duration_since(before));
+            before = now;
+            if self.inbox.take_commands() && self.obey() == Next::Stop {
+                return;
+            }
+            let directory = directories.load();
+            self.public.seen.store(directory.version, Ordering::Release);
+            waited = self.engine.round(now, directory, self.idle.at(now));
+            self.report_failures();
+            rounds = rounds.wrapping_add(1);
+            self.wait(waited, now, rounds);
+        }
+    }
+
+    /// Waits for as long as a round allows, or checks for events without waiting.
+    fn wait(&mut self, wait: Wait, now: Instant, rounds: u32) {
+        match wait {
+            Wait::Now => {
+                if rounds % ROUNDS_PER_CHECK == 0 {
+                    self.take_events(Some(Duration::ZERO));
+                }
+            }
+            Wait::Poll => {
+                self.take_events(Some(Duration::ZERO));
+                // Polling is for cores that nobody else needs.
+                std::thread::yield_now();
+            }
+            Wait::Until(then) => self.take_events(Some(then.saturating_duration_since(now))),
+            Wait::Event => self.take_events(None),
+        }
+    }
+
+    /// Learns from the time since the last round began, and how that ended.
+    fn account(&mut self, waited: Wait, elapsed: Duration) {
+        match waited {
+            Wait::Now => {
+                self.idle.worked();
+                // Only this thread writes the number, so a load and a store are enough.
+                let busy = &self.public.busy_ns;
+                let time = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+                let sum = busy.load(Ordering::Relaxed).wrapping_add(time);
+                busy.store(sum, Ordering::Relaxed);
+            }
+            Wait::Poll => {}
+            Wait::Until(_) | Wait::Event => self.idle.slept(elapsed),
+        }
+    }
+
+    /// Handles descriptors that are ready now, or within `timeout`.
+    fn take_events(&mut self, timeout: Option<Duration>) {
+        let timeout = timeout.map(|timeout| rustix::event::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout.as_ref()) else {
+            // Interrupted: the next round comes back here.
+            return;
+        };
+        for event in events {
+            match event.data.u64() {
+                BELL => self.bell.clear(),
+                slot => self.engine.ready(usize::try_from(slot).unwrap_or(usize::MAX)),
+            }
+        }
+    }
+
+    /// Hands queues that cannot go on to the control thread.
+    fn report_failures(&mut self) {
+        while let Some(failure) = self.engine.next_failure() {
+            self.unwatch(&failure.queue);
+            self.reports.send(failure);
+        }
+    }
+
+    fn obey(&mut self) -> Next {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Expect { id, gauge } => self.engine.expect(id, gauge),
+                Command::Forget { id } => self.engine.forget(id),
+                Command::Attach { attached } => self.attach(*attached),
+                Command::Detach { id, reply } => {
+                    let detached = self.engine.detach(id).map(Box::new);
+                    if let Some(attached) = &detached {
+                        self.unwatch(attached.queue());
+                    }
+                    // If the control thread has given up, the queue ends here.
+                    let _ = reply.send(detached);
+                }
+                Command::Capture { id, capture } => self.engine.capture(id, &capture),
+                Command::Limit { id, credit } => self.engine.limit(id, credit),
+                Command::Reply { reply } => {
+                    let _ = reply.send(());
+                }
+                Command::Stop => return Next::Stop,
+            }
+        }
+        Next::Round
+    }
+
+    fn attach(&mut self, attached: Attached<Q>) {
+        let slot = attached.id().index;
+        let watched = self.watch(attached.queue(), slot);
+        self.engine.attach(attached);
+        if let Err(error) = watched {
+            self.engine.fail(slot, PortDown::Host(error));
+        }
+    }
+
+    fn watch(&self, queue: &Q, slot: usize) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(u64::try_from(slot).unwrap_or(BELL));
+        let mut watched = Ok(());
+        queue.wakers(&mut |fd, interest| {
+            let flags = flags_of(interest) | epoll::EventFlags::ET;
+            let added = epoll::add(&self.epoll, fd, data, flags).map_err(io::Error::from);
+            watched = std::mem::replace(&mut watched, Ok(())).and(added);
+        });
+        watched
+    }
+
+    fn unwatch(&self, queue: &Q) {
+        queue.wakers(&mut |fd, _| {
+            // One that is not registered any more needs no removal.
+            let _ = epoll::delete(&self.epoll, fd);
+        });
+    }
+}
+
+fn flags_of(interest: Interest) -> epoll::EventFlags {
+    match interest {
+        Interest::Readable => epoll::EventFlags::IN,
+        Interest::ReadableOrWritable => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+    }
+}
