@@ -8,7 +8,7 @@ const ROWS: [&[&str]; 7] = [
     &["wire"],
     &["sys", "datapath", "confine"],
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
-    &["netback", "netfront", "emu", "xen", "worker", "xenstore"],
+    &["netback", "netfront", "emu", "loopback", "xen", "worker", "xenstore"],
     &["backend", "frontend"],
     &["lab", "doctor"],
     &["ringway", "bench", "xtask"],
