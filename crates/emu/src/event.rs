@@ -33,6 +33,10 @@ impl EventChannel for EmuEvent {
         self.port
     }
 
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wakes_us.as_fd())
+    }
+
     /// Never reports `NotConnected`: when nobody is at the other end, the event waits there for
     /// the next who binds it.
     fn notify(&self) -> io::Result<()> {
@@ -49,12 +53,6 @@ impl EventChannel for EmuEvent {
             Err(Errno::AGAIN) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-impl AsFd for EmuEvent {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wakes_us.as_fd()
     }
 }
 

@@ -57,14 +57,12 @@ impl<E: EventChannel> QueueEvents<E> {
         }
     }
 
-    /// Shows each descriptor.
+    /// Shows each descriptor that becomes readable when an event is pending.
     pub fn visit(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        match self {
-            QueueEvents::Split { tx, rx } => {
-                visit(tx.as_fd());
-                visit(rx.as_fd());
-            }
-            QueueEvents::Single(both) => visit(both.as_fd()),
-        }
+        let wakers = match self {
+            QueueEvents::Split { tx, rx } => [tx.waker(), rx.waker()],
+            QueueEvents::Single(both) => [both.waker(), None],
+        };
+        wakers.into_iter().flatten().for_each(visit);
     }
 }

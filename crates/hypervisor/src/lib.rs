@@ -1,14 +1,15 @@
 //! The hypervisor port: everything domains use to talk to each other, apart from XenStore.
 //!
 //! Domains share pages by *grants* and wake each other through *event channels*. The data path is
-//! generic over these traits and never names an implementation. [`conformance`] is the one suite
-//! that every implementation passes.
+//! generic over these traits and never names an implementation. `conformance`, behind the feature
+//! of that name, is the one suite that every implementation passes.
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 mod events;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 
 pub use events::{Direction, QueueEvents};
 use ringway_sys::SharedPages;
@@ -114,10 +115,14 @@ pub struct StillInUse {
     pub gref: GrantRef,
 }
 
-/// One end of an event channel. Its descriptor is readable while an event is pending.
-pub trait EventChannel: AsFd {
+/// One end of an event channel.
+pub trait EventChannel {
     /// This end's port, as the peer would name it in XenStore.
     fn port(&self) -> EvtchnPort;
+
+    /// The descriptor that is readable while an event is pending. None on a simulated machine,
+    /// where no thread sleeps and the simulator asks the machine itself what is pending.
+    fn waker(&self) -> Option<BorrowedFd<'_>>;
 
     /// Makes the other end pending.
     ///

@@ -1,11 +1,11 @@
 //! The way of a packet through both ends takes nothing from the heap once they have warmed up.
 //! Alone in its program, because the count is the whole program's.
 
-#[path = "../../netback/tests/vif/domain.rs"]
-#[allow(dead_code, reason = "each suite uses the faults that it needs")]
-mod domain;
 #[path = "vif/joined.rs"]
 mod joined;
+#[path = "../../netback/tests/vif/machine.rs"]
+#[allow(dead_code, reason = "each suite uses what it needs")]
+mod machine;
 
 use std::alloc::System;
 
@@ -26,7 +26,7 @@ fn a_packet_takes_nothing_from_the_heap() {
 }
 
 fn measure(completion: Completion) {
-    let (_domain, mut front, mut back) = joined::pair();
+    let (_machine, mut front, mut back) = joined::pair();
     if completion == Completion::Sent {
         back.answer_when_sent().expect("the test has descriptors");
     }

@@ -7,7 +7,7 @@ use ringway_datapath::{PeerFault, Pending};
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
-use crate::{Index, Layout, Notify, Page, ahead};
+use crate::{Index, Layout, Notify, Page, RingMemory, ahead, slot_offset};
 
 /// Consumes requests and produces one response for each, in the request's own slot.
 ///
@@ -19,15 +19,15 @@ use crate::{Index, Layout, Notify, Page, ahead};
 /// if ring.publish_responses() == Notify::Peer { event.notify() }
 /// ```
 #[derive(Debug)]
-pub struct BackRing<L: Layout> {
-    page: Page,
+pub struct BackRing<L: Layout, M = SharedPages> {
+    page: Page<M>,
     req_cons: Index,
     rsp_prod_pvt: Index,
     rsp_prod_published: Index,
     layout: PhantomData<L>,
 }
 
-impl<L: Layout> BackRing<L> {
+impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// Takes over a ring page where its shared indices stand, which for a new ring is zero.
     ///
     /// Requests that an earlier backend consumed but did not answer are served again
@@ -35,7 +35,7 @@ impl<L: Layout> BackRing<L> {
     ///
     /// # Errors
     /// [`PeerFault::ProducerOverrun`] if the indices cannot belong to a ring.
-    pub fn attach(page: SharedPages) -> Result<BackRing<L>, PeerFault> {
+    pub fn attach(page: M) -> Result<BackRing<L, M>, PeerFault> {
         let page = Page(page);
         //= netif.h: back-ring-attach
         let answered = page.load(RSP_PROD, Ordering::Acquire);
@@ -114,7 +114,7 @@ impl<L: Layout> BackRing<L> {
         assert!(self.rsp_prod_pvt != self.req_cons, "a response without a request");
         //= netif.h: rx-same-slot
         //= netif.h: one-response-per-request
-        self.page.0.write(Page::slot::<L>(self.rsp_prod_pvt), response);
+        self.page.0.write(slot_offset::<L>(self.rsp_prod_pvt), response);
         self.rsp_prod_pvt += 1;
     }
 

@@ -6,31 +6,30 @@ use std::sync::atomic::Ordering;
 
 use ringway_datapath::{PeerFault, Pending};
 use ringway_sys::SharedPages;
-use ringway_wire::PAGE_SIZE;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
-use crate::{Index, Layout, Notify, Page, ahead};
+use crate::{Index, Layout, Notify, Page, RingMemory, ahead, slot_offset};
 
 /// Produces requests and consumes their responses.
 #[derive(Debug)]
-pub struct FrontRing<L: Layout> {
-    page: Page,
+pub struct FrontRing<L: Layout, M = SharedPages> {
+    page: Page<M>,
     req_prod_pvt: Index,
     req_prod_published: Index,
     rsp_cons: Index,
     layout: PhantomData<L>,
 }
 
-impl<L: Layout> FrontRing<L> {
+impl<L: Layout, M: RingMemory> FrontRing<L, M> {
     /// Makes a new ring of a page (`SHARED_RING_INIT`).
-    pub fn new(page: SharedPages) -> FrontRing<L> {
+    pub fn new(page: M) -> FrontRing<L, M> {
         Self::starting_at(page, 0)
     }
 
     /// Makes a new ring of a page, with every index at `start` (`FRONT_RING_ATTACH`): indices run
     /// freely, so a ring may begin anywhere, also just before they wrap around.
-    pub fn starting_at(page: SharedPages, start: u32) -> FrontRing<L> {
-        page.copy_from(0, &[0; PAGE_SIZE]);
+    pub fn starting_at(page: M, start: u32) -> FrontRing<L, M> {
+        page.clear();
         page.store(REQ_PROD, start, Ordering::Relaxed);
         page.store(RSP_PROD, start, Ordering::Relaxed);
         page.store(REQ_EVENT, start.wrapping_add(1), Ordering::Relaxed);
@@ -75,7 +74,7 @@ impl<L: Layout> FrontRing<L> {
     {
         const { assert!(size_of::<T>() <= L::SLOT_LEN) };
         assert!(self.free() > 0, "a request for a full ring");
-        self.page.0.write(Page::slot::<L>(self.req_prod_pvt), request);
+        self.page.0.write(slot_offset::<L>(self.req_prod_pvt), request);
         self.req_prod_pvt += 1;
     }
 

@@ -10,14 +10,15 @@
 
 mod back;
 mod front;
+mod memory;
 
 use std::num::Wrapping;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 pub use back::BackRing;
 pub use front::FrontRing;
+pub use memory::RingMemory;
 use ringway_datapath::{PeerFault, Pending};
-use ringway_sys::SharedPages;
 use ringway_wire::netif::{
     RX_RING_SLOTS, RX_SLOT_LEN, RxRequest, RxResponse, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest,
     TxResponse,
@@ -83,17 +84,11 @@ type Index = Wrapping<u32>;
 
 /// The page, and arithmetic that both halves share.
 #[derive(Debug)]
-struct Page(SharedPages);
+struct Page<M>(M);
 
-impl Page {
+impl<M: RingMemory> Page<M> {
     fn load(&self, index: usize, order: Ordering) -> Index {
         Wrapping(self.0.load(index, order))
-    }
-
-    /// Byte offset of the slot that an index stands for.
-    fn slot<L: Layout>(index: Index) -> usize {
-        let slot = usize::try_from(index.0 & (L::SLOTS - 1)).expect("a slot number is small");
-        ring::SLOTS + slot * L::SLOT_LEN
     }
 
     /// Copies the slots from `first` on into private memory, each byte once.
@@ -102,11 +97,11 @@ impl Page {
             let until_wrap = (L::SLOTS - (first.0 & (L::SLOTS - 1))).try_into();
             let until_wrap: usize = until_wrap.expect("a slot count is small");
             let (head, tail) = into.split_at_mut(until_wrap.min(into.len()));
-            self.0.copy_to(Self::slot::<L>(first), head.as_mut_bytes());
+            self.0.copy_to(slot_offset::<L>(first), head.as_mut_bytes());
             self.0.copy_to(ring::SLOTS, tail.as_mut_bytes());
         } else {
             for (entry, distance) in into.iter_mut().zip(0..) {
-                *entry = self.0.read(Self::slot::<L>(first + Wrapping(distance)));
+                *entry = self.0.read(slot_offset::<L>(first + Wrapping(distance)));
             }
         }
     }
@@ -118,7 +113,7 @@ impl Page {
         self.0.store(producer, new.0, Ordering::Release);
         // Orders the store of the producer before the load of the event index. Its partner is the
         // fence in `arm`: one of the two sides sees the other's store, so no wake-up is lost.
-        fence(Ordering::SeqCst);
+        self.0.fence();
         let event = self.load(event, Ordering::Relaxed);
         //= netif.h: notify-when-crossed
         if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::Nobody }
@@ -129,11 +124,17 @@ impl Page {
     fn arm(&self, producer: usize, event: usize, consumed: Index, count: u32) -> Pending {
         self.0.store(event, (consumed + Wrapping(count)).0, Ordering::Relaxed);
         // Orders the store of the event index before the load of the producer; see `publish`.
-        fence(Ordering::SeqCst);
+        self.0.fence();
         let produced = self.load(producer, Ordering::Relaxed);
         // A producer that ran away counts as work: the next look at the ring reports the fault.
         if (produced - consumed).0 < count { Pending::Nothing } else { Pending::Work }
     }
+}
+
+/// Byte offset of the slot that an index stands for.
+fn slot_offset<L: Layout>(index: Index) -> usize {
+    let slot = usize::try_from(index.0 & (L::SLOTS - 1)).expect("a slot number is small");
+    ring::SLOTS + slot * L::SLOT_LEN
 }
 
 /// The check that keeps every loop over a ring bounded: a producer may be ahead of its consumer by

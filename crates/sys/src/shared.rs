@@ -6,23 +6,24 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// A range of mapped memory shared with a peer that is not trusted.
+/// A range of memory shared with a peer that is not trusted.
 ///
 /// There is no way to get a reference into it: values are read once, by value, with volatile
 /// access, so a check and a use of a value always see the same bytes (XSA-155). Every access is
 /// bounds-checked and panics outside the range: offsets are ours, or were checked before.
 ///
-/// Clones and [`slice`](SharedPages::slice)s share one mapping, which is removed with the last.
+/// Clones and [`slice`](SharedPages::slice)s share the memory, which is released with the last.
 #[derive(Clone)]
 pub struct SharedPages {
     base: NonNull<u8>,
     len: usize,
-    _mapping: Arc<Mapping>,
+    /// A [`Mapping`], or words of the heap, which have interior mutability.
+    _memory: Arc<dyn Send + Sync>,
 }
 
 struct Mapping {
@@ -30,8 +31,8 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory with no thread affinity, and every access goes through raw
-// pointers with volatile or atomic operations, so moving the handle between threads is sound.
+// SAFETY: it is plain memory with no thread affinity, and every access goes through raw pointers
+// with volatile or atomic operations, so moving the handle between threads is sound.
 unsafe impl Send for SharedPages {}
 // SAFETY: as above; concurrent accesses by two threads of ours are no different from concurrent
 // accesses by the peer, which the type has to bear anyway.
@@ -59,6 +60,19 @@ impl SharedPages {
         SharedPages::map_with(ProtFlags::READ, fd, offset, len)
     }
 
+    /// `len` zeroed bytes of this process's own heap, for peers that live in the same process:
+    /// a simulated machine, tests. It takes no descriptor and no system call of its own.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory`.
+    pub fn zeroed(len: usize) -> io::Result<SharedPages> {
+        let words = AtomicU64::new_vec_zeroed(len.div_ceil(size_of::<AtomicU64>()));
+        let words = words.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let base = words.as_ptr().cast_mut().cast::<u8>();
+        let base = NonNull::new(base).expect("a vector's pointer is not null");
+        Ok(SharedPages { base, len, _memory: Arc::new(words) })
+    }
+
     fn map_with(
         protection: ProtFlags,
         fd: impl AsFd,
@@ -68,7 +82,7 @@ impl SharedPages {
         // SAFETY: a null hint with no MAP_FIXED cannot replace an existing mapping.
         let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, offset) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedPages { base, len, _mapping: Arc::new(Mapping { base, len }) })
+        Ok(SharedPages { base, len, _memory: Arc::new(Mapping { base, len }) })
     }
 
     /// Length in bytes.
@@ -81,15 +95,15 @@ impl SharedPages {
         self.len == 0
     }
 
-    /// A view of a part, sharing the mapping.
+    /// A view of a part, sharing the memory.
     ///
     /// # Panics
     /// If the range is not inside.
     pub fn slice(&self, range: Range<usize>) -> SharedPages {
         let len = range.end.checked_sub(range.start).expect("a range runs forwards");
         let base = self.at(range.start, len);
-        let base = NonNull::new(base).expect("a mapping does not start at zero");
-        SharedPages { base, len, _mapping: Arc::clone(&self._mapping) }
+        let base = NonNull::new(base).expect("memory does not start at zero");
+        SharedPages { base, len, _memory: Arc::clone(&self._memory) }
     }
 
     /// Reads one value at a byte offset, once.
@@ -97,7 +111,7 @@ impl SharedPages {
     pub fn read<T: FromBytes>(&self, offset: usize) -> T {
         let source = self.at(offset, size_of::<T>()).cast::<T>();
         assert!(source.is_aligned(), "shared values are aligned");
-        // SAFETY: `at` checked that the bytes lie in the mapping, the line above the alignment;
+        // SAFETY: `at` checked that the bytes lie in the memory, the line above the alignment;
         // `FromBytes` makes any bytes a valid value, torn or not.
         unsafe { source.read_volatile() }
     }
@@ -153,7 +167,7 @@ impl SharedPages {
     pub fn copy_from(&self, offset: usize, from: &[u8]) {
         let target = self.at(offset, from.len());
         // SAFETY: `at` checked the target range, and `from` cannot overlap it, as no reference
-        // into the mapping exists. The peer may access it meanwhile; see "racing copies" below.
+        // into the memory exists. The peer may access it meanwhile; see "racing copies" below.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), target, from.len()) }
     }
 
@@ -168,14 +182,14 @@ impl SharedPages {
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{offset}+{len} is outside {}", self.len);
-        // SAFETY: `offset` is at most `self.len`, so the result is inside or one past the mapping.
+        // SAFETY: `offset` is at most `self.len`, so the result is inside or one past the memory.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
     fn atomic(&self, offset: usize) -> &AtomicU32 {
         let word = self.at(offset, size_of::<u32>()).cast::<u32>();
         assert!(word.is_aligned(), "shared values are aligned");
-        // SAFETY: in bounds and aligned; the mapping outlives `&self`; every access to such words,
+        // SAFETY: in bounds and aligned; the memory outlives `&self`; every access to such words,
         // ours and the peer's, is atomic or volatile.
         unsafe { AtomicU32::from_ptr(word) }
     }
@@ -192,5 +206,29 @@ impl Drop for Mapping {
         // SAFETY: the range was returned by mmap and no `SharedPages` refers to it any more.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_the_heap_is_zeroed_and_shared_by_its_handles() {
+        let pages = SharedPages::zeroed(2 * 4096).expect("there is memory");
+        let second = pages.slice(4096..8192);
+        let mut bytes = [1; 8192];
+        pages.copy_to(0, &mut bytes);
+        assert_eq!(bytes, [0; 8192]);
+        second.write(8, 0x1234_5678_u32);
+        assert_eq!(pages.load(4104, Ordering::Relaxed), 0x1234_5678);
+        drop(pages);
+        assert_eq!(second.read::<u32>(8), 0x1234_5678, "a part keeps the whole");
+    }
+
+    #[test]
+    #[should_panic(expected = "8193+0 is outside 8192")]
+    fn memory_of_the_heap_ends_where_it_was_asked_to() {
+        SharedPages::zeroed(8192).expect("there is memory").copy_to(8193, &mut []);
     }
 }

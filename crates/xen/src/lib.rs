@@ -143,17 +143,15 @@ impl EventChannel for XenEvent {
         self.0.port()
     }
 
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
     fn notify(&self) -> io::Result<()> {
         self.0.notify()
     }
 
     fn ack(&self) -> io::Result<bool> {
         self.0.take()
-    }
-}
-
-impl AsFd for XenEvent {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

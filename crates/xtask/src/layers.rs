@@ -8,7 +8,7 @@ const ROWS: [&[&str]; 8] = [
     &["wire"],
     &["sys", "datapath", "confine"],
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
-    &["netback", "netfront", "emu", "xen", "engine", "xenstore"],
+    &["netback", "netfront", "emu", "loopback", "xen", "engine", "xenstore"],
     &["worker"],
     &["backend", "frontend"],
     &["lab", "doctor"],

@@ -69,7 +69,8 @@ impl Host {
 /// Waits for an event, and takes it.
 pub(crate) fn wait_for(event: &EmuEvent) {
     let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
-    let mut fds = [PollFd::new(event, PollFlags::IN)];
+    let waker = event.waker().expect("an emulated channel has a descriptor");
+    let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
     assert_eq!(poll(&mut fds, Some(&patience)), Ok(1));
     assert!(event.ack().expect("it can be read"));
 }

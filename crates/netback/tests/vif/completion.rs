@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::frames::pattern;
 use crate::guest::Bench;
+use crate::machine::GUEST;
 
 fn patient(start: u32) -> Bench {
     let mut bench = Bench::starting_at(start, OffloadCaps::ALL);
@@ -101,7 +102,7 @@ fn a_packet_that_is_dropped_has_its_answer_in_its_turn() {
     sent.iter().for_each(|packet| {
         let _ = bench.send(packet);
     });
-    bench.domain.revoke(revoked);
+    bench.machine.loopback.revoke(GUEST, revoked);
     let frames = bench.ingress().expect("no fault");
     assert_eq!((frames.len(), bench.tx_statuses()), (1, vec![]));
     drop(frames);

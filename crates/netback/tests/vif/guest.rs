@@ -6,7 +6,8 @@ use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
     PoolBudget, PortDown, PortQueue, QueueCounters,
 };
-use ringway_hypervisor::{Access, ForeignMemory, QueueEvents};
+use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
+use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
@@ -14,22 +15,22 @@ use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, RxResponse, TxRequest, Tx
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::domain::{Domain, Event, GUEST, HOST};
 use crate::frames;
+use crate::machine::{GUEST, HOST, Machine};
 
 /// Both sides of one queue.
 pub(crate) struct Bench {
-    pub(crate) domain: Domain,
+    pub(crate) machine: Machine,
     pub(crate) tx: FrontRing<Tx>,
     pub(crate) rx: FrontRing<Rx>,
     /// The ring pages, for guests that write where they should not.
     pub(crate) tx_page: SharedPages,
     pub(crate) rx_page: SharedPages,
-    pub(crate) events: QueueEvents<Event>,
-    pub(crate) back: VifQueue<Domain, Event>,
+    pub(crate) events: QueueEvents<LoopbackEvent>,
+    pub(crate) back: VifQueue<LoopbackMemory, LoopbackEvent>,
     pub(crate) pool: FramePool,
     pub(crate) counters: Arc<QueueCounters>,
-    ring_grefs: [GrantRef; 2],
+    rings: GrantedPages,
 }
 
 impl Bench {
@@ -44,36 +45,37 @@ impl Bench {
 
     /// The same for a frontend with these features.
     pub(crate) fn with(start: u32, features: FrontendFeatures) -> Bench {
-        let mut domain = Domain::new();
-        let (rings, first) = domain.alloc_pages(2).expect("a new guest has memory");
-        let mut grant = |frame| domain.grant(HOST, frame, Access::ReadWrite).expect("grants left");
-        let ring_grefs = [grant(first), grant(first + 1)];
+        let machine = Machine::new();
+        let rings = machine.grants().share(HOST, 2, Access::ReadWrite);
+        let rings = rings.expect("a new guest has memory");
         let [tx_page, rx_page] =
-            [0, 1].map(|page| rings.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE));
+            [0, 1].map(|page| rings.pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE));
         let tx = FrontRing::starting_at(tx_page.clone(), start);
         let rx = FrontRing::starting_at(rx_page.clone(), start);
-        let (events, back_events) = Event::split_pair();
+        let (events, back_events) = machine.channels();
         let counters = Arc::new(QueueCounters::default());
-        let back = attach(&domain, ring_grefs, back_events, features, &counters);
+        let back = attach(&machine, &rings.grefs, back_events, features, &counters);
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
-        Bench { domain, tx, rx, tx_page, rx_page, events, back, pool, counters, ring_grefs }
+        Bench { machine, tx, rx, tx_page, rx_page, events, back, pool, counters, rings }
     }
 
     /// Replaces the backend by another one, as a restart does.
     pub(crate) fn attach_again(&mut self) -> Result<(), PortDown> {
-        let (events, back_events) = Event::split_pair();
+        let (events, back_events) = self.machine.channels();
         self.events = events;
         let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
-        self.back = attach(&self.domain, self.ring_grefs, back_events, features, &self.counters)?;
+        let rings = &self.rings.grefs;
+        self.back = attach(&self.machine, rings, back_events, features, &self.counters)?;
         Ok(())
     }
 
     /// A page that holds `bytes` from `offset` on, granted.
     pub(crate) fn page(&mut self, offset: usize, bytes: &[u8], access: Access) -> GrantRef {
-        let (page, frame) = self.domain.alloc_pages(1).expect("a test needs few pages");
-        page.copy_from(offset, bytes);
-        self.domain.grant(HOST, frame, access).expect("a test needs few grants")
+        let granted = self.machine.grants().share(HOST, 1, access);
+        let granted = granted.expect("a test needs few pages");
+        granted.pages.copy_from(offset, bytes);
+        granted.grefs[0]
     }
 
     /// Requests for a packet of which each slot has its own page, in as many slots as given.
@@ -174,7 +176,7 @@ impl Bench {
 
     /// Bytes of a granted page.
     pub(crate) fn read_page(&mut self, gref: GrantRef, len: usize) -> Vec<u8> {
-        let page = self.domain.map(GUEST, gref, Access::ReadOnly).expect("the page is granted");
+        let page = self.machine.map(gref, Access::ReadOnly);
         let mut bytes = vec![0; len];
         page.pages().copy_to(0, &mut bytes);
         bytes
@@ -185,23 +187,40 @@ impl Bench {
         frames::frame(&mut self.pool, bytes, offload)
     }
 
+    /// Batches of copies so far.
+    pub(crate) fn copy_calls(&self) -> u64 {
+        self.machine.loopback.passages(GUEST, FaultPoint::CopyCall)
+    }
+
+    /// Makes the next batch of copies fail as a whole.
+    pub(crate) fn fail_next_copy_call(&self) {
+        self.machine.loopback.fail_next(GUEST, FaultPoint::CopyCall);
+    }
+
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
         frames::dropped(&self.counters, reason)
     }
 }
 
+impl Drop for Bench {
+    /// On Xen such a copy would fail all others of its call.
+    fn drop(&mut self) {
+        let is_failing = std::thread::panicking();
+        assert!(is_failing || self.machine.loopback.copies_out_of_page(HOST) == 0);
+    }
+}
+
 fn attach(
-    domain: &Domain,
-    rings: [GrantRef; 2],
-    events: QueueEvents<Event>,
+    machine: &Machine,
+    rings: &[GrantRef],
+    events: QueueEvents<LoopbackEvent>,
     features: FrontendFeatures,
     counters: &Arc<QueueCounters>,
-) -> Result<VifQueue<Domain, Event>, PortDown> {
-    let mut memory = domain.clone();
-    let [tx_ring, rx_ring] = memory.map_rings(rings);
+) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, PortDown> {
+    let [tx_ring, rx_ring] = machine.map_rings([rings[0], rings[1]]);
     VifQueue::attach(QueueParts {
         peer: GUEST,
-        memory,
+        memory: machine.memory(),
         tx_ring,
         rx_ring,
         events,

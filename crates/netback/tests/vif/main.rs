@@ -2,10 +2,9 @@
 //! writes, and the reaction to it).
 
 mod completion;
-#[allow(dead_code, reason = "each suite uses the faults that it needs")]
-mod domain;
 mod frames;
 mod guest;
+mod machine;
 mod random;
 mod receive;
 mod refusals;

@@ -241,12 +241,12 @@ fn a_batch_is_written_with_one_call_and_at_most_one_event() {
     let mut bench = Bench::new();
     bench.post(0, 200);
     bench.events.ack().expect("an eventfd can be read");
-    let (calls, sent) = (bench.domain.calls(), bench.counters.totals().events_sent);
+    let (calls, sent) = (bench.copy_calls(), bench.counters.totals().events_sent);
     let frames = (0..70).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
     let mut waiting = bench.egress(frames);
     assert_eq!(waiting.len(), 6, "a call moves one batch");
     bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
-    assert_eq!(bench.domain.calls() - calls, 2);
+    assert_eq!(bench.copy_calls() - calls, 2);
     assert_eq!(bench.counters.totals().events_sent - sent, 1, "the guest asked for the first only");
     assert_eq!(bench.rx_answers().len(), 70);
 }
@@ -258,7 +258,7 @@ fn frames_of_a_call_that_failed_go_back_to_the_pool() {
     bench.pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(2048));
     bench.post(0, 1);
     let frame = bench.frame(&pattern(1, 60), PLAIN);
-    bench.domain.fail_next_call();
+    bench.fail_next_copy_call();
     let mut queue = FrameQueue::from([frame]);
     let result = bench.back.egress(&mut queue, &mut bench.pool);
     assert!(matches!(result, Err(PortDown::Host(_))), "{result:?}");

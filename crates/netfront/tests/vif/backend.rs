@@ -6,7 +6,8 @@ use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
     PoolBudget, PortDown, PortQueue, QueueCounters,
 };
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, QueueEvents};
+use ringway_hypervisor::{Access, ForeignPage, QueueEvents};
+use ringway_loopback::{LoopbackEvent, LoopbackGrants};
 use ringway_netfront::VifQueue;
 use ringway_ring::{BackRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
@@ -14,19 +15,19 @@ use ringway_wire::GrantRef;
 use ringway_wire::netif::{RxRequest, RxResponse, TxRequest};
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::domain::{Domain, Event, GUEST, HOST};
 use crate::frames;
+use crate::machine::{HOST, Machine};
 
 /// Both sides of one queue.
 pub(crate) struct Bench {
-    pub(crate) domain: Domain,
-    pub(crate) front: VifQueue<Domain, Event>,
+    pub(crate) machine: Machine,
+    pub(crate) front: VifQueue<LoopbackGrants, LoopbackEvent>,
     pub(crate) tx: BackRing<Tx>,
     pub(crate) rx: BackRing<Rx>,
     /// The ring pages, for backends that write where they should not.
     pub(crate) tx_page: SharedPages,
     pub(crate) rx_page: SharedPages,
-    pub(crate) events: QueueEvents<Event>,
+    pub(crate) events: QueueEvents<LoopbackEvent>,
     pub(crate) pool: FramePool,
     pub(crate) counters: Arc<QueueCounters>,
     /// The guest's posted pages, in slot order.
@@ -36,14 +37,14 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Bench {
-        let mut domain = Domain::new();
-        let (front_events, events) = Event::split_pair();
+        let machine = Machine::new();
+        let (front_events, events) = machine.channels();
         let counters = Arc::new(QueueCounters::default());
-        let front = VifQueue::new(domain.clone(), HOST, front_events, Arc::clone(&counters));
+        let front = VifQueue::new(machine.grants(), HOST, front_events, Arc::clone(&counters));
         let mut front = front.expect("a new guest has memory");
         front.set_caps(OffloadCaps::ALL);
         let refs = front.config();
-        let mappings = domain.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
+        let mappings = machine.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
         let [tx_page, rx_page] = [0, 1].map(|ring| mappings[ring].pages().clone());
         let tx = BackRing::attach(tx_page.clone()).expect("a new ring is sound");
         let mut rx = BackRing::<Rx>::attach(rx_page.clone()).expect("a new ring is sound");
@@ -51,7 +52,7 @@ impl Bench {
         assert_eq!(rx.peek_requests(&mut posted), Ok((256, 256)), "every page is posted");
         rx.consume(256);
         let pool = FramePool::new(PoolBudget::new(64 << 20));
-        Bench { domain, front, tx, rx, tx_page, rx_page, events, pool, counters, posted, mappings }
+        Bench { machine, front, tx, rx, tx_page, rx_page, events, pool, counters, posted, mappings }
     }
 
     /// What the guest has asked to transmit since the last call, consumed.
@@ -71,14 +72,14 @@ impl Bench {
     /// Writes into the page of an rx slot.
     pub(crate) fn fill(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
         let gref = GrantRef(self.posted[slot % 256].gref);
-        let page = self.domain.map(GUEST, gref, Access::ReadWrite).expect("the page is granted");
+        let page = self.machine.map(gref, Access::ReadWrite);
         page.pages().copy_from(offset, bytes);
     }
 
     /// Bytes of a granted page.
     pub(crate) fn read(&mut self, request: &TxRequest, len: usize) -> Vec<u8> {
         let gref = GrantRef(request.gref);
-        let page = self.domain.map(GUEST, gref, Access::ReadOnly).expect("the page is granted");
+        let page = self.machine.map(gref, Access::ReadOnly);
         let mut bytes = vec![0; len];
         page.pages().copy_to(usize::from(request.offset), &mut bytes);
         bytes
@@ -117,8 +118,10 @@ impl Bench {
     }
 
     /// The queue, and what the backend holds of it.
-    pub(crate) fn into_parts(self) -> (Domain, VifQueue<Domain, Event>, [ForeignPage; 2]) {
-        (self.domain, self.front, self.mappings)
+    pub(crate) fn into_parts(
+        self,
+    ) -> (Machine, VifQueue<LoopbackGrants, LoopbackEvent>, [ForeignPage; 2]) {
+        (self.machine, self.front, self.mappings)
     }
 }
 

@@ -4,30 +4,35 @@ use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::QueueEvents;
+use ringway_loopback::{LoopbackEvent, LoopbackGrants, LoopbackMemory};
 use ringway_netback::{FrontendFeatures, QueueParts};
 
-use crate::domain::{Domain, Event, GUEST, HOST};
+use crate::machine::{GUEST, HOST, Machine};
 
-pub(crate) type Front = ringway_netfront::VifQueue<Domain, Event>;
-pub(crate) type Back = ringway_netback::VifQueue<Domain, Event>;
+pub(crate) type Front = ringway_netfront::VifQueue<LoopbackGrants, LoopbackEvent>;
+pub(crate) type Back = ringway_netback::VifQueue<LoopbackMemory, LoopbackEvent>;
 
 /// A new queue's two ends, which may leave all work to each other.
-pub(crate) fn pair() -> (Domain, Front, Back) {
-    let domain = Domain::new();
-    let (front_events, back_events) = Event::split_pair();
+pub(crate) fn pair() -> (Machine, Front, Back) {
+    let machine = Machine::new();
+    let (front_events, back_events) = machine.channels();
     let counters = Arc::new(QueueCounters::default());
-    let front = Front::new(domain.clone(), HOST, front_events, counters);
+    let front = Front::new(machine.grants(), HOST, front_events, counters);
     let mut front = front.expect("a new guest has memory");
     front.set_caps(OffloadCaps::ALL);
-    let back = attach(&domain, &mut front, back_events);
-    (domain, front, back)
+    let back = attach(&machine, &mut front, back_events);
+    (machine, front, back)
 }
 
 /// A backend on the rings of a frontend, as they are.
-pub(crate) fn attach(domain: &Domain, front: &mut Front, events: QueueEvents<Event>) -> Back {
-    let mut memory = domain.clone();
+pub(crate) fn attach(
+    machine: &Machine,
+    front: &mut Front,
+    events: QueueEvents<LoopbackEvent>,
+) -> Back {
+    let memory = machine.memory();
     let refs = front.config();
-    let [tx_ring, rx_ring] = memory.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
+    let [tx_ring, rx_ring] = machine.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
     let counters = Arc::new(QueueCounters::default());
     let parts = QueueParts { peer: GUEST, memory, tx_ring, rx_ring, events, features, counters };

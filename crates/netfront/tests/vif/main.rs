@@ -2,12 +2,11 @@
 //! nothing, and what passes between it and ours.
 
 mod backend;
-#[path = "../../../netback/tests/vif/domain.rs"]
-#[allow(dead_code, reason = "each suite uses the faults that it needs")]
-mod domain;
 #[path = "../../../netback/tests/vif/frames.rs"]
 mod frames;
 mod hostile;
 mod joined;
+#[path = "../../../netback/tests/vif/machine.rs"]
+mod machine;
 mod pair;
 mod transmit;

@@ -9,7 +9,6 @@ use ringway_datapath::{
     PoolBudget, PortQueue,
 };
 
-use crate::domain::Event;
 use crate::frames::pattern;
 use crate::joined::{Back, Front, attach, pair};
 
@@ -75,7 +74,7 @@ fn take(port: &mut impl PortQueue, pool: &mut FramePool) -> FrameBatch {
 
 fn round_trips(seed: u64) {
     let mut random = Rng::with_seed(seed);
-    let (_domain, mut front, mut back) = pair();
+    let (_machine, mut front, mut back) = pair();
     // Tight enough to run out at times.
     let mut pool = FramePool::new(PoolBudget::new(24 << 20));
     let (mut up, mut down) = (Lane::default(), Lane::default());
@@ -120,7 +119,7 @@ fn what_enters_one_end_leaves_the_other_byte_for_byte_and_in_order() {
 
 #[test]
 fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() {
-    let (domain, mut front, mut back) = pair();
+    let (machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let mut arrived = 0;
     for round in 0..20_usize {
@@ -133,8 +132,8 @@ fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() 
         front.egress(&mut queue, &mut pool).expect("the backend is honest");
         if round % 3 == 0 {
             // The new one finds the ring as the old one left it.
-            let (_, events) = Event::split_pair();
-            back = attach(&domain, &mut front, events);
+            let (_, events) = machine.channels();
+            back = attach(&machine, &mut front, events);
         }
         for frame in take(&mut back, &mut pool) {
             assert_eq!(frame.bytes(), pattern(arrived, 60));
@@ -147,7 +146,7 @@ fn a_backend_that_is_replaced_under_traffic_loses_no_frame_that_was_asked_for() 
 
 #[test]
 fn frames_of_one_size_arrive_in_batches_and_cost_few_events() {
-    let (_domain, mut front, mut back) = pair();
+    let (_machine, mut front, mut back) = pair();
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let mut frames: FrameQueue =
         (0..640).map(|_| pool.take(60).expect("the pool has room")).collect();

@@ -6,6 +6,7 @@ use ringway_datapath::{
     Checksum, DropReason, Gso, GsoKind, Offload, Pending, PortQueue, QueueCounters,
 };
 use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
+use ringway_loopback::{Holdings, Limits};
 use ringway_netfront::VifQueue;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::{
@@ -15,8 +16,8 @@ use ringway_wire::netif::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::backend::Bench;
-use crate::domain::{Domain, Event, GUEST, HOST};
 use crate::frames::pattern;
+use crate::machine::{GUEST, HOST, Machine};
 
 const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
 
@@ -94,7 +95,8 @@ fn the_backend_may_read_what_is_sent_and_not_write_it() {
     let gref = GrantRef(bench.take_tx()[0].gref);
     let status = GrantStatus::GeneralError;
     let mut copy = [GrantCopy { gref, offset: 0, len: 4, local: 0, local_offset: 0, status }];
-    bench.domain.copy_to_peer(GUEST, &mut copy, &[[0_u8; 4]]).expect("the call is made");
+    let copied = bench.machine.memory().copy_to_peer(GUEST, &mut copy, &[[0_u8; 4]]);
+    copied.expect("the call is made");
     assert_eq!(copy[0].status, GrantStatus::PermissionDenied);
 }
 
@@ -190,29 +192,31 @@ fn a_backend_that_answers_data_with_null_costs_only_itself() {
 
 #[test]
 fn a_queue_that_cannot_have_all_its_pages_keeps_none() {
-    let domain = Domain::new();
+    let machine = Machine::with(Limits { pages_max: 1024, ..Limits::default() });
+    let grants_in_use = || machine.loopback.holdings().grants;
     let make = || {
-        let (events, _) = Event::split_pair();
-        VifQueue::new(domain.clone(), HOST, events, Arc::new(QueueCounters::default()))
+        let (events, _) = machine.channels();
+        VifQueue::new(machine.grants(), HOST, events, Arc::new(QueueCounters::default()))
     };
     let first = make().expect("a new guest has memory");
-    assert_eq!(domain.grants_in_use(), 514);
+    assert_eq!(grants_in_use(), 514);
     let error = make().err().expect("the guest has 1024 pages, and two queues take 1028");
     assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
-    assert_eq!(domain.grants_in_use(), 514);
+    assert_eq!(grants_in_use(), 514);
     first.close().expect("nobody uses the pages");
-    assert_eq!(domain.grants_in_use(), 0);
+    assert_eq!(machine.loopback.holdings(), Holdings::default());
 }
 
 #[test]
 fn a_page_that_the_backend_holds_is_not_used_again() {
-    let (domain, front, rings) = Bench::new().into_parts();
+    let (machine, front, rings) = Bench::new().into_parts();
     assert!(front.close().is_err());
-    assert_eq!(domain.grants_in_use(), 2, "the rings are still mapped, and nothing else is");
+    let held = machine.loopback.holdings_of(GUEST);
+    assert_eq!((held.grants, held.pages), (2, 2), "the rings are mapped, and nothing else is");
     drop(rings);
 
-    let (domain, front, rings) = Bench::new().into_parts();
+    let (machine, front, rings) = Bench::new().into_parts();
     drop(rings);
     assert!(front.close().is_ok());
-    assert_eq!(domain.grants_in_use(), 0);
+    assert_eq!(machine.loopback.holdings(), Holdings::default());
 }

@@ -1,140 +1,300 @@
-//! Nobody sleeps while there is work: the handshake between publishing and arming.
+//! No side sleeps while there is work for it: the handshake between publishing and arming.
+//!
+//! One pair of loops, of a frontend and a backend that sleep whenever they may, is run in two ways:
+//! by two threads on real memory, and by the loom model checker in every order that the memory
+//! model allows. Both run the real halves of the ring.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use ringway_datapath::Pending;
-use ringway_ring::{BackRing, FrontRing, Notify, Tx};
+use ringway_ring::{BackRing, FrontRing, Notify, RingMemory, Tx};
 
 use crate::page::{self, Numbered};
 
-const ENTRIES: u32 = 60_000;
-
-/// One end of an event channel: pending or not, however often it is sent.
-struct Waker(SyncSender<()>);
-
-impl Waker {
-    fn tell(&self, notify: Notify) {
-        if notify == Notify::Peer {
-            match self.0.try_send(()) {
-                Ok(()) | Err(TrySendError::Full(())) => {}
-                // The other end has taken its last entry and left.
-                Err(TrySendError::Disconnected(())) => {}
-            }
-        }
-    }
+/// One side's ends of the event channels.
+trait Events {
+    /// Sends an event to the other side.
+    fn send(&self);
+    /// Sleeps until there is an event, and clears it.
+    fn wait(&self);
 }
 
-/// Waits for an event. The limit is for a lost one, which would otherwise hang the test.
-fn wait(events: &Receiver<()>) {
-    events.recv_timeout(Duration::from_secs(30)).expect("an event was lost");
-}
-
-fn frontend(mut ring: FrontRing<Tx>, waker: &Waker, events: &Receiver<()>) {
+/// Sends `entries` requests and takes their responses.
+fn frontend<L: Numbered, M: RingMemory>(
+    mut ring: FrontRing<L, M>,
+    entries: u32,
+    events: &impl Events,
+) {
     let (mut pushed, mut answered) = (0, 0);
-    let mut window = [Tx::response(0); 64];
-    while answered < ENTRIES {
-        while pushed < ENTRIES && ring.free() > 0 {
-            ring.push_request(Tx::request(pushed));
+    let mut window = [L::response(0); 64];
+    while answered < entries {
+        while pushed < entries && ring.free() > 0 {
+            ring.push_request(L::request(pushed));
             pushed += 1;
             if pushed % 3 == 0 {
                 break;
             }
         }
-        waker.tell(ring.publish_requests());
+        if ring.publish_requests() == Notify::Peer {
+            events.send();
+        }
         let count = ring.peek_responses(&mut window).expect("the backend is honest");
         for response in &window[..count] {
-            assert_eq!(*response, Tx::response(answered));
+            assert!(*response == L::response(answered), "response {answered}");
             answered += 1;
         }
         ring.consume(count);
-        let is_idle = count == 0 && (ring.free() == 0 || pushed == ENTRIES);
+        let is_idle = count == 0 && (ring.free() == 0 || pushed == entries);
         if is_idle && ring.arm(1) == Pending::Nothing {
-            wait(events);
+            events.wait();
         }
     }
 }
 
-fn backend(mut ring: BackRing<Tx>, waker: &Waker, events: &Receiver<()>) {
+/// Serves `entries` requests.
+fn backend<L: Numbered, M: RingMemory>(
+    mut ring: BackRing<L, M>,
+    entries: u32,
+    events: &impl Events,
+) {
     let mut served = 0;
-    let mut window = [Tx::request(0); 64];
-    while served < ENTRIES {
+    let mut window = [L::request(0); 64];
+    while served < entries {
         let (count, _) = ring.peek_requests(&mut window).expect("the frontend is honest");
         for request in &window[..count] {
-            assert_eq!(*request, Tx::request(served));
+            assert_eq!(*request, L::request(served));
             ring.consume(1);
-            ring.push_response(Tx::response(served));
+            ring.push_response(L::response(served));
             served += 1;
         }
-        waker.tell(ring.publish_responses());
+        if ring.publish_responses() == Notify::Peer {
+            events.send();
+        }
         if count == 0 && ring.arm(1) == Pending::Nothing {
-            wait(events);
+            events.wait();
         }
     }
 }
 
-#[test]
-fn two_threads_that_sleep_whenever_they_may_finish_their_work() {
-    let [front, back] = page::mappings();
-    let front = FrontRing::<Tx>::starting_at(front, u32::MAX - 30_000);
-    let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
-    let (to_back, back_events) = sync_channel(1);
-    let (to_front, front_events) = sync_channel(1);
-    thread::scope(|scope| {
-        scope.spawn(move || backend(back, &Waker(to_front), &back_events));
-        frontend(front, &Waker(to_back), &front_events);
-    });
-}
+mod real_memory {
+    use super::*;
 
-/// `Page::publish` and `Page::arm` in miniature, in every order that the memory model allows.
-mod every_interleaving {
-    use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU32, Ordering, fence};
-    use loom::thread;
+    const ENTRIES: u32 = 60_000;
 
-    #[derive(Default)]
-    struct Indices {
-        producer: AtomicU32,
-        event: AtomicU32,
-        /// The event channel: pending or not.
-        pending: AtomicU32,
+    /// Pending or not, however often it is sent.
+    struct Channel {
+        to_peer: SyncSender<()>,
+        from_peer: Receiver<()>,
     }
 
-    impl Indices {
-        fn publish(&self, old: u32, new: u32) {
-            self.producer.store(new, Ordering::Release);
-            fence(Ordering::SeqCst);
-            let event = self.event.load(Ordering::Relaxed);
-            if new.wrapping_sub(event) < new.wrapping_sub(old) {
-                self.pending.store(1, Ordering::Release);
+    impl Events for Channel {
+        fn send(&self) {
+            match self.to_peer.try_send(()) {
+                Ok(()) | Err(TrySendError::Full(())) => {}
+                // The other side has taken its last entry and left.
+                Err(TrySendError::Disconnected(())) => {}
             }
         }
 
-        fn arm(&self, consumed: u32) -> bool {
-            self.event.store(consumed.wrapping_add(1), Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            self.producer.load(Ordering::Relaxed) != consumed
+        /// The limit is for a lost event, which would otherwise hang the test.
+        fn wait(&self) {
+            self.from_peer.recv_timeout(Duration::from_secs(30)).expect("an event was lost");
         }
     }
 
-    /// The consumer has seen everything up to `START`, with an event index that is long past.
-    const START: u32 = u32::MAX;
+    #[test]
+    fn two_threads_that_sleep_whenever_they_may_finish_their_work() {
+        let [front, back] = page::mappings();
+        let front = FrontRing::<Tx>::starting_at(front, u32::MAX - 30_000);
+        let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
+        let (to_back, back_events) = sync_channel(1);
+        let (to_front, front_events) = sync_channel(1);
+        thread::scope(|scope| {
+            let events = Channel { to_peer: to_front, from_peer: back_events };
+            scope.spawn(move || backend(back, ENTRIES, &events));
+            let events = Channel { to_peer: to_back, from_peer: front_events };
+            frontend(front, ENTRIES, &events);
+        });
+    }
+}
+
+/// The model checker repeats each test in every order of the two sides' accesses, stale values of
+/// relaxed loads among them, and fails when both sides sleep for good.
+mod every_interleaving {
+    use std::sync::atomic::Ordering;
+
+    use loom::sync::atomic::{AtomicU32, fence};
+    use loom::sync::{Arc, Notify as Sleep};
+    use loom::thread;
+    use ringway_ring::Layout;
+    use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+    use super::*;
+
+    /// A ring of two slots of one word.
+    #[derive(Debug)]
+    struct Tiny;
+
+    const SLOTS: usize = 2;
+    const WORDS: usize = (ringway_wire::ring::SLOTS / 4) + SLOTS;
+
+    impl Layout for Tiny {
+        type Request = u32;
+        type Response = u32;
+        const SLOT_LEN: usize = 4;
+        const SLOTS: u32 = 2;
+        const NAME: &'static str = "tiny";
+    }
+
+    impl Numbered for Tiny {
+        fn request(number: u32) -> u32 {
+            1000 + number
+        }
+
+        fn response(number: u32) -> u32 {
+            2000 + number
+        }
+    }
+
+    /// The words of a page. Those of slots are accessed without any order of their own, so that
+    /// only the indices can keep a side from reading a stale one.
+    #[derive(Clone)]
+    struct Words(Arc<[AtomicU32; WORDS]>);
+
+    impl Words {
+        fn new() -> Words {
+            Words(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))))
+        }
+
+        fn word(&self, offset: usize) -> &AtomicU32 {
+            assert_eq!(offset % 4, 0);
+            &self.0[offset / 4]
+        }
+    }
+
+    impl RingMemory for Words {
+        fn load(&self, offset: usize, order: Ordering) -> u32 {
+            self.word(offset).load(order)
+        }
+
+        fn store(&self, offset: usize, value: u32, order: Ordering) {
+            self.word(offset).store(value, order);
+        }
+
+        fn fence(&self) {
+            fence(Ordering::SeqCst);
+        }
+
+        fn read<T: FromBytes>(&self, offset: usize) -> T {
+            let mut bytes = [0; 4];
+            self.copy_to(offset, &mut bytes);
+            T::read_from_bytes(&bytes).expect("entries are one word")
+        }
+
+        fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
+            let bytes = value.as_bytes().try_into().expect("entries are one word");
+            self.store(offset, u32::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+
+        fn copy_to(&self, offset: usize, to: &mut [u8]) {
+            for (word, bytes) in to.chunks_exact_mut(4).enumerate() {
+                let value = self.load(offset + 4 * word, Ordering::Relaxed);
+                bytes.copy_from_slice(&value.to_ne_bytes());
+            }
+        }
+
+        fn clear(&self) {
+            for word in self.0.iter() {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn halves(start: u32) -> (FrontRing<Tiny, Words>, BackRing<Tiny, Words>) {
+        let page = Words::new();
+        let front = FrontRing::starting_at(page.clone(), start);
+        (front, BackRing::attach(page).expect("a new ring is sound"))
+    }
+
+    /// Serves one request, so that both event indices lie behind their producers and no event is
+    /// due unless a side asks for it again.
+    fn serve_one(front: &mut FrontRing<Tiny, Words>, back: &mut BackRing<Tiny, Words>) {
+        front.push_request(Tiny::request(0));
+        assert_eq!(front.publish_requests(), Notify::Peer);
+        back.consume(1);
+        back.push_response(Tiny::response(0));
+        assert_eq!(back.publish_responses(), Notify::Peer);
+        front.consume(1);
+    }
 
     #[test]
-    fn whoever_arms_either_sees_the_entry_or_is_told_of_it() {
+    fn a_backend_that_arms_sees_the_request_or_gets_an_event() {
         loom::model(|| {
-            let indices = Arc::new(Indices::default());
-            indices.producer.store(START, Ordering::Relaxed);
-            indices.event.store(START, Ordering::Relaxed);
-            let producer = {
-                let indices = Arc::clone(&indices);
-                thread::spawn(move || indices.publish(START, START.wrapping_add(1)))
-            };
-            let has_seen = indices.arm(START);
-            producer.join().expect("publishing does not panic");
-            let is_told = indices.pending.load(Ordering::Acquire) == 1;
-            assert!(has_seen || is_told, "a wake-up was lost");
+            let (mut front, mut back) = halves(u32::MAX - 1);
+            serve_one(&mut front, &mut back);
+            let producer = thread::spawn(move || {
+                front.push_request(Tiny::request(1));
+                front.publish_requests()
+            });
+            let pending = back.arm(1);
+            let notify = producer.join().expect("publishing does not panic");
+            assert!(pending == Pending::Work || notify == Notify::Peer, "a wake-up was lost");
+        });
+    }
+
+    #[test]
+    fn a_frontend_that_arms_sees_the_response_or_gets_an_event() {
+        loom::model(|| {
+            let (mut front, mut back) = halves(u32::MAX - 1);
+            serve_one(&mut front, &mut back);
+            front.push_request(Tiny::request(1));
+            let _ = front.publish_requests();
+            let producer = thread::spawn(move || {
+                back.consume(1);
+                back.push_response(Tiny::response(1));
+                back.publish_responses()
+            });
+            let pending = front.arm(1);
+            let notify = producer.join().expect("publishing does not panic");
+            assert!(pending == Pending::Work || notify == Notify::Peer, "a wake-up was lost");
+        });
+    }
+
+    /// Loom's `Notify` is pending or not, like an event channel.
+    struct Channel {
+        to_peer: Arc<Sleep>,
+        from_peer: Arc<Sleep>,
+    }
+
+    impl Events for Channel {
+        fn send(&self) {
+            self.to_peer.notify();
+        }
+
+        fn wait(&self) {
+            self.from_peer.wait();
+        }
+    }
+
+    /// Switches of thread in one execution that neither side asked for. Three pass as well, in
+    /// fifteen times the time.
+    const PREEMPTIONS_MAX: usize = 2;
+
+    #[test]
+    fn two_sides_that_sleep_whenever_they_may_finish_their_work_and_see_no_stale_slot() {
+        const ENTRIES: u32 = 3;
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(PREEMPTIONS_MAX);
+        model.check(|| {
+            let (front, back) = halves(u32::MAX);
+            let (front_sleep, back_sleep) = (Arc::new(Sleep::new()), Arc::new(Sleep::new()));
+            let events =
+                Channel { to_peer: Arc::clone(&front_sleep), from_peer: Arc::clone(&back_sleep) };
+            let server = thread::spawn(move || backend(back, ENTRIES, &events));
+            frontend(front, ENTRIES, &Channel { to_peer: back_sleep, from_peer: front_sleep });
+            server.join().expect("the backend finishes");
         });
     }
 }
