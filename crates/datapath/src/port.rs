@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::{FrameBatch, FramePool, FrameQueue, OffloadCaps};
+use crate::{FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 
 /// One queue of something that frames enter and leave by: a vif, a TAP device, a test double.
 ///
@@ -73,15 +73,6 @@ pub enum Probe {
     Memory,
     /// A system call: better wait for its descriptor.
     SystemCall,
-}
-
-/// The result of arming: whether it is safe to sleep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pending {
-    /// Nothing to do; an event will come.
-    Nothing,
-    /// Work arrived meanwhile: poll again.
-    Work,
 }
 
 /// Why a port can no longer be used.
