@@ -120,7 +120,7 @@ impl<P: Port> Worker<P> {
         }
         let inbox = &directory.inboxes[to.worker];
         if let Err(frame) = inbox.push(Parcel { to: to.slot, frame }) {
-            return self.discard(frame, DropReason::MailboxFull, source);
+            return self.discard(frame, DropReason::InboxFull, source);
         }
         if self.mailed.len() <= to.worker {
             self.mailed.resize(to.worker + 1, 0);
