@@ -17,8 +17,8 @@ pub enum DropReason {
     BadOffload,
     /// The receiver's queue is full and does not drain.
     QueueFull,
-    /// The mailbox of another worker is full.
-    MailboxFull,
+    /// The inbox of another worker is full.
+    InboxFull,
     /// No buffer was left.
     NoBuffer,
     /// No port to send it to (unknown, or down).
@@ -37,7 +37,7 @@ impl DropReason {
         DropReason::GrantCopy,
         DropReason::BadOffload,
         DropReason::QueueFull,
-        DropReason::MailboxFull,
+        DropReason::InboxFull,
         DropReason::NoBuffer,
         DropReason::NoRoute,
         DropReason::FloodLimit,
@@ -52,7 +52,7 @@ impl DropReason {
             DropReason::GrantCopy => "grant_copy",
             DropReason::BadOffload => "bad_offload",
             DropReason::QueueFull => "queue_full",
-            DropReason::MailboxFull => "mailbox_full",
+            DropReason::InboxFull => "inbox_full",
             DropReason::NoBuffer => "no_buffer",
             DropReason::NoRoute => "no_route",
             DropReason::FloodLimit => "flood_limit",

@@ -9,6 +9,7 @@ mod counters;
 mod frame;
 pub mod headers;
 mod mac;
+mod pending;
 mod queue;
 pub mod segment;
 mod times;
@@ -18,9 +19,8 @@ pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
 pub use mac::MacAddr;
-pub use queue::{
-    Budget, Interest, PeerFault, Pending, PortDown, PortQueue, Probe, QueueTraits, Wakers,
-};
+pub use pending::Pending;
+pub use queue::{Budget, Interest, PeerFault, PortDown, PortQueue, Probe, QueueTraits, Wakers};
 pub use times::TimeCounters;
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

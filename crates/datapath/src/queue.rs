@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps};
+use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 
 /// One queue of a port: of a vif, of a TAP device, of a test.
 ///
@@ -108,15 +108,6 @@ pub enum Probe {
     Memory,
     /// A system call: better wait for its descriptor.
     SystemCall,
-}
-
-/// The result of arming: whether it is safe to sleep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pending {
-    /// Nothing to do; an event will come.
-    Nothing,
-    /// Work arrived meanwhile: poll again.
-    Work,
 }
 
 /// Why a queue can no longer be used.

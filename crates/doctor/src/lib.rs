@@ -13,6 +13,7 @@ pub mod evidence;
 pub mod finding;
 pub mod host;
 pub mod mend;
+mod number;
 pub mod parse;
 pub mod probe;
 pub mod report;

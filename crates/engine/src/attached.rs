@@ -7,9 +7,10 @@ use ringway_datapath::{FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId};
 
 use crate::credit::Credit;
-use crate::directory::{Forwarding, SlotId};
+use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::outbox::Outbox;
+use crate::slot::SlotId;
 use crate::source::{Source, SourceParts};
 
 /// A queue with everything that an engine keeps for it.

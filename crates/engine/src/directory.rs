@@ -4,16 +4,9 @@ use std::sync::Arc;
 
 use ringway_switch::{PortId, Switch};
 
-use crate::{Gauge, Inbox};
-
-/// Names one attachment of a queue; a number is never used for a second one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotId {
-    /// Index into the owner's slots.
-    pub index: usize,
-    /// Tells attachments in the same slot apart.
-    pub generation: u64,
-}
+use crate::gauge::Gauge;
+use crate::inbox::Inbox;
+use crate::slot::SlotId;
 
 /// Where a queue is.
 #[derive(Debug, Clone)]

@@ -100,7 +100,7 @@ impl Router<'_> {
         }
         let inbox = &self.directory.inboxes[to.engine];
         if let Err(frame) = inbox.push(Parcel { to: to.slot, frame }) {
-            return self.discard(frame, DropReason::MailboxFull, source);
+            return self.discard(frame, DropReason::InboxFull, source);
         }
         if self.mailed.len() <= to.engine {
             self.mailed.resize(to.engine + 1, 0);

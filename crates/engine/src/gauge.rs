@@ -89,10 +89,10 @@ impl Gauge {
     }
 
     /// Called with a source that is held, after [`Inbox::prepare_sleep`](crate::Inbox): the owner
-    /// nudges us when it lowers the pressure. False if there is none any more.
+    /// nudges us when it lowers the pressure. False if it has fallen already.
     ///
-    /// Before it, a nudge would find nobody asleep, and use up the wait: pressure that is raised
-    /// again would then be lowered for nobody.
+    /// Before it, a nudge would find no thread asleep, and use up the wait: pressure that is raised
+    /// again would then be lowered without a nudge.
     pub fn await_relief(&self) -> bool {
         self.is_awaited.store(true, Ordering::Relaxed);
         // The partner is in `is_awaited`.

@@ -5,8 +5,8 @@ use std::task::Waker;
 
 use ringway_datapath::Frame;
 
-use crate::directory::SlotId;
 use crate::gauge::Gauge;
+use crate::slot::SlotId;
 use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 
 /// A frame on its way to a queue of another engine.

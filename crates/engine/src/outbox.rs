@@ -9,8 +9,8 @@ use ringway_datapath::{
 };
 
 use crate::capture::{Capture, Passage};
-use crate::directory::SlotId;
 use crate::gauge::{Backlog, Gauge, HIGH, LIMIT, LOW};
+use crate::slot::SlotId;
 use crate::source::show;
 use crate::state::{Egress, EgressEvent};
 
@@ -153,7 +153,7 @@ impl Outbox {
         };
     }
 
-    /// Takes everything that waits, and holds nobody any more.
+    /// Takes everything that waits, and ends the hold on its sources.
     pub(crate) fn close(&mut self, pool: &mut FramePool) {
         // The caller nudges everyone.
         self.gauge.lower();

@@ -5,7 +5,7 @@
 //! 1. [`Roster::redirect`] names the new place, and [`Engine::expect`](crate::Engine::expect)
 //!    readies it.
 //! 2. A directory that shows the new place is published.
-//! 3. Every engine has begun a round with that directory: nobody sends to the old place any more.
+//! 3. Every engine has begun a round with that directory: none sends to the old place any more.
 //! 4. [`Engine::detach`](crate::Engine::detach) takes the queue from the old place, with all that
 //!    was sent there, and [`Roster::free`] gives that place back.
 //! 5. [`Engine::attach`](crate::Engine::attach) puts it into the new one, or
@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use ringway_switch::PortId;
 
-use crate::directory::{Directory, QueueAddress, SlotId};
+use crate::directory::{Directory, QueueAddress};
 use crate::gauge::Gauge;
 use crate::inbox::Inbox;
+use crate::slot::SlotId;
 
 /// A queue and its place.
 #[derive(Debug)]

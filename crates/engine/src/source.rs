@@ -12,8 +12,9 @@ use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
 
 use crate::capture::{Capture, Passage};
 use crate::credit::Credit;
-use crate::directory::{Forwarding, SlotId};
+use crate::directory::Forwarding;
 use crate::gauge::Gauge;
+use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
 
 /// A queue, and what the engine keeps to take frames in from it.
@@ -143,7 +144,7 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// When there will be credit, if there is none.
+    /// When there will be credit, if there is not now.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
         let due = self.credit.as_ref()?.due(now)?;
         // A time beyond the clock's end is never reached; the limit may be changed before.

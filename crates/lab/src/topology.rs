@@ -4,6 +4,7 @@
 //! Everything is made of processes and of namespaces that belong to them, and is gone with the
 //! value that stands for it. Nothing is made in the network of whoever runs the lab.
 
+mod addresses;
 mod blueprint;
 pub mod host;
 pub(crate) mod namespace;

@@ -27,7 +27,7 @@
 //! let other_end = back.bind_interdomain(guest, ringway_hypervisor::EventChannel::port(&channel))?;
 //! assert_eq!(machine.pending_ports(host).len(), 1, "a new binding is pending");
 //!
-//! grants.end(pages).expect("nobody uses the pages");
+//! grants.end(pages).expect("the pages are not in use");
 //! drop((channel, other_end));
 //! assert_eq!(machine.holdings(), Holdings::default(), "everything is released");
 //! # Ok::<(), std::io::Error>(())
@@ -146,7 +146,7 @@ impl Loopback {
         port.is_some_and(|port| port.is_pending)
     }
 
-    /// Makes a port pending though nobody sent an event. Does nothing if it is not open.
+    /// Makes a port pending though no domain sent an event. Does nothing if it is not open.
     pub fn raise(&self, domid: DomId, port: EvtchnPort) {
         let mut state = self.state();
         let index = state.find(domid);

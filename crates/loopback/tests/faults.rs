@@ -180,7 +180,7 @@ fn a_backend_that_dies_lets_go_of_what_it_mapped() {
     let page = memory.map(GUEST, shared.grefs[1], Access::ReadWrite).expect("it is granted");
     assert_eq!(bench.machine.holdings_of(HOST).mappings, 1);
     bench.machine.destroy_domain(HOST);
-    grants.end(shared).expect("nobody uses it any more");
+    grants.end(shared).expect("the page is not in use any more");
     drop(page);
     assert_eq!(bench.machine.holdings(), Holdings::default());
     assert!(bench.copy(&[GrantRef(8)]).is_err(), "the dead do not call");
@@ -217,7 +217,7 @@ fn limits_are_kept() {
     assert!(grants.share(HOST, 3, Access::ReadOnly).is_err(), "there are two grants");
     let run = grants.share(HOST, 2, Access::ReadOnly).expect("within the limits");
     assert!(grants.share(HOST, 1, Access::ReadOnly).is_err());
-    grants.end(run).expect("nobody uses it");
+    grants.end(run).expect("the page is not in use");
     assert!(grants.share(HOST, 2, Access::ReadOnly).is_ok());
     let port = guest.alloc_unbound(HOST).expect("within the limits");
     assert!(guest.alloc_unbound(HOST).is_err());

@@ -19,7 +19,7 @@ mod verb;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Verb};
 use crate::output::ReaderLeft;
@@ -55,8 +55,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Demo(args) => return demo::run(&args, &common),
         Verb::Doctor(args) => return doctor::run(&args),
         Verb::Lab(args) => return lab::run(&args),
-        Verb::Completions(args) => completions::run(&args)?,
-        Verb::Man(args) => completions::run_man(&args)?,
+        Verb::Completions(args) => completions::run(&args, Cli::command())?,
+        Verb::Man(args) => completions::run_man(&args, Cli::command())?,
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
     }

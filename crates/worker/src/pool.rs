@@ -20,22 +20,7 @@ use ringway_switch::{FloodBudget, PortId};
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
-use crate::thread::{Bell, Command, Public, Worker, WorkerParts};
-
-/// How workers speak to the control thread.
-pub(crate) struct Reporter<Q> {
-    failures: Sender<Failure<Q>>,
-    bell: Arc<Bell>,
-}
-
-impl<Q> Reporter<Q> {
-    pub(crate) fn send(&self, failure: Failure<Q>) {
-        // A control thread that is gone needs no report.
-        if self.failures.send(failure).is_ok() {
-            self.bell.ring();
-        }
-    }
-}
+use crate::thread::{Bell, Command, Public, Reporter, Worker, WorkerParts};
 
 /// How to start workers.
 #[derive(Debug, Clone)]

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
-use ringway_engine::{Attached, Capture, Credit, Directory, Engine, Gauge, Inbox, SlotId, Wait};
+use ringway_engine::{
+    Attached, Capture, Credit, Directory, Engine, Failure, Gauge, Inbox, SlotId, Wait,
+};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::idle::Idle;
-use crate::pool::Reporter;
 
 /// Busy rounds between checks of the descriptors of queues that are armed.
 const ROUNDS_PER_CHECK: u32 = 8;
@@ -88,6 +89,21 @@ impl Wake for Bell {
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// How a worker reports queues that failed to the control thread.
+pub(crate) struct Reporter<Q> {
+    pub(crate) failures: Sender<Failure<Q>>,
+    pub(crate) bell: Arc<Bell>,
+}
+
+impl<Q> Reporter<Q> {
+    fn send(&self, failure: Failure<Q>) {
+        // Without a control thread there is nothing to report to.
+        if self.failures.send(failure).is_ok() {
+            self.bell.ring();
+        }
     }
 }
 
@@ -176,7 +192,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             }
             Wait::Poll => {
                 self.take_events(Some(Duration::ZERO));
-                // Polling is for cores that nobody else needs.
+                // Polling is for cores that have nothing else to run.
                 std::thread::yield_now();
             }
             Wait::Until(then) => self.take_events(Some(then.saturating_duration_since(now))),

@@ -16,7 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::connection::Connection;
 use crate::quota::Quota;
-use crate::tree::{SessionId, Tree};
+use crate::session::SessionId;
+use crate::tree::Tree;
 
 /// Calls on handles that may wait for the server.
 const COMMANDS_MAX: usize = 4096;

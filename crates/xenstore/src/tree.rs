@@ -11,13 +11,10 @@ use crate::path::{NodePath, domain_path};
 use crate::permissions::{Permissions, Rights};
 use crate::quota::Quota;
 use crate::request::{self, Strings};
+use crate::session::SessionId;
 use crate::store::{Change, Mutation, Node, Reach, Store};
 use crate::transaction::Transaction;
 use crate::watch::{EventQueue, Watch, Watches};
-
-/// One connection of one domain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(u64);
 
 /// Watched to learn that a domain was introduced.
 const INTRODUCE_DOMAIN: &str = "@introduceDomain";

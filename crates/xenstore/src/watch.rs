@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringway_wire::xenstore::{Errno, XENSTORE_PAYLOAD_MAX};
 
-use crate::tree::SessionId;
+use crate::session::SessionId;
 
 /// All watches, by the path they are set on.
 #[derive(Debug, Default)]

@@ -1,10 +1,14 @@
-//! The direction of dependencies.
+//! The layers of crates: which crate may depend on which.
+//!
+//! A crate may depend only on crates of layers below its own. Tests are free: `dev-dependencies`
+//! may name crates of any layer, because nothing depends on a test. The drawing is the code map in
+//! `ARCHITECTURE.md`. Each crate is in one layer here, and each name in the lists here and in `run`
+//! is a crate, so that no list goes stale.
 
 use serde::Deserialize;
 
-/// A crate may depend only on crates of rows above its own. A crate that is not listed belongs to
-/// the last row but one: it may use everything above, and only the last row may use it.
-const ROWS: [&[&str]; 8] = [
+/// The crates of each layer, the bottom first.
+const LAYERS: [&[&str]; 8] = [
     &["wire"],
     &["sys", "datapath", "confine"],
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
@@ -15,7 +19,7 @@ const ROWS: [&[&str]; 8] = [
     &["ringway", "bench", "xtask"],
 ];
 
-/// Invariants that rows do not express: who must never name whom, not even in a test.
+/// Invariants that layers do not express: what a crate must not depend on, not even in a test.
 const NEVER: [(&str, &[&str]); 6] = [
     ("netback", &["emu", "xen"]),
     ("netfront", &["emu", "xen"]),
@@ -25,8 +29,9 @@ const NEVER: [(&str, &[&str]); 6] = [
     ("engine", &["sys", "hypervisor", "ring", "netback", "netfront"]),
 ];
 
-/// Only the crates at the edge may use a catch-all error.
+/// Only the two topmost layers may use a catch-all error.
 const EDGE_ONLY: &[&str] = &["anyhow"];
+const EDGE_LAYERS: usize = 2;
 
 /// The part of `cargo metadata` that matters here.
 #[derive(Debug, Deserialize)]
@@ -51,8 +56,37 @@ pub(crate) struct Dependency {
     pub(crate) path: Option<String>,
 }
 
-/// Every dependency against the direction, one line each.
-pub(crate) fn look(metadata: &Metadata) -> Vec<String> {
+/// Everything about crates that is not as it should be, one line each. `others` are lists of crates
+/// that are kept elsewhere, by the place to name for each.
+pub(crate) fn check(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<String> {
+    let mut findings = unlisted(metadata);
+    findings.extend(missing(metadata, others));
+    findings.extend(directions(metadata));
+    findings
+}
+
+/// Crates that are in no layer.
+fn unlisted(metadata: &Metadata) -> Vec<String> {
+    let names = metadata.packages.iter().map(|package| short(&package.name));
+    let unlisted = names.filter(|name| layer(name).is_none());
+    unlisted.map(|name| format!("{name} is in no layer: add it to `layers::LAYERS`")).collect()
+}
+
+/// Names in lists that are no crates.
+fn missing(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<String> {
+    let is_crate =
+        |name: &str| metadata.packages.iter().any(|package| short(&package.name) == name);
+    let in_layers = LAYERS.iter().map(|names| ("layers::LAYERS", *names));
+    let in_never = NEVER.iter().map(|(_, never)| ("layers::NEVER", *never));
+    let lists = in_layers.chain(in_never).chain(others.iter().copied());
+    let listed = lists.flat_map(|(list, names)| names.iter().map(move |name| (list, *name)));
+    let subjects = NEVER.iter().map(|(name, _)| ("layers::NEVER", *name));
+    let missing = listed.chain(subjects).filter(|(_, name)| !is_crate(name));
+    missing.map(|(list, name)| format!("{name} is in `{list}` and is no crate")).collect()
+}
+
+/// Every dependency against the direction.
+fn directions(metadata: &Metadata) -> Vec<String> {
     let mut findings = Vec::new();
     for package in &metadata.packages {
         let name = short(&package.name);
@@ -60,17 +94,21 @@ pub(crate) fn look(metadata: &Metadata) -> Vec<String> {
             let is_test = dependency.kind.as_deref() == Some("dev");
             let other = short(&dependency.name);
             if dependency.path.is_none() {
-                if EDGE_ONLY.contains(&other) && row(name) + 2 < ROWS.len() && !is_test {
+                if EDGE_ONLY.contains(&other) && !is_at_edge(name) && !is_test {
                     findings.push(format!("{name}: errors of {other} are for the edge only"));
                 }
                 continue;
             }
-            // Tests may reach sideways and down: they are nobody's dependency.
-            if !is_test && row(other) >= row(name) {
-                findings.push(format!("{name} depends on {other}, which is not above it"));
+            // A crate that is in no layer is a finding already.
+            let layers = layer(name).zip(layer(other));
+            if let Some((own, below)) = layers.filter(|(own, below)| below >= own && !is_test) {
+                findings.push(format!(
+                    "{name} (layer {own}) depends on {other} (layer {below}): a crate may depend \
+                     only on crates of layers below its own"
+                ));
             }
-            if NEVER.iter().any(|(who, never)| *who == name && never.contains(&other)) {
-                findings.push(format!("{name} must never name {other}"));
+            if NEVER.iter().any(|(subject, never)| *subject == name && never.contains(&other)) {
+                findings.push(format!("{name} must not depend on {other}, not even in a test"));
             }
         }
     }
@@ -81,35 +119,60 @@ fn short(name: &str) -> &str {
     name.strip_prefix("ringway-").unwrap_or(name)
 }
 
-fn row(name: &str) -> usize {
-    ROWS.iter().position(|row| row.contains(&name)).unwrap_or(ROWS.len() - 2)
+/// The number of a crate's layer; the bottom is 1.
+fn layer(name: &str) -> Option<usize> {
+    LAYERS.iter().position(|names| names.contains(&name)).map(|index| index + 1)
+}
+
+fn is_at_edge(name: &str) -> bool {
+    layer(name).is_some_and(|layer| layer + EDGE_LAYERS > LAYERS.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn findings(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> usize {
+    fn metadata(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> Metadata {
         let dependency = Dependency {
             name: dependency.to_owned(),
             kind: kind.map(str::to_owned),
             path: is_ours.then(String::new),
         };
         let package = Package { name: name.to_owned(), dependencies: vec![dependency] };
-        look(&Metadata { packages: vec![package] }).len()
+        Metadata { packages: vec![package] }
+    }
+
+    fn findings(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> usize {
+        directions(&metadata(name, dependency, kind, is_ours)).len()
     }
 
     #[test]
-    fn dependencies_point_upwards() {
+    fn dependencies_point_downwards() {
         assert_eq!(findings("ringway-netback", "ringway-ring", None, true), 0);
         assert_eq!(findings("ringway-ring", "ringway-netback", None, true), 1);
         assert_eq!(findings("ringway-sys", "ringway-datapath", None, true), 1);
-        assert_eq!(findings("ringway", "ringway-new", None, true), 0);
-        assert_eq!(findings("ringway-backend", "ringway-new", None, true), 1);
     }
 
     #[test]
-    fn tests_may_look_sideways_but_not_everywhere() {
+    fn a_crate_in_no_layer_is_found() {
+        let known = metadata("ringway-netback", "ringway-ring", None, true);
+        assert_eq!(unlisted(&known), Vec::<String>::new());
+        assert_eq!(unlisted(&metadata("ringway-new", "ringway-ring", None, true)).len(), 1);
+    }
+
+    #[test]
+    fn a_name_in_a_list_that_is_no_crate_is_found() {
+        let listed = LAYERS.concat();
+        let package = |name: &&str| Package { name: (*name).to_owned(), dependencies: Vec::new() };
+        let mut metadata = Metadata { packages: listed.iter().map(package).collect() };
+        assert_eq!(missing(&metadata, &[("run::SLOW", &["bench"])]), Vec::<String>::new());
+        assert_eq!(missing(&metadata, &[("run::SLOW", &["gone"])]).len(), 1);
+        metadata.packages.retain(|package| package.name != "steering");
+        assert_eq!(missing(&metadata, &[]).len(), 1);
+    }
+
+    #[test]
+    fn tests_may_depend_on_any_layer_but_not_on_all_crates() {
         assert_eq!(findings("ringway-netfront", "ringway-netback", Some("dev"), true), 0);
         assert_eq!(findings("ringway-netback", "ringway-emu", Some("dev"), true), 1);
     }

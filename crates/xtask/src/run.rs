@@ -12,7 +12,7 @@ use crate::layers::Metadata;
 /// The crate of the one program that people run.
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
-const SLOW: [&str; 6] = ["ringway", "bench", "lab", "sim", "backend", "frontend"];
+pub(crate) const SLOW: [&str; 5] = ["ringway", "bench", "lab", "backend", "frontend"];
 /// Crates whose atomics can be those of loom, by a feature of that name.
 const INTERLEAVED: [&str; 1] = ["ringway-engine"];
 /// What all tests may take once they are built, which is five times what they take on two CPUs: a

@@ -33,7 +33,7 @@ struct Citations {
 }
 
 /// Every rule without code or test, and every citation of no rule, one line each.
-pub(crate) fn look(tree: &Tree) -> Result<Vec<String>> {
+pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     let rules = tree.file(RULES).with_context(|| format!("{RULES} is missing"))?;
     let rules: Rules = toml::from_str(&rules.text).with_context(|| format!("reading {RULES}"))?;
     let mut findings = Vec::new();
@@ -82,7 +82,7 @@ mod tests {
             file("crates/x/src/lib.rs", code),
             file("crates/x/tests/x.rs", test),
         ];
-        look(&Tree { files }).expect("the rules are well formed")
+        check(&Tree { files }).expect("the rules are well formed")
     }
 
     #[test]

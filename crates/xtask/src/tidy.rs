@@ -34,7 +34,7 @@ const REGISTRY_SETTINGS: [&str; 4] = [
 ];
 
 /// Everything that is not tidy, one line each.
-pub(crate) fn look(tree: &Tree) -> Vec<String> {
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for file in &tree.files {
         names(file, &mut findings);
@@ -168,7 +168,7 @@ mod tests {
     use crate::tree::file;
 
     fn findings(path: &str, text: &str) -> usize {
-        look(&Tree { files: vec![file(path, text)] }).len()
+        check(&Tree { files: vec![file(path, text)] }).len()
     }
 
     #[test]

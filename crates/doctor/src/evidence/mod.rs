@@ -9,9 +9,10 @@ pub mod manifest;
 pub(crate) mod netlink;
 mod source;
 mod text;
+mod tool;
 
 pub use live::collect;
-pub(crate) use live::output as tool;
 pub use netlink::NicSettings;
 pub use source::{Source, command_path};
 pub use text::{Gap, Quote, Text};
+pub(crate) use tool::output as tool;

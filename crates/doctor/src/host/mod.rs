@@ -14,6 +14,8 @@ pub use kind::{HostKind, Kind};
 pub use nics::NicRole;
 pub use stack::Stack;
 
+pub use crate::number::{float, share, sum};
+
 use crate::evidence::netlink::{CONNECTIONS, CONNECTIONS_COMMAND};
 use crate::evidence::{Gap, Source, Text};
 use crate::parse::Counters;
@@ -218,23 +220,6 @@ fn uptime_seconds(text: &str) -> Option<f64> {
         };
     }
     (seconds > 0.0).then_some(seconds)
-}
-
-/// A count as a number to calculate with: exact below 2^53.
-pub fn float(count: u64) -> f64 {
-    let (high, low) = (count >> 32, count & 0xffff_ffff);
-    let half = |part: u64| f64::from(u32::try_from(part).unwrap_or(u32::MAX));
-    half(high) * 4_294_967_296.0 + half(low)
-}
-
-/// All of some counts. Those of evidence may be anything, so it stops at the greatest number.
-pub fn sum<'a>(counts: impl IntoIterator<Item = &'a u64>) -> u64 {
-    counts.into_iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
-}
-
-/// The part of a whole; 0 of nothing.
-pub fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { float(part) / float(whole) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Counters, answered};
 use crate::evidence::{Gap, Text};
-use crate::host::{float, share};
+use crate::number::{float, share};
 
 /// All established connections.
 #[derive(Debug, Clone, Default, PartialEq)]

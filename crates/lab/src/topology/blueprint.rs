@@ -1,9 +1,11 @@
 //! What a cell of a study needs to be built, and what cannot be built.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address, router};
+use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
+use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
 use crate::study::{Study, Subject, TopologyKind};
 use crate::tools::Tool;
 use crate::value::{Cell, bits_per_second};
@@ -240,7 +242,7 @@ impl Blueprint {
             text += &format!("[uplink]\nname = \"{UPLINK}\"\nqueues = {queues}\nmtu = {mtu}\n");
         }
         if self.kind == TopologyKind::Router {
-            return text + &router::description(self);
+            return text + &self.router();
         }
         let mut vif_bridge = String::new();
         if self.attached != Attached::Switch {
@@ -259,6 +261,26 @@ impl Blueprint {
             );
         }
         text
+    }
+
+    /// The guest that routes, as `ringway run` reads it.
+    fn router(&self) -> String {
+        let Blueprint { queues, mtu, .. } = self;
+        let vif = |address, len| {
+            format!(
+                "[[guest.vif]]\naddresses = [\"{address}/{len}\"]\nqueues = {queues}\nmtu = {mtu}\n"
+            )
+        };
+        let vifs = [vif(OUTER, OUTER_PREFIX_LEN), vif(self.router_inner(), INNER_PREFIX_LEN)];
+        format!("[[guest]]\nname = \"router\"\n{}", vifs.concat())
+    }
+
+    /// The router's address on its inner interface.
+    pub(super) fn router_inner(&self) -> Ipv4Addr {
+        match self.encapsulation {
+            Encapsulation::None => INNER,
+            Encapsulation::Vxlan => TUNNEL,
+        }
     }
 
     /// The lines of a guest's vif. Without segmentation offload a page is a frame, so that the

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ringway_net::LinkSetting;
 
+use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN};
 use super::namespace::{Namespace, address_in, configure, set_sysctls};
 use super::{
     Blueprint, Encapsulation, End, RunningHost, Topology, UPLINK, far_address, near_address, veth,
@@ -15,16 +16,6 @@ use super::{
 };
 use crate::child::PartError;
 use crate::launcher::Launcher;
-
-/// The router's address on the sender's side.
-const OUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
-/// The router's address on the targets' side, and with VXLAN that which targets see.
-const INNER: Ipv4Addr = Ipv4Addr::new(198, 19, 127, 1);
-/// With VXLAN, the router's address under the tunnel.
-const TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 1);
-const OUTER_PREFIX_LEN: u8 = 16;
-/// Targets have one half of their network, and tunnels the other.
-const INNER_PREFIX_LEN: u8 = 17;
 
 /// Interfaces of the router.
 const OUTER_DEVICE: &str = "eth0";
@@ -45,18 +36,6 @@ const SETTINGS: [(&str, &str); 4] = [
     ("net.ipv4.conf.all.arp_announce", "2"),
     ("net.ipv4.conf.all.rp_filter", "0"),
 ];
-
-/// The guest, as `ringway run` reads it.
-pub(super) fn description(blueprint: &Blueprint) -> String {
-    let Blueprint { queues, mtu, .. } = blueprint;
-    let vif = |address, len| {
-        format!(
-            "[[guest.vif]]\naddresses = [\"{address}/{len}\"]\nqueues = {queues}\nmtu = {mtu}\n"
-        )
-    };
-    let vifs = [vif(OUTER, OUTER_PREFIX_LEN), vif(under(blueprint), INNER_PREFIX_LEN)];
-    format!("[[guest]]\nname = \"router\"\n{}", vifs.concat())
-}
 
 /// ringway's host with a guest that routes.
 pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
@@ -83,7 +62,7 @@ pub(super) fn veth_bridge(
     veth::add_bridge(bridge.pid())?;
     for (device, address, prefix_len) in [
         (OUTER_DEVICE, OUTER, OUTER_PREFIX_LEN),
-        (INNER_DEVICE, under(blueprint), INNER_PREFIX_LEN),
+        (INNER_DEVICE, blueprint.router_inner(), INNER_PREFIX_LEN),
     ] {
         veth::connect_as(bridge.pid(), &format!("node-{device}"), router.pid(), device)?;
         address_in(router.pid(), device, address, prefix_len)?;
@@ -137,14 +116,6 @@ fn around(
     Ok(Topology { namespaces, ..Topology::of(near, far) })
 }
 
-/// The router's address on its inner interface.
-fn under(blueprint: &Blueprint) -> Ipv4Addr {
-    match blueprint.encapsulation {
-        Encapsulation::None => INNER,
-        Encapsulation::Vxlan => TUNNEL,
-    }
-}
-
 fn tunnel_address(index: u16) -> Ipv4Addr {
     let [_, second, high, low] = far_address(index).octets();
     Ipv4Addr::new(198, second, high | 128, low)
@@ -169,6 +140,7 @@ pub(crate) fn try_tunnel(launcher: &Launcher) -> Result<(), PartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::addresses::TUNNEL;
 
     #[test]
     fn tunnels_and_targets_are_in_networks_of_their_own() {

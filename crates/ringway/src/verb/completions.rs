@@ -4,10 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::output::print;
 
 /// Print completions for a shell
@@ -26,16 +25,18 @@ pub(crate) struct Man {
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: &Completions) -> Result<()> {
+/// Prints what completes the words of `command`.
+pub(crate) fn run(args: &Completions, mut command: Command) -> Result<()> {
     // Not straight to standard output, because a write that fails would be a panic there.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut script);
+    clap_complete::generate(args.shell, &mut command, "ringway", &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
-pub(crate) fn run_man(args: &Man) -> Result<()> {
+/// Writes the manual pages of `command` and what it is made of.
+pub(crate) fn run_man(args: &Man, command: Command) -> Result<()> {
     let found = fs::metadata(&args.dir).with_context(|| args.dir.display().to_string())?;
     anyhow::ensure!(found.is_dir(), "{}: expected a directory", args.dir.display());
-    clap_mangen::generate_to(Cli::command(), &args.dir)
+    clap_mangen::generate_to(command, &args.dir)
         .with_context(|| format!("write manual pages to {}", args.dir.display()))
 }

@@ -1,8 +1,10 @@
 //! `ringway doctor`: what slows this host's guest networking, or that of a saved one.
 
+mod choice;
 mod expire;
 mod gauge;
 mod mend;
+mod transaction;
 mod trial;
 mod watch;
 

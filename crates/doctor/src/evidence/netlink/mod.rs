@@ -23,8 +23,8 @@ use std::io;
 pub(super) use connections::connections;
 pub(super) use ethtool::Ethtool;
 
-use super::live::output;
 use super::text::Text;
+use super::tool::output;
 
 /// Where the answers are in a record.
 const FOLDER: &str = "netlink";

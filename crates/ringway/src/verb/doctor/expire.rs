@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_doctor::mend::journal::{self, State};
 
-use super::mend::give_up;
+use super::transaction::give_up;
 use crate::stop::wait_readable;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,24 +1,23 @@
 //! `ringway doctor apply` and what belongs to it: makes the changes that checks propose, keeps or
 //! takes them back.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_doctor::finding::{Knob, Severity};
 use ringway_doctor::host::Host;
 use ringway_doctor::mend::emit::{Format, emit, undo_commands};
-use ringway_doctor::mend::journal::{self, DIRECTORY, Entry, Journal, State, Transaction};
+use ringway_doctor::mend::journal::{self, DIRECTORY, State, Transaction};
 use ringway_doctor::mend::persist::{Removed, files, forget, persist};
-use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals};
+use ringway_doctor::mend::plan::Plan;
 use ringway_doctor::mend::settings::Settings;
-use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, guard, undo};
-use ringway_doctor::report::Report;
+use ringway_doctor::mend::{Outcome, undo};
 
-use super::{collected, expire, known_check, trial, watch};
+use super::choice::{Choice, NOT_ALL, Place, describe};
+use super::transaction::{make, open, outcomes, set_state, state};
+use super::{collected, expire, trial, watch};
 use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
@@ -62,36 +61,6 @@ pub(super) enum Verb {
     /// Takes a transaction back after a while
     #[command(hide = true)]
     Expire(expire::Expire),
-}
-
-/// Where transactions are written.
-#[derive(Debug, Args)]
-pub(super) struct Place {
-    /// The directory of the journal
-    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
-    pub(super) journal: PathBuf,
-}
-
-/// What is chosen of what the checks propose.
-#[derive(Debug, Args)]
-pub(super) struct Choice {
-    /// The checks
-    #[arg(required = true, value_name = "ID", value_parser = known_check)]
-    pub(super) ids: Vec<String>,
-    /// Only findings about this: an interface, a sysctl
-    #[arg(long, value_name = "NAME")]
-    subject: Option<String>,
-    /// Also do what can interrupt traffic: MTU, channels, rings
-    #[arg(long)]
-    allow_disruptive: bool,
-    /// Seconds between the two samples
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
-    pub(super) interval: u64,
-    /// Also find the longest packet that passes to this host, for D08
-    #[arg(long = "path", value_name = "HOST")]
-    pub(super) paths: Vec<String>,
-    #[command(flatten)]
-    pub(super) place: Place,
 }
 
 #[derive(Debug, Args)]
@@ -165,9 +134,6 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Something was refused, or is not as it was wished.
-pub(super) const NOT_ALL: u8 = 3;
-
 fn apply(args: &Apply) -> Result<ExitCode> {
     let host = Host::new(collected(args.choice.interval, &args.choice.paths)?);
     let plan = args.choice.plan(&host)?;
@@ -196,21 +162,6 @@ fn apply(args: &Apply) -> Result<ExitCode> {
     Ok(code)
 }
 
-impl Choice {
-    /// What is to be done on this host.
-    pub(super) fn plan(&self, host: &Host) -> Result<Plan> {
-        let report = Report::of(host, &self.ids);
-        let wanted = report.findings.iter().filter(|finding| {
-            finding.severity >= Severity::Note
-                && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
-        });
-        let proposals = proposals(wanted).map_err(anyhow::Error::msg)?;
-        let disruption =
-            if self.allow_disruptive { Disruption::Allowed } else { Disruption::Refused };
-        Ok(plan(&Settings::live(), proposals, disruption, &guard::admin_links()))
-    }
-}
-
 impl Tool {
     fn format(self) -> Format {
         match self {
@@ -221,59 +172,6 @@ impl Tool {
             Tool::Libvirt => Format::Libvirt,
         }
     }
-}
-
-/// Makes a transaction. `arm` starts who takes it back, before anything is done.
-pub(super) fn make(
-    dir: &Path,
-    entries: Vec<Entry>,
-    arm: impl FnOnce(u64) -> Result<()>,
-) -> Result<Transaction> {
-    let settings = Settings::live();
-    let journal = open(dir)?;
-    let begun = journal.begin(settings.boot()?, settings.netns(), entries);
-    let begun = begun.context("write the journal; nothing was changed")?;
-    arm(begun.id).context("nothing was changed")?;
-    let mut applying = Applying::new(&settings, &journal, begun);
-    let result = applying.run();
-    let mut transaction = applying.into_transaction();
-    if let Err(error) = result {
-        let undone = undo(&settings, &journal, &mut transaction)?;
-        bail!(
-            "{error}; all of transaction {} was taken back:\n{}",
-            transaction.id,
-            outcomes(&undone)
-        );
-    }
-    Ok(transaction)
-}
-
-fn open(dir: &Path) -> Result<Journal> {
-    Journal::open(dir).with_context(|| format!("the journal {}", dir.display()))
-}
-
-/// What a plan does and does not, a line each.
-pub(super) fn describe(plan: &Plan) -> String {
-    let mut text = String::new();
-    for Entry { check, knob, old, new, .. } in &plan.entries {
-        text += &format!("  {check} {}: {old} -> {new}\n", knob.name());
-    }
-    for proposal in &plan.settled {
-        let (name, value) = (proposal.change.knob.name(), &proposal.change.proposed);
-        text += &format!("  {} {name} is {value} already\n", proposal.check);
-    }
-    for (proposal, why) in &plan.refused {
-        text += &format!("  {} {} refused: {why}\n", proposal.check, proposal.change.knob.name());
-    }
-    if text.is_empty() {
-        text += "Nothing was found that these checks have a change for.\n";
-    }
-    let is_moving = plan.entries.iter().any(|entry| matches!(entry.knob, Knob::IrqAffinity { .. }));
-    if is_moving && guard::is_running("irqbalance") {
-        text += "irqbalance runs and will move interrupts again: stop it, or tell it which to \
-                 leave alone (--banirq).\n";
-    }
-    text
 }
 
 fn plan_code(plan: &Plan) -> ExitCode {
@@ -321,17 +219,6 @@ fn confirm(args: &One) -> Result<()> {
     ))
 }
 
-/// Moves a transaction on, unless somebody else did.
-pub(super) fn set_state(dir: &Path, id: u64, from: &[State], to: State) -> Result<()> {
-    let journal = open(dir)?;
-    let mut transaction = journal::read(dir, id)?;
-    if !from.contains(&transaction.state) {
-        bail!("transaction {id} is {}", state(transaction.state));
-    }
-    transaction.state = to;
-    Ok(journal.write(&transaction)?)
-}
-
 fn take_back(args: &One) -> Result<ExitCode> {
     let states = [State::Applying, State::Applied, State::Confirmed];
     let id = find(args, &states)?.id;
@@ -353,25 +240,6 @@ fn take_back(args: &One) -> Result<ExitCode> {
     } else {
         ExitCode::from(NOT_ALL)
     })
-}
-
-/// What became of each change, a line each.
-pub(super) fn outcomes(undone: &[Undone]) -> String {
-    let line = |Undone { entry, outcome }: &Undone| {
-        let (name, old) = (entry.knob.name(), &entry.old);
-        match outcome {
-            Outcome::Nothing => format!("  {name}: nothing to take back\n"),
-            Outcome::Restored => format!("  {name}: {old} again\n"),
-            Outcome::Left(found) => {
-                format!("  {name}: left at {found}, which somebody else set; it was {old}\n")
-            }
-            Outcome::Gone => format!("  {name}: the interface is gone or another one\n"),
-            Outcome::Failed(error) => {
-                format!("  {name}: {error}; by hand: {}\n", entry.knob.command(old))
-            }
-        }
-    };
-    undone.iter().map(line).collect()
 }
 
 fn make_persistent(args: &Persist) -> Result<()> {
@@ -418,23 +286,4 @@ fn show(args: &Show) -> Result<()> {
         })
     });
     print(&table::render(&[">ID", "STATE", "CHECK", "SETTING", "CHANGE"], rows))
-}
-
-fn state(state: State) -> &'static str {
-    match state {
-        State::Applying => "being made, or was interrupted",
-        State::Applied => "waiting to be confirmed",
-        State::Confirmed => "confirmed",
-        State::Undone => "taken back",
-    }
-}
-
-/// Takes a transaction back if it still waits to be confirmed.
-pub(super) fn give_up(dir: &Path, id: u64) -> io::Result<Vec<Undone>> {
-    let journal = Journal::open(dir)?;
-    let mut transaction = journal::read(dir, id)?;
-    if !matches!(transaction.state, State::Applying | State::Applied) {
-        return Ok(Vec::new());
-    }
-    undo(&Settings::live(), &journal, &mut transaction)
 }

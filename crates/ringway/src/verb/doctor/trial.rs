@@ -10,8 +10,9 @@ use regex::Regex;
 use ringway_doctor::host::Host;
 use ringway_doctor::mend::journal::State;
 
+use super::choice::{Choice, NOT_ALL, describe};
 use super::gauge::{Better, Call, Gauge, Verdict, judge};
-use super::mend::{Choice, NOT_ALL, describe, give_up, make, outcomes, set_state};
+use super::transaction::{give_up, make, outcomes, set_state};
 use super::{collected, expire};
 use crate::options::number;
 use crate::output::print;

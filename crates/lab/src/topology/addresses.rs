@@ -1,0 +1,13 @@
+//! The addresses of a guest that routes, and of the networks on both of its sides.
+
+use std::net::Ipv4Addr;
+
+/// The router's address on the sender's side.
+pub(super) const OUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
+/// The router's address on the targets' side, and with VXLAN that which targets see.
+pub(super) const INNER: Ipv4Addr = Ipv4Addr::new(198, 19, 127, 1);
+/// With VXLAN, the router's address under the tunnel.
+pub(super) const TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 1);
+pub(super) const OUTER_PREFIX_LEN: u8 = 16;
+/// Targets have one half of their network, and tunnels the other.
+pub(super) const INNER_PREFIX_LEN: u8 = 17;

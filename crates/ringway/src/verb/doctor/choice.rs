@@ -1,0 +1,88 @@
+//! What is chosen of the changes that checks propose, and what of it can be made.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use ringway_doctor::finding::{Knob, Severity};
+use ringway_doctor::host::Host;
+use ringway_doctor::mend::guard;
+use ringway_doctor::mend::journal::{DIRECTORY, Entry};
+use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals};
+use ringway_doctor::mend::settings::Settings;
+use ringway_doctor::report::Report;
+
+use super::known_check;
+use crate::options::number;
+
+/// Something was refused, or is not as it was wished.
+pub(super) const NOT_ALL: u8 = 3;
+
+/// Where transactions are written.
+#[derive(Debug, Args)]
+pub(super) struct Place {
+    /// The directory of the journal
+    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
+    pub(super) journal: PathBuf,
+}
+
+/// What is chosen of what the checks propose.
+#[derive(Debug, Args)]
+pub(super) struct Choice {
+    /// The checks
+    #[arg(required = true, value_name = "ID", value_parser = known_check)]
+    pub(super) ids: Vec<String>,
+    /// Only findings about this: an interface, a sysctl
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+    /// Also do what can interrupt traffic: MTU, channels, rings
+    #[arg(long)]
+    allow_disruptive: bool,
+    /// Seconds between the two samples
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    pub(super) interval: u64,
+    /// Also find the longest packet that passes to this host, for D08
+    #[arg(long = "path", value_name = "HOST")]
+    pub(super) paths: Vec<String>,
+    #[command(flatten)]
+    pub(super) place: Place,
+}
+
+impl Choice {
+    /// What is to be done on this host.
+    pub(super) fn plan(&self, host: &Host) -> Result<Plan> {
+        let report = Report::of(host, &self.ids);
+        let wanted = report.findings.iter().filter(|finding| {
+            finding.severity >= Severity::Note
+                && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
+        });
+        let proposals = proposals(wanted).map_err(anyhow::Error::msg)?;
+        let disruption =
+            if self.allow_disruptive { Disruption::Allowed } else { Disruption::Refused };
+        Ok(plan(&Settings::live(), proposals, disruption, &guard::admin_links()))
+    }
+}
+
+/// What a plan does and does not, a line each.
+pub(super) fn describe(plan: &Plan) -> String {
+    let mut text = String::new();
+    for Entry { check, knob, old, new, .. } in &plan.entries {
+        text += &format!("  {check} {}: {old} -> {new}\n", knob.name());
+    }
+    for proposal in &plan.settled {
+        let (name, value) = (proposal.change.knob.name(), &proposal.change.proposed);
+        text += &format!("  {} {name} is {value} already\n", proposal.check);
+    }
+    for (proposal, why) in &plan.refused {
+        text += &format!("  {} {} refused: {why}\n", proposal.check, proposal.change.knob.name());
+    }
+    if text.is_empty() {
+        text += "Nothing was found that these checks have a change for.\n";
+    }
+    let is_moving = plan.entries.iter().any(|entry| matches!(entry.knob, Knob::IrqAffinity { .. }));
+    if is_moving && guard::is_running("irqbalance") {
+        text += "irqbalance runs and will move interrupts again: stop it, or tell it which to \
+                 leave alone (--banirq).\n";
+    }
+    text
+}

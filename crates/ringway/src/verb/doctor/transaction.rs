@@ -1,0 +1,87 @@
+//! A transaction from its beginning to its end: made, confirmed, taken back.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use ringway_doctor::mend::journal::{self, Entry, Journal, State, Transaction};
+use ringway_doctor::mend::settings::Settings;
+use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, undo};
+
+/// Makes a transaction. `arm` starts who takes it back, before anything is done.
+pub(super) fn make(
+    dir: &Path,
+    entries: Vec<Entry>,
+    arm: impl FnOnce(u64) -> Result<()>,
+) -> Result<Transaction> {
+    let settings = Settings::live();
+    let journal = open(dir)?;
+    let begun = journal.begin(settings.boot()?, settings.netns(), entries);
+    let begun = begun.context("write the journal; nothing was changed")?;
+    arm(begun.id).context("nothing was changed")?;
+    let mut applying = Applying::new(&settings, &journal, begun);
+    let result = applying.run();
+    let mut transaction = applying.into_transaction();
+    if let Err(error) = result {
+        let undone = undo(&settings, &journal, &mut transaction)?;
+        bail!(
+            "{error}; all of transaction {} was taken back:\n{}",
+            transaction.id,
+            outcomes(&undone)
+        );
+    }
+    Ok(transaction)
+}
+
+pub(super) fn open(dir: &Path) -> Result<Journal> {
+    Journal::open(dir).with_context(|| format!("the journal {}", dir.display()))
+}
+
+/// Moves a transaction on, unless somebody else did.
+pub(super) fn set_state(dir: &Path, id: u64, from: &[State], to: State) -> Result<()> {
+    let journal = open(dir)?;
+    let mut transaction = journal::read(dir, id)?;
+    if !from.contains(&transaction.state) {
+        bail!("transaction {id} is {}", state(transaction.state));
+    }
+    transaction.state = to;
+    Ok(journal.write(&transaction)?)
+}
+
+/// Takes a transaction back if it still waits to be confirmed.
+pub(super) fn give_up(dir: &Path, id: u64) -> io::Result<Vec<Undone>> {
+    let journal = Journal::open(dir)?;
+    let mut transaction = journal::read(dir, id)?;
+    if !matches!(transaction.state, State::Applying | State::Applied) {
+        return Ok(Vec::new());
+    }
+    undo(&Settings::live(), &journal, &mut transaction)
+}
+
+/// What became of each change, a line each.
+pub(super) fn outcomes(undone: &[Undone]) -> String {
+    let line = |Undone { entry, outcome }: &Undone| {
+        let (name, old) = (entry.knob.name(), &entry.old);
+        match outcome {
+            Outcome::Nothing => format!("  {name}: nothing to take back\n"),
+            Outcome::Restored => format!("  {name}: {old} again\n"),
+            Outcome::Left(found) => {
+                format!("  {name}: left at {found}, which somebody else set; it was {old}\n")
+            }
+            Outcome::Gone => format!("  {name}: the interface is gone or another one\n"),
+            Outcome::Failed(error) => {
+                format!("  {name}: {error}; by hand: {}\n", entry.knob.command(old))
+            }
+        }
+    };
+    undone.iter().map(line).collect()
+}
+
+pub(super) fn state(state: State) -> &'static str {
+    match state {
+        State::Applying => "being made, or was interrupted",
+        State::Applied => "waiting to be confirmed",
+        State::Confirmed => "confirmed",
+        State::Undone => "taken back",
+    }
+}

@@ -1,0 +1,299 @@
+//! Circles between the files of a crate.
+//!
+//! # The rule
+//!
+//! The files of a crate form no circle. One file *uses* another if it names an item of it: in
+//! `use`, or by a path that begins with `crate`, `self`, `super`, a module that the file declares,
+//! or a name that `use` brought in. Re-exports are followed to the file that defines the item, and
+//! to re-export is not to use: `pub use frame::Frame;` in `lib.rs` makes no arrow.
+//!
+//! A file may always use the files above it, which declare it: a child file shares the vocabulary
+//! of its parent, whose private fields it sees in any case. So an arrow from a child to a file
+//! above it is not counted. All others are, from parent to child as well. What this finds, then,
+//! is two files beside each other, or in different folders, neither of which can be read first.
+//!
+//! Calls of methods name no file, so they are not seen. Tests may name anything.
+//!
+//! # The way out
+//!
+//! Move what both need into a file of its own, below both, or pass it in. A circle that somebody is
+//! about to cut stands in [`ALLOWED`] until then. An entry that no longer matches a circle is a
+//! finding, so that none outlives its reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rust::{Outline, Reach, outline};
+use crate::tree::Tree;
+
+/// Circles that are known: the files of each, in the order of their paths, and why it stands.
+const ALLOWED: [(&[&str], &str); 0] = [];
+
+/// Where a crate begins. Files of `tests`, `examples` and `benches` are not read.
+const ROOTS: [&str; 2] = ["/src/lib.rs", "/src/main.rs"];
+/// A re-export of a re-export, and so on: more is a circle of `use`, which does not compile.
+const REEXPORTS_MAX: usize = 16;
+
+/// Every circle that is not allowed, and every allowed one that is gone, one line each.
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
+    compare(&circles(tree), &ALLOWED)
+}
+
+fn compare(circles: &[Circle], allowed: &[(&[&str], &str)]) -> Vec<String> {
+    let is_allowed = |circle: &&Circle| !allowed.iter().any(|(files, _)| circle.files == *files);
+    let found = circles.iter().filter(is_allowed).map(|circle| {
+        format!("{} use each other: {}", circle.files.join(" and "), circle.arrows.join(", "))
+    });
+    let is_gone = |(files, _): &&(&[&str], &str)| circles.iter().all(|one| one.files != *files);
+    let gone = allowed.iter().filter(is_gone).map(|(files, _)| {
+        format!("{}: no circle any more; remove it from `modules::ALLOWED`", files.join(" and "))
+    });
+    found.chain(gone).collect()
+}
+
+/// Files of which each can be reached from each.
+#[derive(Debug, PartialEq, Eq)]
+struct Circle {
+    files: Vec<String>,
+    /// Which file names what of another.
+    arrows: Vec<String>,
+}
+
+fn circles(tree: &Tree) -> Vec<Circle> {
+    let is_root = |path: &str| ROOTS.iter().any(|root| path.ends_with(root));
+    let roots = tree.files.iter().filter(|file| is_root(&file.path));
+    roots.flat_map(|root| Modules::read(tree, &root.path).circles()).collect()
+}
+
+/// The modules of a crate that are files.
+#[derive(Default)]
+struct Modules {
+    /// The root first, each before its children.
+    all: Vec<Module>,
+}
+
+struct Module {
+    path: String,
+    parent: Option<usize>,
+    children: BTreeMap<String, usize>,
+    outline: Outline,
+}
+
+impl Modules {
+    fn read(tree: &Tree, root: &str) -> Modules {
+        let mut modules = Modules::default();
+        modules.add(tree, root, None);
+        modules
+    }
+
+    /// Adds a file and those that it declares.
+    fn add(&mut self, tree: &Tree, path: &str, parent: Option<usize>) -> Option<usize> {
+        let outline = outline(&tree.file(path)?.text);
+        let names = outline.children.clone();
+        let index = self.all.len();
+        let (path, children) = (path.to_owned(), BTreeMap::new());
+        let folder = folder_of_children(&path);
+        self.all.push(Module { path, parent, children, outline });
+        for name in names {
+            let places = [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")];
+            let child = places.iter().find_map(|place| self.add(tree, place, Some(index)));
+            if let Some(child) = child {
+                self.all[index].children.insert(name, child);
+            }
+        }
+        Some(index)
+    }
+
+    fn circles(&self) -> Vec<Circle> {
+        let arrows = self.arrows();
+        let reachable: Vec<_> = (0..self.all.len()).map(|from| reachable(from, &arrows)).collect();
+        let mut circles = Vec::new();
+        let mut seen = BTreeSet::new();
+        for index in 0..self.all.len() {
+            let is_partner = |other: &usize| {
+                reachable[index].contains(other) && reachable[*other].contains(&index)
+            };
+            let circle: Vec<usize> = (0..self.all.len()).filter(is_partner).collect();
+            if !circle.is_empty() && seen.insert(circle.clone()) {
+                circles.push(self.describe(&circle, &arrows));
+            }
+        }
+        circles
+    }
+
+    fn describe(&self, circle: &[usize], arrows: &Arrows) -> Circle {
+        let mut files: Vec<String> =
+            circle.iter().map(|index| self.all[*index].path.clone()).collect();
+        files.sort();
+        let within =
+            arrows.iter().filter(|((from, to), _)| circle.contains(from) && circle.contains(to));
+        let arrows =
+            within.map(|((from, _), path)| format!("{} names {path}", self.all[*from].path));
+        Circle { files, arrows: arrows.collect() }
+    }
+
+    /// Which file uses which, except for those above it.
+    fn arrows(&self) -> Arrows {
+        let mut arrows = Arrows::new();
+        for (index, module) in self.all.iter().enumerate() {
+            let imports = module.outline.imports.iter();
+            let used = imports.filter(|import| import.reach == Reach::Private);
+            for path in used.map(|import| &import.path).chain(&module.outline.paths) {
+                let Some(to) = self.definer(index, path, 0) else { continue };
+                if to != index && !self.is_above(to, index) {
+                    arrows.entry((index, to)).or_insert_with(|| path.join("::"));
+                }
+            }
+        }
+        arrows
+    }
+
+    fn is_above(&self, above: usize, index: usize) -> bool {
+        let parent = self.all[index].parent;
+        parent.is_some_and(|parent| parent == above || self.is_above(above, parent))
+    }
+
+    /// The file that defines what a path names, as seen from a module; `None` for a module as a
+    /// whole, and for what another crate defines.
+    fn definer(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
+        let (first, rest) = path.split_first()?;
+        match first.as_str() {
+            "crate" => self.definer_below(0, rest, depth),
+            "self" => self.definer_below(module, rest, depth),
+            "super" => self.definer_above(module, rest, depth),
+            _ if self.all[module].children.contains_key(first) => {
+                self.definer_below(module, path, depth)
+            }
+            _ => self.imported(module, path, depth),
+        }
+    }
+
+    fn definer_above(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
+        let parent = self.all[module].parent?;
+        match path.split_first() {
+            Some((next, rest)) if next == "super" => self.definer_above(parent, rest, depth),
+            _ => self.definer_below(parent, path, depth),
+        }
+    }
+
+    /// The same for a path that begins inside a module.
+    fn definer_below(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
+        let (first, rest) = path.split_first()?;
+        match self.all[module].children.get(first) {
+            Some(child) => self.definer_below(*child, rest, depth),
+            None if self.has_import(module, first) => self.imported(module, path, depth),
+            None => Some(module),
+        }
+    }
+
+    fn has_import(&self, module: usize, name: &str) -> bool {
+        self.all[module].outline.imports.iter().any(|import| import.name == name)
+    }
+
+    /// The same for a path whose first name `use` brought into the module.
+    fn imported(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
+        let (first, rest) = path.split_first()?;
+        let mut imports = self.all[module].outline.imports.iter();
+        // `use foo;` names another crate.
+        let import = imports.find(|import| import.name == *first && import.path.len() > 1)?;
+        let whole = [&import.path, rest].concat();
+        (depth < REEXPORTS_MAX).then(|| self.definer(module, &whole, depth + 1)).flatten()
+    }
+}
+
+/// Which file uses which, with the first path that shows it.
+type Arrows = BTreeMap<(usize, usize), String>;
+
+/// Where the files are that a file declares.
+fn folder_of_children(path: &str) -> String {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    match name {
+        "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
+        _ => path.trim_end_matches(".rs").to_owned(),
+    }
+}
+
+/// Everything that arrows lead to from here, over others as well.
+fn reachable(from: usize, arrows: &Arrows) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(at) = open.pop() {
+        let next = arrows.range((at, 0)..=(at, usize::MAX)).map(|((_, to), _)| *to);
+        open.extend(next.filter(|to| found.insert(*to)));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::file;
+
+    fn files_in_circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let path = |name: &str| format!("crates/x/src/{name}");
+        let files = files.iter().map(|(name, text)| file(&path(name), text)).collect();
+        let short = |path: String| path.trim_start_matches("crates/x/src/").to_owned();
+        let found = circles(&Tree { files }).into_iter();
+        found.map(|circle| circle.files.into_iter().map(short).collect()).collect()
+    }
+
+    #[test]
+    fn two_files_that_use_each_other_are_a_circle() {
+        let root = ("lib.rs", "mod a;\nmod b;\n");
+        let b = ("b.rs", "fn f(x: crate::a::A) {}");
+        assert_eq!(files_in_circles(&[root, ("a.rs", "use crate::b::B;"), b]), [["a.rs", "b.rs"]]);
+        assert_eq!(
+            files_in_circles(&[root, ("a.rs", "use super::b;\nfn f() { b::g(); }"), b]).len(),
+            1
+        );
+        assert!(files_in_circles(&[root, ("a.rs", "use std::b;"), b]).is_empty());
+    }
+
+    #[test]
+    fn a_circle_may_be_longer_and_lead_through_folders() {
+        let root = ("lib.rs", "mod a;\nmod b;\nmod c;\n");
+        let a = ("a.rs", "use crate::b::inner::B;");
+        let b = [("b/mod.rs", "pub mod inner;"), ("b/inner.rs", "use crate::c::{self, C};")];
+        let c = ("c.rs", "fn f() -> crate::a::A { crate::a::A }");
+        assert_eq!(files_in_circles(&[root, a, b[0], b[1], c]), [["a.rs", "b/inner.rs", "c.rs"]]);
+    }
+
+    #[test]
+    fn a_re_export_is_followed_and_is_no_use() {
+        let root = ("lib.rs", "mod a;\nmod b;\npub use a::A;\npub use b::*;\n");
+        let b = ("b.rs", "use crate::A;");
+        assert!(files_in_circles(&[root, ("a.rs", "struct A;"), b]).is_empty());
+        let back = ("a.rs", "use crate::b::B;");
+        assert_eq!(files_in_circles(&[root, back, b]), [["a.rs", "b.rs"]]);
+    }
+
+    #[test]
+    fn a_child_may_use_the_files_above_it() {
+        let root = ("lib.rs", "mod a;\nstruct Root;\n");
+        let a = ("a.rs", "mod inner;\nstruct A;\nfn f() { inner::g(); }\n");
+        let inner = ("a/inner.rs", "use super::A;\nuse crate::Root;\n");
+        assert!(files_in_circles(&[root, a, inner]).is_empty());
+    }
+
+    #[test]
+    fn children_that_use_each_other_are_a_circle() {
+        let root = ("lib.rs", "mod a;\nmod b;\n");
+        let b = ("b.rs", "use super::a;\nfn f() { a::g(); }");
+        assert_eq!(files_in_circles(&[root, ("a.rs", "use super::b::f;"), b]).len(), 1);
+    }
+
+    #[test]
+    fn tests_may_name_anything() {
+        let root = ("lib.rs", "mod a;\nmod b;\n");
+        let a = ("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n");
+        assert!(files_in_circles(&[root, a, ("b.rs", "use crate::a::A;")]).is_empty());
+    }
+
+    #[test]
+    fn an_allowed_circle_must_still_be_one() {
+        let circle = Circle { files: vec!["a".to_owned(), "b".to_owned()], arrows: Vec::new() };
+        let allowed: [(&[&str], &str); 1] = [(&["a", "b"], "soon")];
+        assert_eq!(compare(std::slice::from_ref(&circle), &allowed), Vec::<String>::new());
+        assert_eq!(compare(&[circle], &[]).len(), 1);
+        assert_eq!(compare(&[], &allowed).len(), 1);
+    }
+}
