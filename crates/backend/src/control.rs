@@ -1,6 +1,5 @@
 //! Answers to the command line.
 
-use std::io;
 use std::sync::Arc;
 
 use ringway_control::{
@@ -13,7 +12,7 @@ use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
 use ringway_xenbus::Vif;
 use ringway_xenbus::backend::Input;
-use ringway_xenstore::unless_refused;
+use ringway_xenstore::{Lost, unless_refused};
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
@@ -21,7 +20,7 @@ use crate::device::vif_name;
 use crate::served::Served;
 
 impl<H: Hypervisor> Backend<H> {
-    pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> io::Result<()> {
+    pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
         let reply = match &call.request {
             BackendRequest::Status => Reply::ok(&self.status()?),
             BackendRequest::SetMaxQueues { vif, max_queues } => {
@@ -33,7 +32,7 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn set_max_queues(&mut self, name: &str, max_queues: u16) -> io::Result<Reply> {
+    fn set_max_queues(&mut self, name: &str, max_queues: u16) -> Result<Reply, Lost> {
         if max_queues == 0 {
             return Ok(Reply::error("max-queues is 0, expected 1 or more"));
         }
@@ -75,7 +74,7 @@ impl<H: Hypervisor> Backend<H> {
         Reply::error(&format!("there is no vif {name:?}; there is {known}"))
     }
 
-    fn status(&mut self) -> io::Result<BackendStatus> {
+    fn status(&mut self) -> Result<BackendStatus, Lost> {
         let placements = self.workers.placements();
         let mut vifs = Vec::new();
         let known: Vec<Vif> = self.vifs.keys().copied().collect();

@@ -29,7 +29,7 @@ use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
 use ringway_worker::{PortEvent, Workers};
 use ringway_xenbus::Vif;
-use ringway_xenstore::{Client, unless_refused};
+use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use service::Service;
 
@@ -78,12 +78,12 @@ pub fn run<H: Hypervisor>(
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (_control, calls) = serve_control(&config, &wake)?;
     let root = Vif::backend_root(hypervisor.domid());
-    match store.mkdir(&root) {
+    match or_refusal(store.mkdir(&root))? {
         // A driver domain whose toolstack has yet to make it, and to give it away.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        made => made?,
+        Err(refusal) if refusal.is(Errno::Acces) => {}
+        made => made.map_err(io::Error::other)?,
     }
-    store.watch(&root, ROOT_TOKEN)?;
+    or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     let mut backend = Backend {
         workers: Workers::start(config.workers.clone())?,
         switch: Arc::new(Switch::new(config.switch)),
@@ -168,7 +168,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Looks for every vif there is.
-    fn scan(&mut self) -> io::Result<()> {
+    fn scan(&mut self) -> Result<(), Lost> {
         let backend = self.hypervisor.domid();
         let root = Vif::backend_root(backend);
         for guest in list(&mut self.store, &root)? {
@@ -196,9 +196,16 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    fn take_watches(&mut self) -> io::Result<Watches> {
+    fn take_watches(&mut self) -> Result<Watches, Lost> {
         for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = self.store.next_watch()? else { return Ok(Watches::Taken) };
+            let event = match self.store.next_watch()? {
+                None => return Ok(Watches::Taken),
+                Some(Watched::Node(event)) => event,
+                Some(Watched::Overflow) => {
+                    self.read_everything()?;
+                    continue;
+                }
+            };
             if event.token == ROOT_TOKEN {
                 match Vif::from_backend_path(&event.path) {
                     // Our own writes come back as well; only these are the toolstack's word.
@@ -219,6 +226,16 @@ impl<H: Hypervisor> Backend<H> {
             }
         }
         Ok(Watches::More)
+    }
+
+    /// Events were lost, so any vif may have come, changed or gone.
+    fn read_everything(&mut self) -> Result<(), Lost> {
+        self.scan()?;
+        for vif in self.vifs.keys().copied().collect::<Vec<Vif>>() {
+            self.look_at(vif)?;
+            self.frontend_changed(vif)?;
+        }
+        Ok(())
     }
 
     fn allocate_port(&mut self) -> io::Result<PortId> {
@@ -248,7 +265,7 @@ enum Watches {
 }
 
 /// The entries of a directory, none if it is not there or not ours to see.
-fn list(store: &mut Client, dir: &str) -> io::Result<Vec<String>> {
+fn list(store: &mut Client, dir: &str) -> Result<Vec<String>, Lost> {
     unless_refused(store.directory(dir), Vec::new())
 }
 

@@ -15,7 +15,7 @@ use ringway_xenbus::{
     BadKeys, EventPorts, Features, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Rate, Vif,
     XenbusState,
 };
-use ringway_xenstore::{device, is_refusal, unless_refused};
+use ringway_xenstore::{Lost, XsError, device, or_refusal, unless_refused};
 
 use crate::Backend;
 use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
@@ -59,7 +59,7 @@ impl Served {
 
 impl<H: Hypervisor> Backend<H> {
     /// The toolstack has made, changed or removed a vif.
-    pub(crate) fn look_at(&mut self, vif: Vif) -> io::Result<()> {
+    pub(crate) fn look_at(&mut self, vif: Vif) -> Result<(), Lost> {
         // A directory that we may not read is as good as none.
         let keys = device::read_keys(&mut self.store, &vif.backend_dir());
         match (unless_refused(keys, None)?, self.vifs.contains_key(&vif)) {
@@ -77,7 +77,7 @@ impl<H: Hypervisor> Backend<H> {
 
     /// A vif that is not written to the end yet, or on its way out. The toolstack may wait for an
     /// earlier backend, which has ended, to close it.
-    fn unwanted(&mut self, vif: Vif, state: XenbusState) -> io::Result<()> {
+    fn unwanted(&mut self, vif: Vif, state: XenbusState) -> Result<(), Lost> {
         if state.is_gone() || state == XenbusState::Initialising {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// The toolstack, or a script of its, has changed keys of a vif that is in our care.
-    fn changed(&mut self, vif: Vif, keys: &Keys) -> io::Result<()> {
+    fn changed(&mut self, vif: Vif, keys: &Keys) -> Result<(), Lost> {
         let own = self.vifs.get(&vif).map(|served| served.handshake.state());
         let is_asked = keys.state() == XenbusState::Closing && own != Some(XenbusState::Closing);
         self.set_rate(vif, keys);
@@ -98,14 +98,14 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Somebody, mostly we, has written a backend's state.
-    pub(crate) fn own_state_written(&mut self, vif: Vif) -> io::Result<()> {
+    pub(crate) fn own_state_written(&mut self, vif: Vif) -> Result<(), Lost> {
         let own = self.vifs.get(&vif).map(|served| served.handshake.state());
         let found = self.state(&vif.backend_state())?;
         if own.is_some_and(|own| own != found) { self.look_at(vif) } else { Ok(()) }
     }
 
     /// Makes what a vif needs before its guest appears, and tells how its handshake begins.
-    fn begin(&mut self, vif: Vif, keys: &Keys) -> io::Result<Input> {
+    fn begin(&mut self, vif: Vif, keys: &Keys) -> Result<Input, Lost> {
         let (mut offer, mut mac, mut vif_device) = (self.offer(None), None, None);
         let completion = self.completion(keys).unwrap_or_default();
         let peer = self.state(&vif.frontend_state())?;
@@ -114,10 +114,10 @@ impl<H: Hypervisor> Backend<H> {
             Ok(prepared) => (offer, mac, vif_device) = prepared,
             Err(error) => start = Input::Refused(error.to_string()),
         }
-        match self.store.watch(&vif.frontend_state(), &vif.backend_dir()) {
+        let watched = self.store.watch(&vif.frontend_state(), &vif.backend_dir());
+        if let Err(refusal) = or_refusal(watched)? {
             // A driver domain has a quota.
-            Err(error) if is_refusal(&error) => start = Input::Refused(error.to_string()),
-            watched => watched?,
+            start = Input::Refused(refusal.to_string());
         }
         let served = Served {
             handshake: Handshake::new(offer, Hotplug::read(keys)),
@@ -198,7 +198,7 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    pub(crate) fn frontend_changed(&mut self, vif: Vif) -> io::Result<()> {
+    pub(crate) fn frontend_changed(&mut self, vif: Vif) -> Result<(), Lost> {
         if !self.vifs.contains_key(&vif) {
             return Ok(());
         }
@@ -207,17 +207,14 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// A state; that of a device in a domain that is gone may not be read, and is none.
-    fn state(&mut self, node: &str) -> io::Result<XenbusState> {
+    fn state(&mut self, node: &str) -> Result<XenbusState, Lost> {
         unless_refused(device::state(&mut self.store, node), XenbusState::Unknown)
     }
 
     /// Only the loss of the store is the backend's end. What the store refuses of one vif is for
     /// the log.
-    fn written(&mut self, vif: Vif, outcome: io::Result<()>) -> io::Result<()> {
-        if let Err(error) = outcome {
-            if !is_refusal(&error) {
-                return Err(error);
-            }
+    fn written(&mut self, vif: Vif, outcome: Result<(), XsError>) -> Result<(), Lost> {
+        if let Err(error) = or_refusal(outcome)? {
             if let Some(LeftOut(left_out)) = self.may_log(vif) {
                 tracing::warn!(vif = vif_name(vif), left_out, "{error}");
             }
@@ -260,7 +257,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Runs the handshake until it waits for something from outside.
-    pub(crate) fn feed(&mut self, vif: Vif, input: Input) -> io::Result<()> {
+    pub(crate) fn feed(&mut self, vif: Vif, input: Input) -> Result<(), Lost> {
         let mut next = Some(input);
         while let Some(input) = next.take() {
             let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
@@ -274,7 +271,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Carries out one action. An action that asks for an answer comes last and returns it.
-    fn act(&mut self, vif: Vif, action: Action) -> io::Result<Option<Input>> {
+    fn act(&mut self, vif: Vif, action: Action) -> Result<Option<Input>, Lost> {
         let dir = vif.backend_dir();
         match action {
             Action::WriteKeys(changes) => {
@@ -438,7 +435,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Says why a vif is closed: once in the log, and where tools look.
-    fn report(&mut self, vif: Vif, reason: &str) -> io::Result<()> {
+    fn report(&mut self, vif: Vif, reason: &str) -> Result<(), Lost> {
         if let Some(LeftOut(left_out)) = self.may_log(vif) {
             tracing::warn!(vif = vif_name(vif), left_out, "{reason}");
         }
@@ -450,12 +447,9 @@ impl<H: Hypervisor> Backend<H> {
                 None => Ok(()),
             }
         });
-        match written {
+        if let Err(refusal) = or_refusal(written)? {
             // A driver domain may lack the right, or the room: its guests are served nevertheless.
-            Err(error) if is_refusal(&error) => {
-                tracing::debug!(vif = vif_name(vif), %error, "the error nodes");
-            }
-            written => written?,
+            tracing::debug!(vif = vif_name(vif), %refusal, "the error nodes");
         }
         if let Some(served) = self.vifs.get_mut(&vif) {
             served.error = Some(reason.to_owned());
@@ -463,7 +457,7 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn clear_error(&mut self, vif: Vif) -> io::Result<()> {
+    fn clear_error(&mut self, vif: Vif) -> Result<(), Lost> {
         let Some(served) = self.vifs.get_mut(&vif) else { return Ok(()) };
         if served.error.take().is_some() {
             for node in vif.backend_errors() {
@@ -474,7 +468,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// The vif is no longer this backend's business.
-    fn finish(&mut self, vif: Vif) -> io::Result<()> {
+    fn finish(&mut self, vif: Vif) -> Result<(), Lost> {
         let unwatched = self.store.unwatch(&vif.frontend_state(), &vif.backend_dir());
         unless_refused(unwatched, ())?;
         let served = self.vifs.remove(&vif);

@@ -32,7 +32,7 @@ use ringway_netfront::VifQueue;
 use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenbus::frontend::{Input, QueueCount, Wish};
-use ringway_xenstore::Client;
+use ringway_xenstore::{Client, Lost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::nic::Nic;
@@ -117,7 +117,7 @@ impl<H: Hypervisor> Frontend<H> {
 
     /// Queues that their workers gave up: the backend broke the protocol, or somebody has deleted
     /// the device. The vif connects anew.
-    fn take_port_events(&mut self) -> io::Result<()> {
+    fn take_port_events(&mut self) -> Result<(), Lost> {
         self.collect_port_events();
         let handles: Vec<u32> = self.nics.keys().copied().collect();
         for handle in handles {
@@ -142,7 +142,7 @@ impl<H: Hypervisor> Frontend<H> {
         }
     }
 
-    fn answer(&mut self, call: Call<GuestRequest>) -> io::Result<()> {
+    fn answer(&mut self, call: Call<GuestRequest>) -> Result<(), Lost> {
         let reply = match call.request {
             GuestRequest::Status => {
                 let placements = self.workers.placements();

@@ -14,7 +14,7 @@ use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Placement};
 use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, QueueCount, Wish};
 use ringway_xenbus::{Features, Keys, Offer, QueueConfig, Vif};
-use ringway_xenstore::{Client, device, is_refusal, unless_refused};
+use ringway_xenstore::{Client, Lost, XsError, device, or_refusal, unless_refused};
 
 use crate::{Frontend, Interface};
 
@@ -78,12 +78,11 @@ impl<H: Hypervisor> Nic<H> {
     }
 
     /// Makes the device, as the toolstack and the configuration say, unless it is there.
-    fn make_device(&mut self, store: &mut Client) -> io::Result<()> {
+    fn make_device(&mut self, keys: &Keys) -> io::Result<()> {
         if self.tap.is_some() {
             return Ok(());
         }
         let dir = self.vif.frontend_dir();
-        let keys = device::read_keys(store, &dir)?.unwrap_or_else(|| Keys::new(&dir, []));
         let mac = keys.mac().map_err(io::Error::other)?;
         let mac = mac.ok_or_else(|| io::Error::other(format!("{dir}/mac is missing")))?;
         let mtu = keys.mtu().map_err(io::Error::other)?;
@@ -132,7 +131,7 @@ impl<H: Hypervisor> Nic<H> {
         &self,
         store: &mut Client,
         placements: &[Placement],
-    ) -> io::Result<GuestVifStatus> {
+    ) -> Result<GuestVifStatus, Lost> {
         let dir = self.vif.backend_dir();
         let keys = unless_refused(device::read_keys(store, &dir), None)?;
         let offer = keys.as_ref().and_then(|keys| Offer::read(keys).ok());
@@ -213,7 +212,7 @@ impl<H: Hypervisor> Nic<H> {
 impl<H: Hypervisor> Frontend<H> {
     /// Runs the handshake until it waits for something from outside. What XenStore refuses is a
     /// failure of this vif.
-    pub(crate) fn feed(&mut self, handle: u32, input: Input) -> io::Result<()> {
+    pub(crate) fn feed(&mut self, handle: u32, input: Input) -> Result<(), Lost> {
         let mut next = Some(input);
         while let Some(input) = next.take() {
             let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
@@ -222,13 +221,13 @@ impl<H: Hypervisor> Frontend<H> {
                 if has_failed && !is_local(&action) {
                     continue;
                 }
-                match self.act(handle, action) {
+                let acted = self.act(handle, action);
+                match or_refusal(acted)? {
                     Ok(answer) => next = answer.or(next),
-                    Err(error) if is_refusal(&error) => {
+                    Err(refusal) => {
                         has_failed = true;
-                        next = Some(Input::Fail(error.to_string()));
+                        next = Some(Input::Fail(refusal.to_string()));
                     }
-                    Err(error) => return Err(error),
                 }
             }
         }
@@ -236,7 +235,7 @@ impl<H: Hypervisor> Frontend<H> {
     }
 
     /// Carries out one action. An action that asks for an answer comes last and returns it.
-    fn act(&mut self, handle: u32, action: Action) -> io::Result<Option<Input>> {
+    fn act(&mut self, handle: u32, action: Action) -> Result<Option<Input>, XsError> {
         let Some(nic) = self.nics.get_mut(&handle) else { return Ok(None) };
         let dir = nic.vif.frontend_dir();
         match action {
@@ -252,7 +251,8 @@ impl<H: Hypervisor> Frontend<H> {
                 return Ok(Some(Input::BackendKeys(keys)));
             }
             Action::Allocate(wanted) => {
-                let made = nic.make_device(&mut self.store);
+                let keys = device::read_keys(&mut self.store, &dir)?;
+                let made = nic.make_device(&keys.unwrap_or_else(|| Keys::new(&dir, [])));
                 let made = made.and_then(|()| nic.allocate(&self.hypervisor, wanted));
                 if made.is_err() {
                     nic.release();
@@ -260,8 +260,13 @@ impl<H: Hypervisor> Frontend<H> {
                 return Ok(Some(Input::Allocated(made.map_err(|error| error.to_string()))));
             }
             Action::Carrier(Carrier::Up) => {
-                let failed = self.join(handle).err();
-                return Ok(failed.map(|error| Input::Fail(error.to_string())));
+                if let Err(error) = self.join(handle) {
+                    return Ok(Some(Input::Fail(error.to_string())));
+                }
+                let is_repaired = self.nics.get_mut(&handle).and_then(|nic| nic.error.take());
+                if is_repaired.is_some() {
+                    self.set_error(handle, None)?;
+                }
             }
             Action::Carrier(Carrier::Down) => self.part(handle),
             Action::Release => nic.release(),
@@ -298,9 +303,6 @@ impl<H: Hypervisor> Frontend<H> {
         self.workers.attach(nic.vif_port, &Forwarding::Patch(nic.tap_port), queues.collect())?;
         self.workers.attach(nic.tap_port, &Forwarding::Patch(nic.vif_port), taps.collect())?;
         tracing::info!(handle, queues = nic.counters.len(), "connected");
-        if nic.error.take().is_some() {
-            self.set_error(handle, None)?;
-        }
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_xenbus::frontend::Input;
 use ringway_xenbus::{Keys, Vif, XenbusState};
-use ringway_xenstore::{WatchEvent, device, is_refusal, unless_refused};
+use ringway_xenstore::{Lost, WatchEvent, Watched, device, or_refusal, unless_refused};
 
 use crate::Frontend;
 use crate::nic::Nic;
@@ -30,29 +30,40 @@ impl<H: Hypervisor> Frontend<H> {
     /// Begins to look for vifs. The watch fires at once.
     pub(crate) fn watch_vifs(&mut self) -> io::Result<()> {
         let root = self.vif_root();
-        self.store.watch(&root, ROOT_TOKEN)
+        or_refusal(self.store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)
     }
 
     /// Looks for no more vifs, so that none is found while the guest leaves them.
-    pub(crate) fn unwatch_vifs(&mut self) -> io::Result<()> {
+    pub(crate) fn unwatch_vifs(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
-        self.store.unwatch(&root, ROOT_TOKEN)?;
+        unless_refused(self.store.unwatch(&root, ROOT_TOKEN), ())?;
         self.is_leaving = true;
         Ok(())
     }
 
-    pub(crate) fn take_watches(&mut self) -> io::Result<()> {
+    pub(crate) fn take_watches(&mut self) -> Result<(), Lost> {
         while let Some(event) = self.store.next_watch()? {
-            if event.token == ROOT_TOKEN {
-                self.directory_changed(&event)?;
-            } else if let Ok(handle) = event.token.parse() {
-                self.backend_changed(handle)?;
+            match event {
+                Watched::Node(event) if event.token == ROOT_TOKEN => {
+                    self.directory_changed(&event)?;
+                }
+                Watched::Node(event) => {
+                    if let Ok(handle) = event.token.parse() {
+                        self.backend_changed(handle)?;
+                    }
+                }
+                Watched::Overflow => {
+                    self.scan()?;
+                    for handle in self.nics.keys().copied().collect::<Vec<u32>>() {
+                        self.backend_changed(handle)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn backend_changed(&mut self, handle: u32) -> io::Result<()> {
+    fn backend_changed(&mut self, handle: u32) -> Result<(), Lost> {
         let Some(nic) = self.nics.get(&handle) else { return Ok(()) };
         let state = device::state(&mut self.store, &nic.vif.backend_state());
         let state = unless_refused(state, XenbusState::Unknown)?;
@@ -60,7 +71,7 @@ impl<H: Hypervisor> Frontend<H> {
     }
 
     /// Something below the directory of all vifs has changed, perhaps by our own doing.
-    fn directory_changed(&mut self, event: &WatchEvent) -> io::Result<()> {
+    fn directory_changed(&mut self, event: &WatchEvent) -> Result<(), Lost> {
         if self.is_leaving {
             return Ok(());
         }
@@ -76,7 +87,7 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    fn scan(&mut self) -> io::Result<()> {
+    fn scan(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
         let names = unless_refused(self.store.directory(&root), Vec::new())?;
         let mut handles: BTreeSet<u32> =
@@ -86,7 +97,7 @@ impl<H: Hypervisor> Frontend<H> {
     }
 
     /// Takes up a vif that is new, and drops one that is gone.
-    fn look_at(&mut self, handle: u32) -> io::Result<()> {
+    fn look_at(&mut self, handle: u32) -> Result<(), Lost> {
         let dir = format!("{}/{handle}", self.vif_root());
         let keys = unless_refused(device::read_keys(&mut self.store, &dir), None)?;
         let keys = keys.unwrap_or_else(|| Keys::new(&dir, []));
@@ -110,7 +121,7 @@ impl<H: Hypervisor> Frontend<H> {
         }
     }
 
-    fn add(&mut self, vif: Vif, own: XenbusState) -> io::Result<()> {
+    fn add(&mut self, vif: Vif, own: XenbusState) -> Result<(), Lost> {
         let handle = vif.handle;
         self.refused.remove(&handle);
         let ports = match self.free_ports() {
@@ -118,9 +129,9 @@ impl<H: Hypervisor> Frontend<H> {
             None => return self.refuse(handle, own, "the guest has too many vifs".to_owned()),
         };
         // The watch fires at once, but the start wants the state as it is now.
-        match self.store.watch(&vif.backend_state(), &handle.to_string()) {
-            Err(error) if is_refusal(&error) => return self.refuse(handle, own, error.to_string()),
-            watched => watched?,
+        let watched = self.store.watch_node(&vif.backend_state(), &handle.to_string());
+        if let Err(refusal) = or_refusal(watched)? {
+            return self.refuse(handle, own, refusal.to_string());
         }
         let (name, interface) = (self.config.device_name(handle), self.config.interface(handle));
         self.nics.insert(handle, Nic::new(vif, name, interface.clone(), ports));
@@ -131,7 +142,7 @@ impl<H: Hypervisor> Frontend<H> {
     }
 
     /// The vif is no longer this guest's business.
-    pub(crate) fn remove(&mut self, handle: u32) -> io::Result<()> {
+    pub(crate) fn remove(&mut self, handle: u32) -> Result<(), Lost> {
         let Some(nic) = self.nics.remove(&handle) else { return Ok(()) };
         let unwatched = self.store.unwatch(&nic.vif.backend_state(), &handle.to_string());
         unless_refused(unwatched, ())?;
@@ -142,7 +153,7 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    fn refuse(&mut self, handle: u32, state: XenbusState, reason: String) -> io::Result<()> {
+    fn refuse(&mut self, handle: u32, state: XenbusState, reason: String) -> Result<(), Lost> {
         let is_known = self.refused.get(&handle).is_some_and(|known| known.reason == reason);
         if !is_known {
             tracing::warn!(handle, "{reason}");
@@ -153,7 +164,7 @@ impl<H: Hypervisor> Frontend<H> {
     }
 
     /// Says where tools look what is wrong with a vif, or that nothing is.
-    pub(crate) fn set_error(&mut self, handle: u32, reason: Option<&str>) -> io::Result<()> {
+    pub(crate) fn set_error(&mut self, handle: u32, reason: Option<&str>) -> Result<(), Lost> {
         let domid = self.hypervisor.domid();
         // Which domain has the backend makes no difference here.
         let node = Vif { backend: domid, frontend: domid, handle }.frontend_error();

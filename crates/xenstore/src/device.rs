@@ -1,10 +1,8 @@
 //! A device's directory: what both ends' shells read and write for the xenbus handshake.
 
-use std::io;
-
 use ringway_xenbus::{KeyChange, Keys, XenbusState};
 
-use crate::{Client, Transaction};
+use crate::{Client, Errno, Transaction, Transport, XsError};
 
 /// Nodes that are read of one directory. A guest's quota bounds them too; this is for a store that
 /// has none.
@@ -15,8 +13,8 @@ const NODES_MAX: usize = 1024;
 /// Values that are no text read as empty, which no key accepts.
 ///
 /// # Errors
-/// What the store answers.
-pub fn read_keys(store: &mut Client, dir: &str) -> io::Result<Option<Keys>> {
+/// What the store refuses.
+pub fn read_keys<T: Transport>(store: &mut Client<T>, dir: &str) -> Result<Option<Keys>, XsError> {
     store.transaction(|tx| {
         let Some(names) = list(tx, dir)? else { return Ok(None) };
         let mut values = Vec::new();
@@ -42,8 +40,12 @@ pub fn read_keys(store: &mut Client, dir: &str) -> io::Result<Option<Keys>> {
 /// device meanwhile: to write then would make its directory again.
 ///
 /// # Errors
-/// What the store answers.
-pub fn change(store: &mut Client, dir: &str, changes: &[KeyChange]) -> io::Result<()> {
+/// What the store refuses.
+pub fn change<T: Transport>(
+    store: &mut Client<T>,
+    dir: &str,
+    changes: &[KeyChange],
+) -> Result<(), XsError> {
     store.transaction(|tx| {
         if tx.read_bytes(dir)?.is_none() {
             return Ok(());
@@ -59,8 +61,12 @@ pub fn change(store: &mut Client, dir: &str, changes: &[KeyChange]) -> io::Resul
 /// would make its directory again.
 ///
 /// # Errors
-/// What the store answers.
-pub fn set_state(store: &mut Client, node: &str, state: XenbusState) -> io::Result<()> {
+/// What the store refuses.
+pub fn set_state<T: Transport>(
+    store: &mut Client<T>,
+    node: &str,
+    state: XenbusState,
+) -> Result<(), XsError> {
     store.transaction(|tx| match tx.read_bytes(node)? {
         Some(_) => tx.write(node, state.value()),
         None => Ok(()),
@@ -70,22 +76,25 @@ pub fn set_state(store: &mut Client, node: &str, state: XenbusState) -> io::Resu
 /// The state that a node says.
 ///
 /// # Errors
-/// What the store answers.
-pub fn state(store: &mut Client, node: &str) -> io::Result<XenbusState> {
+/// What the store refuses.
+pub fn state<T: Transport>(store: &mut Client<T>, node: &str) -> Result<XenbusState, XsError> {
     let value = store.read_bytes(node)?;
     let text = value.and_then(|value| String::from_utf8(value).ok());
     Ok(XenbusState::parse(text.as_deref()))
 }
 
-fn list(tx: &mut Transaction<'_>, dir: &str) -> io::Result<Option<Vec<String>>> {
+fn list<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    dir: &str,
+) -> Result<Option<Vec<String>>, XsError> {
     match tx.directory(dir) {
         Ok(names) => Ok(Some(names)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.is(Errno::Noent) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn text(tx: &mut Transaction<'_>, path: &str) -> io::Result<String> {
+fn text<T: Transport>(tx: &mut Transaction<'_, T>, path: &str) -> Result<String, XsError> {
     let value = tx.read_bytes(path)?.unwrap_or_default();
     Ok(String::from_utf8(value).unwrap_or_default())
 }
