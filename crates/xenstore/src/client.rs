@@ -252,8 +252,14 @@ impl<T: Transport> Client<T> {
         Ok(self.events.pop())
     }
 
-    pub(crate) fn transport(&self) -> &T {
+    /// The way to the store.
+    pub fn transport(&self) -> &T {
         &self.transport
+    }
+
+    /// The way to the store, to be changed.
+    pub fn transport_mut(&mut self) -> &mut T {
+        &mut self.transport
     }
 
     pub(crate) fn has_kept_events(&self) -> bool {

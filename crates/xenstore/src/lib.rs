@@ -3,13 +3,13 @@
 //! Three parts that know of each other in one direction only: the tree and its rules, with no I/O
 //! and no clock; a server that speaks the real wire protocol on Unix sockets, so that the stock
 //! tools (`xenstore-ls`, `xenstore-watch`, …) work against it through `XENSTORED_PATH`; and a
-//! client that also works on a real Xen host. What the keys mean is none of this crate's business.
+//! client, over a socket of that server or of a real Xen host's, or over a tree in the same
+//! process. What the keys mean, this crate does not know.
 //!
 //! Read [`Tree`] first.
 
 mod client;
 mod connection;
-pub mod device;
 mod error;
 mod events;
 mod local;

@@ -37,8 +37,7 @@ impl LocalStore {
 
     /// A client that acts as `domain`; `None` when the domain has too many.
     pub fn connect(&self, domain: DomId) -> Option<Client<Local>> {
-        let session = self.tree.borrow_mut().open(domain)?;
-        Some(Client::over(Local { tree: Rc::clone(&self.tree), session }))
+        Local::open(self, domain).map(Client::over)
     }
 
     /// Makes a domain known. Fires `@introduceDomain` if it was not.
@@ -50,6 +49,14 @@ impl LocalStore {
     /// others, fires `@releaseDomain`. Its clients find the store lost.
     pub fn release(&self, domain: DomId) {
         self.tree.borrow_mut().release(domain);
+    }
+}
+
+impl Local {
+    /// Begins a session that acts as `domain`; `None` when the domain has too many.
+    pub fn open(store: &LocalStore, domain: DomId) -> Option<Local> {
+        let session = store.tree.borrow_mut().open(domain)?;
+        Some(Local { tree: Rc::clone(&store.tree), session })
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Deserialize;
 const ROWS: [&[&str]; 7] = [
     &["wire"],
     &["sys", "datapath", "confine"],
-    &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
-    &["netback", "netfront", "emu", "xen", "worker", "xenstore"],
+    &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus", "xenstore"],
+    &["netback", "netfront", "emu", "xen", "worker", "vif-shell"],
     &["backend", "frontend"],
     &["lab", "doctor"],
     &["ringway", "bench", "xtask"],

@@ -1,9 +1,8 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
+use ringway_vif_shell::device;
 use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
-use ringway_xenstore::{
-    Client, DomId, Permissions, Rights, Transaction, XsError, device, domain_path,
-};
+use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
 
