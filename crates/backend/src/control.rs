@@ -1,6 +1,5 @@
 //! Answers to the command line.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -14,15 +13,16 @@ use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
 use ringway_xenbus::Vif;
 use ringway_xenbus::backend::Input;
-use ringway_xenstore::unless_refused;
+use ringway_xenstore::{Lost, unless_refused};
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
-use crate::served::Served;
+use crate::services::Services;
+use crate::vif::VifShell;
 
 impl<H: Hypervisor> Backend<H> {
-    pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> io::Result<()> {
+    pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
         let reply = match &call.request {
             BackendRequest::Status => Reply::ok(&self.status()?),
             BackendRequest::SetMaxQueues { vif, max_queues } => {
@@ -34,12 +34,14 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn set_max_queues(&mut self, name: &str, max_queues: u16) -> io::Result<Reply> {
+    fn set_max_queues(&mut self, name: &str, max_queues: u16) -> Result<Reply, Lost> {
         if max_queues == 0 {
             return Ok(Reply::error("max-queues is 0, expected 1 or more"));
         }
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
-        if let Some(served) = self.vifs.get_mut(&vif) {
+        let Some(shell) = self.vifs.get_mut(&vif) else { return Ok(self.no_such_vif(name)) };
+        {
+            let served = &mut shell.served;
             let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
             if let Some((made, attached_to)) = made.filter(|(made, _)| max_queues > *made) {
                 return Ok(Reply::error(&format!(
@@ -49,18 +51,19 @@ impl<H: Hypervisor> Backend<H> {
             }
             served.offer.queues_max = max_queues;
         }
-        self.feed(vif, Input::OfferChanged { queues_max: max_queues })?;
+        shell.feed(Input::OfferChanged { queues_max: max_queues }, &mut self.services)?;
         Ok(Reply::ok(&()))
     }
 
     fn capture(&mut self, name: &str, snap_len: u32) -> Reply {
-        let Some(served) = self.find(name).and_then(|vif| self.vifs.get(&vif)) else {
+        let Some(shell) = self.find(name).and_then(|vif| self.vifs.get(&vif)) else {
             return self.no_such_vif(name);
         };
         let snap = usize::try_from(snap_len).unwrap_or(usize::MAX);
         let capture = Arc::new(Capture::new(snap, (Instant::now(), SystemTime::now())));
-        let connection = served.connection.as_ref();
-        if !connection.is_some_and(|it| self.workers.capture(it.port, &capture)) {
+        let connection = shell.served.connection.as_ref();
+        let workers = &self.services.host.workers;
+        if !connection.is_some_and(|it| workers.capture(it.port, &capture)) {
             return Reply::error(&format!("{name} is not connected, so it has no frames"));
         }
         let name = name.to_owned();
@@ -77,17 +80,15 @@ impl<H: Hypervisor> Backend<H> {
         Reply::error(&format!("there is no vif {name:?}; there is {known}"))
     }
 
-    fn status(&mut self) -> io::Result<BackendStatus> {
-        let placements = self.workers.placements();
+    fn status(&mut self) -> Result<BackendStatus, Lost> {
+        let Services { store, host } = &mut self.services;
+        let placements = host.workers.placements();
         let mut vifs = Vec::new();
-        let known: Vec<Vif> = self.vifs.keys().copied().collect();
-        for vif in known {
-            let name = self.store.read(&format!("/local/domain/{}/name", vif.frontend));
-            // A driver domain may not know it.
+        for (vif, shell) in &self.vifs {
+            let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
+            // A driver domain may not know it, and it may be anything.
             let guest = unless_refused(name, None)?;
-            if let Some(served) = self.vifs.get(&vif) {
-                vifs.push(vif_status(vif, served, guest, &placements));
-            }
+            vifs.push(vif_status(shell, guest, &placements));
         }
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.tap.name().to_owned(),
@@ -102,8 +103,8 @@ impl<H: Hypervisor> Backend<H> {
         };
         Ok(BackendStatus {
             pid: std::process::id(),
-            policy: self.config.workers.policy.to_string(),
-            workers: (0..self.workers.count()).map(worker).collect(),
+            policy: host.config.workers.policy.to_string(),
+            workers: (0..host.workers.count()).map(worker).collect(),
             vifs,
             uplink,
             fdb: self.fdb(),
@@ -111,15 +112,14 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn fdb(&self) -> Vec<FdbStatus> {
+        let host = &self.services.host;
         let name_of = |port: PortId| {
-            let vif = self.vifs.iter().find(|(_, served)| {
-                served.connection.as_ref().is_some_and(|connection| connection.port == port)
-            });
+            let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
             let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
             let name = vif.map(|(vif, _)| vif_name(*vif));
             name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
         };
-        let entries = self.switch.fdb().entries(self.now());
+        let entries = host.switch.fdb().entries(host.ticks());
         let entry = entries.map(|entry| FdbStatus {
             mac: entry.mac.to_string(),
             port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
@@ -129,19 +129,16 @@ impl<H: Hypervisor> Backend<H> {
     }
 }
 
-fn vif_status(
-    vif: Vif,
-    served: &Served,
-    guest: Option<String>,
-    placements: &[Placement],
-) -> VifStatus {
+fn vif_status(shell: &VifShell, guest: Option<String>, placements: &[Placement]) -> VifStatus {
+    let served = &shell.served;
+    let vif = served.vif;
     let connection = served.connection.as_ref();
     VifStatus {
         name: vif_name(vif),
         domid: vif.frontend.0,
         handle: vif.handle,
         guest,
-        state: served.handshake.state().to_string(),
+        state: shell.state().to_string(),
         mac: served.mac.clone(),
         attached_to: served
             .device
@@ -150,7 +147,7 @@ fn vif_status(
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
         completion: served.completion.to_string(),
-        error: served.error.clone(),
+        error: shell.error().map(str::to_owned),
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
     }
 }

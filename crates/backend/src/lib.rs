@@ -1,20 +1,22 @@
 //! The backend process: serves every vif that its domain is to serve.
 //!
 //! It is one control thread around the workers. The thread watches XenStore for vifs, runs a
-//! handshake with each guest ([`served`]), attaches the queues that come of it, and answers the
+//! handshake with each guest ([`vif`]), attaches the queues that come of it, and answers the
 //! command line. Frames never pass through it. A backend holds nothing that it could not find
 //! again in XenStore and in the shared rings, so it may be killed and started at any time.
 
 mod capture;
 mod config;
+mod connection;
 mod control;
 mod device;
 mod log;
-mod served;
 mod service;
+mod services;
 mod uplink;
+mod vif;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,43 +26,29 @@ use std::time::{Duration, Instant};
 pub use config::{BackendConfig, Uplink};
 use ringway_control::{BackendRequest, Call, ControlServer};
 use ringway_hypervisor::Hypervisor;
-use ringway_netback::VifQueue;
-use ringway_switch::{PortId, Switch, Ticks};
-use ringway_tap::VifOrTap;
-use ringway_worker::{Failure, Workers};
-use ringway_xenbus::Vif;
-use ringway_xenstore::{Client, unless_refused};
+use ringway_vif_shell::device::{read_keys, set_state};
+use ringway_xenbus::backend::Input;
+use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
+use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use service::Service;
 
-use crate::served::Served;
 use crate::service::Reports;
+use crate::services::{Hosting, Services};
 use crate::uplink::UplinkPort;
+use crate::vif::VifShell;
 
 /// How often load is evened out and the forwarding table is swept.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// Watch events handled before anything else is looked at: guests make them at will.
+/// Watch events handled before anything else is done: guests make them at will.
 const EVENTS_PER_TURN: usize = 256;
 /// The token of the watch for new vifs.
 const ROOT_TOKEN: &str = "vifs";
 
-/// A queue of a vif or of a TAP device.
-type Station<H> = VifOrTap<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>;
-
 /// Everything a backend has.
 struct Backend<H: Hypervisor> {
-    hypervisor: H,
-    store: Client,
-    config: BackendConfig,
-    workers: Workers<Station<H>>,
-    /// What workers have said, and nobody has looked at yet.
-    port_events: VecDeque<Failure<Station<H>>>,
-    switch: Arc<Switch>,
-    /// The zero of switch time.
-    started: Instant,
-    vifs: BTreeMap<Vif, Served>,
-    ports_free: Vec<PortId>,
-    port_next: u16,
+    services: Services<H>,
+    vifs: BTreeMap<Vif, VifShell>,
     uplink: Option<UplinkPort>,
     reports: Reports,
 }
@@ -78,27 +66,17 @@ pub fn run<H: Hypervisor>(
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (_control, calls) = serve_control(&config, &wake)?;
     let root = Vif::backend_root(hypervisor.domid());
-    match store.mkdir(&root) {
+    match or_refusal(store.mkdir(&root))? {
         // A driver domain whose toolstack has yet to make it, and to give it away.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        made => made?,
+        Err(refusal) if refusal.is(Errno::Acces) => {}
+        made => made.map_err(io::Error::other)?,
     }
-    store.watch(&root, ROOT_TOKEN)?;
-    let mut backend = Backend {
-        workers: Workers::start(config.workers.clone())?,
-        switch: Arc::new(Switch::new(config.switch)),
-        started: Instant::now(),
-        port_events: VecDeque::new(),
-        vifs: BTreeMap::new(),
-        ports_free: Vec::new(),
-        port_next: 0,
-        uplink: None,
-        reports: Reports::new(config.service),
-        hypervisor,
-        store,
-        config,
-    };
-    backend.attach_uplink()?;
+    or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
+    let reports = Reports::new(config.service);
+    let mut host = Hosting::start(hypervisor, config)?;
+    let uplink = host.attach_uplink()?;
+    let services = Services { store, host };
+    let mut backend = Backend { services, vifs: BTreeMap::new(), uplink, reports };
     backend.scan()?;
     backend.delete_stale_devices();
     backend.reports.ready();
@@ -131,21 +109,23 @@ impl<H: Hypervisor> Backend<H> {
             }
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
-                self.switch.fdb().expire(self.now());
-                if let Some(moved) = self.workers.rebalance() {
+                let host = &mut self.services.host;
+                host.switch.fdb().expire(host.ticks());
+                if let Some(moved) = host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
                 self.tell_service();
             }
+            let pause = self.go_on()?;
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
             let pause = match self.take_watches()? {
-                Watches::Taken => HOUSEKEEPING,
+                Watches::Taken => pause,
                 Watches::More => Duration::ZERO,
             };
             let mut fds = [
-                PollFd::new(&self.store, PollFlags::IN),
-                PollFd::new(&self.workers, PollFlags::IN),
+                PollFd::new(&self.services.store, PollFlags::IN),
+                PollFd::new(&self.services.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
             ];
@@ -162,19 +142,14 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Switch time, in seconds.
-    fn now(&self) -> Ticks {
-        Ticks(u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX))
-    }
-
     /// Looks for every vif there is.
-    fn scan(&mut self) -> io::Result<()> {
-        let backend = self.hypervisor.domid();
+    fn scan(&mut self) -> Result<(), Lost> {
+        let backend = self.services.host.hypervisor.domid();
         let root = Vif::backend_root(backend);
-        for guest in list(&mut self.store, &root)? {
-            for handle in list(&mut self.store, &format!("{root}/{guest}"))? {
+        for guest in list(&mut self.services.store, &root)? {
+            for handle in list(&mut self.services.store, &format!("{root}/{guest}"))? {
                 if let Some(vif) = Vif::from_backend_path(&format!("{root}/{guest}/{handle}")) {
-                    self.look_at(vif)?;
+                    self.device_changed(vif)?;
                 }
             }
         }
@@ -185,20 +160,27 @@ impl<H: Hypervisor> Backend<H> {
     /// hinders nobody.
     fn delete_stale_devices(&self) {
         let is_kept = |vif: Vif, name: &str| {
-            let served = self.vifs.get(&vif);
+            let shell = self.vifs.get(&vif);
             // One that could not be made ready may be repaired.
-            served.is_some_and(|it| it.device.as_ref().is_none_or(|it| it.tap.name() == name))
+            shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
         };
-        match device::delete_stale(&self.device_owner(), is_kept) {
+        match device::delete_stale(&self.services.host.device_owner(), is_kept) {
             Ok(deleted) if deleted.is_empty() => {}
             Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
             Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
         }
     }
 
-    fn take_watches(&mut self) -> io::Result<Watches> {
+    fn take_watches(&mut self) -> Result<Watches, Lost> {
         for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = self.store.next_watch()? else { return Ok(Watches::Taken) };
+            let event = match self.services.store.next_watch()? {
+                None => return Ok(Watches::Taken),
+                Some(Watched::Node(event)) => event,
+                Some(Watched::Overflow) => {
+                    self.read_everything()?;
+                    continue;
+                }
+            };
             if event.token == ROOT_TOKEN {
                 match Vif::from_backend_path(&event.path) {
                     // Our own writes come back as well; only these are the toolstack's word.
@@ -206,12 +188,12 @@ impl<H: Hypervisor> Backend<H> {
                         let theirs =
                             [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate()];
                         if theirs.contains(&event.path) {
-                            self.look_at(vif)?;
+                            self.device_changed(vif)?;
                         } else if event.path == vif.backend_state() {
                             self.own_state_written(vif)?;
                         }
                     }
-                    Some(vif) => self.look_at(vif)?,
+                    Some(vif) => self.device_changed(vif)?,
                     None => self.scan()?,
                 }
             } else if let Some(vif) = Vif::from_backend_path(&event.token) {
@@ -221,23 +203,102 @@ impl<H: Hypervisor> Backend<H> {
         Ok(Watches::More)
     }
 
-    fn allocate_port(&mut self) -> io::Result<PortId> {
-        if let Some(port) = self.ports_free.pop() {
-            return Ok(port);
+    /// Events were lost, so any vif may have come, changed or gone.
+    fn read_everything(&mut self) -> Result<(), Lost> {
+        self.scan()?;
+        for vif in self.vifs.keys().copied().collect::<Vec<Vif>>() {
+            self.device_changed(vif)?;
+            self.frontend_changed(vif)?;
         }
-        if self.port_next >= self.config.switch.ports_max {
-            return Err(io::Error::other(format!(
-                "the switch is full: it has {} ports",
-                self.config.switch.ports_max
-            )));
-        }
-        self.port_next += 1;
-        Ok(PortId(self.port_next - 1))
+        Ok(())
     }
 
-    fn free_port(&mut self, port: PortId) {
-        self.switch.fdb().remove_port(port);
-        self.ports_free.push(port);
+    /// The toolstack has made, changed or removed a vif.
+    fn device_changed(&mut self, vif: Vif) -> Result<(), Lost> {
+        let read = read_keys(&mut self.services.store, &vif.backend_dir(), KeySet::BackendDevice);
+        // A directory that we may not read is as good as none.
+        let keys = unless_refused(read, None)?;
+        if let Some(shell) = self.vifs.get_mut(&vif) {
+            shell.device_changed(keys.as_ref(), &mut self.services)?;
+            self.drop_if_finished(vif);
+            return Ok(());
+        }
+        match keys {
+            Some(keys) if keys.is_online() => {
+                let shell = VifShell::begin(vif, &keys, &mut self.services)?;
+                self.vifs.insert(vif, shell);
+                Ok(())
+            }
+            Some(keys) => self.close_unwanted(vif, &keys),
+            None => Ok(()),
+        }
+    }
+
+    /// A vif that is not written to the end yet, or on its way out. The toolstack may wait for an
+    /// earlier backend, which has ended, to close it.
+    fn close_unwanted(&mut self, vif: Vif, keys: &Keys) -> Result<(), Lost> {
+        if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
+            return Ok(());
+        }
+        let node = vif.backend_state();
+        let closed = set_state(&mut self.services.store, &node, XenbusState::Closed);
+        unless_refused(closed, ())
+    }
+
+    fn own_state_written(&mut self, vif: Vif) -> Result<(), Lost> {
+        let Some(shell) = self.vifs.get(&vif) else { return Ok(()) };
+        match shell.is_state_foreign(&mut self.services)? {
+            true => self.device_changed(vif),
+            false => Ok(()),
+        }
+    }
+
+    fn frontend_changed(&mut self, vif: Vif) -> Result<(), Lost> {
+        match self.vifs.get_mut(&vif) {
+            Some(shell) => shell.frontend_changed(&mut self.services),
+            None => Ok(()),
+        }
+    }
+
+    fn drop_if_finished(&mut self, vif: Vif) {
+        if self.vifs.get(&vif).is_some_and(VifShell::is_finished) {
+            if let Some(shell) = self.vifs.remove(&vif) {
+                shell.remove_device();
+            }
+        }
+    }
+
+    /// Workers gave queues up.
+    fn take_port_events(&mut self) -> io::Result<()> {
+        while let Some(event) = self.services.host.next_port_event() {
+            let reason = event.down.to_string();
+            let shell = self.vifs.values_mut().find(|shell| shell.has_port(event.port_id));
+            let is_uplink = self.uplink.as_ref().is_some_and(|up| up.port == event.port_id);
+            // The port ends here, and with it the mapping of its rings.
+            drop(event.queue);
+            if let Some(shell) = shell {
+                let fault = format!("queue {}: {reason}", event.queue_index);
+                shell.feed(Input::PeerFault(fault), &mut self.services)?;
+            } else if is_uplink {
+                return Err(io::Error::other(format!("the uplink failed: {reason}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what vifs have put off and is due, and returns how long the rest may wait.
+    fn go_on(&mut self) -> Result<Duration, Lost> {
+        let now = Instant::now();
+        let mut pause = HOUSEKEEPING;
+        for shell in self.vifs.values_mut() {
+            if shell.due().is_some_and(|due| due <= now) {
+                shell.go_on(&mut self.services)?;
+            }
+            if let Some(due) = shell.due() {
+                pause = pause.min(due.saturating_duration_since(now));
+            }
+        }
+        Ok(pause)
     }
 }
 
@@ -248,7 +309,7 @@ enum Watches {
 }
 
 /// The entries of a directory, none if it is not there or not ours to see.
-fn list(store: &mut Client, dir: &str) -> io::Result<Vec<String>> {
+fn list(store: &mut Client, dir: &str) -> Result<Vec<String>, Lost> {
     unless_refused(store.directory(dir), Vec::new())
 }
 

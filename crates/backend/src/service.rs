@@ -8,6 +8,7 @@ use ringway_xenbus::XenbusState;
 use sd_notify::NotifyState;
 
 use crate::Backend;
+use crate::vif::VifShell;
 
 /// How long workers may take to show that they are alive. The control thread waits for them, and
 /// they answer between two rounds, which take microseconds where CPUs are to be had.
@@ -66,7 +67,7 @@ impl<H: Hypervisor> Backend<H> {
     /// are alive: this one by calling this, the others by answering. One that is stuck or has
     /// panicked leaves queues unserved, which a new process does not.
     pub(crate) fn tell_service(&mut self) {
-        let is_connected = |vif: &&crate::Served| vif.handshake.state() == XenbusState::Connected;
+        let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
         let counts = (self.vifs.len(), self.vifs.values().filter(is_connected).count());
         if self.reports.counts.replace(counts) != Some(counts) {
             let (vifs, connected) = counts;
@@ -78,7 +79,7 @@ impl<H: Hypervisor> Backend<H> {
         if now < self.reports.due {
             return;
         }
-        let is_alive = self.workers.all_respond(WORKER_PATIENCE);
+        let is_alive = self.services.host.workers.all_respond(WORKER_PATIENCE);
         let was_alive = std::mem::replace(&mut self.reports.is_alive, is_alive);
         if is_alive {
             self.reports.due = now + interval / 2;

@@ -10,7 +10,7 @@ use ringway_switch::PortId;
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding};
 
-use crate::Backend;
+use crate::services::Hosting;
 
 /// The uplink while it is attached.
 pub(crate) struct UplinkPort {
@@ -20,9 +20,10 @@ pub(crate) struct UplinkPort {
     pub(crate) tap: Tap,
 }
 
-impl<H: Hypervisor> Backend<H> {
-    pub(crate) fn attach_uplink(&mut self) -> io::Result<()> {
-        let Some(uplink) = self.config.uplink.clone() else { return Ok(()) };
+impl<H: Hypervisor> Hosting<H> {
+    /// Makes the device of the uplink, if there is to be one, and attaches it to the switch.
+    pub(crate) fn attach_uplink(&mut self) -> io::Result<Option<UplinkPort>> {
+        let Some(uplink) = self.config.uplink.clone() else { return Ok(None) };
         let is_waited_for = self.config.completion == Completion::Sent;
         let make = if is_waited_for { Tap::create_multi_queue } else { Tap::create };
         let tap = make(&uplink.name, uplink.queues)?;
@@ -45,13 +46,12 @@ impl<H: Hypervisor> Backend<H> {
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
-            flood: self.switch.flood_budget(self.now()),
+            flood: self.switch.flood_budget(self.ticks()),
         });
         let attachments = attachments.collect();
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
         self.workers.attach(port, &forwarding, attachments)?;
-        self.uplink = Some(UplinkPort { port, counters, tap });
-        Ok(())
+        Ok(Some(UplinkPort { port, counters, tap }))
     }
 }
 

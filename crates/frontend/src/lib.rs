@@ -17,9 +17,10 @@
 
 mod config;
 mod nic;
+mod services;
 mod vifs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -28,22 +29,19 @@ use std::sync::mpsc::Receiver;
 pub use config::{FrontendConfig, Interface};
 use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
 use ringway_hypervisor::Hypervisor;
-use ringway_netfront::VifQueue;
-use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
-use ringway_xenbus::frontend::{Input, QueueCount, Wish};
-use ringway_xenstore::Client;
+use ringway_xenbus::frontend::Input;
+use ringway_xenstore::{Client, Lost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::nic::Nic;
+use crate::services::{Hosting, Services};
 use crate::vifs::Refused;
 
 /// Everything a guest process has.
 struct Frontend<H: Hypervisor> {
-    hypervisor: H,
-    store: Client,
+    services: Services<H>,
     config: FrontendConfig,
-    workers: Workers<VifOrTap<VifQueue<H::Grants, H::Event>>>,
     /// By handle.
     nics: BTreeMap<u32, Nic<H>>,
     /// By handle: those that the toolstack has described in a way that makes no sense.
@@ -64,8 +62,10 @@ pub fn run<H: Hypervisor>(
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (_control, calls) = serve_control(&config, &wake)?;
     let workers = Workers::start(config.workers.clone())?;
+    let services =
+        Services { store, host: Hosting { hypervisor, workers, port_events: VecDeque::new() } };
     let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
-    let mut frontend = Frontend { hypervisor, store, config, workers, nics, refused, is_leaving };
+    let mut frontend = Frontend { services, config, nics, refused, is_leaving };
     frontend.watch_vifs()?;
     frontend.serve(&calls, &wake, &stop)?;
     frontend.leave()
@@ -98,8 +98,8 @@ impl<H: Hypervisor> Frontend<H> {
             // reply does not make the descriptor readable.
             self.take_watches()?;
             let mut fds = [
-                PollFd::new(&self.store, PollFlags::IN),
-                PollFd::new(&self.workers, PollFlags::IN),
+                PollFd::new(&self.services.store, PollFlags::IN),
+                PollFd::new(&self.services.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(stop, PollFlags::IN),
             ];
@@ -115,57 +115,40 @@ impl<H: Hypervisor> Frontend<H> {
         }
     }
 
-    /// Queues that their workers gave up: the backend broke the protocol, or somebody has deleted
-    /// the device. The vif connects anew.
-    fn take_port_events(&mut self) -> io::Result<()> {
-        self.collect_port_events();
-        let handles: Vec<u32> = self.nics.keys().copied().collect();
-        for handle in handles {
-            let Some(nic) = self.nics.get_mut(&handle) else { continue };
-            if let Some(fault) = nic.fault.take() {
-                tracing::warn!(handle, "{fault}");
-                nic.error = Some(fault);
-                let wish = nic.wish;
-                self.feed(handle, Input::Reconnect(wish))?;
+    /// Queues that their workers gave up: the backend broke the protocol, or a user has deleted
+    /// the device. The vif connects again.
+    fn take_port_events(&mut self) -> Result<(), Lost> {
+        while let Some(event) = self.services.host.next_port_event() {
+            let fault = format!("queue {}: {}", event.queue_index, event.down);
+            let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
+            if let Some(nic) = nic {
+                nic.take_failed(fault, event.queue);
             }
         }
-        Ok(())
+        self.nics.values_mut().try_for_each(|nic| nic.recover(&mut self.services))
     }
 
-    /// Gives queues that workers gave up back to their vifs.
-    pub(crate) fn collect_port_events(&mut self) {
-        while let Some(event) = self.workers.next_failure() {
-            let nic = self.nics.values_mut().find(|nic| nic.has_port(event.port_id));
-            let Some(nic) = nic else { continue };
-            nic.fault = Some(format!("queue {}: {}", event.queue_index, event.down));
-            nic.take_failed(event.queue);
-        }
-    }
-
-    fn answer(&mut self, call: Call<GuestRequest>) -> io::Result<()> {
+    fn answer(&mut self, call: Call<GuestRequest>) -> Result<(), Lost> {
         let reply = match call.request {
             GuestRequest::Status => {
-                let placements = self.workers.placements();
+                let Services { store, host } = &mut self.services;
+                let placements = host.workers.placements();
                 let mut vifs = Vec::new();
                 for nic in self.nics.values() {
-                    vifs.push(nic.status(&mut self.store, &placements)?);
+                    vifs.push(nic.status(store, &placements)?);
                 }
                 vifs.extend(self.refused_statuses());
                 vifs.sort_by_key(|vif| vif.handle);
                 Reply::ok(&GuestStatus {
                     name: self.config.name.clone(),
-                    domid: self.hypervisor.domid().0,
+                    domid: self.services.host.hypervisor.domid().0,
                     pid: std::process::id(),
                     vifs,
                 })
             }
             GuestRequest::SetQueues { handle, queues } => match self.nics.get_mut(&handle) {
                 Some(nic) => {
-                    let wish = Wish { queues: QueueCount::Exactly(queues), ..nic.wish };
-                    nic.wish = wish;
-                    nic.error = None;
-                    self.set_error(handle, None)?;
-                    self.feed(handle, Input::Reconnect(wish))?;
+                    nic.set_queues(queues, &mut self.services)?;
                     Reply::ok(&())
                 }
                 None => {
@@ -182,10 +165,10 @@ impl<H: Hypervisor> Frontend<H> {
     /// Says goodbye to each backend, and waits a moment for those that answer.
     fn leave(&mut self) -> io::Result<()> {
         self.unwatch_vifs()?;
-        let handles: Vec<u32> = self.nics.keys().copied().collect();
-        for handle in handles {
-            self.feed(handle, Input::Stop)?;
+        for nic in self.nics.values_mut() {
+            nic.feed(Input::Stop, &mut self.services)?;
         }
+        self.drop_finished();
         // An event that came together with a reply does not make the descriptor readable.
         self.take_watches()?;
         let deadline = std::time::Instant::now() + nic::LEAVE_TIMEOUT;
@@ -194,7 +177,7 @@ impl<H: Hypervisor> Frontend<H> {
             if left.is_zero() {
                 break;
             }
-            let mut fds = [PollFd::new(&self.store, PollFlags::IN)];
+            let mut fds = [PollFd::new(&self.services.store, PollFlags::IN)];
             let timeout = rustix::event::Timespec {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
                 tv_nsec: i64::from(left.subsec_nanos()),

@@ -1,4 +1,6 @@
 //! One interface: a TAP device, a vif, and the handshake that joins them.
+//!
+//! A [`Nic`] owns everything of its vif, and is handed the services that it may use.
 
 use std::io;
 use std::sync::Arc;
@@ -11,12 +13,14 @@ use ringway_net::{LinkSetting, Netlink};
 use ringway_netfront::VifQueue;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap, VifOrTap};
+use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
 use ringway_worker::{Attachment, Forwarding, Placement};
-use ringway_xenbus::frontend::{Action, Allocation, Carrier, Handshake, Input, QueueCount, Wish};
-use ringway_xenbus::{Features, Keys, Offer, QueueConfig, Vif};
-use ringway_xenstore::{Client, device, is_refusal, unless_refused};
+use ringway_xenbus::frontend::{Allocation, Input, QueueCount, Wish};
+use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
+use ringway_xenstore::{Client, Lost, unless_refused};
 
-use crate::{Frontend, Interface};
+use crate::Interface;
+use crate::services::{Hosting, Services, Station};
 
 /// How long a backend may take to let go when the guest ends.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,15 +32,16 @@ const GSO_MAX: u32 = 65535;
 
 type Queue<H> = VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>;
 
-/// An interface of the guest.
+/// An interface of the guest: its end of the handshake, and what it has beside that.
 pub(crate) struct Nic<H: Hypervisor> {
-    pub(crate) vif: Vif,
-    pub(crate) handshake: Handshake,
+    pub(crate) end: FrontendEnd,
     pub(crate) wish: Wish,
-    /// Why it does not work, if it does not.
-    pub(crate) error: Option<String>,
-    /// What made a worker give a queue up, until that is looked at.
-    pub(crate) fault: Option<String>,
+    link: NicLink<H>,
+}
+
+/// What an interface has beside its handshake.
+struct NicLink<H: Hypervisor> {
+    vif: Vif,
     /// The device's name, and what is known of it beforehand.
     name: String,
     interface: Interface,
@@ -50,6 +55,19 @@ pub(crate) struct Nic<H: Hypervisor> {
     caps: OffloadCaps,
     /// The number of queues that was last complained of as too small.
     short: Option<usize>,
+    /// What made a worker give a queue up, until that is handled.
+    fault: Option<String>,
+}
+
+/// Why the interface's device cannot be made.
+#[derive(Debug, thiserror::Error)]
+enum NoDevice {
+    #[error(transparent)]
+    Keys(#[from] BadKeys),
+    #[error("{0} is missing")]
+    Missing(String),
+    #[error(transparent)]
+    Device(#[from] io::Error),
 }
 
 impl<H: Hypervisor> Nic<H> {
@@ -59,12 +77,8 @@ impl<H: Hypervisor> Nic<H> {
         let features = Features::from(interface.offloads);
         let wish = Wish { queues: QueueCount::AtMost(queues), features };
         let [tap_port, vif_port] = ports;
-        Nic {
+        let link = NicLink {
             vif,
-            handshake: Handshake::new(wish),
-            wish,
-            error: None,
-            fault: None,
             name,
             interface,
             tap: None,
@@ -74,19 +88,96 @@ impl<H: Hypervisor> Nic<H> {
             counters: Vec::new(),
             caps: OffloadCaps::NONE,
             short: None,
-        }
+            fault: None,
+        };
+        Nic { end: FrontendEnd::new(vif, wish), wish, link }
     }
 
+    /// Begins the handshake, `own` being the frontend's state as found in XenStore.
+    pub(crate) fn start(
+        &mut self,
+        own: XenbusState,
+        services: &mut Services<H>,
+    ) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        self.end.start(store, &mut Serving { link: &mut self.link, host }, own)
+    }
+
+    pub(crate) fn backend_changed(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        self.end.backend_changed(store, &mut Serving { link: &mut self.link, host })
+    }
+
+    /// Connects again with another number of queues, because a user wants that.
+    pub(crate) fn set_queues(
+        &mut self,
+        queues: u16,
+        services: &mut Services<H>,
+    ) -> Result<(), Lost> {
+        self.wish = Wish { queues: QueueCount::Exactly(queues), ..self.wish };
+        let Services { store, host } = services;
+        self.end.reconnect(store, &mut Serving { link: &mut self.link, host }, self.wish)
+    }
+
+    /// Connects again if a worker has given a queue up.
+    pub(crate) fn recover(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
+        let Some(fault) = self.link.fault.take() else { return Ok(()) };
+        tracing::warn!(handle = self.link.vif.handle, "{fault}");
+        let Services { store, host } = services;
+        let mut serving = Serving { link: &mut self.link, host };
+        self.end.recover(store, &mut serving, self.wish, fault)
+    }
+
+    pub(crate) fn feed(&mut self, input: Input, services: &mut Services<H>) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        self.end.feed(store, &mut Serving { link: &mut self.link, host }, input)
+    }
+
+    pub(crate) fn has_port(&self, port: PortId) -> bool {
+        self.link.has_port(port)
+    }
+
+    /// A worker has given up this queue of ours.
+    pub(crate) fn take_failed(&mut self, fault: String, queue: Station<H>) {
+        self.link.fault = Some(fault);
+        self.link.take_failed(queue);
+    }
+
+    pub(crate) fn status(
+        &self,
+        store: &mut Client,
+        placements: &[Placement],
+    ) -> Result<GuestVifStatus, Lost> {
+        let link = &self.link;
+        let read = device::read_keys(store, &link.vif.backend_dir(), KeySet::Offer);
+        let keys = unless_refused(read, None)?;
+        let offer = keys.as_ref().and_then(|keys| Offer::read(keys).ok());
+        let refusal = keys.and_then(|keys| keys.error());
+        let queue = |(index, counters): (u16, &Arc<QueueCounters>)| {
+            let is_it = |placed: &&Placement| (placed.port, placed.queue) == (link.vif_port, index);
+            let worker = placements.iter().find(is_it).map_or(0, |placed| placed.worker);
+            QueueStatus::read(index, worker, counters)
+        };
+        Ok(GuestVifStatus {
+            handle: link.vif.handle,
+            interface: link.name.clone(),
+            state: self.end.state().to_string(),
+            max_queues: offer.map_or(1, |offer| offer.queues_max),
+            offloads: ringway_control::offload_names(link.caps),
+            error: self.end.error().map(str::to_owned).or(refusal),
+            queues: (0..).zip(&link.counters).map(queue).collect(),
+        })
+    }
+}
+
+impl<H: Hypervisor> NicLink<H> {
     /// Makes the device, as the toolstack and the configuration say, unless it is there.
-    fn make_device(&mut self, store: &mut Client) -> io::Result<()> {
+    fn make_device(&mut self, keys: &Keys) -> Result<(), NoDevice> {
         if self.tap.is_some() {
             return Ok(());
         }
-        let dir = self.vif.frontend_dir();
-        let keys = device::read_keys(store, &dir)?.unwrap_or_else(|| Keys::new(&dir, []));
-        let mac = keys.mac().map_err(io::Error::other)?;
-        let mac = mac.ok_or_else(|| io::Error::other(format!("{dir}/mac is missing")))?;
-        let mtu = keys.mtu().map_err(io::Error::other)?;
+        let mac = keys.mac()?.ok_or_else(|| NoDevice::Missing(keys.path("mac")))?;
+        let mtu = keys.mtu()?;
         let tap = Tap::create(&self.name, 1)?;
         let mut netlink = Netlink::open()?;
         let settings = [
@@ -107,55 +198,30 @@ impl<H: Hypervisor> Nic<H> {
         Ok(())
     }
 
-    pub(crate) fn has_port(&self, port: PortId) -> bool {
+    fn has_port(&self, port: PortId) -> bool {
         port == self.tap_port || port == self.vif_port
     }
 
-    /// Takes what a worker gave up. A device that failed was deleted, and is made anew.
-    pub(crate) fn take_failed(&mut self, port: VifOrTap<VifQueue<H::Grants, H::Event>>) {
-        if let VifOrTap::Tap(_) = port {
+    /// Takes what a worker gave up. A device that failed was deleted, and is made again.
+    fn take_failed(&mut self, queue: Station<H>) {
+        if let VifOrTap::Tap(_) = queue {
             self.tap = None;
         }
-        self.keep(port);
+        self.keep(queue);
     }
 
     /// Keeps a queue whose grants are to be ended once the backend has let go.
-    fn keep(&mut self, port: VifOrTap<VifQueue<H::Grants, H::Event>>) {
-        match port {
+    fn keep(&mut self, queue: Station<H>) {
+        match queue {
             VifOrTap::Vif(queue) => self.idle.push(queue),
             // The device itself is kept in `tap`.
             VifOrTap::Tap(_) => {}
         }
     }
 
-    pub(crate) fn status(
-        &self,
-        store: &mut Client,
-        placements: &[Placement],
-    ) -> io::Result<GuestVifStatus> {
-        let dir = self.vif.backend_dir();
-        let keys = unless_refused(device::read_keys(store, &dir), None)?;
-        let offer = keys.as_ref().and_then(|keys| Offer::read(keys).ok());
-        let refusal = keys.and_then(|keys| keys.error());
-        let queue = |(index, counters): (u16, &Arc<QueueCounters>)| {
-            let is_it = |placed: &&Placement| (placed.port, placed.queue) == (self.vif_port, index);
-            let worker = placements.iter().find(is_it).map_or(0, |placed| placed.worker);
-            QueueStatus::read(index, worker, counters)
-        };
-        Ok(GuestVifStatus {
-            handle: self.vif.handle,
-            interface: self.name.clone(),
-            state: self.handshake.state().to_string(),
-            max_queues: offer.map_or(1, |offer| offer.queues_max),
-            offloads: ringway_control::offload_names(self.caps),
-            error: self.error.clone().or(refusal),
-            queues: (0..).zip(&self.counters).map(queue).collect(),
-        })
-    }
-
     /// Makes queues, fewer than wanted if there is no room for more, and says what the backend
     /// needs to know of them.
-    fn allocate(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Vec<QueueConfig>> {
+    fn make_queues(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Vec<QueueConfig>> {
         self.caps = wanted.backend.caps().and(self.interface.offloads);
         for _ in 0..wanted.queues {
             match self.make_queue(hypervisor, wanted) {
@@ -189,7 +255,7 @@ impl<H: Hypervisor> Nic<H> {
         Ok(queue)
     }
 
-    /// Once, and not each time that the backend makes the vif connect anew.
+    /// Once, and not each time that the backend makes the vif connect again.
     fn complain_of_few(&mut self, wanted: u16, error: &io::Error) {
         let count = self.idle.len();
         if self.short.replace(count) != Some(count) {
@@ -210,79 +276,67 @@ impl<H: Hypervisor> Nic<H> {
     }
 }
 
-impl<H: Hypervisor> Frontend<H> {
-    /// Runs the handshake until it waits for something from outside. What XenStore refuses is a
-    /// failure of this vif.
-    pub(crate) fn feed(&mut self, handle: u32, input: Input) -> io::Result<()> {
-        let mut next = Some(input);
-        while let Some(input) = next.take() {
-            let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
-            let mut has_failed = false;
-            for action in nic.handshake.handle(input) {
-                if has_failed && !is_local(&action) {
-                    continue;
-                }
-                match self.act(handle, action) {
-                    Ok(answer) => next = answer.or(next),
-                    Err(error) if is_refusal(&error) => {
-                        has_failed = true;
-                        next = Some(Input::Fail(error.to_string()));
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
+/// One vif, with what it takes to serve it.
+struct Serving<'a, H: Hypervisor> {
+    link: &'a mut NicLink<H>,
+    host: &'a mut Hosting<H>,
+}
+
+impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
+    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+        let Serving { link, host } = self;
+        let made = link.make_device(own).map_err(|error| error.to_string());
+        let made = made.and_then(|()| {
+            link.make_queues(&host.hypervisor, wanted).map_err(|error| error.to_string())
+        });
+        if made.is_err() {
+            link.release();
         }
-        Ok(())
+        made
     }
 
-    /// Carries out one action. An action that asks for an answer comes last and returns it.
-    fn act(&mut self, handle: u32, action: Action) -> io::Result<Option<Input>> {
-        let Some(nic) = self.nics.get_mut(&handle) else { return Ok(None) };
-        let dir = nic.vif.frontend_dir();
-        match action {
-            Action::WriteKeys(changes) => device::change(&mut self.store, &dir, &changes)?,
-            Action::SetState(state) => {
-                tracing::debug!(handle, %state, "frontend state");
-                device::set_state(&mut self.store, &nic.vif.frontend_state(), state)?;
-            }
-            Action::ReadBackend => {
-                let dir = nic.vif.backend_dir();
-                let keys = device::read_keys(&mut self.store, &dir)?;
-                let keys = keys.unwrap_or_else(|| ringway_xenbus::Keys::new(&dir, []));
-                return Ok(Some(Input::BackendKeys(keys)));
-            }
-            Action::Allocate(wanted) => {
-                let made = nic.make_device(&mut self.store);
-                let made = made.and_then(|()| nic.allocate(&self.hypervisor, wanted));
-                if made.is_err() {
-                    nic.release();
-                }
-                return Ok(Some(Input::Allocated(made.map_err(|error| error.to_string()))));
-            }
-            Action::Carrier(Carrier::Up) => {
-                let failed = self.join(handle).err();
-                return Ok(failed.map(|error| Input::Fail(error.to_string())));
-            }
-            Action::Carrier(Carrier::Down) => self.part(handle),
-            Action::Release => nic.release(),
-            Action::ReportError(reason) => {
-                tracing::warn!(handle, "{reason}");
-                self.set_error(handle, Some(&reason))?;
-                if let Some(nic) = self.nics.get_mut(&handle) {
-                    nic.error = Some(reason);
-                }
-            }
-            Action::Finished => self.remove(handle)?,
-        }
-        Ok(None)
+    fn release(&mut self) {
+        self.link.release();
     }
 
+    fn carrier_up(&mut self) -> Result<(), String> {
+        self.join().map_err(|error| error.to_string())
+    }
+
+    /// Takes the queues back from their workers: frames stay in the kernel's queue.
+    fn carrier_down(&mut self) {
+        let Serving { link, host } = self;
+        host.workers.detach(link.tap_port);
+        for queue in host.workers.detach(link.vif_port) {
+            link.keep(queue);
+        }
+        // Those that failed meanwhile; that they did no longer matters.
+        for event in host.take_events_of(|port| link.has_port(port)) {
+            link.take_failed(event.queue);
+        }
+        link.fault = None;
+        tracing::info!(handle = link.vif.handle, "disconnected");
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let handle = self.link.vif.handle;
+        match note {
+            Note::State(state) => tracing::debug!(handle, %state, "frontend state"),
+            Note::Refused(refusal) => tracing::warn!(handle, "{refusal}"),
+            Note::Closed(reason) => tracing::warn!(handle, "{reason}"),
+            // Of the backend's end only.
+            Note::AwaitsHotplug => {}
+        }
+    }
+}
+
+impl<H: Hypervisor> Serving<'_, H> {
     /// Gives the queues to workers: frames flow.
-    fn join(&mut self, handle: u32) -> io::Result<()> {
-        let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
-        let Some(tap) = &nic.tap else { return Ok(()) };
+    fn join(&mut self) -> io::Result<()> {
+        let Serving { link, host } = self;
+        let Some(tap) = &link.tap else { return Ok(()) };
         // What the kernel leaves undone, the backend must be able to take.
-        tap.set_offloads(nic.caps)?;
+        tap.set_offloads(link.caps)?;
         let counters: Arc<QueueCounters> = Arc::default();
         let taps = tap.queues(Side::Guest, |_| Arc::clone(&counters));
         let taps = taps.into_iter().map(|tap| Attachment {
@@ -290,39 +344,16 @@ impl<H: Hypervisor> Frontend<H> {
             counters: Arc::clone(&counters),
             flood: unlimited(),
         });
-        let queues = nic.idle.drain(..).zip(&nic.counters).map(|(queue, counters)| Attachment {
+        let queues = link.idle.drain(..).zip(&link.counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Vif(queue),
             counters: Arc::clone(counters),
             flood: unlimited(),
         });
-        self.workers.attach(nic.vif_port, &Forwarding::Patch(nic.tap_port), queues.collect())?;
-        self.workers.attach(nic.tap_port, &Forwarding::Patch(nic.vif_port), taps.collect())?;
-        tracing::info!(handle, queues = nic.counters.len(), "connected");
-        if nic.error.take().is_some() {
-            self.set_error(handle, None)?;
-        }
+        host.workers.attach(link.vif_port, &Forwarding::Patch(link.tap_port), queues.collect())?;
+        host.workers.attach(link.tap_port, &Forwarding::Patch(link.vif_port), taps.collect())?;
+        tracing::info!(handle = link.vif.handle, queues = link.counters.len(), "connected");
         Ok(())
     }
-
-    /// Takes the queues back from their workers: frames stay in the kernel's queue.
-    fn part(&mut self, handle: u32) {
-        let Some(nic) = self.nics.get_mut(&handle) else { return };
-        self.workers.detach(nic.tap_port);
-        for port in self.workers.detach(nic.vif_port) {
-            nic.keep(port);
-        }
-        // Those that failed meanwhile; that they did no longer matters.
-        self.collect_port_events();
-        let Some(nic) = self.nics.get_mut(&handle) else { return };
-        nic.fault = None;
-        tracing::info!(handle, "disconnected");
-    }
-}
-
-/// Whether an action is about nothing but this process.
-fn is_local(action: &Action) -> bool {
-    let is_down = matches!(action, Action::Carrier(Carrier::Down));
-    is_down || matches!(action, Action::Release | Action::ReportError(_) | Action::Finished)
 }
 
 /// A patched port floods nobody.

@@ -6,9 +6,10 @@ use std::io;
 use ringway_control::GuestVifStatus;
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
+use ringway_vif_shell::{device, set_error};
 use ringway_xenbus::frontend::Input;
-use ringway_xenbus::{Keys, Vif, XenbusState};
-use ringway_xenstore::{WatchEvent, device, is_refusal, unless_refused};
+use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
+use ringway_xenstore::{Lost, WatchEvent, Watched, or_refusal, unless_refused};
 
 use crate::Frontend;
 use crate::nic::Nic;
@@ -24,43 +25,65 @@ pub(crate) struct Refused {
 
 impl<H: Hypervisor> Frontend<H> {
     fn vif_root(&self) -> String {
-        Vif::frontend_root(self.hypervisor.domid())
+        Vif::frontend_root(self.services.host.hypervisor.domid())
     }
 
     /// Begins to look for vifs. The watch fires at once.
     pub(crate) fn watch_vifs(&mut self) -> io::Result<()> {
         let root = self.vif_root();
-        self.store.watch(&root, ROOT_TOKEN)
+        or_refusal(self.services.store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)
     }
 
     /// Looks for no more vifs, so that none is found while the guest leaves them.
-    pub(crate) fn unwatch_vifs(&mut self) -> io::Result<()> {
+    pub(crate) fn unwatch_vifs(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
-        self.store.unwatch(&root, ROOT_TOKEN)?;
+        unless_refused(self.services.store.unwatch(&root, ROOT_TOKEN), ())?;
         self.is_leaving = true;
         Ok(())
     }
 
-    pub(crate) fn take_watches(&mut self) -> io::Result<()> {
-        while let Some(event) = self.store.next_watch()? {
-            if event.token == ROOT_TOKEN {
-                self.directory_changed(&event)?;
-            } else if let Ok(handle) = event.token.parse() {
-                self.backend_changed(handle)?;
+    pub(crate) fn take_watches(&mut self) -> Result<(), Lost> {
+        while let Some(event) = self.services.store.next_watch()? {
+            match event {
+                Watched::Node(event) if event.token == ROOT_TOKEN => {
+                    self.directory_changed(&event)?;
+                }
+                Watched::Node(event) => {
+                    if let Ok(handle) = event.token.parse() {
+                        self.backend_changed(handle)?;
+                    }
+                }
+                Watched::Overflow => {
+                    self.scan()?;
+                    for handle in self.nics.keys().copied().collect::<Vec<u32>>() {
+                        self.backend_changed(handle)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn backend_changed(&mut self, handle: u32) -> io::Result<()> {
-        let Some(nic) = self.nics.get(&handle) else { return Ok(()) };
-        let state = device::state(&mut self.store, &nic.vif.backend_state());
-        let state = unless_refused(state, XenbusState::Unknown)?;
-        self.feed(handle, Input::BackendState(state))
+    fn backend_changed(&mut self, handle: u32) -> Result<(), Lost> {
+        let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
+        nic.backend_changed(&mut self.services)?;
+        self.drop_finished();
+        Ok(())
+    }
+
+    /// Drops the vifs that are no longer this guest's business.
+    pub(crate) fn drop_finished(&mut self) {
+        self.nics.retain(|handle, nic| {
+            let is_finished = nic.end.is_finished();
+            if is_finished {
+                tracing::debug!(handle, "a vif has gone");
+            }
+            !is_finished
+        });
     }
 
     /// Something below the directory of all vifs has changed, perhaps by our own doing.
-    fn directory_changed(&mut self, event: &WatchEvent) -> io::Result<()> {
+    fn directory_changed(&mut self, event: &WatchEvent) -> Result<(), Lost> {
         if self.is_leaving {
             return Ok(());
         }
@@ -76,9 +99,9 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    fn scan(&mut self) -> io::Result<()> {
+    fn scan(&mut self) -> Result<(), Lost> {
         let root = self.vif_root();
-        let names = unless_refused(self.store.directory(&root), Vec::new())?;
+        let names = unless_refused(self.services.store.directory(&root), Vec::new())?;
         let mut handles: BTreeSet<u32> =
             names.iter().filter_map(|name| parse_handle(name)).collect();
         handles.extend(self.nics.keys().chain(self.refused.keys()));
@@ -86,19 +109,21 @@ impl<H: Hypervisor> Frontend<H> {
     }
 
     /// Takes up a vif that is new, and drops one that is gone.
-    fn look_at(&mut self, handle: u32) -> io::Result<()> {
+    fn look_at(&mut self, handle: u32) -> Result<(), Lost> {
         let dir = format!("{}/{handle}", self.vif_root());
-        let keys = unless_refused(device::read_keys(&mut self.store, &dir), None)?;
+        let read = device::read_keys(&mut self.services.store, &dir, KeySet::FrontendDevice);
+        let keys = unless_refused(read, None)?;
         let keys = keys.unwrap_or_else(|| Keys::new(&dir, []));
-        let found = Vif::from_frontend_keys(self.hypervisor.domid(), handle, &keys);
-        if let Some(nic) = self.nics.get(&handle) {
+        let found = Vif::from_frontend_keys(self.services.host.hypervisor.domid(), handle, &keys);
+        if let Some(nic) = self.nics.get_mut(&handle) {
             // Nobody else writes our state: where it is not as we left it, the toolstack has
             // removed the directory and made another.
-            let is_it = found == Ok(Some(nic.vif)) && keys.state() == nic.handshake.state();
+            let is_it = found == Ok(Some(nic.end.vif())) && keys.state() == nic.end.state();
             if is_it {
                 return Ok(());
             }
-            self.feed(handle, Input::Gone)?;
+            nic.feed(Input::Gone, &mut self.services)?;
+            self.drop_finished();
         }
         match found {
             Ok(Some(vif)) => self.add(vif, keys.state()),
@@ -110,59 +135,33 @@ impl<H: Hypervisor> Frontend<H> {
         }
     }
 
-    fn add(&mut self, vif: Vif, own: XenbusState) -> io::Result<()> {
+    fn add(&mut self, vif: Vif, own: XenbusState) -> Result<(), Lost> {
         let handle = vif.handle;
         self.refused.remove(&handle);
         let ports = match self.free_ports() {
             Some(ports) => ports,
             None => return self.refuse(handle, own, "the guest has too many vifs".to_owned()),
         };
-        // The watch fires at once, but the start wants the state as it is now.
-        match self.store.watch(&vif.backend_state(), &handle.to_string()) {
-            Err(error) if is_refusal(&error) => return self.refuse(handle, own, error.to_string()),
-            watched => watched?,
-        }
         let (name, interface) = (self.config.device_name(handle), self.config.interface(handle));
-        self.nics.insert(handle, Nic::new(vif, name, interface.clone(), ports));
-        let peer = device::state(&mut self.store, &vif.backend_state());
-        let peer = unless_refused(peer, XenbusState::Unknown)?;
-        tracing::debug!(handle, backend = %vif.backend, "a vif has come");
-        self.feed(handle, Input::Start { own, peer })
-    }
-
-    /// The vif is no longer this guest's business.
-    pub(crate) fn remove(&mut self, handle: u32) -> io::Result<()> {
-        let Some(nic) = self.nics.remove(&handle) else { return Ok(()) };
-        let unwatched = self.store.unwatch(&nic.vif.backend_state(), &handle.to_string());
-        unless_refused(unwatched, ())?;
-        if nic.error.is_some() {
-            self.set_error(handle, None)?;
+        let mut nic = Nic::new(vif, name, interface.clone(), ports);
+        if let Err(refusal) = or_refusal(nic.end.watch(&mut self.services.store))? {
+            return self.refuse(handle, own, refusal.to_string());
         }
-        tracing::debug!(handle, "a vif has gone");
+        tracing::debug!(handle, backend = %vif.backend, "a vif has come");
+        nic.start(own, &mut self.services)?;
+        self.nics.insert(handle, nic);
         Ok(())
     }
 
-    fn refuse(&mut self, handle: u32, state: XenbusState, reason: String) -> io::Result<()> {
+    fn refuse(&mut self, handle: u32, state: XenbusState, reason: String) -> Result<(), Lost> {
         let is_known = self.refused.get(&handle).is_some_and(|known| known.reason == reason);
         if !is_known {
             tracing::warn!(handle, "{reason}");
-            self.set_error(handle, Some(&reason))?;
+            let guest = self.services.host.hypervisor.domid();
+            set_error(&mut self.services.store, guest, handle, Some(&reason))?;
         }
         self.refused.insert(handle, Refused { state, reason });
         Ok(())
-    }
-
-    /// Says where tools look what is wrong with a vif, or that nothing is.
-    pub(crate) fn set_error(&mut self, handle: u32, reason: Option<&str>) -> io::Result<()> {
-        let domid = self.hypervisor.domid();
-        // Which domain has the backend makes no difference here.
-        let node = Vif { backend: domid, frontend: domid, handle }.frontend_error();
-        let written = match reason {
-            Some(reason) => self.store.write(&node, reason),
-            None => self.store.remove(&node),
-        };
-        // A toolstack need not let guests write there, and the reason is in the log as well.
-        unless_refused(written, ())
     }
 
     pub(crate) fn refused_statuses(&self) -> impl Iterator<Item = GuestVifStatus> {

@@ -74,8 +74,8 @@ const INTERFACE_NAME_MAX: usize = 15;
 /// MTU of a vif for which nobody has set one, in bytes.
 const MTU_DEFAULT: u16 = 1500;
 
-/// What a shell has read of a device's directory: all nodes in it and in the directories below it,
-/// by their path relative to it (`state`, `queue-0/tx-ring-ref`).
+/// What a shell has read of a device's directory: values by their path relative to it (`state`,
+/// `queue-0/tx-ring-ref`). Which ones, says a [`KeySet`](crate::KeySet).
 ///
 /// To be read in one transaction, so that `state` belongs to the other keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -309,7 +309,13 @@ impl Keys {
         Ok(number.map_or(if_absent == Absent::True, |number| number != 0))
     }
 
-    pub(crate) fn path(&self, key: &str) -> String {
+    /// Adds a value that was found.
+    pub fn insert(&mut self, key: &str, value: String) {
+        self.values.insert(key.to_owned(), value);
+    }
+
+    /// The whole path of a key.
+    pub fn path(&self, key: &str) -> String {
         format!("{}/{key}", self.dir)
     }
 

@@ -11,14 +11,18 @@
 //!   be merged or repeated. Where a state node is missing, feed [`XenbusState::Unknown`].
 //! * As a backend, also watch what the toolstack writes into the backend's own directory: `online`,
 //!   `hotplug-status`, and the backend's own `state`.
-//! * Carry out the actions of one input in order. Actions that ask for an answer (`Read…`,
-//!   `Attach`, `Allocate`) come last, and the answer is the next input.
+//! * Carry out the actions of one input in order. Actions that ask for a response (`Read…`,
+//!   `Attach`, `Allocate`) come last, and the response is the next input. That to
+//!   [`backend::Action::ReadFrontend`] may come later, after other inputs.
+//!
+//! The crate `vif-shell` is that shell.
 
 pub mod backend;
 mod config;
 mod features;
 pub mod frontend;
 mod hotplug;
+mod key_set;
 pub mod keys;
 mod rate;
 mod state;
@@ -27,6 +31,7 @@ mod vif;
 pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig};
 pub use features::Features;
 pub use hotplug::Hotplug;
+pub use key_set::KeySet;
 pub use keys::{BadKeys, KeyChange, Keys};
 pub use rate::Rate;
 pub use state::XenbusState;

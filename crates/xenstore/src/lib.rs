@@ -3,25 +3,33 @@
 //! Three parts that know of each other in one direction only: the tree and its rules, with no I/O
 //! and no clock; a server that speaks the real wire protocol on Unix sockets, so that the stock
 //! tools (`xenstore-ls`, `xenstore-watch`, …) work against it through `XENSTORED_PATH`; and a
-//! client that also works on a real Xen host. What the keys mean is none of this crate's business.
+//! client, over a socket of that server or of a real Xen host's, or over a tree in the same
+//! process. What the keys mean, this crate does not know.
 //!
 //! Read [`Tree`] first.
 
 mod client;
 mod connection;
-pub mod device;
+mod error;
+mod events;
+mod local;
 mod path;
 mod permissions;
 mod quota;
 mod request;
 mod server;
 mod session;
+mod socket;
 mod store;
 mod transaction;
+mod transport;
 mod tree;
 mod watch;
 
-pub use client::{Client, StoreError, Transaction, WatchEvent, is_refusal, unless_refused};
+pub use client::{Client, Transaction};
+pub use error::{Lost, Reason, Refusal, XsError, or_refusal, unless_refused};
+pub use events::{Events, WatchEvent, Watched};
+pub use local::{Local, LocalStore};
 pub use path::domain_path;
 pub use permissions::{Permissions, Rights};
 pub use quota::Quota;
@@ -29,4 +37,6 @@ pub use ringway_wire::DomId;
 pub use ringway_wire::xenstore::Errno;
 pub use server::{Server, ServerHandle};
 pub use session::SessionId;
+pub use socket::Socket;
+pub use transport::Transport;
 pub use tree::Tree;

@@ -106,6 +106,11 @@ impl Tree {
         self.sessions.get_mut(&id)?.events.pop().map(|event| event.payload())
     }
 
+    /// Whether the session has events to take.
+    pub fn has_events(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|session| !session.events.is_empty())
+    }
+
     /// Makes a domain known. Fires `@introduceDomain` if it was not.
     pub fn introduce(&mut self, domain: DomId) {
         if self.introduced.insert(domain) {

@@ -126,6 +126,10 @@ impl EventQueue {
         Some(event)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.order.clear();
         self.waiting.clear();

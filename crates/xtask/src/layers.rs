@@ -11,8 +11,8 @@ use serde::Deserialize;
 const LAYERS: [&[&str]; 8] = [
     &["wire"],
     &["sys", "datapath", "confine"],
-    &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus"],
-    &["netback", "netfront", "emu", "loopback", "xen", "engine", "xenstore"],
+    &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus", "xenstore"],
+    &["netback", "netfront", "emu", "loopback", "xen", "engine", "vif-shell"],
     &["worker"],
     &["backend", "frontend"],
     &["lab", "doctor"],

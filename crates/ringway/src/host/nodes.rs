@@ -1,9 +1,8 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
-use std::io;
-
+use ringway_vif_shell::device;
 use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
-use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, device, domain_path};
+use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
 
@@ -16,7 +15,7 @@ pub(crate) fn vif(guest: DomId, handle: u32) -> Vif {
 }
 
 /// Makes the nodes that every host has.
-pub(crate) fn make_host(store: &mut Client) -> io::Result<()> {
+pub(crate) fn make_host(store: &mut Client) -> Result<(), XsError> {
     let home = domain_path(BACKEND);
     store.transaction(|tx| {
         tx.write(&format!("{home}/name"), "Domain-0")?;
@@ -26,7 +25,7 @@ pub(crate) fn make_host(store: &mut Client) -> io::Result<()> {
 }
 
 /// Makes the nodes of a guest and its vifs, all at once.
-pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> io::Result<()> {
+pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Result<(), XsError> {
     let home = domain_path(domid);
     store.transaction(|tx| {
         make_dir(tx, &home, &Permissions::new(BACKEND, Rights::None).with(domid, Rights::Read))?;
@@ -43,7 +42,7 @@ pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> io:
     })
 }
 
-fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> io::Result<()> {
+fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<(), XsError> {
     let device = Device {
         vif,
         mac: described.mac.0,
@@ -62,7 +61,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> io::Res
 }
 
 /// Asks the backend to let go of all vifs of a guest.
-pub(crate) fn ask_to_let_go(store: &mut Client, domid: DomId, vifs: u32) -> io::Result<()> {
+pub(crate) fn ask_to_let_go(store: &mut Client, domid: DomId, vifs: u32) -> Result<(), XsError> {
     for handle in 0..vifs {
         let dir = vif(domid, handle).backend_dir();
         device::change(store, &dir, &Device::removal_changes())?;
@@ -71,7 +70,7 @@ pub(crate) fn ask_to_let_go(store: &mut Client, domid: DomId, vifs: u32) -> io::
 }
 
 /// Whether the backend has let go of all of them.
-pub(crate) fn has_let_go(store: &mut Client, domid: DomId, vifs: u32) -> io::Result<bool> {
+pub(crate) fn has_let_go(store: &mut Client, domid: DomId, vifs: u32) -> Result<bool, XsError> {
     for handle in 0..vifs {
         let state = device::state(store, &vif(domid, handle).backend_state())?;
         if !matches!(state, XenbusState::Closed | XenbusState::Unknown) {
@@ -82,7 +81,7 @@ pub(crate) fn has_let_go(store: &mut Client, domid: DomId, vifs: u32) -> io::Res
 }
 
 /// Removes all nodes of a guest.
-pub(crate) fn remove_guest(store: &mut Client, domid: DomId) -> io::Result<()> {
+pub(crate) fn remove_guest(store: &mut Client, domid: DomId) -> Result<(), XsError> {
     let host = domain_path(BACKEND);
     store.transaction(|tx| {
         tx.remove(&format!("{}/{domid}", Vif::backend_root(BACKEND)))?;
@@ -91,12 +90,12 @@ pub(crate) fn remove_guest(store: &mut Client, domid: DomId) -> io::Result<()> {
     })
 }
 
-fn make_dir(tx: &mut Transaction<'_>, dir: &str, permissions: &Permissions) -> io::Result<()> {
+fn make_dir(tx: &mut Transaction<'_>, dir: &str, permissions: &Permissions) -> Result<(), XsError> {
     tx.mkdir(dir)?;
     tx.set_permissions(dir, permissions)
 }
 
-fn write_all(tx: &mut Transaction<'_>, dir: &str, changes: &[KeyChange]) -> io::Result<()> {
+fn write_all(tx: &mut Transaction<'_>, dir: &str, changes: &[KeyChange]) -> Result<(), XsError> {
     changes.iter().try_for_each(|change| match change {
         KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
         KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),

@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
+use ringway_vif_shell::device;
 use ringway_xenbus::{Vif, XenbusState};
-use ringway_xenstore::{Client, DomId, device};
+use ringway_xenstore::{Client, DomId};
 use tracing::level_filters::LevelFilter;
 
 use super::bridges::Bridges;

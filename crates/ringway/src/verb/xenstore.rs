@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use ringway_xenstore::{Client, DomId, Quota, Server};
+use ringway_xenstore::{Client, DomId, Errno, Quota, Server, Watched};
 use serde::Serialize;
 
 use crate::output::{print, print_json};
@@ -206,7 +206,7 @@ fn ls(args: &Ls) -> Result<()> {
         let Some(value) = client.read_bytes(&path)? else { continue };
         let permissions = match client.permissions(&path) {
             Ok(permissions) => permissions.to_string(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) if error.is(Errno::Noent) => continue,
             Err(error) => return Err(error.into()),
         };
         if args.json {
@@ -277,14 +277,17 @@ fn write(args: &Write) -> Result<()> {
         bail!("the last PATH has no VALUE: expected PATH VALUE [PATH VALUE]...");
     }
     let mut client = args.store.connect()?;
-    Ok(client.transaction(|tx| {
+    let mut refused = None;
+    let written = client.transaction(|tx| {
         args.pairs.chunks_exact(2).try_for_each(|pair| match pair {
-            [path, value] => tx.write(path, value).map_err(|error| {
-                std::io::Error::new(error.kind(), format!("{}: {error}", path_hint(path)))
-            }),
+            [path, value] => tx.write(path, value).inspect_err(|_| refused = Some(path_hint(path))),
             _ => Ok(()),
         })
-    })?)
+    });
+    match refused {
+        Some(hint) => written.context(hint),
+        None => Ok(written?),
+    }
 }
 
 fn watch(args: &Watch) -> Result<()> {
@@ -296,6 +299,9 @@ fn watch(args: &Watch) -> Result<()> {
     let mut left = args.number.unwrap_or(u64::MAX);
     loop {
         while let Some(event) = client.next_watch()? {
+            let Watched::Node(event) = event else {
+                bail!("more has changed than could be shown");
+            };
             if args.json {
                 let line = serde_json::json!({ "path": event.path, "token": event.token });
                 print(&format!("{line}\n"))?;

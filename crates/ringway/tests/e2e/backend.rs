@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ringway_xenstore::Watched;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, pair, send};
@@ -59,6 +60,7 @@ fn a_connection_survives_the_killing_of_the_backend_and_pauses_less_than_a_secon
     assert!(transfer.longest_gap() < 1.0, "{} s", transfer.longest_gap());
     // Nobody's state changed on the way: the guests have not noticed.
     while let Some(event) = store.next_watch().expect("the store lives") {
+        let Watched::Node(event) = event else { panic!("{event:?}") };
         let state = store.read(&event.path).expect("readable");
         assert_eq!(state.as_deref(), Some("4"), "{}", event.path);
     }

@@ -12,10 +12,11 @@ use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role
 use ringway_frontend::{FrontendConfig, Interface};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::namespace;
+use ringway_vif_shell::device;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::{Device, KeyChange, Vif};
-use ringway_xenstore::{Client, Permissions, Rights, device, domain_path};
+use ringway_xenstore::{Client, Permissions, Rights, domain_path};
 
 use crate::host::{Host, SOON, describe, text_of};
 use crate::turn;

@@ -1,0 +1,177 @@
+//! A guest that is served: its queues, and those of its vif's network device.
+
+use std::io;
+use std::sync::Arc;
+
+use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
+use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
+use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_switch::PortId;
+use ringway_tap::{Side, VifOrTap};
+use ringway_vif_shell::{BackendProcess, Note};
+use ringway_worker::{Attachment, Forwarding};
+use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
+
+use crate::device::vif_name;
+use crate::log::LeftOut;
+use crate::services::Hosting;
+use crate::vif::Served;
+
+/// What is attached while a guest is connected.
+pub(crate) struct Connection {
+    pub(crate) port: PortId,
+    /// Of the vif's network device, if it has one.
+    pub(crate) device_port: Option<PortId>,
+    pub(crate) queues: Vec<Arc<QueueCounters>>,
+    pub(crate) caps: OffloadCaps,
+}
+
+/// One vif, with what it takes to serve its guest.
+pub(crate) struct Serving<'a, H: Hypervisor> {
+    pub(crate) served: &'a mut Served,
+    pub(crate) host: &'a mut Hosting<H>,
+}
+
+impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String> {
+        self.connect(config).map_err(|error| error.to_string())
+    }
+
+    /// Takes the queues back from their workers, which unmaps and unbinds them.
+    fn detach(&mut self) {
+        let Some(connection) = self.served.connection.take() else { return };
+        for port in connection.device_port.into_iter().chain([connection.port]) {
+            self.host.workers.detach(port);
+            self.host.forget_port(port);
+        }
+        let vif = vif_name(self.served.vif);
+        if let Some(LeftOut(left_out)) = self.served.may_log() {
+            tracing::info!(vif, left_out, "disconnected");
+        }
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let vif = vif_name(self.served.vif);
+        if let Note::State(state) = note {
+            tracing::debug!(vif, %state, "backend state");
+            return;
+        }
+        let Some(LeftOut(left_out)) = self.served.may_log() else { return };
+        match note {
+            Note::State(_) => {}
+            Note::AwaitsHotplug => {
+                tracing::info!(vif, left_out, "served, and waits for the hotplug script");
+            }
+            Note::Refused(refusal) => tracing::warn!(vif, left_out, "{refusal}"),
+            Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
+        }
+    }
+}
+
+impl<H: Hypervisor> Serving<'_, H> {
+    /// Maps the guest's rings, binds its event channels and gives the queues to workers.
+    fn connect(&mut self, config: &FrontendConfig) -> io::Result<()> {
+        let Serving { served, host } = self;
+        let features =
+            FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
+        let mut attachments = Vec::new();
+        let mut counters = Vec::new();
+        for queue in &config.queues {
+            let parts = queue_parts(host, served.vif, queue, features)?;
+            counters.push(Arc::clone(&parts.counters));
+            let counters = Arc::clone(&parts.counters);
+            let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
+            if served.completion == Completion::Sent {
+                queue.answer_when_sent()?;
+            }
+            let queue = VifOrTap::Vif(queue);
+            let flood = host.switch.flood_budget(host.ticks());
+            attachments.push(Attachment { queue, counters, flood });
+        }
+        let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
+        let port = host.allocate_port()?;
+        let device_port = match self.attach_device(port, count, features.caps) {
+            Ok(device_port) => device_port,
+            Err(error) => {
+                self.host.free_port(port);
+                return Err(error);
+            }
+        };
+        let Serving { served, host } = self;
+        let forwarding = match device_port {
+            None => Forwarding::Switch(Arc::clone(&host.switch)),
+            Some(device_port) => Forwarding::Patch(device_port),
+        };
+        let credit = served.credit.as_ref();
+        let attached = host.workers.attach_limited(port, &forwarding, credit, attachments);
+        let caps = features.caps.and(host.config.offloads);
+        served.connection = Some(Connection { port, device_port, queues: counters, caps });
+        if let Err(error) = attached {
+            self.detach();
+            return Err(error);
+        }
+        let vif = vif_name(served.vif);
+        if let Some(LeftOut(left_out)) = served.may_log() {
+            tracing::info!(vif, queues = count, left_out, "connected");
+        }
+        Ok(())
+    }
+
+    /// Gives the queues of the vif's network device to workers, if it has one, as another port.
+    fn attach_device(
+        &mut self,
+        to: PortId,
+        count: u16,
+        caps: OffloadCaps,
+    ) -> io::Result<Option<PortId>> {
+        let Serving { served, host } = self;
+        let now = host.ticks();
+        let Some(vif_device) = &mut served.device else { return Ok(None) };
+        vif_device.tap.set_enabled(count)?;
+        vif_device.tap.set_offloads(caps)?;
+        let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
+        let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
+        if served.completion == Completion::Sent {
+            vif_device.tap.hold_receipts(&mut queues)?;
+        }
+        let port = host.allocate_port()?;
+        let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
+            queue: VifOrTap::Tap(queue),
+            counters,
+            flood: host.switch.flood_budget(now),
+        });
+        let taps = taps.collect();
+        if let Err(error) = host.workers.attach(port, &Forwarding::Patch(to), taps) {
+            host.free_port(port);
+            return Err(error);
+        }
+        Ok(Some(port))
+    }
+}
+
+fn queue_parts<H: Hypervisor>(
+    host: &Hosting<H>,
+    vif: Vif,
+    queue: &QueueConfig,
+    features: FrontendFeatures,
+) -> io::Result<QueueParts<H::Memory, H::Event>> {
+    let peer = vif.frontend;
+    let mut memory = host.hypervisor.memory()?;
+    let mut map = |gref| {
+        memory.map(peer, gref, Access::ReadWrite).map_err(|error| {
+            io::Error::new(error.kind(), format!("ring page with grant {gref}: {error}"))
+        })
+    };
+    let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
+    let bind = |port| {
+        host.hypervisor
+            .bind_interdomain(peer, port)
+            .map_err(|error| io::Error::new(error.kind(), format!("event channel {port}: {error}")))
+    };
+    let events = match queue.events {
+        EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
+        EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
+    };
+    let counters = Arc::default();
+    Ok(QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters })
+}

@@ -1,0 +1,122 @@
+//! What all vifs of a backend share.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::Completion;
+use ringway_hypervisor::Hypervisor;
+use ringway_netback::VifQueue;
+use ringway_switch::{PortId, Switch, Ticks};
+use ringway_tap::VifOrTap;
+use ringway_worker::{Failure, Workers};
+use ringway_xenbus::{BadKeys, Features, Keys, Offer};
+use ringway_xenstore::Client;
+
+use crate::BackendConfig;
+
+/// A queue of a vif or of a TAP device.
+pub(crate) type Station<H> =
+    VifOrTap<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>;
+
+/// What a vif is handed to work with.
+pub(crate) struct Services<H: Hypervisor> {
+    pub(crate) store: Client,
+    pub(crate) host: Hosting<H>,
+}
+
+/// What it takes to serve a guest, XenStore aside.
+pub(crate) struct Hosting<H: Hypervisor> {
+    pub(crate) hypervisor: H,
+    pub(crate) config: BackendConfig,
+    pub(crate) workers: Workers<Station<H>>,
+    pub(crate) switch: Arc<Switch>,
+    pub(crate) ports: Ports,
+    /// What workers have reported, and has not been handled yet.
+    pub(crate) port_events: VecDeque<Failure<Station<H>>>,
+    /// The zero of switch time.
+    started: Instant,
+}
+
+/// The numbers of the switch's ports.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    free: Vec<PortId>,
+    next: u16,
+}
+
+impl Ports {
+    fn allocate(&mut self, ports_max: u16) -> io::Result<PortId> {
+        if let Some(port) = self.free.pop() {
+            return Ok(port);
+        }
+        if self.next >= ports_max {
+            return Err(io::Error::other(format!("the switch is full: it has {ports_max} ports")));
+        }
+        self.next += 1;
+        Ok(PortId(self.next - 1))
+    }
+}
+
+impl<H: Hypervisor> Hosting<H> {
+    pub(crate) fn start(hypervisor: H, config: BackendConfig) -> io::Result<Hosting<H>> {
+        Ok(Hosting {
+            hypervisor,
+            workers: Workers::start(config.workers.clone())?,
+            switch: Arc::new(Switch::new(config.switch)),
+            ports: Ports::default(),
+            port_events: VecDeque::new(),
+            started: Instant::now(),
+            config,
+        })
+    }
+
+    /// Switch time, in seconds.
+    pub(crate) fn ticks(&self) -> Ticks {
+        Ticks(u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn allocate_port(&mut self) -> io::Result<PortId> {
+        self.ports.allocate(self.config.switch.ports_max)
+    }
+
+    pub(crate) fn free_port(&mut self, port: PortId) {
+        self.switch.fdb().remove_port(port);
+        self.ports.free.push(port);
+    }
+
+    /// Drops what workers have reported of a port that they no longer have: its number may be
+    /// another vif's from now on.
+    pub(crate) fn forget_port(&mut self, port: PortId) {
+        while let Some(event) = self.workers.next_failure() {
+            self.port_events.push_back(event);
+        }
+        self.port_events.retain(|event| event.port_id != port);
+        self.free_port(port);
+    }
+
+    pub(crate) fn next_port_event(&mut self) -> Option<Failure<Station<H>>> {
+        self.port_events.pop_front().or_else(|| self.workers.next_failure())
+    }
+
+    /// What a vif is offered, of as many queues as the toolstack wants or else the configuration.
+    pub(crate) fn offer(&self, queues_wanted: Option<u16>) -> Offer {
+        Offer {
+            queues_max: queues_wanted.unwrap_or(self.config.max_queues).max(1),
+            split_event_channels: self.config.split_event_channels,
+            features: Features::from(self.config.offloads),
+        }
+    }
+
+    /// When a vif's frames are completed, as the toolstack or else the configuration has it.
+    pub(crate) fn completion(&self, keys: &Keys) -> Result<Completion, BadKeys> {
+        Ok(keys.completion_wanted()?.unwrap_or(self.config.completion))
+    }
+
+    /// By what devices of this backend are known. A backend with another run directory may serve
+    /// another XenStore, where the same names mean other vifs.
+    pub(crate) fn device_owner(&self) -> String {
+        self.config.dir.path().display().to_string()
+    }
+}

@@ -1,0 +1,227 @@
+//! One vif: its end of the handshake, and what it has beside that.
+//!
+//! A [`VifShell`] owns everything of its vif, and is handed the services that it may use. Nothing
+//! here looks another vif up.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{Completion, MacAddr};
+use ringway_hypervisor::Hypervisor;
+use ringway_switch::PortId;
+use ringway_vif_shell::{BackendEnd, device};
+use ringway_worker::Credit;
+use ringway_xenbus::backend::Input;
+use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Rate, Vif, XenbusState};
+use ringway_xenstore::{Lost, unless_refused};
+
+use crate::connection::{Connection, Serving};
+use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
+use crate::log::{LeftOut, LogAllowance};
+use crate::services::{Hosting, Services};
+
+/// A vif in this backend's care.
+pub(crate) struct VifShell {
+    end: BackendEnd,
+    pub(crate) served: Served,
+}
+
+/// What a vif has beside its handshake.
+pub(crate) struct Served {
+    pub(crate) vif: Vif,
+    pub(crate) offer: Offer,
+    pub(crate) mac: Option<String>,
+    /// If the vif is not on the switch.
+    pub(crate) device: Option<VifDevice>,
+    /// When what its guest transmits is completed.
+    pub(crate) completion: Completion,
+    /// What the guest may transmit, as the toolstack has it.
+    rate: Result<Option<Rate>, BadKeys>,
+    /// The same as a budget. It outlives connections, or each would bring a new one.
+    pub(crate) credit: Option<Arc<Credit>>,
+    /// While queues are attached.
+    pub(crate) connection: Option<Connection>,
+    log: LogAllowance,
+}
+
+/// Why this host cannot serve a vif as the toolstack describes it.
+#[derive(Debug, thiserror::Error)]
+enum Unservable {
+    #[error(transparent)]
+    Keys(#[from] BadKeys),
+    #[error(
+        "the vif's mac is {0}, expected the address of one station, and not that of the host's end"
+    )]
+    Mac(MacAddr),
+    #[error(transparent)]
+    Device(#[from] io::Error),
+}
+
+impl VifShell {
+    /// Makes what the vif needs before its guest appears, and begins the handshake.
+    pub(crate) fn begin<H: Hypervisor>(
+        vif: Vif,
+        keys: &Keys,
+        services: &mut Services<H>,
+    ) -> Result<VifShell, Lost> {
+        let host = &services.host;
+        let now = Instant::now();
+        let (prepared, refused) = match prepare(vif, keys, host) {
+            Ok(prepared) => (prepared, None),
+            Err(reason) => ((host.offer(None), None, None), Some(reason.to_string())),
+        };
+        let (offer, mac, device) = prepared;
+        let served = Served {
+            vif,
+            offer,
+            mac: mac.map(|mac| mac.to_string()),
+            device,
+            completion: host.completion(keys).unwrap_or_default(),
+            rate: Ok(None),
+            credit: None,
+            connection: None,
+            log: LogAllowance::new(now),
+        };
+        let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
+        let mut shell = VifShell { end, served };
+        shell.served.set_rate(keys, &mut services.host);
+        match refused {
+            Some(reason) => shell.feed(Input::Refused(reason), services)?,
+            None => {
+                let Services { store, host } = services;
+                let mut serving = Serving { served: &mut shell.served, host };
+                shell.end.start(store, &mut serving, keys.state(), now)?;
+            }
+        }
+        Ok(shell)
+    }
+
+    /// The toolstack, or a script of its, has changed the backend's directory, or removed it.
+    pub(crate) fn device_changed<H: Hypervisor>(
+        &mut self,
+        keys: Option<&Keys>,
+        services: &mut Services<H>,
+    ) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        if let Some(keys) = keys.filter(|keys| keys.is_online()) {
+            self.served.set_rate(keys, host);
+        }
+        let mut serving = Serving { served: &mut self.served, host };
+        self.end.device_changed(store, &mut serving, keys, Instant::now())
+    }
+
+    pub(crate) fn frontend_changed<H: Hypervisor>(
+        &mut self,
+        services: &mut Services<H>,
+    ) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        let mut serving = Serving { served: &mut self.served, host };
+        self.end.frontend_changed(store, &mut serving, Instant::now())
+    }
+
+    /// Does what has been put off, if its time has come.
+    pub(crate) fn go_on<H: Hypervisor>(&mut self, services: &mut Services<H>) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        let mut serving = Serving { served: &mut self.served, host };
+        self.end.go_on(store, &mut serving, Instant::now())
+    }
+
+    pub(crate) fn feed<H: Hypervisor>(
+        &mut self,
+        input: Input,
+        services: &mut Services<H>,
+    ) -> Result<(), Lost> {
+        let Services { store, host } = services;
+        let mut serving = Serving { served: &mut self.served, host };
+        self.end.feed(store, &mut serving, input, Instant::now())
+    }
+
+    /// The backend's own state has been written, mostly by this end. Returns whether it was
+    /// another process.
+    pub(crate) fn is_state_foreign<H: Hypervisor>(
+        &self,
+        services: &mut Services<H>,
+    ) -> Result<bool, Lost> {
+        let found = device::state(&mut services.store, &self.served.vif.backend_state());
+        Ok(unless_refused(found, XenbusState::Unknown)? != self.end.state())
+    }
+
+    pub(crate) fn state(&self) -> XenbusState {
+        self.end.state()
+    }
+
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.end.error()
+    }
+
+    /// When to call [`go_on`](VifShell::go_on), if something has been put off.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.end.due()
+    }
+
+    /// Whether the vif has left this backend's care.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.end.is_finished()
+    }
+
+    /// Whether a port is one of this vif's.
+    pub(crate) fn has_port(&self, port: PortId) -> bool {
+        let connection = self.served.connection.as_ref();
+        connection.is_some_and(|it| it.port == port || it.device_port == Some(port))
+    }
+
+    /// Lets the network device go, after the vif has.
+    pub(crate) fn remove_device(self) {
+        let Some(vif_device) = self.served.device else { return };
+        let name = vif_device.tap.name().to_owned();
+        if let Err(error) = vif_device.remove() {
+            tracing::debug!(name, %error, "the network device was gone already");
+        }
+    }
+}
+
+impl Served {
+    /// Whether something that the guest did may be logged, and how much was left out before.
+    pub(crate) fn may_log(&mut self) -> Option<LeftOut> {
+        self.log.line(Instant::now())
+    }
+
+    /// Limits what the guest may transmit as the toolstack wants it. A rate that cannot be read is
+    /// no limit, as for Linux' backend.
+    fn set_rate<H: Hypervisor>(&mut self, keys: &Keys, host: &mut Hosting<H>) {
+        let rate = keys.rate();
+        if self.rate == rate {
+            return;
+        }
+        let limit = rate.as_ref().ok().copied().flatten();
+        self.credit = limit.map(|Rate { bytes, interval_us }| {
+            Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
+        });
+        let vif = vif_name(self.vif);
+        match &rate {
+            Ok(rate) => tracing::info!(vif, ?rate, "limit of what the guest transmits"),
+            Err(bad) => tracing::warn!(vif, "{bad}: transmits without a limit"),
+        }
+        self.rate = rate;
+        if let Some(connection) = &self.connection {
+            host.workers.limit(connection.port, self.credit.as_ref());
+        }
+    }
+}
+
+fn prepare<H: Hypervisor>(
+    vif: Vif,
+    keys: &Keys,
+    host: &Hosting<H>,
+) -> Result<(Offer, Option<MacAddr>, Option<VifDevice>), Unservable> {
+    let mac = keys.mac()?;
+    if let Some(mac) = mac.filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
+        return Err(Unservable::Mac(mac));
+    }
+    let completion = host.completion(keys)?;
+    let offer = host.offer(keys.max_queues_wanted()?);
+    let vif_device =
+        VifDevice::make(vif, keys, offer.queues_max, &host.device_owner(), completion)?;
+    Ok((offer, mac, vif_device))
+}

@@ -1,0 +1,49 @@
+//! What all interfaces of a guest share.
+
+use std::collections::VecDeque;
+
+use ringway_hypervisor::Hypervisor;
+use ringway_netfront::VifQueue;
+use ringway_switch::PortId;
+use ringway_tap::VifOrTap;
+use ringway_worker::{Failure, Workers};
+use ringway_xenstore::Client;
+
+/// A queue of a vif or of a TAP device.
+pub(crate) type Station<H> =
+    VifOrTap<VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>>;
+
+/// What an interface is handed to work with.
+pub(crate) struct Services<H: Hypervisor> {
+    pub(crate) store: Client,
+    pub(crate) host: Hosting<H>,
+}
+
+/// What it takes to move frames, XenStore aside.
+pub(crate) struct Hosting<H: Hypervisor> {
+    pub(crate) hypervisor: H,
+    pub(crate) workers: Workers<Station<H>>,
+    /// What workers have reported, and has not been handled yet.
+    pub(crate) port_events: VecDeque<Failure<Station<H>>>,
+}
+
+impl<H: Hypervisor> Hosting<H> {
+    pub(crate) fn next_port_event(&mut self) -> Option<Failure<Station<H>>> {
+        self.port_events.pop_front().or_else(|| self.workers.next_failure())
+    }
+
+    /// Takes what workers have reported of some ports, and leaves the rest.
+    pub(crate) fn take_events_of(
+        &mut self,
+        is_it: impl Fn(PortId) -> bool,
+    ) -> Vec<Failure<Station<H>>> {
+        while let Some(event) = self.workers.next_failure() {
+            self.port_events.push_back(event);
+        }
+        let all = std::mem::take(&mut self.port_events);
+        let (taken, left): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|event| is_it(event.port_id));
+        self.port_events = left.into();
+        taken
+    }
+}

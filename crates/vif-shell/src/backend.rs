@@ -1,0 +1,311 @@
+//! The backend's end of a vif.
+
+use std::time::{Duration, Instant};
+
+use ringway_xenbus::backend::{Action, Handshake, Input};
+use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Vif, XenbusState};
+use ringway_xenstore::{
+    Client, Errno, Lost, Refusal, Transport, XsError, or_refusal, unless_refused,
+};
+
+use crate::device::{self, unknown_if_refused};
+use crate::drive::{OnRefusal, Shell, drive};
+use crate::{Note, Pace};
+
+/// How often a guest's keys are read at once, and then how long apart. To read them and to attach
+/// what they name is most of what a guest can have a backend do, so a guest that connects over and
+/// over again has to wait; one that connects and is refused a few times does not notice.
+const READS_BURST: u32 = 10;
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a backend's process does for one vif, beside XenStore.
+pub trait BackendProcess {
+    /// Maps the frontend's rings, binds its event channels and begins to serve it.
+    ///
+    /// # Errors
+    /// Why it cannot be served. Then nothing is attached.
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String>;
+
+    /// Stops to serve the frontend; unmaps and unbinds everything.
+    fn detach(&mut self);
+
+    /// Something for the log.
+    fn note(&mut self, note: Note<'_>);
+}
+
+/// The backend's end of one vif: its handshake, and what it has in XenStore.
+///
+/// The owner takes watch events from the store. Those with [`token`](BackendEnd::token) go to
+/// [`frontend_changed`](BackendEnd::frontend_changed); when the toolstack has changed the backend's
+/// directory, the owner reads it ([`KeySet::BackendDevice`]) for
+/// [`device_changed`](BackendEnd::device_changed); and when something is
+/// [`due`](BackendEnd::due), it calls [`go_on`](BackendEnd::go_on).
+#[derive(Debug)]
+pub struct BackendEnd {
+    handshake: Handshake,
+    rest: Rest,
+}
+
+/// All but the state machine, which drives it.
+#[derive(Debug)]
+struct Rest {
+    vif: Vif,
+    queues_max: u16,
+    error: Option<String>,
+    pace: Pace,
+    /// When the frontend's keys are to be read, if they are.
+    read_at: Option<Instant>,
+    is_finished: bool,
+}
+
+impl BackendEnd {
+    /// An end that will offer this, with what the hotplug script has said by now.
+    pub fn new(vif: Vif, offer: Offer, hotplug: Hotplug, now: Instant) -> BackendEnd {
+        let rest = Rest {
+            vif,
+            queues_max: offer.queues_max,
+            error: None,
+            pace: Pace::new(READS_BURST, READ_INTERVAL, now),
+            read_at: None,
+            is_finished: false,
+        };
+        BackendEnd { handshake: Handshake::new(offer, hotplug), rest }
+    }
+
+    /// The vif.
+    pub fn vif(&self) -> Vif {
+        self.rest.vif
+    }
+
+    /// The token of the watch on the frontend's state. No other vif has it.
+    pub fn token(&self) -> String {
+        self.rest.vif.backend_dir()
+    }
+
+    /// The state that this end has written.
+    pub fn state(&self) -> XenbusState {
+        self.handshake.state()
+    }
+
+    /// Why the vif is closed, if it is.
+    pub fn error(&self) -> Option<&str> {
+        self.rest.error.as_deref()
+    }
+
+    /// Whether there is nothing more to do: the vif is gone, and this end is to be dropped.
+    pub fn is_finished(&self) -> bool {
+        self.rest.is_finished
+    }
+
+    /// When to call [`go_on`](BackendEnd::go_on), if something has been put off.
+    pub fn due(&self) -> Option<Instant> {
+        self.rest.read_at
+    }
+
+    /// Watches the frontend and begins the handshake, `own` being the backend's state as found in
+    /// XenStore.
+    ///
+    /// # Errors
+    /// That XenStore is lost.
+    pub fn start<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl BackendProcess,
+        own: XenbusState,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        let watched = store.watch_node(&self.rest.vif.frontend_state(), &self.token());
+        if let Err(refusal) = or_refusal(watched)? {
+            // A driver domain has a quota.
+            return self.feed(store, process, Input::Refused(refusal.to_string()), now);
+        }
+        let peer = unknown_if_refused(device::state(store, &self.rest.vif.frontend_state()))?;
+        self.feed(store, process, Input::Start { own, peer }, now)
+    }
+
+    /// The watch on the frontend's state has fired.
+    ///
+    /// # Errors
+    /// That XenStore is lost.
+    pub fn frontend_changed<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl BackendProcess,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        // A guest that is gone may not be read, and is not there.
+        let peer = unknown_if_refused(device::state(store, &self.rest.vif.frontend_state()))?;
+        self.feed(store, process, Input::FrontendState(peer), now)
+    }
+
+    /// The backend's directory has these keys now, or is gone.
+    ///
+    /// # Errors
+    /// That XenStore is lost.
+    pub fn device_changed<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl BackendProcess,
+        keys: Option<&Keys>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        let Some(keys) = keys else { return self.feed(store, process, Input::Gone, now) };
+        if !keys.is_online() {
+            return self.feed(store, process, Input::Offline, now);
+        }
+        let is_asked = keys.state() == XenbusState::Closing && self.state() != XenbusState::Closing;
+        self.feed(store, process, Input::Hotplug(Hotplug::read(keys)), now)?;
+        if is_asked {
+            self.feed(store, process, Input::AskedToClose, now)?;
+        }
+        Ok(())
+    }
+
+    /// Does what has been put off, if its time has come.
+    ///
+    /// # Errors
+    /// That XenStore is lost.
+    pub fn go_on<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl BackendProcess,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        if self.rest.read_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        match or_refusal(self.rest.read_frontend(store, now))? {
+            Ok(Some(keys)) => self.feed(store, process, keys, now),
+            Ok(None) => Ok(()),
+            Err(refusal) => {
+                process.note(Note::Refused(&refusal));
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs the handshake until it waits for something from outside.
+    ///
+    /// # Errors
+    /// That XenStore is lost.
+    pub fn feed<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl BackendProcess,
+        input: Input,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        if let Input::OfferChanged { queues_max } = input {
+            self.rest.queues_max = queues_max;
+        }
+        let BackendEnd { handshake, rest } = self;
+        drive(handshake, &mut Acting { rest, store, process, now }, input)
+    }
+}
+
+impl Rest {
+    /// Reads the frontend's keys, unless they have been read too often, or the guest changes them
+    /// at this moment. Then it is put off.
+    fn read_frontend<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        now: Instant,
+    ) -> Result<Option<Input>, XsError> {
+        if let Err(later) = self.pace.take(now) {
+            self.read_at = Some(later);
+            return Ok(None);
+        }
+        let dir = self.vif.frontend_dir();
+        let set = KeySet::Answer { queues_max: self.queues_max };
+        self.read_at = None;
+        match or_refusal(device::read_keys_once(store, &dir, set))? {
+            Err(refusal) if refusal.is(Errno::Again) => {
+                self.read_at = Some(now + READ_INTERVAL);
+                Ok(None)
+            }
+            // What may not be read is not there.
+            read => {
+                let keys = read.unwrap_or(None).unwrap_or_else(|| Keys::new(&dir, []));
+                Ok(Some(Input::FrontendKeys(keys)))
+            }
+        }
+    }
+
+    /// Says why the vif is closed, where tools look for it.
+    fn report<T: Transport>(&mut self, store: &mut Client<T>, reason: &str) -> Result<(), XsError> {
+        self.error = Some(reason.to_owned());
+        let [for_tools, beside_keys] = self.vif.backend_errors();
+        let state = self.vif.backend_state();
+        store.transaction(|tx| {
+            tx.write(&for_tools, reason)?;
+            match tx.read_bytes(&state)? {
+                Some(_) => tx.write(&beside_keys, reason),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn clear_error<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
+        if self.error.take().is_some() {
+            for node in self.vif.backend_errors() {
+                unless_refused(store.remove(&node), ())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The vif is no longer this backend's business.
+    fn finish<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
+        self.is_finished = true;
+        self.read_at = None;
+        let (node, token) = (self.vif.frontend_state(), self.vif.backend_dir());
+        unless_refused(store.unwatch(&node, &token), ())?;
+        let [for_tools, _] = self.vif.backend_errors();
+        // A driver domain has no such node, nor the right to one.
+        unless_refused(store.remove(&for_tools), ())
+    }
+}
+
+/// Carries out a handshake's actions.
+struct Acting<'a, T, P> {
+    rest: &'a mut Rest,
+    store: &'a mut Client<T>,
+    process: &'a mut P,
+    now: Instant,
+}
+
+impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
+    fn act(&mut self, action: Action) -> Result<Option<Input>, XsError> {
+        let Acting { rest, store, process, now } = self;
+        match action {
+            Action::WriteKeys(changes) => device::change(store, &rest.vif.backend_dir(), &changes)?,
+            Action::SetState(state) => {
+                process.note(Note::State(state));
+                device::set_state(store, &rest.vif.backend_state(), state)?;
+            }
+            Action::ReadFrontend => return rest.read_frontend(store, *now),
+            Action::Attach(config, _) => {
+                return Ok(Some(Input::Attached(process.attach(&config))));
+            }
+            Action::Detach => process.detach(),
+            Action::AwaitHotplug => process.note(Note::AwaitsHotplug),
+            Action::ReportError(reason) => {
+                process.note(Note::Closed(&reason));
+                rest.report(store, &reason)?;
+            }
+            Action::ClearError => rest.clear_error(store)?,
+            Action::Finished => rest.finish(store)?,
+        }
+        Ok(None)
+    }
+
+    /// A driver domain may lack a right, or room. Its guests are served as far as that goes.
+    fn refused(&mut self, refusal: &Refusal) -> OnRefusal<Input> {
+        self.process.note(Note::Refused(refusal));
+        OnRefusal::GoOn
+    }
+
+    fn is_local(_action: &Action) -> bool {
+        true
+    }
+}

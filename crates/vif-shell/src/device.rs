@@ -1,0 +1,119 @@
+//! A device's directory in XenStore: its known keys, changes of them, and its state.
+//!
+//! Only keys that mean something are read, each by its name, so what a guest pays for in its own
+//! directory (a thousand nodes, long names) costs no other guest anything.
+
+use ringway_xenbus::{KeyChange, KeySet, Keys, XenbusState};
+use ringway_xenstore::{Client, Errno, Lost, Transaction, Transport, XsError, unless_refused};
+
+/// Reads known keys of a device's directory, at one moment. `None` if the directory is not there.
+///
+/// Values that are not text read as empty, which no key accepts.
+///
+/// # Errors
+/// What the store refuses.
+pub fn read_keys<T: Transport>(
+    store: &mut Client<T>,
+    dir: &str,
+    set: KeySet,
+) -> Result<Option<Keys>, XsError> {
+    store.transaction(|tx| keys(tx, dir, set))
+}
+
+/// The same, but a guest that changes the keys all the time must not keep us here.
+///
+/// # Errors
+/// What the store refuses; `EAGAIN` if one of the keys was changed meanwhile.
+pub fn read_keys_once<T: Transport>(
+    store: &mut Client<T>,
+    dir: &str,
+    set: KeySet,
+) -> Result<Option<Keys>, XsError> {
+    store.attempt(|tx| keys(tx, dir, set))
+}
+
+fn keys<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    dir: &str,
+    set: KeySet,
+) -> Result<Option<Keys>, XsError> {
+    if tx.read_bytes(dir)?.is_none() {
+        return Ok(None);
+    }
+    let mut keys = Keys::new(dir, []);
+    for key in set.names() {
+        read(tx, &mut keys, key)?;
+    }
+    for key in set.queue_keys(&keys) {
+        read(tx, &mut keys, &key)?;
+    }
+    Ok(Some(keys))
+}
+
+fn read<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    keys: &mut Keys,
+    key: &str,
+) -> Result<(), XsError> {
+    let value = match tx.read_bytes(&keys.path(key)) {
+        // A node that we may not read is as good as absent.
+        Err(error) if error.is(Errno::Acces) => None,
+        value => value?,
+    };
+    if let Some(value) = value {
+        keys.insert(key, String::from_utf8(value).unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// Makes changes in a device's directory, all or none; none if the toolstack has removed the
+/// device meanwhile: to write then would make its directory again.
+///
+/// # Errors
+/// What the store refuses.
+pub fn change<T: Transport>(
+    store: &mut Client<T>,
+    dir: &str,
+    changes: &[KeyChange],
+) -> Result<(), XsError> {
+    store.transaction(|tx| {
+        if tx.read_bytes(dir)?.is_none() {
+            return Ok(());
+        }
+        changes.iter().try_for_each(|change| match change {
+            KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
+            KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),
+        })
+    })
+}
+
+/// Writes a device's state, unless the toolstack has removed the device meanwhile: to write then
+/// would make its directory again.
+///
+/// # Errors
+/// What the store refuses.
+pub fn set_state<T: Transport>(
+    store: &mut Client<T>,
+    node: &str,
+    state: XenbusState,
+) -> Result<(), XsError> {
+    store.transaction(|tx| match tx.read_bytes(node)? {
+        Some(_) => tx.write(node, state.value()),
+        None => Ok(()),
+    })
+}
+
+/// The state that a node says.
+///
+/// # Errors
+/// What the store refuses.
+pub fn state<T: Transport>(store: &mut Client<T>, node: &str) -> Result<XenbusState, XsError> {
+    let value = store.read_bytes(node)?;
+    let text = value.and_then(|value| String::from_utf8(value).ok());
+    Ok(XenbusState::parse(text.as_deref()))
+}
+
+/// The state of a device in a domain that is gone may not be read: it is not there.
+pub(crate) fn unknown_if_refused(state: Result<XenbusState, XsError>) -> Result<XenbusState, Lost> {
+    unless_refused(state, XenbusState::Unknown)
+}

@@ -1,0 +1,315 @@
+//! Both ends on a XenStore in memory, with processes that serve no frames.
+
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{MacAddr, OffloadCaps};
+use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, device};
+use ringway_wire::xenstore::Op;
+use ringway_wire::{EvtchnPort, GrantRef};
+use ringway_xenbus::backend::Input;
+use ringway_xenbus::frontend::{Allocation, QueueCount, Wish};
+use ringway_xenbus::{
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Vif,
+    XenbusState,
+};
+use ringway_xenstore::{
+    Client, DomId, Errno, Events, Local, LocalStore, Lost, Permissions, Quota, Rights, Transport,
+    Watched,
+};
+
+const HOST: DomId = DomId(0);
+const GUEST: DomId = DomId(3);
+const VIF: Vif = Vif { backend: HOST, frontend: GUEST, handle: 0 };
+
+/// Counts the requests that a client makes.
+struct Counted {
+    transport: Local,
+    requests: usize,
+}
+
+impl Transport for Counted {
+    fn request(
+        &mut self,
+        op: Op,
+        tx: u32,
+        payload: &[u8],
+        events: &mut Events,
+    ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+        self.requests += 1;
+        self.transport.request(op, tx, payload, events)
+    }
+
+    fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
+        self.transport.take_events(events)
+    }
+}
+
+#[derive(Default)]
+struct Process {
+    attached: Option<FrontendConfig>,
+    attached_count: usize,
+    is_up: bool,
+    closed: Vec<String>,
+}
+
+impl BackendProcess for Process {
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String> {
+        assert!(self.attached.replace(config.clone()).is_none(), "attached twice");
+        self.attached_count += 1;
+        Ok(())
+    }
+
+    fn detach(&mut self) {
+        self.attached.take().expect("something is attached");
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        if let Note::Closed(reason) = note {
+            self.closed.push(reason.to_owned());
+        }
+    }
+}
+
+impl FrontendProcess for Process {
+    fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+        assert_eq!(own.mac(), Ok(Some(MacAddr([0, 0x16, 0x3e, 0, 0, 3]))));
+        let queue = |n: u32| QueueConfig {
+            tx_ring_ref: GrantRef(2 * n),
+            rx_ring_ref: GrantRef(2 * n + 1),
+            events: EventPorts::Single(EvtchnPort(n)),
+        };
+        Ok((8..8 + u32::from(wanted.queues)).map(queue).collect())
+    }
+
+    fn release(&mut self) {}
+
+    fn carrier_up(&mut self) -> Result<(), String> {
+        self.is_up = true;
+        Ok(())
+    }
+
+    fn carrier_down(&mut self) {
+        self.is_up = false;
+    }
+
+    fn note(&mut self, _note: Note<'_>) {}
+}
+
+/// A store, and a vif in it that a toolstack has just made.
+fn with_vif() -> LocalStore {
+    let store = LocalStore::new(Quota::default());
+    let mut toolstack = store.connect(HOST).expect("few sessions");
+    let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 3]);
+    let made =
+        Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
+    let ends = [
+        (VIF.frontend_dir(), GUEST, HOST, made.frontend_changes()),
+        (VIF.backend_dir(), HOST, GUEST, made.backend_changes()),
+    ];
+    for (dir, owner, reader, changes) in ends {
+        let permissions = Permissions::new(owner, Rights::None).with(reader, Rights::Read);
+        toolstack.mkdir(&dir).expect("domain 0 may");
+        toolstack.set_permissions(&dir, &permissions).expect("domain 0 may");
+        device::change(&mut toolstack, &dir, &changes).expect("domain 0 may");
+    }
+    store
+}
+
+fn offer() -> Offer {
+    let features = Features::from(OffloadCaps::ALL);
+    Offer { queues_max: 4, split_event_channels: false, features }
+}
+
+/// A backend's end, and its connection.
+struct Backend {
+    store: Client<Local>,
+    end: BackendEnd,
+    process: Process,
+    now: Instant,
+}
+
+impl Backend {
+    fn start(of: &LocalStore) -> Backend {
+        let (mut store, now) = (of.connect(HOST).expect("few sessions"), Instant::now());
+        let mut process = Process::default();
+        let mut end = BackendEnd::new(VIF, offer(), Hotplug::Absent, now);
+        let own = XenbusState::Initialising;
+        end.start(&mut store, &mut process, own, now).expect("the store is there");
+        Backend { store, end, process, now }
+    }
+
+    /// Handles all events, and returns how many there were.
+    fn turn(&mut self) -> usize {
+        let Backend { store, end, process, now } = self;
+        let mut count = 0;
+        while let Some(Watched::Node(event)) = store.next_watch().expect("the store is there") {
+            assert_eq!(event.token, end.token());
+            end.frontend_changed(store, process, *now).expect("the store is there");
+            count += 1;
+        }
+        end.go_on(store, process, *now).expect("the store is there");
+        count
+    }
+}
+
+/// Keys with which a frontend of one queue connects.
+const ANSWER: [(&str, &str); 4] =
+    [("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", "5"), ("request-rx-copy", "1")];
+
+fn write(guest: &mut Client<Local>, keys: &[(&str, &str)]) {
+    for (key, value) in keys {
+        guest.write(&format!("device/vif/0/{key}"), value).expect("it is the guest's");
+    }
+}
+
+#[test]
+fn both_ends_connect_and_part_over_a_store_in_memory() {
+    let store = with_vif();
+    let mut backend = Backend::start(&store);
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    let mut process = Process::default();
+    let features = Features::from(OffloadCaps::ALL);
+    let mut end = FrontendEnd::new(VIF, Wish { queues: QueueCount::AtMost(3), features });
+    end.watch(&mut guest).expect("the guest may");
+    end.start(&mut guest, &mut process, XenbusState::Initialising).expect("the store is there");
+    let settle = |backend: &mut Backend, end: &mut FrontendEnd, guest: &mut _, process: &mut _| {
+        while {
+            let mut count = backend.turn();
+            while let Some(Watched::Node(event)) = Client::next_watch(guest).expect("there") {
+                assert_eq!(event.token, end.token());
+                end.backend_changed(guest, process).expect("the store is there");
+                count += 1;
+            }
+            count > 0
+        } {}
+    };
+    settle(&mut backend, &mut end, &mut guest, &mut process);
+    assert!(end.is_connected() && process.is_up);
+    assert_eq!(backend.end.state(), XenbusState::Connected);
+    assert_eq!(backend.process.attached.as_ref().map(|config| config.queues.len()), Some(3));
+
+    let stop = ringway_xenbus::frontend::Input::Stop;
+    end.feed(&mut guest, &mut process, stop).expect("the store is there");
+    settle(&mut backend, &mut end, &mut guest, &mut process);
+    assert!(end.is_finished() && !process.is_up);
+    assert_eq!(backend.process.attached, None);
+}
+
+#[test]
+fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
+    let store = with_vif();
+    let requests = |set| {
+        let transport = Local::open(&store, HOST).expect("few sessions");
+        let mut client = Client::over(Counted { transport, requests: 0 });
+        let keys = device::read_keys_once(&mut client, &VIF.frontend_dir(), set);
+        assert!(keys.expect("it does not change meanwhile").is_some());
+        client.transport().requests
+    };
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    write(&mut guest, &ANSWER);
+    let answer = KeySet::Answer { queues_max: 8 };
+    let before = requests(answer);
+    for n in 0..95 {
+        for m in 0..9 {
+            write(&mut guest, &[(&format!("queue-{n}/k{m}"), "")]);
+        }
+    }
+    assert_eq!(requests(answer), before);
+    assert!(before < 20, "{before}");
+    write(&mut guest, &[("multi-queue-num-queues", "8")]);
+    assert_eq!(requests(answer), before + 7 * 5);
+    write(&mut guest, &[("multi-queue-num-queues", "4000000000")]);
+    assert_eq!(requests(answer), before - 5, "none is read for what is refused anyway");
+}
+
+#[test]
+fn a_guest_that_reconnects_all_the_time_has_to_wait_and_is_served_in_the_end() {
+    let store = with_vif();
+    let mut backend = Backend::start(&store);
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    write(&mut guest, &ANSWER);
+    for _ in 0..100 {
+        write(&mut guest, &[("state", "1")]);
+        backend.turn();
+        write(&mut guest, &[("state", "4")]);
+        backend.turn();
+    }
+    assert_eq!(backend.process.attached_count, 10, "no time has passed");
+    assert_eq!(backend.process.attached, None);
+    backend.now = backend.end.due().expect("it is put off");
+    assert!(backend.now <= Instant::now() + Duration::from_secs(1));
+    backend.turn();
+    assert!(backend.process.attached.is_some());
+    assert_eq!(backend.end.due(), None);
+}
+
+#[test]
+fn keys_that_change_while_they_are_read_are_read_again_later() {
+    /// A guest that writes whenever the host asks for something.
+    struct Disturbed {
+        transport: Local,
+        guest: Client<Local>,
+        is_disturbing: bool,
+    }
+    impl Transport for Disturbed {
+        fn request(
+            &mut self,
+            op: Op,
+            tx: u32,
+            payload: &[u8],
+            events: &mut Events,
+        ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+            if self.is_disturbing {
+                write(&mut self.guest, &[("feature-sg", "1")]);
+            }
+            self.transport.request(op, tx, payload, events)
+        }
+
+        fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
+            self.transport.take_events(events)
+        }
+    }
+
+    let store = with_vif();
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    let transport = Local::open(&store, HOST).expect("few sessions");
+    let is_disturbing = true;
+    let disturbing = store.connect(GUEST).expect("few sessions");
+    let mut client = Client::over(Disturbed { transport, guest: disturbing, is_disturbing });
+    let (mut process, now) = (Process::default(), Instant::now());
+    let mut end = BackendEnd::new(VIF, offer(), Hotplug::Absent, now);
+    let lost = "the store is there";
+    end.start(&mut client, &mut process, XenbusState::Initialising, now).expect(lost);
+    write(&mut guest, &ANSWER);
+    write(&mut guest, &[("state", "4")]);
+    end.frontend_changed(&mut client, &mut process, now).expect(lost);
+    assert_eq!((process.attached_count, process.closed.len()), (0, 0));
+    let due = end.due().expect("it is tried again");
+    end.go_on(&mut client, &mut process, due).expect(lost);
+    assert_eq!(process.attached_count, 0);
+    client.transport_mut().is_disturbing = false;
+    let due = end.due().expect("it is tried again");
+    end.go_on(&mut client, &mut process, due).expect(lost);
+    assert_eq!(process.attached_count, 1);
+}
+
+#[test]
+fn a_vif_whose_toolstack_removes_it_is_let_go() {
+    let store = with_vif();
+    let mut backend = Backend::start(&store);
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    write(&mut guest, &ANSWER);
+    write(&mut guest, &[("state", "4")]);
+    backend.turn();
+    let Backend { store: client, end, process, now } = &mut backend;
+    end.feed(client, process, Input::PeerFault("a fault".to_owned()), *now).expect("there");
+    assert_eq!((end.error(), process.attached.is_some()), (Some("a fault"), false));
+    device::change(client, &VIF.backend_dir(), &Device::removal_changes()).expect("its own");
+    let keys = device::read_keys(client, &VIF.backend_dir(), KeySet::BackendDevice);
+    let keys = keys.expect("its own");
+    end.device_changed(client, process, keys.as_ref(), *now).expect("there");
+    assert!(end.is_finished());
+    assert_eq!(client.read(&VIF.backend_state()).expect("its own").as_deref(), Some("6"));
+    let [for_tools, _] = VIF.backend_errors();
+    assert_eq!(client.read(&for_tools).expect("its own"), None);
+}

@@ -1,0 +1,108 @@
+//! Which keys of a device's directory mean something to whom.
+
+use crate::keys::{
+    BACKEND, BACKEND_ID, BRIDGE, COMPLETION_WANTED, ERROR, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6,
+    FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY,
+    FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, MAC,
+    MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, ONLINE, QUEUE_KEYS,
+    RATE, REQUEST_RX_COPY, SCRIPT, STATE, VIFNAME, queue_dir,
+};
+
+/// The keys that one end reads of a directory, all in one transaction, so that `state` belongs to
+/// the others. No other node is read, whatever else its owner has put there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeySet {
+    /// What the toolstack and its scripts have written to a backend's directory.
+    BackendDevice,
+    /// What the toolstack has written to a frontend's directory.
+    FrontendDevice,
+    /// A backend's offer, as its frontend reads it.
+    Offer,
+    /// A frontend's answer, as its backend reads it: at most the keys of so many queues.
+    Answer {
+        /// The most queues that the frontend may have.
+        queues_max: u16,
+    },
+}
+
+impl KeySet {
+    /// The names of the keys, without those of queues.
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            KeySet::BackendDevice => &[
+                STATE,
+                ONLINE,
+                MAC,
+                MTU,
+                BRIDGE,
+                SCRIPT,
+                VIFNAME,
+                RATE,
+                HOTPLUG_STATUS,
+                HOTPLUG_ERROR,
+                MAX_QUEUES_WANTED,
+                COMPLETION_WANTED,
+            ],
+            KeySet::FrontendDevice => &[STATE, BACKEND, BACKEND_ID, MAC, MTU],
+            KeySet::Offer => &[
+                STATE,
+                ERROR,
+                FEATURE_RX_COPY,
+                FEATURE_SPLIT_EVENT_CHANNELS,
+                MULTI_QUEUE_MAX_QUEUES,
+                FEATURE_SG,
+                FEATURE_GSO_TCPV4,
+                FEATURE_GSO_TCPV6,
+                FEATURE_NO_CSUM_OFFLOAD,
+                FEATURE_IPV6_CSUM_OFFLOAD,
+            ],
+            KeySet::Answer { .. } => &[
+                STATE,
+                MULTI_QUEUE_NUM_QUEUES,
+                REQUEST_RX_COPY,
+                FEATURE_RX_NOTIFY,
+                FEATURE_SG,
+                FEATURE_GSO_TCPV4,
+                FEATURE_GSO_TCPV6,
+                FEATURE_NO_CSUM_OFFLOAD,
+                FEATURE_IPV6_CSUM_OFFLOAD,
+            ],
+        }
+    }
+
+    /// The names of the keys of queues, which depend on the number of queues among the keys that
+    /// were read before. None for a number that is refused anyway.
+    pub fn queue_keys(self, read: &Keys) -> Vec<String> {
+        let KeySet::Answer { queues_max } = self else { return Vec::new() };
+        let count = read.number(MULTI_QUEUE_NUM_QUEUES).map(|count| count.unwrap_or(1));
+        match count {
+            Ok(1) => QUEUE_KEYS.map(str::to_owned).to_vec(),
+            Ok(count) if count <= queues_max.into() => (0..)
+                .take(usize::try_from(count).unwrap_or(0))
+                .flat_map(|index| QUEUE_KEYS.map(|key| format!("{}/{key}", queue_dir(index))))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue_keys(count: Option<&str>) -> Vec<String> {
+        let count = count.map(|count| (MULTI_QUEUE_NUM_QUEUES.to_owned(), count.to_owned()));
+        KeySet::Answer { queues_max: 3 }.queue_keys(&Keys::new("/f", count))
+    }
+
+    #[test]
+    fn the_keys_of_as_many_queues_are_read_as_there_may_be() {
+        assert_eq!(queue_keys(None), QUEUE_KEYS);
+        assert_eq!(queue_keys(Some("1")), QUEUE_KEYS);
+        assert_eq!(queue_keys(Some("3")).len(), 3 * QUEUE_KEYS.len());
+        assert_eq!(queue_keys(Some("2"))[5], "queue-1/tx-ring-ref");
+        for refused in ["0", "4", "65536", "4294967295", "many", "-1"] {
+            assert_eq!(queue_keys(Some(refused)), [""; 0], "{refused}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The wire protocol on a descriptor: the socket of a XenStore, ours or the daemon's, or
+//! `/dev/xen/xenbus`.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ringway_wire::xenstore::{Errno, Op, SOCKMSG_LEN, SockMsg, XENSTORE_PAYLOAD_MAX};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::Lost;
+use crate::events::Events;
+use crate::transport::Transport;
+
+/// Bytes read at a time: the longest message.
+const READ_LEN: usize = SOCKMSG_LEN + XENSTORE_PAYLOAD_MAX;
+/// Reads in one call for events: a peer that causes events that are not kept must not keep us here.
+const READS_MAX: usize = 64;
+
+/// A blocking descriptor that carries the protocol.
+#[derive(Debug)]
+pub struct Socket {
+    stream: File,
+    input: Vec<u8>,
+    last_request: u32,
+}
+
+impl Socket {
+    pub(crate) fn new(fd: OwnedFd) -> Socket {
+        Socket { stream: File::from(fd), input: Vec::new(), last_request: 0 }
+    }
+
+    /// The next message that is not a watch event; events before it are put aside.
+    fn next_reply(&mut self, events: &mut Events) -> Result<Option<(SockMsg, Vec<u8>)>, Lost> {
+        while let Ok((header, body)) = SockMsg::read_from_prefix(&self.input) {
+            let len = usize::try_from(header.len).unwrap_or(usize::MAX);
+            if len > XENSTORE_PAYLOAD_MAX {
+                return Err(Lost::sent(&format!("a message of {len} bytes")));
+            }
+            let Some(payload) = body.get(..len) else { break };
+            let payload = payload.to_vec();
+            self.input.drain(..SOCKMSG_LEN + len);
+            if header.kind != Op::WatchEvent.number() {
+                return Ok(Some((header, payload)));
+            }
+            events.keep(&payload)?;
+        }
+        Ok(None)
+    }
+
+    /// Waits for bytes and takes what is there.
+    fn receive(&mut self) -> Result<(), Lost> {
+        let mut chunk = [0; READ_LEN];
+        let len = match self.stream.read(&mut chunk) {
+            Ok(0) => return Err(Lost::closed()),
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error.into()),
+        };
+        self.input.extend_from_slice(chunk.get(..len).unwrap_or_default());
+        Ok(())
+    }
+
+    fn is_readable(&self) -> Result<bool, Lost> {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+}
+
+impl Transport for Socket {
+    fn request(
+        &mut self,
+        op: Op,
+        tx: u32,
+        payload: &[u8],
+        events: &mut Events,
+    ) -> Result<Result<Vec<u8>, Errno>, Lost> {
+        let too_long = payload.len() > XENSTORE_PAYLOAD_MAX;
+        let (Ok(len), false) = (u32::try_from(payload.len()), too_long) else {
+            return Ok(Err(Errno::Toobig));
+        };
+        self.last_request = self.last_request.wrapping_add(1);
+        let header = SockMsg { kind: op.number(), req_id: self.last_request, tx_id: tx, len };
+        let message = [header.as_bytes(), payload].concat();
+        self.stream.write_all(&message)?;
+        let (reply, payload) = loop {
+            match self.next_reply(events)? {
+                Some(reply) => break reply,
+                None => self.receive()?,
+            }
+        };
+        if reply.req_id != header.req_id {
+            return Err(Lost::sent(&format!("a reply to request {}", reply.req_id)));
+        }
+        if reply.kind == header.kind {
+            return Ok(Ok(payload));
+        }
+        let name = payload.strip_suffix(b"\0").unwrap_or(&payload);
+        let errno = std::str::from_utf8(name).ok().and_then(Errno::from_name);
+        match errno {
+            Some(errno) if reply.kind == Op::Error.number() => Ok(Err(errno)),
+            _ => Err(Lost::sent(&format!("a reply of type {} to {op:?}", reply.kind))),
+        }
+    }
+
+    fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
+        for _ in 0..READS_MAX {
+            // First what came together with an earlier reply: the descriptor does not become
+            // readable for it again.
+            if let Some((header, _)) = self.next_reply(events)? {
+                let id = header.req_id;
+                return Err(Lost::sent(&format!("a reply to request {id}, which was not sent")));
+            }
+            if !events.is_empty() || !self.is_readable()? {
+                return Ok(());
+            }
+            self.receive()?;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{Client, Watched};
+
+    fn message(op: Op, req_id: u32, payload: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(payload.len()).expect("a test's payload is short");
+        let header = SockMsg { kind: op.number(), req_id, tx_id: 0, len };
+        [header.as_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn an_event_that_came_with_a_reply_is_found_without_another_byte() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        let store = std::thread::spawn(move || {
+            let mut request = [0; SOCKMSG_LEN + 3];
+            theirs.read_exact(&mut request).expect("the request for /a");
+            let reply = message(Op::Read, 1, b"value");
+            let event = message(Op::WatchEvent, 0, b"/b\0token\0");
+            theirs.write_all(&[reply, event].concat()).expect("both at once");
+            theirs
+        });
+        let mut client = Client::from_stream(ours);
+        assert_eq!(client.read("/a").expect("a reply").as_deref(), Some("value"));
+        let event = client.next_watch().expect("no error").expect("the event is in the client");
+        let Watched::Node(event) = event else { panic!("{event:?}") };
+        assert_eq!((event.path.as_str(), event.token.as_str()), ("/b", "token"));
+        assert_eq!(client.next_watch().expect("no error"), None);
+        drop(store.join().expect("the store ends"));
+    }
+}
