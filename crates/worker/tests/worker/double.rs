@@ -14,7 +14,7 @@ use ringway_datapath::{
     Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
-use ringway_worker::{Attachment, Policy, Polling, WorkersConfig};
+use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The bound after which a test has failed. Nothing waits for it to pass.
@@ -142,7 +142,8 @@ pub(crate) fn attachment_counting(
     counters: &Arc<QueueCounters>,
 ) -> Attachment<TestPort> {
     let flood = FloodBudget::new(FloodLimit::NONE, Ticks(0));
-    Attachment { queue: port, counters: Arc::clone(counters), flood }
+    let stations = Stations::One(Weight::ONE);
+    Attachment { queue: port, counters: Arc::clone(counters), flood, stations }
 }
 
 /// Workers with the defaults of these tests.
