@@ -4,8 +4,8 @@
 //! plan packets and copies (no side effects), copy, answer each slot, publish, drop what failed.
 
 use ringway_datapath::{
-    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, PeerFault,
-    Pending, PortDown,
+    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
+    PortDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{
@@ -16,7 +16,7 @@ use ringway_wire::netif::{
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{VifQueue, cut_off};
+use crate::{TxFault, VifQueue};
 
 /// Slots looked at in one call: a batch of one-slot packets, or a few large ones, and always at
 /// least one whole packet.
@@ -51,7 +51,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
         self.answer_sent()?;
-        let (taken, waiting) = self.tx.peek_requests(&mut self.scratch.tx_requests)?;
+        let (taken, waiting) =
+            self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(PortDown::peer)?;
         if taken == 0 {
             return Ok(());
         }
@@ -74,8 +75,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         // Whatever became of the event, a frame that was not filled must not go on.
         self.drop_failed(first_frame, pool, into);
         notified?;
-        planned?;
-        Ok(())
+        planned.map_err(PortDown::peer)
     }
 
     /// Turns slots into packets, frames and copies, up to the room in `into`, the budget, the
@@ -88,7 +88,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), TxFault> {
         let scratch = &mut *self.scratch;
         scratch.copies.clear();
         scratch.packets.clear();
@@ -268,7 +268,7 @@ impl Parsed {
 ///
 /// `None` if its end lies behind what was peeked at; a fault if it lies behind what was produced.
 #[inline]
-fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, PeerFault> {
+fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, TxFault> {
     let Some(first) = slots.first() else { return Ok(None) };
     if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0 {
         return parse_long(first, slots, is_all, consumer);
@@ -291,9 +291,10 @@ fn parse_long(
     slots: &[TxRequest],
     is_all: bool,
     consumer: u32,
-) -> Result<Option<Parsed>, PeerFault> {
+) -> Result<Option<Parsed>, TxFault> {
     //= netif.h: packet-published-whole
-    let missing = |have: usize| if is_all { Err(cut_off(consumer, have)) } else { Ok(None) };
+    let missing =
+        |have: usize| if is_all { Err(TxFault::cut_off(consumer, have)) } else { Ok(None) };
     //= netif.h: slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
     let mut extras = 0;
@@ -310,7 +311,7 @@ fn parse_long(
         more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
         extras += 1;
         if extras > FATAL_SLOTS {
-            return Err(PeerFault::TooManySlots { limit: FATAL_SLOTS });
+            return Err(TxFault::TooManySlots { limit: FATAL_SLOTS });
         }
     }
 
@@ -320,7 +321,7 @@ fn parse_long(
     let mut last = *first;
     while last.flags & NETTXF_MORE_DATA != 0 {
         if data > FATAL_SLOTS {
-            return Err(PeerFault::TooManySlots { limit: FATAL_SLOTS });
+            return Err(TxFault::TooManySlots { limit: FATAL_SLOTS });
         }
         let Some(slot) = slots.get(extras + data) else { return missing(slots.len()) };
         further_bytes += u32::from(slot.size);
@@ -345,28 +346,28 @@ fn parse_long(
 
 /// A slot must not reach over the end of its page (netif b2, and a7: one that does would spoil
 /// the whole batch on real Xen).
-fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
+fn check_range(offset: u16, size: u32) -> Result<(), TxFault> {
     //= netif.h: slot-in-page
     let end = u32::from(offset) + size;
     if usize::try_from(end).is_ok_and(|end| end <= PAGE_SIZE) {
         return Ok(());
     }
     let size = u16::try_from(size).unwrap_or(u16::MAX);
-    Err(PeerFault::CrossesPage { offset, size })
+    Err(TxFault::CrossesPage { offset, size })
 }
 
-fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
+fn check_extra(extra: &ExtraInfo) -> Result<(), TxFault> {
     //= netif.h: extra-types
     if extra.kind == EXTRA_TYPE_NONE || extra.kind >= EXTRA_TYPE_MAX {
-        return Err(PeerFault::BadExtra { ring: "tx", kind: extra.kind });
+        return Err(TxFault::BadExtra { kind: extra.kind });
     }
     Ok(())
 }
 
-fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
+fn gso_of(extra: &ExtraInfo) -> Result<Gso, TxFault> {
     let (size, kind) = extra.gso();
     //= netif.h: gso-extra
-    Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "tx", kind, size })
+    Gso::from_extra(extra).ok_or(TxFault::BadGso { kind, size })
 }
 
 fn extra_of(slot: &TxRequest) -> ExtraInfo {
