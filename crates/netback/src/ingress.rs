@@ -3,6 +3,7 @@
 //! One call is one pass through six phases, each over the whole batch: take the slots by value,
 //! plan packets and copies (no side effects), copy, answer each slot, publish, drop what failed.
 
+use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
     PortDown,
@@ -11,7 +12,7 @@ use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, Gran
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_MAX, EXTRA_TYPE_NONE, ExtraInfo, NETIF_RSP_ERROR,
     NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, TxRequest, TxResponse,
+    NETTXF_MORE_DATA, NR_SLOTS_MIN, TxRequest, TxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
@@ -25,10 +26,8 @@ pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
 /// (netif b2: `fatal_skb_slots`).
 const FATAL_SLOTS: usize = 20;
 //= netif.h: slots-min
-/// Data slots that are still served: the first and 18 more (netif a2, `NR_SLOTS_MIN`).
-const SLOTS_MAX: usize = 19;
-/// The shortest frame: an Ethernet header.
-const FRAME_LEN_MIN: u16 = 14;
+/// Data slots that are still served: the first and as many more.
+const SLOTS_MAX: usize = 1 + NR_SLOTS_MIN;
 
 /// A packet as its slots describe it.
 #[derive(Debug, Clone, Copy)]
@@ -274,7 +273,7 @@ fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Pars
         return parse_long(first, slots, is_all, consumer);
     }
     // Most packets are one slot, and this is all there is to say about them.
-    let total = if first.size < FRAME_LEN_MIN {
+    let total = if usize::from(first.size) < ETH_LEN {
         Err(DropReason::Malformed)
     } else {
         check_range(first.offset, u32::from(first.size))?;
@@ -335,7 +334,7 @@ fn parse_long(
 
     let total = if data > SLOTS_MAX {
         Err(DropReason::TooLong)
-    } else if total_is_short || first.size < FRAME_LEN_MIN {
+    } else if total_is_short || usize::from(first.size) < ETH_LEN {
         Err(DropReason::Malformed)
     } else {
         check_range(first.offset, u32::from(first.size) - further_bytes)?;

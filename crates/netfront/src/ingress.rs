@@ -3,6 +3,7 @@
 //! The buffer of an rx slot is always the page of the slot's own number, because responses come in
 //! the slots of their requests (netif.h: rx-same-slot) and pages are posted in ring order.
 
+use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
     BATCH, Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PortDown,
 };
@@ -18,8 +19,6 @@ use crate::{ResponseFault, VifQueue};
 
 /// Slots looked at in one call; always at least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + SLOTS_MAX;
-/// The shortest frame: an Ethernet header.
-const FRAME_LEN_MIN: usize = 14;
 /// Slots of the longest packet: 17 pages, and a few extras.
 const SLOTS_MAX: usize = 24;
 
@@ -79,7 +78,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         window_start: usize,
         pool: &mut FramePool,
     ) -> Result<ringway_datapath::Frame, DropReason> {
-        if !packet.is_whole || packet.has_error || packet.len < FRAME_LEN_MIN {
+        if !packet.is_whole || packet.has_error || packet.len < ETH_LEN {
             return Err(DropReason::Malformed);
         }
         if packet.len > pool.frame_len_max() {
