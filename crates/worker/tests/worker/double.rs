@@ -10,8 +10,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, PeerFault,
-    Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
+    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
@@ -247,7 +247,7 @@ impl Shared {
         let mut far = self.far.lock().expect("no test panics with the lock");
         far.looks += 1;
         match far.fails {
-            true => Err(PeerFault::UnknownResponse { ring: "tx", id: 0 }.into()),
+            true => Err(PortDown::peer(std::io::Error::other("a fault of the peer"))),
             false => Ok(far),
         }
     }
