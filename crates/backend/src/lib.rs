@@ -16,7 +16,7 @@ mod services;
 mod uplink;
 mod vif;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -142,18 +142,17 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Looks for every vif there is.
+    /// Reads every vif there is, and every one that there was.
     fn scan(&mut self) -> Result<(), Lost> {
         let backend = self.services.host.hypervisor.domid();
         let root = Vif::backend_root(backend);
+        let mut vifs: BTreeSet<Vif> = self.vifs.keys().copied().collect();
         for guest in list(&mut self.services.store, &root)? {
             for handle in list(&mut self.services.store, &format!("{root}/{guest}"))? {
-                if let Some(vif) = Vif::from_backend_path(&format!("{root}/{guest}/{handle}")) {
-                    self.device_changed(vif)?;
-                }
+                vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
             }
         }
-        Ok(())
+        vifs.into_iter().try_for_each(|vif| self.device_changed(vif))
     }
 
     /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
@@ -206,9 +205,8 @@ impl<H: Hypervisor> Backend<H> {
     /// Events were lost, so any vif may have come, changed or gone.
     fn read_everything(&mut self) -> Result<(), Lost> {
         self.scan()?;
-        for vif in self.vifs.keys().copied().collect::<Vec<Vif>>() {
-            self.device_changed(vif)?;
-            self.frontend_changed(vif)?;
+        for shell in self.vifs.values_mut() {
+            shell.frontend_changed(&mut self.services)?;
         }
         Ok(())
     }

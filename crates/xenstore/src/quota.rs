@@ -18,8 +18,8 @@ pub struct Quota {
     pub transactions: usize,
     /// Nodes that one transaction may touch, and changes it may make.
     pub transaction_nodes: usize,
-    /// Watch events that wait for one connection (XSA-349). A connection that lets more pile up
-    /// is closed, since it would otherwise miss events without knowing.
+    /// Watch events that wait for one connection (XSA-349). Of those that one watch makes beyond
+    /// its share, a single one is kept, that of the watched node itself.
     pub events: usize,
     /// Connections open at a time.
     pub connections: usize,
