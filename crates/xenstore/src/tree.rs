@@ -383,14 +383,14 @@ impl Tree {
                 Reach::Lineage => usize::MAX,
                 Reach::Exact => 1,
             };
-            for on in change.path.lineage().take(depth) {
+            for on in change.path.lineage_text().take(depth) {
                 let may_know = |watch: &&Watch| {
                     let session = self.sessions.get(&watch.session);
                     session.is_some_and(|session| change.is_visible_to(session.domain))
                 };
                 let told: Vec<Watch> =
-                    self.watches.at(on.as_str()).iter().filter(may_know).cloned().collect();
-                self.tell(&told, on.as_str(), change.path.as_str());
+                    self.watches.at(on).iter().filter(may_know).cloned().collect();
+                self.tell(&told, on, change.path.as_str());
             }
         }
     }

@@ -239,6 +239,7 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
         watches: 2,
         transactions: 2,
         transaction_nodes: 4,
+        transaction_bytes: 200,
         events: 3,
         connections: 2,
     };
@@ -259,13 +260,15 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
     assert_eq!(store.watch(one, "b", "t"), Ok(()));
     assert_eq!(store.watch(one, "c", "t"), Err(Errno::Nospc));
 
-    let (first, _second) = (store.start(one), store.start(one));
+    let (first, second) = (store.start(one), store.start(one));
     assert_eq!(store.ask(one, Op::TransactionStart, 0, &[""]), Err(Errno::Nospc));
     assert_eq!(store.ask(one, Op::TransactionStart, first, &[""]), Err(Errno::Busy));
     for n in 1..5 {
         assert!(store.read(one, first, &format!("n{n}")).is_ok());
     }
     assert_eq!(store.read(one, first, "n5"), Err(Errno::Nospc));
+    assert_eq!(store.write(one, second, "n1", &"x".repeat(150)), Ok(()));
+    assert_eq!(store.write(one, second, "n1", &"x".repeat(20)), Err(Errno::Nospc));
 
     let another = store.open(1);
     assert_eq!(store.0.open(DomId(1)), None);
