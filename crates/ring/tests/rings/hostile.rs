@@ -31,7 +31,7 @@ fn hostile_request_producers<L: Numbered>() {
             let fault = overrun::<L>(produced, jump);
             assert_eq!(back.pending(), Err(fault));
             assert_eq!(back.peek_requests(&mut [L::request(0); 8]), Err(fault));
-            assert_eq!(back.arm(1), Waiting::Enough, "or nobody would look and report it");
+            assert_eq!(back.arm(1), Waiting::Enough, "or it would go unreported");
             assert_eq!(BackRing::<L>::attach(again).err(), Some(fault));
 
             set(&peer, REQ_PROD, start.wrapping_add(256));
