@@ -3,6 +3,7 @@
 //! A live host is first saved, in memory, and then looked at: there is one way to diagnose, and
 //! what `record` writes is what a diagnosis reads.
 
+mod access;
 pub mod archive;
 mod live;
 pub mod manifest;
@@ -10,6 +11,7 @@ pub(crate) mod netlink;
 mod source;
 mod text;
 
+pub use access::Netns;
 pub use live::collect;
 pub(crate) use live::output as tool;
 pub use netlink::NicSettings;
