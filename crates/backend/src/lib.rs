@@ -169,7 +169,7 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
-    /// hinders nobody.
+    /// hinders no other vif.
     fn delete_stale_devices(&self) {
         let is_kept = |vif: Vif, name: &str| {
             let shell = self.vifs.get(&vif);

@@ -371,7 +371,7 @@ fn look(pieces: Pieces) -> Verdict {
         for advice in &finding.advice {
             sound_advice(&host, finding, advice, &known)
                 .map_err(|why| format!("{}: {why}\n{finding:#?}", finding.check))?;
-            let mut seen = SEEN.lock().expect("nobody panics with it");
+            let mut seen = SEEN.lock().expect("no panic with it");
             for change in &advice.changes {
                 let key = format!("{} {} {:?}", finding.check, kind(&change.knob), change.purpose);
                 *seen.entry(key).or_default() += 1;
@@ -472,7 +472,7 @@ fn every_kind_of_setting_is_seen() {
     for pieces in HOSTS.iter() {
         look(pieces.clone()).expect("sound");
     }
-    let seen = SEEN.lock().expect("nobody panics with it");
+    let seen = SEEN.lock().expect("no panic with it");
     let is_seen = |kind: &str| seen.keys().any(|key| key.split(' ').nth(1) == Some(kind));
     for kind in REPLACED.iter().chain(LOWERED.iter().map(|(_, kind)| kind)) {
         assert!(is_seen(kind), "no advice about {kind}: {seen:#?}");

@@ -304,7 +304,7 @@ mod tests {
         let found = window(&Text::new("ss", ""), &slow, Some(&speed(10_000.0)));
         assert!(found.cause.contains("no more than any receiver has"), "{found:?}");
         assert!(found.advice.iter().all(|one| one.commands.is_empty()), "{found:?}");
-        // A long path may need more there; what is set there nobody sees from here.
+        // A long path may need more there; what is set there cannot be seen from here.
         let far = Socket { rwnd_limited: 0.9, ..socket(100.0, None) };
         let found = window(&Text::new("ss", ""), &far, Some(&speed(10_000.0)));
         assert!(found.advice[0].text.contains("is below 268435456"), "{found:?}");

@@ -164,7 +164,7 @@ impl Knob {
     ///
     /// # Errors
     /// `InvalidInput` for a name that would lead elsewhere, or that a tool takes for an option:
-    /// names come from journals and from evidence, which are files of somebody.
+    /// names come from journals and from evidence, which other people write.
     pub fn path(&self) -> io::Result<Option<String>> {
         if let Some(nic) = self.nic() {
             plain(nic)?;
