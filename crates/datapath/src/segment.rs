@@ -45,9 +45,31 @@ pub fn prepare(
     done
 }
 
-/// More segments than this no frame becomes: one of 64 KiB with TCP segments of 48 bytes, the
-/// least that systems still send. It bounds what one frame of a guest can cost.
-pub const SEGMENTS_MAX: usize = 65536 / 48;
+/// More segments than this no frame becomes: one of 64 KiB with the shortest segments.
+pub const SEGMENTS_MAX: usize = 65536 / SEGMENT_LEN_MIN;
+/// Payload bytes of the shortest segments that a frame may ask for: the least that Linux lets a
+/// peer ask of its TCP (`TCP_MIN_SND_MSS` in `include/net/tcp.h`).
+const SEGMENT_LEN_MIN: usize = 48;
+/// Bytes of headers that each segment may repeat, from Ethernet to TCP.
+const HEADERS_LEN_MAX: usize = 256;
+
+/// Whether a frame asks for segments that no honest sender asks for, and that would cost a thousand
+/// times what the frame did: here, or in the kernel or guest that it goes to. Such a frame is
+/// refused where it comes in, whether or not its receiver would take it whole.
+#[inline]
+pub fn is_abusive(frame: &Frame) -> bool {
+    let Some(gso) = frame.offload.gso else { return false };
+    if usize::from(gso.size) < SEGMENT_LEN_MIN {
+        return true;
+    }
+    match gso.kind {
+        // Without extensions, its headers are never too long.
+        GsoKind::TcpV4 => false,
+        GsoKind::TcpV6 => {
+            parse(frame.bytes()).is_some_and(|headers| headers.payload > HEADERS_LEN_MAX)
+        }
+    }
+}
 
 /// Each segment needs a checksum of its own, and the whole needs several slots, so segmentation
 /// can be left to the far side only together with both.
@@ -139,7 +161,10 @@ impl<'frame> Cutter<'frame> {
         let (header, payload) =
             packet.split_at_checked(headers.payload).ok_or(DropReason::BadOffload)?;
         let segment_len = usize::from(gso.size);
-        if segment_len == 0 || payload.len().div_ceil(segment_len) > SEGMENTS_MAX {
+        if segment_len == 0
+            || payload.len().div_ceil(segment_len) > SEGMENTS_MAX
+            || header.len() > HEADERS_LEN_MAX
+        {
             return Err(DropReason::BadOffload);
         }
         let checksum = match takes_blank(caps, headers.version) {

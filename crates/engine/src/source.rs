@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue, Probe,
-    QueueCounters, QueueTraits,
+    QueueCounters, QueueTraits, segment,
 };
 use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
 
@@ -240,6 +240,11 @@ impl<Q: PortQueue> Source<Q> {
             }
             Forwarding::Switch(switch) => {
                 switch.classify(self.port_id, batch, *ticks, &mut self.flood, verdicts);
+            }
+        }
+        for (frame, verdict) in batch.iter().zip(verdicts.iter_mut()) {
+            if segment::is_abusive(frame) {
+                *verdict = Verdict::Drop(DropReason::BadOffload);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Budget, DropReason, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending,
+    Budget, DropReason, FrameBatch, FramePool, FrameQueue, Gso, MacAddr, OffloadCaps, Pending,
     PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
 };
 use ringway_engine::{
@@ -36,6 +36,8 @@ pub(crate) struct Far {
     pub(crate) taken_bytes: u64,
     /// The next call finds the peer at fault.
     pub(crate) fails: bool,
+    /// The segmentation that frames which come in ask for.
+    pub(crate) gso: Option<Gso>,
     wants_room: bool,
 }
 
@@ -80,6 +82,7 @@ impl PortQueue for TestQueue {
             head[..6].copy_from_slice(&address(to).0);
             head[6..12].copy_from_slice(&address(self.number).0);
             head[12..14].copy_from_slice(&[0x88, 0xb5]);
+            frame.offload.gso = far.gso;
             bytes += len;
             far.taken += 1;
             far.taken_bytes += u64::try_from(len).expect("frames are short");

@@ -5,7 +5,7 @@ mod bench;
 
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, Probe};
+use ringway_datapath::{DropReason, Gso, GsoKind, Probe};
 use ringway_engine::{Stations, Wait, Weight};
 
 use bench::{Bench, ONE, Station};
@@ -212,4 +212,20 @@ fn a_queue_that_has_stalled_lets_its_engine_sleep() {
     assert!(matches!(bench.round(), Wait::Until(_)));
     bench.run(Duration::from_millis(60), |_| ());
     assert_eq!(bench.round(), Wait::Event);
+}
+
+#[test]
+fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    for (size, is_sent) in [(1, false), (47, false), (48, true), (1448, true)] {
+        let before = (receiver.far().received, sender.dropped(DropReason::BadOffload));
+        sender.far().gso = Some(Gso { kind: GsoKind::TcpV4, size });
+        sender.far().script = [(2, 60_000)].into();
+        bench.run(Duration::from_millis(1), |_| ());
+        let after = (receiver.far().received, sender.dropped(DropReason::BadOffload));
+        let expected = if is_sent { (before.0 + 1, before.1) } else { (before.0, before.1 + 1) };
+        assert_eq!(after, expected, "{size}");
+    }
 }
