@@ -236,7 +236,9 @@ impl Knob {
             Knob::TxQueueLen { nic } => format!("ip link set dev {nic} txqueuelen {value}"),
             Knob::Mtu { nic } => format!("ip link set dev {nic} mtu {value}"),
             Knob::Qdisc { nic } => format!("tc qdisc replace dev {nic} root {value}"),
-            Knob::MaxQueues { vif } => format!("ringway vif set {vif} max-queues {value}"),
+            Knob::MaxQueues { vif } => {
+                format!("ringway vif set --reconnect {vif} max-queues {value}")
+            }
         }
     }
 }

@@ -165,7 +165,7 @@ impl Settings {
             Knob::Channels { nic, which } => vec!["ethtool", "-L", nic, which],
             Knob::Ring { nic, which } => vec!["ethtool", "-G", nic, which],
             Knob::Qdisc { nic } => vec!["tc", "qdisc", "replace", "dev", nic, "root"],
-            Knob::MaxQueues { vif } => vec![&ours, "vif", "set", vif, "max-queues"],
+            Knob::MaxQueues { vif } => vec![&ours, "vif", "set", "--reconnect", vif, "max-queues"],
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
         words.extend(value.split_whitespace());
