@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reply, VifStatus, WorkerStatus,
-    offload_names,
+    BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reconnect, Reply, VifStatus,
+    WorkerStatus, offload_names,
 };
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
+use ringway_xenbus::Returns;
 use ringway_xenbus::Vif;
-use ringway_xenbus::backend::Input;
+use ringway_xenbus::backend::{self, Input};
 use ringway_xenstore::{Lost, unless_refused};
 
 use crate::Backend;
@@ -25,8 +26,8 @@ impl<H: Hypervisor> Backend<H> {
     pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
         let reply = match &call.request {
             BackendRequest::Status => Reply::ok(&self.status()?),
-            BackendRequest::SetMaxQueues { vif, max_queues } => {
-                self.set_max_queues(vif, *max_queues)?
+            BackendRequest::SetMaxQueues { vif, max_queues, reconnect } => {
+                self.set_max_queues(vif, *max_queues, *reconnect)?
             }
             BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
         };
@@ -34,24 +35,38 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn set_max_queues(&mut self, name: &str, max_queues: u16) -> Result<Reply, Lost> {
-        if max_queues == 0 {
+    fn set_max_queues(
+        &mut self,
+        name: &str,
+        queues_max: u16,
+        reconnect: Reconnect,
+    ) -> Result<Reply, Lost> {
+        if queues_max == 0 {
             return Ok(Reply::error("max-queues is 0, expected 1 or more"));
         }
-        let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
-        let Some(shell) = self.vifs.get_mut(&vif) else { return Ok(self.no_such_vif(name)) };
-        {
-            let served = &mut shell.served;
-            let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
-            if let Some((made, attached_to)) = made.filter(|(made, _)| max_queues > *made) {
-                return Ok(Reply::error(&format!(
-                    "max-queues is {max_queues}, expected at most {made}: the TAP device of {name} \
-                     on {attached_to} was made with so many",
-                )));
-            }
-            served.offer.queues_max = max_queues;
+        let found = self.vifs.iter_mut().find(|(vif, _)| vif_name(**vif) == name);
+        let Some((_, shell)) = found else { return Ok(self.no_such_vif(name)) };
+        let (served, returns) = (&mut shell.served, shell.end.returns());
+        let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
+        if let Some((made, attached_to)) = made.filter(|(made, _)| queues_max > *made) {
+            return Ok(Reply::error(&format!(
+                "max-queues is {queues_max}, expected at most {made}: the TAP device of {name} \
+                 on {attached_to} was made with so many",
+            )));
         }
-        shell.feed(Input::OfferChanged { queues_max: max_queues }, &mut self.services)?;
+        let stays = served.connection.is_some() && returns == Returns::No;
+        if reconnect == Reconnect::Now && stays {
+            return Ok(Reply::error(&format!(
+                "the guest of {name} would not connect again, as Linux's driver does not; without \
+                 --reconnect it keeps the queues it has until it connects again by itself",
+            )));
+        }
+        served.offer.queues_max = queues_max;
+        let reconnect = match reconnect {
+            Reconnect::Now => backend::Reconnect::Now,
+            Reconnect::Later => backend::Reconnect::Later,
+        };
+        shell.feed(Input::OfferChanged { queues_max, reconnect }, &mut self.services)?;
         Ok(Reply::ok(&()))
     }
 

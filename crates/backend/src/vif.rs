@@ -23,7 +23,7 @@ use crate::services::{Hosting, Services};
 
 /// A vif in this backend's care.
 pub(crate) struct VifShell {
-    end: BackendEnd,
+    pub(crate) end: BackendEnd,
     pub(crate) served: Served,
 }
 
@@ -91,7 +91,7 @@ impl VifShell {
             None => {
                 let Services { store, host } = services;
                 let mut serving = Serving { served: &mut shell.served, host };
-                shell.end.start(store, &mut serving, keys.state(), now)?;
+                shell.end.start(store, &mut serving, keys, now)?;
             }
         }
         Ok(shell)
@@ -224,7 +224,8 @@ fn prepare<H: Hypervisor>(
     }
     let completion = host.completion(keys)?;
     let offer = host.offer(keys.max_queues_wanted()?);
-    let vif_device =
-        VifDevice::make(vif, keys, offer.queues_max, &host.device_owner(), completion)?;
+    // A guest that is connected keeps what an earlier run of this backend has offered.
+    let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
+    let vif_device = VifDevice::make(vif, keys, queues, &host.device_owner(), completion)?;
     Ok((offer, mac, vif_device))
 }

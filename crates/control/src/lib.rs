@@ -31,12 +31,14 @@ pub use times::{Bucket, Times};
 pub enum BackendRequest {
     /// Answered with [`BackendStatus`].
     Status,
-    /// Offer another number of queues to a vif, which makes its frontend reconnect.
+    /// Offer another number of queues to a vif.
     SetMaxQueues {
         /// Name of the vif, such as `vif1.0`.
         vif: String,
         /// At least 1.
         max_queues: u16,
+        /// From when on.
+        reconnect: Reconnect,
     },
     /// Copy a vif's frames to this connection as pcapng.
     Capture {
@@ -45,6 +47,16 @@ pub enum BackendRequest {
         /// Bytes kept of each frame.
         snap_len: u32,
     },
+}
+
+/// When another number of queues is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reconnect {
+    /// From the guest's next connection on, whenever it makes one.
+    Later,
+    /// At once: the guest is made to connect again. Refused for one that would not.
+    Now,
 }
 
 /// What a guest process can be asked.

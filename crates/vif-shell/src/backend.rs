@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringway_xenbus::backend::{Action, Handshake, Input};
-use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Vif, XenbusState};
+use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Returns, Vif, XenbusState};
 use ringway_xenstore::{
     Client, Errno, Lost, Refusal, Transport, XsError, or_refusal, unless_refused,
 };
@@ -50,11 +50,10 @@ pub struct BackendEnd {
 #[derive(Debug)]
 struct Rest {
     vif: Vif,
-    queues_max: u16,
     error: Option<String>,
     pace: Pace,
-    /// When the frontend's keys are to be read, if they are.
-    read_at: Option<Instant>,
+    /// When the frontend's keys are to be read, if they are, and of how many queues at most.
+    read: Option<(Instant, u16)>,
     is_finished: bool,
 }
 
@@ -63,10 +62,9 @@ impl BackendEnd {
     pub fn new(vif: Vif, offer: Offer, hotplug: Hotplug, now: Instant) -> BackendEnd {
         let rest = Rest {
             vif,
-            queues_max: offer.queues_max,
             error: None,
             pace: Pace::new(READS_BURST, READ_INTERVAL, now),
-            read_at: None,
+            read: None,
             is_finished: false,
         };
         BackendEnd { handshake: Handshake::new(offer, hotplug), rest }
@@ -87,6 +85,11 @@ impl BackendEnd {
         self.handshake.state()
     }
 
+    /// What the frontend does when the vif is closed and offered again, as far as is known.
+    pub fn returns(&self) -> Returns {
+        self.handshake.returns()
+    }
+
     /// Why the vif is closed, if it is.
     pub fn error(&self) -> Option<&str> {
         self.rest.error.as_deref()
@@ -99,11 +102,11 @@ impl BackendEnd {
 
     /// When to call [`go_on`](BackendEnd::go_on), if something has been put off.
     pub fn due(&self) -> Option<Instant> {
-        self.rest.read_at
+        self.rest.read.map(|(at, _)| at)
     }
 
-    /// Watches the frontend and begins the handshake, `own` being the backend's state as found in
-    /// XenStore.
+    /// Watches the frontend and begins the handshake, `own` being what was found in the backend's
+    /// directory ([`KeySet::BackendDevice`]).
     ///
     /// # Errors
     /// That XenStore is lost.
@@ -111,7 +114,7 @@ impl BackendEnd {
         &mut self,
         store: &mut Client<T>,
         process: &mut impl BackendProcess,
-        own: XenbusState,
+        own: &Keys,
         now: Instant,
     ) -> Result<(), Lost> {
         let watched = store.watch_node(&self.rest.vif.frontend_state(), &self.token());
@@ -119,8 +122,16 @@ impl BackendEnd {
             // A driver domain has a quota.
             return self.feed(store, process, Input::Refused(refusal.to_string()), now);
         }
-        let peer = unknown_if_refused(device::state(store, &self.rest.vif.frontend_state()))?;
-        self.feed(store, process, Input::Start { own, peer }, now)
+        let dir = self.rest.vif.frontend_dir();
+        let read = device::read_keys_apart(store, &dir, KeySet::FrontendState);
+        let peer = unless_refused(read, None)?.unwrap_or_else(|| Keys::new(&dir, []));
+        let start = Input::Start {
+            own: own.state(),
+            peer: peer.state(),
+            offered: own.queues_offered(),
+            returns: Returns::read(&peer),
+        };
+        self.feed(store, process, start, now)
     }
 
     /// The watch on the frontend's state has fired.
@@ -171,10 +182,10 @@ impl BackendEnd {
         process: &mut impl BackendProcess,
         now: Instant,
     ) -> Result<(), Lost> {
-        if self.rest.read_at.is_none_or(|at| at > now) {
+        let Some((_, queues_max)) = self.rest.read.filter(|(at, _)| *at <= now) else {
             return Ok(());
-        }
-        match or_refusal(self.rest.read_frontend(store, now))? {
+        };
+        match or_refusal(self.rest.read_frontend(store, queues_max, now))? {
             Ok(Some(keys)) => self.feed(store, process, keys, now),
             Ok(None) => Ok(()),
             Err(refusal) => {
@@ -195,9 +206,6 @@ impl BackendEnd {
         input: Input,
         now: Instant,
     ) -> Result<(), Lost> {
-        if let Input::OfferChanged { queues_max } = input {
-            self.rest.queues_max = queues_max;
-        }
         let BackendEnd { handshake, rest } = self;
         drive(handshake, &mut Acting { rest, store, process, now }, input)
     }
@@ -209,18 +217,19 @@ impl Rest {
     fn read_frontend<T: Transport>(
         &mut self,
         store: &mut Client<T>,
+        queues_max: u16,
         now: Instant,
     ) -> Result<Option<Input>, XsError> {
         if let Err(later) = self.pace.take(now) {
-            self.read_at = Some(later);
+            self.read = Some((later, queues_max));
             return Ok(None);
         }
         let dir = self.vif.frontend_dir();
-        let set = KeySet::Answer { queues_max: self.queues_max };
-        self.read_at = None;
+        let set = KeySet::Answer { queues_max };
+        self.read = None;
         match or_refusal(device::read_keys_once(store, &dir, set))? {
             Err(refusal) if refusal.is(Errno::Again) => {
-                self.read_at = Some(now + READ_INTERVAL);
+                self.read = Some((now + READ_INTERVAL, queues_max));
                 Ok(None)
             }
             // What may not be read is not there.
@@ -257,7 +266,7 @@ impl Rest {
     /// The vif is no longer this backend's business.
     fn finish<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
         self.is_finished = true;
-        self.read_at = None;
+        self.read = None;
         let (node, token) = (self.vif.frontend_state(), self.vif.backend_dir());
         unless_refused(store.unwatch(&node, &token), ())?;
         let [for_tools, _] = self.vif.backend_errors();
@@ -283,7 +292,9 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 process.note(Note::State(state));
                 device::set_state(store, &rest.vif.backend_state(), state)?;
             }
-            Action::ReadFrontend => return rest.read_frontend(store, *now),
+            Action::ReadFrontend { queues_max } => {
+                return rest.read_frontend(store, queues_max, *now);
+            }
             Action::Attach(config, _) => {
                 return Ok(Some(Input::Attached(process.attach(&config))));
             }

@@ -4,7 +4,7 @@
 //! directory (a thousand nodes, long names) costs no other guest anything.
 
 use ringway_xenbus::{KeyChange, KeySet, Keys, XenbusState};
-use ringway_xenstore::{Client, Errno, Lost, Transaction, Transport, XsError, unless_refused};
+use ringway_xenstore::{Client, Errno, Lost, Transport, XsError, unless_refused};
 
 /// Reads known keys of a device's directory, at one moment. `None` if the directory is not there.
 ///
@@ -17,7 +17,7 @@ pub fn read_keys<T: Transport>(
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    store.transaction(|tx| keys(tx, dir, set))
+    store.transaction(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
 /// The same, but a guest that changes the keys all the time must not keep us here.
@@ -29,41 +29,48 @@ pub fn read_keys_once<T: Transport>(
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    store.attempt(|tx| keys(tx, dir, set))
+    store.attempt(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
-fn keys<T: Transport>(
-    tx: &mut Transaction<'_, T>,
+/// The same, each key at a moment of its own.
+///
+/// # Errors
+/// What the store refuses.
+pub fn read_keys_apart<T: Transport>(
+    store: &mut Client<T>,
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    if tx.read_bytes(dir)?.is_none() {
+    keys(|path| store.read_bytes(path), dir, set)
+}
+
+fn keys(
+    mut read: impl FnMut(&str) -> Result<Option<Vec<u8>>, XsError>,
+    dir: &str,
+    set: KeySet,
+) -> Result<Option<Keys>, XsError> {
+    if read(dir)?.is_none() {
         return Ok(None);
     }
     let mut keys = Keys::new(dir, []);
+    let mut add = |keys: &mut Keys, key: &str| {
+        let value = match read(&keys.path(key)) {
+            // A node that we may not read is as good as absent.
+            Err(error) if error.is(Errno::Acces) => None,
+            value => value?,
+        };
+        if let Some(value) = value {
+            keys.insert(key, String::from_utf8(value).unwrap_or_default());
+        }
+        Ok::<(), XsError>(())
+    };
     for key in set.names() {
-        read(tx, &mut keys, key)?;
+        add(&mut keys, key)?;
     }
     for key in set.queue_keys(&keys) {
-        read(tx, &mut keys, &key)?;
+        add(&mut keys, &key)?;
     }
     Ok(Some(keys))
-}
-
-fn read<T: Transport>(
-    tx: &mut Transaction<'_, T>,
-    keys: &mut Keys,
-    key: &str,
-) -> Result<(), XsError> {
-    let value = match tx.read_bytes(&keys.path(key)) {
-        // A node that we may not read is as good as absent.
-        Err(error) if error.is(Errno::Acces) => None,
-        value => value?,
-    };
-    if let Some(value) = value {
-        keys.insert(key, String::from_utf8(value).unwrap_or_default());
-    }
-    Ok(())
 }
 
 /// Makes changes in a device's directory, all or none; none if the toolstack has removed the

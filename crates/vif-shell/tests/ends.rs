@@ -120,6 +120,12 @@ fn offer() -> Offer {
     Offer { queues_max: 4, split_event_channels: false, features }
 }
 
+/// What a backend finds in its directory.
+fn found(store: &mut Client<Local>) -> Keys {
+    let keys = device::read_keys(store, &VIF.backend_dir(), KeySet::BackendDevice);
+    keys.expect("readable").expect("it is there")
+}
+
 /// A backend's end, and its connection.
 struct Backend {
     store: Client<Local>,
@@ -133,8 +139,8 @@ impl Backend {
         let (mut store, now) = (of.connect(HOST).expect("few sessions"), Instant::now());
         let mut process = Process::default();
         let mut end = BackendEnd::new(VIF, offer(), Hotplug::Absent, now);
-        let own = XenbusState::Initialising;
-        end.start(&mut store, &mut process, own, now).expect("the store is there");
+        let own = found(&mut store);
+        end.start(&mut store, &mut process, &own, now).expect("the store is there");
         Backend { store, end, process, now }
     }
 
@@ -297,7 +303,8 @@ fn keys_that_change_while_they_are_read_are_read_again_later() {
     let (mut process, now) = (Process::default(), Instant::now());
     let mut end = BackendEnd::new(VIF, offer(), Hotplug::Absent, now);
     let lost = "the store is there";
-    end.start(&mut client, &mut process, XenbusState::Initialising, now).expect(lost);
+    let own = found(&mut store.connect(HOST).expect("few sessions"));
+    end.start(&mut client, &mut process, &own, now).expect(lost);
     write(&mut guest, &ANSWER);
     write(&mut guest, &[("state", "4")]);
     end.frontend_changed(&mut client, &mut process, now).expect(lost);

@@ -4,12 +4,17 @@
 //! one that starts over at `Initialising` is offered the vif again. A frontend that was refused
 //! has to start over by itself, or it would be refused without end.
 //!
+//! A frontend that does not return by itself, such as Linux's, would lose the vif for good if it
+//! was closed for a reason of the backend's. So it is served with what it has: after a restart with
+//! as many queues as it was offered by the run before, and whatever the limit becomes while it is
+//! connected. The newest limit holds from its next connection on.
+//!
 //! Where the toolstack has a hotplug script for the vif's network device, a frontend is served at
 //! once and called connected when the script is done.
 
-use crate::config::{FrontendConfig, Offer};
+use crate::config::{FrontendConfig, Offer, Returns};
 use crate::hotplug::Hotplug;
-use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys};
+use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys, QUEUES_ACCEPTED};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
 
 /// What happens to a backend.
@@ -21,6 +26,10 @@ pub enum Input {
         own: XenbusState,
         /// The frontend's state as found in XenStore.
         peer: XenbusState,
+        /// The most queues that an earlier run has offered, as found in XenStore.
+        offered: Option<u16>,
+        /// What the frontend says that it does when it is offered the vif again.
+        returns: Returns,
     },
     /// Instead of the start: this host cannot serve the vif that the toolstack describes, for this
     /// reason. It stays closed until the toolstack removes it.
@@ -33,11 +42,12 @@ pub enum Input {
     Attached(Result<(), String>),
     /// The frontend broke the ring protocol.
     PeerFault(String),
-    /// Another number of queues is offered from now on. A connected frontend is made to connect
-    /// anew; one that does not come back by itself stays closed until it starts over.
+    /// Another number of queues is offered from the next connection on.
     OfferChanged {
         /// The most queues a frontend may ask for; at least 1.
         queues_max: u16,
+        /// When that is.
+        reconnect: Reconnect,
     },
     /// What the toolstack's hotplug script says may have changed.
     Hotplug(Hotplug),
@@ -58,8 +68,12 @@ pub enum Action {
     WriteKeys(Vec<KeyChange>),
     /// Write the backend's state.
     SetState(XenbusState),
-    /// Read the frontend's directory and answer with [`Input::FrontendKeys`].
-    ReadFrontend,
+    /// Read the frontend's directory ([`KeySet::Answer`](crate::KeySet::Answer)) and answer with
+    /// [`Input::FrontendKeys`].
+    ReadFrontend {
+        /// The most queues that the frontend may have.
+        queues_max: u16,
+    },
     /// Map the rings, bind the event channels, and answer with [`Input::Attached`].
     Attach(FrontendConfig, Attachment),
     /// Unmap and unbind everything.
@@ -72,6 +86,15 @@ pub enum Action {
     ClearError,
     /// There is nothing more to do; drop the handshake.
     Finished,
+}
+
+/// When a frontend is to connect with another number of queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reconnect {
+    /// At once, if it comes back by itself. Others stay connected.
+    Now,
+    /// Whenever it does so for a reason of its own.
+    Later,
 }
 
 /// Whether rings are new.
@@ -87,11 +110,14 @@ pub enum Attachment {
 #[derive(Debug, Clone)]
 pub struct Handshake {
     offer: Offer,
+    /// The most queues of all offers that the frontend's next answer may be to.
+    answer_max: u16,
     hotplug: Hotplug,
     phase: Phase,
     own: XenbusState,
     peer: XenbusState,
     reoffer: Reoffer,
+    returns: Returns,
     actions: Vec<Action>,
 }
 
@@ -116,8 +142,8 @@ enum Phase {
     Finished,
 }
 
-/// Whether a frontend that has closed is offered the vif again without having asked. One that was
-/// refused is not, or it would be refused without end.
+/// Whether a frontend that has closed, and [returns](Returns) by itself, is offered the vif again
+/// without having asked. One that was refused is not, or it would be refused without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reoffer {
     No,
@@ -131,13 +157,16 @@ impl Handshake {
     /// A backend that will offer this, with what the hotplug script has said by now. Feed it
     /// [`Input::Start`].
     pub fn new(offer: Offer, hotplug: Hotplug) -> Handshake {
+        let queues_max = offer.queues_max.max(1);
         Handshake {
-            offer: Offer { queues_max: offer.queues_max.max(1), ..offer },
+            offer: Offer { queues_max, ..offer },
+            answer_max: queues_max,
             hotplug,
             phase: Phase::Idle,
             own: XenbusState::Unknown,
             peer: XenbusState::Unknown,
             reoffer: Reoffer::No,
+            returns: Returns::No,
             actions: Vec::new(),
         }
     }
@@ -145,6 +174,11 @@ impl Handshake {
     /// The state that this end has written.
     pub fn state(&self) -> XenbusState {
         self.own
+    }
+
+    /// What the frontend does when the vif is closed and offered again, as far as is known.
+    pub fn returns(&self) -> Returns {
+        self.returns
     }
 
     /// What the frontend is served with, while it is.
@@ -160,7 +194,10 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
+            (Input::Start { own, peer, offered, returns }, Phase::Idle) => {
+                (self.own, self.peer, self.returns) = (own, peer, returns);
+                self.start(offered);
+            }
             (Input::Refused(reason), Phase::Idle) => self.refuse(reason),
             (Input::Offline, _) => self.offline(),
             (Input::Gone, _) => {
@@ -177,7 +214,9 @@ impl Handshake {
             (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
             // It is the fault of rings that are no longer attached.
             (Input::PeerFault(_), _) => {}
-            (Input::OfferChanged { queues_max }, _) => self.offer_changed(queues_max),
+            (Input::OfferChanged { queues_max, reconnect }, _) => {
+                self.offer_changed(queues_max, reconnect);
+            }
         }
         std::mem::take(&mut self.actions)
     }
@@ -223,8 +262,11 @@ impl Handshake {
         }
     }
 
-    fn start(&mut self, own: XenbusState, peer: XenbusState) {
-        (self.own, self.peer) = (own, peer);
+    fn start(&mut self, offered: Option<u16>) {
+        let (own, peer) = (self.own, self.peer);
+        // What the frontend answers, or has answered, may be the offer of an earlier run.
+        let answer_max = self.offer.queues_max.max(offered.unwrap_or(1));
+        self.answer_max = answer_max;
         if let Hotplug::Failed(reason) = &self.hotplug {
             self.actions.push(Action::ReportError(reason.clone()));
             return self.shut();
@@ -233,16 +275,20 @@ impl Handshake {
             _ if peer == Closing => self.close(),
             Connected if peer.has_keys() => self.read(Attachment::Reattach),
             InitWait => {
-                self.wait();
+                self.offer_up_to(answer_max);
                 if peer.has_keys() {
                     self.read(Attachment::Fresh);
                 }
             }
             // It is connected to a backend that is no longer there.
             _ if peer.has_keys() => self.close(),
+            // It may wait to see that this end has closed, as Linux's does before it starts over.
+            Connected | Closing | Closed if peer == Closed && self.returns == Returns::No => {
+                self.set_state(Closed);
+                self.phase = Phase::Closed;
+            }
             _ => self.wait(),
         }
-        // What the frontend answers, or has answered, may be the offer of an earlier run.
         if self.phase != Phase::Waiting || own == InitWait {
             self.reoffer = Reoffer::IfRefused;
         }
@@ -280,7 +326,8 @@ impl Handshake {
         let state = keys.state();
         if state.has_keys() {
             self.peer = state;
-            match FrontendConfig::read(keys, &self.offer) {
+            self.returns = Returns::read(keys);
+            match FrontendConfig::read(keys, &self.answered(attachment)) {
                 Ok(config) => self.attach(config, attachment),
                 Err(bad) => self.fail(&bad.to_string()),
             }
@@ -294,6 +341,13 @@ impl Handshake {
         self.frontend_state(state);
     }
 
+    /// What the frontend's keys may be an answer to.
+    fn answered(&self, attachment: Attachment) -> Offer {
+        let is_older = attachment == Attachment::Reattach;
+        let split_event_channels = self.offer.split_event_channels || is_older;
+        Offer { queues_max: self.answer_max, split_event_channels, ..self.offer }
+    }
+
     fn attach(&mut self, config: FrontendConfig, attachment: Attachment) {
         self.actions.push(Action::Attach(config.clone(), attachment));
         self.phase = Phase::Attaching(config);
@@ -305,7 +359,8 @@ impl Handshake {
         match outcome {
             Ok(()) => {
                 self.phase = Phase::Serving(config);
-                if self.reoffer == Reoffer::Always {
+                let must_reconnect = self.reoffer == Reoffer::Always;
+                if must_reconnect && self.returns == Returns::ByItself {
                     self.close();
                     return;
                 }
@@ -329,25 +384,40 @@ impl Handshake {
         }
     }
 
-    fn offer_changed(&mut self, queues_max: u16) {
+    fn offer_changed(&mut self, queues_max: u16, reconnect: Reconnect) {
         self.offer.queues_max = queues_max.max(1);
+        let returns = self.returns == Returns::ByItself;
         match self.phase {
-            Phase::Closed => self.wait(),
-            Phase::Serving(_) => {
+            // It may have been refused for its number of queues.
+            Phase::Closed if returns => self.wait(),
+            Phase::Waiting => {
+                // It may have read the one before.
+                self.answer_max = self.answer_max.max(self.offer.queues_max);
+                self.write_offer();
+            }
+            Phase::Serving(_) if reconnect == Reconnect::Now && returns => {
                 self.reoffer = Reoffer::Always;
-                self.actions.push(Action::WriteKeys(self.offer.changes()));
                 self.close();
             }
-            _ => {
-                self.reoffer = Reoffer::Always;
-                self.actions.push(Action::WriteKeys(self.offer.changes()));
-            }
+            // Every connection begins with the newest offer.
+            _ => {}
+        }
+        let is_underway =
+            matches!(self.phase, Phase::Waiting | Phase::Reading(_) | Phase::Attaching(_));
+        if reconnect == Reconnect::Now && (is_underway || self.phase == Phase::Closing) {
+            self.reoffer = Reoffer::Always;
         }
     }
 
     /// Writes the offer and waits for an answer.
     fn wait(&mut self) {
+        self.offer_up_to(self.offer.queues_max);
+    }
+
+    /// The same, where the answer may be to an older offer.
+    fn offer_up_to(&mut self, answer_max: u16) {
         self.reoffer = Reoffer::No;
+        self.answer_max = answer_max;
         if let Hotplug::Failed(_) = self.hotplug {
             // That has been reported, and a guest that tries again is no news.
             self.phase = Phase::Closed;
@@ -357,13 +427,24 @@ impl Handshake {
             return;
         }
         self.phase = Phase::Waiting;
-        self.actions.push(Action::WriteKeys(self.offer.changes()));
+        self.write_offer();
         self.set_state(InitWait);
+    }
+
+    /// Writes the newest offer, and for a backend that is started after this one what else may be
+    /// answered.
+    fn write_offer(&mut self) {
+        let mut changes = self.offer.changes();
+        changes.push(match self.answer_max > self.offer.queues_max {
+            true => KeyChange::number(QUEUES_ACCEPTED, self.answer_max),
+            false => KeyChange::Remove(QUEUES_ACCEPTED.to_owned()),
+        });
+        self.actions.push(Action::WriteKeys(changes));
     }
 
     fn read(&mut self, attachment: Attachment) {
         self.phase = Phase::Reading(attachment);
-        self.actions.push(Action::ReadFrontend);
+        self.actions.push(Action::ReadFrontend { queues_max: self.answer_max });
     }
 
     fn fail(&mut self, reason: &str) {
@@ -395,7 +476,7 @@ impl Handshake {
         self.detach();
         self.set_state(Closed);
         self.phase = Phase::Closed;
-        if self.reoffer != Reoffer::No {
+        if self.reoffer != Reoffer::No && self.returns == Returns::ByItself {
             self.wait();
         }
     }

@@ -8,8 +8,8 @@ use crate::features::Features;
 use crate::keys::{
     Absent, BadKeys, EVENT_CHANNEL, EVENT_CHANNEL_RX, EVENT_CHANNEL_TX, FEATURE_RX_COPY,
     FEATURE_RX_FLIP, FEATURE_RX_NOTIFY, FEATURE_SPLIT_EVENT_CHANNELS, KeyChange, Keys,
-    MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, QUEUE_KEYS, REQUEST_RX_COPY, RX_RING_REF,
-    TX_RING_REF, queue_dir,
+    MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, QUEUE_KEYS, RECONNECT, REQUEST_RX_COPY,
+    RX_RING_REF, TX_RING_REF, queue_dir,
 };
 
 /// What a backend offers.
@@ -93,6 +93,31 @@ impl Written {
     }
 }
 
+/// What a frontend does after a backend has closed the vif and offers it again.
+///
+/// Linux's connects only from `Initialising`, and comes there when its driver is bound: to it, an
+/// offer that it has not asked for means nothing. Ours says that it comes back
+/// (`ringway-reconnect`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returns {
+    /// It takes the offer.
+    ByItself,
+    /// It stays closed until its driver, or whoever runs it, starts over.
+    No,
+}
+
+impl Returns {
+    /// Reads a frontend's key. Absent means no.
+    pub fn read(keys: &Keys) -> Returns {
+        if keys.text(RECONNECT) == Some("1") { Returns::ByItself } else { Returns::No }
+    }
+
+    /// What a frontend that comes back writes before it is offered anything.
+    pub(crate) fn changes() -> Vec<KeyChange> {
+        vec![KeyChange::flag(RECONNECT, true)]
+    }
+}
+
 /// A frontend's answer to an [`Offer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
@@ -120,10 +145,6 @@ impl FrontendConfig {
             let path = keys.path(MULTI_QUEUE_NUM_QUEUES);
             return Err(BadKeys::QueueCount { path, requested, max: offer.queues_max });
         };
-        let flat_key = QUEUE_KEYS.into_iter().find(|key| keys.has(key));
-        if let Some(key) = flat_key.filter(|_| count > 1) {
-            return Err(BadKeys::FlatKey { path: keys.path(key), count: requested });
-        }
         let mut reader = QueueReader { keys, offer, refs: BTreeMap::new(), ports: BTreeMap::new() };
         let queues = (0..count).map(|index| reader.queue(&prefix(index, count)));
         Ok(FrontendConfig {
@@ -363,14 +384,14 @@ mod tests {
         assert!(refusal.contains("is \"-1\", expected a number"), "{refusal}");
     }
 
+    /// Linux's frontend leaves them when it comes back with several queues, and its backend reads
+    /// those of the queues alone.
     #[test]
-    fn flat_keys_beside_several_queues_are_refused() {
-        for key in QUEUE_KEYS {
-            let refusal = refusal(TWO_QUEUES, &[(key, Some("7"))]);
-            let expected =
-                format!("/f/{key} is there beside 2 queue directories, expected to be absent");
-            assert_eq!(refusal, expected);
-        }
+    fn flat_keys_beside_several_queues_count_for_nothing() {
+        let read = |changed: &[_]| FrontendConfig::read(&keys(TWO_QUEUES, changed), &OFFER);
+        let stale = QUEUE_KEYS.map(|key| (key, Some("1032")));
+        assert_eq!(read(&stale), read(&[]));
+        assert!(read(&[]).is_ok());
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! only when the frontend is `Initialising`, and says `Connected` late when it waits for a hotplug
 //! script: its rings may be in use while it still says `InitWait`.
 
-use crate::config::{FrontendConfig, Offer, QueueConfig, Written};
+use crate::config::{FrontendConfig, Offer, QueueConfig, Returns, Written};
 use crate::features::Features;
 use crate::keys::{KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
@@ -363,6 +363,7 @@ impl Handshake {
 
     fn initialise(&mut self) {
         self.phase = Phase::AwaitingOffer;
+        self.actions.push(Action::WriteKeys(Returns::changes()));
         self.set_state(Initialising);
         self.backend_state(self.peer);
     }

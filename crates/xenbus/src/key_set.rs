@@ -5,19 +5,22 @@ use crate::keys::{
     FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY,
     FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, MAC,
     MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, ONLINE, QUEUE_KEYS,
-    RATE, REQUEST_RX_COPY, SCRIPT, STATE, VIFNAME, queue_dir,
+    QUEUES_ACCEPTED, RATE, RECONNECT, REQUEST_RX_COPY, SCRIPT, STATE, VIFNAME, queue_dir,
 };
 
 /// The keys that one end reads of a directory, all in one transaction, so that `state` belongs to
 /// the others. No other node is read, whatever else its owner has put there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySet {
-    /// What the toolstack and its scripts have written to a backend's directory.
+    /// What the toolstack and its scripts have written to a backend's directory, and how many
+    /// queues an earlier backend has offered.
     BackendDevice,
     /// What the toolstack has written to a frontend's directory.
     FrontendDevice,
     /// A backend's offer, as its frontend reads it.
     Offer,
+    /// A frontend's state, and whether it comes back by itself.
+    FrontendState,
     /// A frontend's answer, as its backend reads it: at most the keys of so many queues.
     Answer {
         /// The most queues that the frontend may have.
@@ -42,8 +45,11 @@ impl KeySet {
                 HOTPLUG_ERROR,
                 MAX_QUEUES_WANTED,
                 COMPLETION_WANTED,
+                MULTI_QUEUE_MAX_QUEUES,
+                QUEUES_ACCEPTED,
             ],
             KeySet::FrontendDevice => &[STATE, BACKEND, BACKEND_ID, MAC, MTU],
+            KeySet::FrontendState => &[STATE, RECONNECT],
             KeySet::Offer => &[
                 STATE,
                 ERROR,
@@ -59,6 +65,7 @@ impl KeySet {
             KeySet::Answer { .. } => &[
                 STATE,
                 MULTI_QUEUE_NUM_QUEUES,
+                RECONNECT,
                 REQUEST_RX_COPY,
                 FEATURE_RX_NOTIFY,
                 FEATURE_SG,

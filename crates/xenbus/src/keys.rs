@@ -37,6 +37,8 @@ pub(crate) const FEATURE_RX_FLIP: &str = "feature-rx-flip";
 pub(crate) const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-channels";
 pub(crate) const MULTI_QUEUE_MAX_QUEUES: &str = "multi-queue-max-queues";
 
+pub(crate) const QUEUES_ACCEPTED: &str = "ringway-queues-accepted";
+pub(crate) const RECONNECT: &str = "ringway-reconnect";
 pub(crate) const REQUEST_RX_COPY: &str = "request-rx-copy";
 pub(crate) const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
 pub(crate) const MULTI_QUEUE_NUM_QUEUES: &str = "multi-queue-num-queues";
@@ -123,14 +125,6 @@ pub enum BadKeys {
         requested: u32,
         /// What the backend offers.
         max: u16,
-    },
-    /// Keys of a single queue beside those of several.
-    #[error("{path} is there beside {count} queue directories, expected to be absent")]
-    FlatKey {
-        /// The key.
-        path: String,
-        /// How many queues the frontend wants.
-        count: u32,
     },
     /// Two rings in one page, or two queues on one event channel.
     #[error("{path} is {value}, as is {first}; expected each to be different")]
@@ -260,6 +254,17 @@ impl Keys {
             number.ok_or_else(|| self.unreadable(MAX_QUEUES_WANTED, text, expected))
         };
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
+    }
+
+    /// The most queues that a frontend may have been offered by the backend whose directory this
+    /// is; `None` if it has offered nothing. Beside the newest offer there may be an older one
+    /// (`ringway-queues-accepted`), which the frontend may have read.
+    pub fn queues_offered(&self) -> Option<u16> {
+        let offers = [MULTI_QUEUE_MAX_QUEUES, QUEUES_ACCEPTED].map(|key| {
+            let offered = self.number(key).ok().flatten();
+            offered.and_then(|queues| u16::try_from(queues).ok()).filter(|queues| *queues > 0)
+        });
+        offers.into_iter().max().flatten()
     }
 
     /// When the toolstack wants the backend to answer what this vif's guest transmits, if it has a

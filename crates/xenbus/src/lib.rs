@@ -28,7 +28,7 @@ mod rate;
 mod state;
 mod vif;
 
-pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig};
+pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig, Returns};
 pub use features::Features;
 pub use hotplug::Hotplug;
 pub use key_set::KeySet;

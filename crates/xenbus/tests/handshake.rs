@@ -7,7 +7,7 @@ mod world;
 use explore::{Explored, explore};
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
-use ringway_xenbus::{Features, Hotplug, Keys, Offer, Vif, XenbusState, backend};
+use ringway_xenbus::{Features, Hotplug, Keys, Offer, Returns, Vif, XenbusState, backend};
 use store::VIF;
 use world::{Disturbance, ENDS, End, Script, World};
 
@@ -36,7 +36,9 @@ fn one_disturbance_at_any_moment_is_survived() {
         Disturbance::Reconnect(1),
         Disturbance::Reconnect(2),
     ] {
-        explore(World::new(2, QueueCount::AtMost(4)), &[disturbance], World::check_connected);
+        let start = World::new(2, QueueCount::AtMost(4));
+        explore(start.clone(), &[disturbance], World::check_connected);
+        explore(start.with_late_reader(), &[disturbance], World::check_connected);
     }
 }
 
@@ -108,7 +110,7 @@ fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_anew() 
 fn a_guest_is_served_and_called_connected_when_the_script_is_done() {
     let mut world = World::with_script(2, QueueCount::AtMost(2), Script::Connects);
     for _ in 0..100 {
-        for end in [End::Backend, End::Frontend] {
+        for end in [End::Backend, End::Reader, End::Frontend] {
             if !world.is_idle(end) {
                 world.step(end);
             }
@@ -188,9 +190,10 @@ fn a_long_random_history_always_ends_connected() {
             (state >> 33) % limit
         };
         let count = |n: u64| [1, 2, 4, 8].into_iter().nth(usize::try_from(n).unwrap_or(0));
-        let mut world = World::new(8, QueueCount::AtMost(8));
+        let mut world = World::new(8, QueueCount::AtMost(8)).with_late_reader();
         for _ in 0..400 {
-            let end = if below(2) == 0 { End::Backend } else { End::Frontend };
+            let all = [End::Backend, End::Reader, End::Frontend];
+            let end = all[usize::try_from(below(3)).unwrap_or(0)];
             let queues = count(below(4)).unwrap_or(1);
             match below(60) {
                 0 => world.disturb(Disturbance::KillBackend),
@@ -246,13 +249,17 @@ fn a_restarted_backend_takes_up_the_rings_without_a_change_of_state() {
 }
 
 #[test]
-fn a_restarted_backend_that_offers_less_makes_the_frontend_come_back_with_less() {
+fn a_restarted_backend_that_offers_less_serves_what_there_is_until_the_frontend_reconnects() {
     let mut world = connected(8, 8);
     // The change is not heard before the end comes, and known at the next start.
     world.disturb(Disturbance::OfferChanged(2));
     world.disturb(Disturbance::KillBackend);
     world.settle();
-    world.check_connected().expect("they connect anew");
+    world.check_connected().expect("they are still connected");
+    assert_eq!((world.queue_count(), world.detached_count), (8, 0));
+    world.reconnect(QueueCount::AtMost(8));
+    world.settle();
+    world.check_connected().expect("they connect again");
     assert_eq!(world.queue_count(), 2);
 }
 
@@ -341,8 +348,8 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
-    let start =
-        backend::Input::Start { own: XenbusState::Initialising, peer: XenbusState::Initialising };
+    let (own, returns) = (XenbusState::Initialising, Returns::No);
+    let start = backend::Input::Start { own, peer: own, offered: None, returns };
     let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
         machine.handle(start)[..]
     else {
@@ -351,7 +358,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     let state = backend::Input::FrontendState;
     assert_eq!(machine.handle(state(XenbusState::Initialising)), []);
     let actions = machine.handle(state(XenbusState::Initialised));
-    assert_eq!(actions, [backend::Action::ReadFrontend]);
+    assert_eq!(actions, [backend::Action::ReadFrontend { queues_max: 2 }]);
     let values = [
         ("state", "3"),
         ("tx-ring-ref", "520"),

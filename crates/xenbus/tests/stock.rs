@@ -63,7 +63,7 @@ fn a_vif_is_detached_at_any_moment_and_nothing_stays_of_it() {
 }
 
 #[test]
-fn the_keys_are_those_of_a_stock_guest() {
+fn the_keys_are_those_of_a_stock_guest_and_one_of_ours() {
     let mut world = Stock::new(Hotplug::None);
     world.settle();
     assert_eq!(world.check(Goal::Connected), Ok(()));
@@ -77,6 +77,7 @@ fn the_keys_are_those_of_a_stock_guest() {
         ("feature-sg", "1"),
         ("multi-queue-num-queues", "1"),
         ("request-rx-copy", "1"),
+        ("ringway-reconnect", "1"),
         ("rx-ring-ref", "10"),
         ("tx-ring-ref", "9"),
     ];

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_control::{BackendRequest, VifStatus};
+use ringway_control::{BackendRequest, Reconnect, VifStatus};
 
 use crate::options::number;
 use crate::output::{print, print_json};
@@ -27,8 +27,13 @@ enum Verb {
     /// Show one vif and its queues
     #[command(after_help = "Example:\n  ringway vif show vif1.0")]
     Show(ShowOne),
-    /// Change a vif; its guest reconnects, and connections over it survive
-    #[command(after_help = "Example:\n  ringway vif set vif1.0 max-queues 4")]
+    /// Change a vif from its guest's next connection on
+    ///
+    /// A guest that is connected keeps what it has. With --reconnect a guest of ringway connects
+    /// again at once, and connections over the vif survive. Others, such as Linux's driver, would
+    /// not connect again, so that is refused for them.
+    #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
+                            ringway vif set vif1.0 max-queues 4 --reconnect")]
     Set(Set),
     /// Show what each queue has counted, or does in a second
     ///
@@ -69,6 +74,9 @@ struct Set {
     /// To what: 1 to 64
     #[arg(value_parser = number::<u16>(1..=64))]
     value: u16,
+    /// Have a guest of ringway connect again at once
+    #[arg(long)]
+    reconnect: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -100,6 +108,7 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
             args.target.ask_backend(&BackendRequest::SetMaxQueues {
                 vif: args.vif.clone(),
                 max_queues: args.value,
+                reconnect: if args.reconnect { Reconnect::Now } else { Reconnect::Later },
             })
         }
         Verb::Stats(args) if args.watch => watch(args),

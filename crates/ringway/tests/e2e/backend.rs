@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use ringway_emu::EmuHypervisor;
+use ringway_wire::DomId;
 use ringway_xenstore::Watched;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, pair, send};
+use crate::hostile::Hostile;
 use crate::traffic::{Iperf, longest_silence};
 use crate::turn;
 
@@ -89,7 +92,7 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
         wait_for_traffic(&host);
     };
     for count in [1_u16, 2, 4] {
-        host.text(&["vif", "set", "vif1.0", "max-queues", &count.to_string()]);
+        host.text(&["vif", "set", "vif1.0", "max-queues", &count.to_string(), "--reconnect"]);
         expect_queues(usize::from(count), count);
     }
     for count in [2_u16, 1, 4, 3] {
@@ -135,7 +138,7 @@ fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() 
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     let last = |count: u16| {
-        host.text(&["vif", "set", "vif1.0", "max-queues", "4"]);
+        host.text(&["vif", "set", "vif1.0", "max-queues", "4", "--reconnect"]);
         host.text(&["guest", "set", "a", "queues", &count.to_string()]);
         host.wait(&format!("{count} queues"), SOON, |host| {
             let vif = host.vif("vif1.0")?;
@@ -151,11 +154,33 @@ fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() 
         // Some ask for more than is offered at the moment.
         let (queues, max) = ((step % 4 + 1).to_string(), (step / 3 + 1).to_string());
         host.text(&["guest", "set", "a", "queues", &queues]);
-        host.text(&["vif", "set", "vif1.0", "max-queues", &max]);
+        host.text(&["vif", "set", "vif1.0", "max-queues", &max, "--reconnect"]);
         if step % 4 == 3 {
             last(step / 4 + 1);
         }
     }
+}
+
+/// As Linux's frontend, which connects from `Initialising` alone.
+#[test]
+fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_backend() {
+    let Some(_turn) = turn(&["xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    let toolstack = EmuHypervisor::connect(&host.dir(), DomId(0)).expect("anybody may");
+    let mut guest = Hostile::new(&host, &toolstack);
+    guest.connect();
+    let name = guest.name();
+    host.text(&["vif", "set", &name, "max-queues", "2"]);
+    let refused = host.verb(&["vif", "set", &name, "max-queues", "1", "--reconnect"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("--reconnect"), "{complaint}");
+    send(host.pid_of("backend"), Signal::KILL);
+    host.wait("the next backend to serve it", SOON, |host| {
+        host.event("backend-restarted")?;
+        host.vif(&name).filter(|vif| vif.queues.len() == 1)
+    });
+    assert_eq!(host.node(&guest.vif().backend_state()).as_deref(), Some("4"));
+    assert_eq!(host.vif(&name).expect("it is served").error, None);
 }
 
 #[test]

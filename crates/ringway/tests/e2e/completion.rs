@@ -73,7 +73,7 @@ fn queues_are_changed_while_answers_are_due() {
     let host = Host::start(&describe("completion = \"sent\"\nmax-queues = 2", &guests));
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 3);
     for count in [1_usize, 2, 1, 2] {
-        host.text(&["vif", "set", "vif2.0", "max-queues", &count.to_string()]);
+        host.text(&["vif", "set", "vif2.0", "max-queues", &count.to_string(), "--reconnect"]);
         host.wait("its queues", SOON, |host| {
             let vif = host.vif("vif2.0")?;
             (vif.state == "Connected" && vif.queues.len() == count).then_some(())

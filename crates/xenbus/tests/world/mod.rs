@@ -6,7 +6,7 @@ use ringway_datapath::OffloadCaps;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Carrier, QueueCount, Wish};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, QueueConfig,
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, QueueConfig, Returns,
     XenbusState, backend, frontend,
 };
 
@@ -28,15 +28,17 @@ pub(crate) enum Disturbance {
     AskToClose,
 }
 
-/// The two ends, and the toolstack's script, which runs when the backend has made its offer.
+/// The two ends, the backend's reading of keys, which may come late, and the toolstack's script,
+/// which runs when the backend has made its offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Backend,
+    Reader,
     Frontend,
     Script,
 }
 
-pub(crate) const ENDS: [End; 3] = [End::Backend, End::Frontend, End::Script];
+pub(crate) const ENDS: [End; 4] = [End::Backend, End::Reader, End::Frontend, End::Script];
 
 /// What the toolstack's script does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +53,10 @@ pub(crate) struct World {
     store: Store,
     backend: Shell<backend::Handshake, backend::Input, backend::Action>,
     frontend: Shell<frontend::Handshake, frontend::Input, frontend::Action>,
+    /// The backend wants to have the frontend's keys.
+    is_reading: bool,
+    /// It has to wait for them.
+    is_reader_late: bool,
     script: Script,
     is_script_due: bool,
     /// The watch on what the script says has fired.
@@ -61,6 +67,8 @@ pub(crate) struct World {
     /// The backend has said that it waits for the script.
     pub(crate) has_awaited_script: bool,
     offer: Offer,
+    /// The most queues that any offer so far has had.
+    offered_max: u16,
     wish: Wish,
     /// What the backend has mapped.
     attached: Option<FrontendConfig>,
@@ -86,6 +94,7 @@ impl Explored for World {
     fn step(&mut self, end: End) {
         match end {
             End::Backend => self.step_backend(),
+            End::Reader => self.step_reader(),
             End::Frontend => self.step_frontend(),
             End::Script => self.step_script(),
         }
@@ -108,7 +117,9 @@ impl Explored for World {
             }
             Disturbance::OfferChanged(queues_max) => {
                 self.offer.queues_max = queues_max;
-                self.tell_backend(backend::Input::OfferChanged { queues_max });
+                self.offered_max = self.offered_max.max(queues_max);
+                let reconnect = backend::Reconnect::Now;
+                self.tell_backend(backend::Input::OfferChanged { queues_max, reconnect });
             }
             Disturbance::Reconnect(count) => self.reconnect(QueueCount::AtMost(count)),
             Disturbance::Remove => {
@@ -163,7 +174,12 @@ impl<H, I, A> Shell<H, I, A> {
     }
 
     fn is_idle(&self) -> bool {
-        self.is_finished || (self.inputs.is_empty() && self.actions.is_empty() && !self.is_notified)
+        self.is_finished || !(self.is_busy() || self.is_notified)
+    }
+
+    /// Whether it is in the middle of something.
+    fn is_busy(&self) -> bool {
+        !(self.inputs.is_empty() && self.actions.is_empty())
     }
 }
 
@@ -177,20 +193,23 @@ impl World {
         let offer = Offer { queues_max, split_event_channels: true, features };
         let wish = Wish { queues: wanted, features };
         let unknown = XenbusState::Unknown;
-        let start = backend::Input::Start { own: unknown, peer: unknown };
+        let idle = backend::Input::Hotplug(Hotplug::Absent);
         let mut world = World {
             store: store::with_vif(),
-            backend: Shell::new(backend::Handshake::new(offer, Hotplug::Absent), start),
+            backend: Shell::new(backend::Handshake::new(offer, Hotplug::Absent), idle),
             frontend: Shell::new(
                 frontend::Handshake::new(wish),
                 frontend::Input::Start { own: unknown, peer: unknown },
             ),
+            is_reading: false,
+            is_reader_late: false,
             script,
             is_script_due: false,
             is_hotplug_news: false,
             is_state_forged: false,
             has_awaited_script: false,
             offer,
+            offered_max: queues_max,
             wish,
             attached: None,
             queues: Vec::new(),
@@ -213,12 +232,19 @@ impl World {
         world
     }
 
+    /// The same, but the backend's shell takes its time to read keys.
+    pub(crate) fn with_late_reader(mut self) -> World {
+        self.is_reader_late = true;
+        self
+    }
+
     /// Whether this end has nothing to do until the other does something.
     pub(crate) fn is_idle(&self, end: End) -> bool {
         match end {
             End::Backend => {
                 self.backend.is_idle() && (self.backend.is_finished || !self.is_hotplug_news)
             }
+            End::Reader => !self.is_reading || self.backend.is_busy(),
             End::Frontend => self.frontend.is_idle(),
             End::Script => !self.is_script_due,
         }
@@ -247,12 +273,18 @@ impl World {
 
     /// A new process, which finds what is there.
     fn start_backend(&mut self) {
-        let (own, peer) = (self.state(End::Backend), self.state(End::Frontend));
-        let is_online = store::keys(&self.store, &VIF.backend_dir()).is_online();
-        let start = match is_online {
-            true => backend::Input::Start { own, peer },
+        let own = store::keys(&self.store, &VIF.backend_dir());
+        let peer = store::keys(&self.store, &VIF.frontend_dir());
+        let start = match own.is_online() {
+            true => backend::Input::Start {
+                own: own.state(),
+                peer: peer.state(),
+                offered: own.queues_offered(),
+                returns: Returns::read(&peer),
+            },
             false => backend::Input::Offline,
         };
+        self.is_reading = false;
         let machine = backend::Handshake::new(self.offer, self.hotplug());
         self.backend = Shell::new(machine, start);
         self.is_hotplug_news = true;
@@ -261,7 +293,7 @@ impl World {
     /// Steps both in turn until neither has anything to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1000 {
-            let ends = [End::Backend, End::Frontend, End::Script];
+            let ends = ENDS;
             if ends.iter().all(|end| self.is_idle(*end)) {
                 return;
             }
@@ -309,10 +341,11 @@ impl World {
         let QueueCount::AtMost(wanted) = self.wish.queues else {
             return Err("the wish is not a legal one".into());
         };
-        // A restarted backend takes up what it finds, even if it would offer more by now.
+        // A restarted backend takes up what it finds, even if it would offer more or less by now.
         let count = usize::from(wanted.min(self.offer.queues_max));
+        let count_max = usize::from(wanted.min(self.offered_max));
         let is_right_number = match self.was_backend_killed {
-            true => (1..=count).contains(&self.queues.len()),
+            true => (1..=count_max).contains(&self.queues.len()),
             false => self.queues.len() == count,
         };
         let Some(config) = &self.attached else { return Err("nothing is attached".into()) };
@@ -335,7 +368,7 @@ impl World {
 
     pub(crate) fn state(&self, end: End) -> XenbusState {
         let path = match end {
-            End::Backend => VIF.backend_state(),
+            End::Backend | End::Reader => VIF.backend_state(),
             End::Frontend | End::Script => VIF.frontend_state(),
         };
         XenbusState::parse(self.store.get(&path).map(String::as_str))
@@ -360,7 +393,7 @@ impl World {
 
     pub(crate) fn is_finished(&self, end: End) -> bool {
         match end {
-            End::Backend => self.backend.is_finished,
+            End::Backend | End::Reader => self.backend.is_finished,
             End::Frontend => self.frontend.is_finished,
             End::Script => self.script == Script::Absent,
         }
@@ -391,6 +424,12 @@ impl World {
         }
     }
 
+    fn step_reader(&mut self) {
+        self.is_reading = false;
+        let keys = store::keys(&self.store, &VIF.frontend_dir());
+        self.backend.inputs.push_front(backend::Input::FrontendKeys(keys));
+    }
+
     fn backend_action(&mut self, action: backend::Action) {
         let dir = VIF.backend_dir();
         match action {
@@ -404,10 +443,8 @@ impl World {
                 }
             }
             backend::Action::AwaitHotplug => self.has_awaited_script = true,
-            backend::Action::ReadFrontend => {
-                let keys = store::keys(&self.store, &VIF.frontend_dir());
-                self.backend.inputs.push_front(backend::Input::FrontendKeys(keys));
-            }
+            backend::Action::ReadFrontend { .. } if self.is_reader_late => self.is_reading = true,
+            backend::Action::ReadFrontend { .. } => self.step_reader(),
             backend::Action::Attach(config, attachment) => {
                 assert!(self.attached.is_none(), "attached twice");
                 let is_granted = refs(&config.queues).all(|gref| self.granted.contains(&gref));
