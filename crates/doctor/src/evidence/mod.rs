@@ -15,5 +15,6 @@ pub use access::Netns;
 pub use live::collect;
 pub(crate) use live::output as tool;
 pub use netlink::NicSettings;
+pub(crate) use source::REMARKS_FILE;
 pub use source::{Source, command_path};
 pub use text::{Gap, Quote, Text};
