@@ -127,13 +127,35 @@ pub fn find(id: &str) -> Option<&'static Check> {
     CATALOGUE.iter().find(|check| check.id.eq_ignore_ascii_case(id))
 }
 
+/// How a check ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It looked.
+    Ran,
+    /// None of its evidence could be read.
+    Unread(String),
+    /// It is about something that this host does not have.
+    NotHere(String),
+    /// It only explains.
+    Explains,
+}
+
 impl Check {
     /// Looks, and turns what cannot be read into a finding that says so.
     pub fn run(&self, host: &Host) -> Vec<Finding> {
-        let Some(look) = self.look else { return Vec::new() };
+        self.look(host).0
+    }
+
+    /// The same, with how it ended.
+    pub fn look(&self, host: &Host) -> (Vec<Finding>, Ended) {
+        let Some(look) = self.look else { return (Vec::new(), Ended::Explains) };
         let mut findings = match look(host) {
             Ok(findings) => findings,
-            Err(Gap::NotHere(_)) => return Vec::new(),
+            Err(Gap::NotHere(_)) if !host.lists_interfaces() => {
+                let why = "nothing says which interfaces there are".to_owned();
+                return (Vec::new(), Ended::Unread(why));
+            }
+            Err(Gap::NotHere(why)) => return (Vec::new(), Ended::NotHere(why)),
             Err(gap) => vec![Finding::gap(self.title, &gap)],
         };
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -142,7 +164,12 @@ impl Check {
         for finding in &mut findings {
             self.id.clone_into(&mut finding.check);
         }
-        findings
+        let is_unread = |one: &Finding| one.severity == Severity::Unknown;
+        let ended = match findings.first() {
+            Some(first) if findings.iter().all(is_unread) => Ended::Unread(first.summary.clone()),
+            _ => Ended::Ran,
+        };
+        (findings, ended)
     }
 }
 

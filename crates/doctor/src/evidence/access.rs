@@ -8,9 +8,9 @@ use std::{fs, io};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 /// A file that only the machine's own network namespace has.
-const OF_THE_MACHINE: &str = "/proc/sys/net/core/netdev_max_backlog";
+const OF_THE_MACHINE: &str = "proc/sys/net/core/netdev_max_backlog";
 /// One that all have since Linux 4.15, so that `/proc/sys` is known to be readable.
-const OF_EACH: &str = "/proc/sys/net/ipv4/tcp_rmem";
+const OF_EACH: &str = "proc/sys/net/ipv4/tcp_rmem";
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
 
@@ -29,10 +29,15 @@ impl Netns {
     /// By what the kernel shows in it: who may not trace process 1 cannot compare with its link,
     /// and in a process namespace of its own that link says nothing of the machine.
     pub fn live() -> Option<Netns> {
-        if Path::new(OF_THE_MACHINE).exists() {
+        Netns::below(Path::new("/"))
+    }
+
+    /// The same, where `/proc` is below another root.
+    pub(crate) fn below(root: &Path) -> Option<Netns> {
+        if root.join(OF_THE_MACHINE).exists() {
             return Some(Netns::Initial);
         }
-        Path::new(OF_EACH).exists().then_some(Netns::Other)
+        root.join(OF_EACH).exists().then_some(Netns::Other)
     }
 
     /// As it is written down.

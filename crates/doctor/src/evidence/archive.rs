@@ -1,46 +1,180 @@
 //! A saved host as a tar, written and read without touching a file system.
 
+mod folder;
+mod links;
+
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Component, Path};
 
-use super::source::{NO_TEXT, PIECE_BYTES_MAX, PIECES_MAX, Source, text_of};
+use super::source::{
+    NO_TEXT, PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, REMARKS_FILE, Source, text_of,
+};
 
 /// Bytes of all pieces of a tar together.
 const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
+/// What a tar is made of; the last one is followed by zeros.
+const BLOCK_BYTES: usize = 512;
+/// How compressed files begin, what they are called, and what unpacks them.
+const COMPRESSED: [(&[u8], &str, &str); 5] = [
+    (&[0x1f, 0x8b], "gzip", "gunzip -k"),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "unxz -k"),
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "unzstd -k"),
+    (b"BZh", "bzip2", "bunzip2 -k"),
+    (&[b'P', b'K', 3, 4], "zip", "unzip"),
+];
 
 /// Reads a saved host: a directory or a tar.
+///
+/// # Errors
+/// What opening it reports; and if it is compressed, no tar or no saved host, what it is and what
+/// was expected.
 pub fn open(path: &Path) -> io::Result<Source> {
-    if path.is_dir() { Source::directory(path) } else { read(File::open(path)?) }
+    if path.is_dir() {
+        return folder::open(path);
+    }
+    let mut file = File::open(path)?;
+    let mut start = Vec::new();
+    (&file).take(8).read_to_end(&mut start)?;
+    if let Some((_, kind, tool)) = COMPRESSED.iter().find(|(magic, ..)| start.starts_with(magic)) {
+        return Err(io::Error::other(format!(
+            "it is compressed with {kind}: unpack it first with `{tool} FILE`, and give what that \
+             makes"
+        )));
+    }
+    file.rewind()?;
+    read(file)
 }
 
-/// Reads a tar. A check that wants a file which is no text says so.
+/// Reads a tar, as far as it goes. A check that wants a file which is no text says so.
+///
+/// # Errors
+/// As [`open`].
 pub fn read(tar: impl Read) -> io::Result<Source> {
-    let mut pieces = BTreeMap::new();
-    let mut left = ARCHIVE_BYTES_MAX;
-    for entry in tar::Archive::new(tar).entries()?.take(PIECES_MAX) {
-        let mut entry = entry.map_err(|error| io::Error::other(format!("not a tar: {error}")))?;
-        if !entry.header().entry_type().is_file() {
-            continue;
+    let mut tape = Tape { inner: tar, zeros: 0, is_over: false };
+    let mut taken = Taken { left: ARCHIVE_BYTES_MAX, ..Taken::default() };
+    let ended = taken.entries(&mut tape);
+    let Taken { mut pieces, links, left, remark, .. } = taken;
+    let remark = match ended {
+        Ok(()) if remark.is_none() && !tape.has_end() => Some(early(pieces.len())),
+        Ok(()) => remark,
+        Err(Ended::Refused(error)) => return Err(error),
+        Err(Ended::Torn(error)) if pieces.is_empty() => {
+            return Err(io::Error::other(format!("not a tar: {error}")));
         }
-        let Some(path) = plain(&entry.path()?) else { continue };
-        let mut bytes = Vec::new();
-        entry.by_ref().take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        left = left.checked_sub(len).ok_or_else(|| {
-            io::Error::other(format!("more than {} MiB of evidence", ARCHIVE_BYTES_MAX >> 20))
-        })?;
-        let text = text_of(bytes).unwrap_or_else(|why| format!("{NO_TEXT}{why}"));
-        pieces.insert(path, text);
-    }
-    if pieces.is_empty() {
-        return Err(io::Error::other("no evidence in it"));
-    }
+        Err(Ended::Torn(_)) if tape.is_over => Some(early(pieces.len())),
+        Err(Ended::Torn(error)) => Some(format!(
+            "the archive is damaged behind its first {} files ({error}); what follows was not read",
+            pieces.len()
+        )),
+    };
+    links::follow(&mut pieces, &links, left);
+    let mut pieces = folder::strip(pieces)?;
+    pieces.remove(REMARKS_FILE);
+    pieces.extend(remark.map(|remark| (REMARKS_FILE.to_owned(), remark + "\n")));
     Ok(Source::Memory(pieces))
 }
 
+fn early(count: usize) -> String {
+    format!("the archive ends early: {count} files were read, and more may have been in it")
+}
+
+/// Why the entries of a tar ended before their time.
+enum Ended {
+    /// It is no tar, or is damaged.
+    Torn(io::Error),
+    /// It holds more than any saved host does.
+    Refused(io::Error),
+}
+
+/// What was read of a tar.
+#[derive(Default)]
+struct Taken {
+    pieces: BTreeMap<String, String>,
+    /// By path, what links point to.
+    links: BTreeMap<String, String>,
+    /// Bytes that there is room for.
+    left: u64,
+    remark: Option<String>,
+}
+
+impl Taken {
+    fn entries(&mut self, tape: &mut Tape<impl Read>) -> Result<(), Ended> {
+        let mut archive = tar::Archive::new(tape);
+        let mut count = 0;
+        for entry in archive.entries().map_err(Ended::Torn)? {
+            let mut entry = entry.map_err(Ended::Torn)?;
+            count += 1;
+            if count > PIECES_MAX {
+                self.remark = Some(format!("only the first {PIECES_MAX} files were read"));
+                return Ok(());
+            }
+            let Some(path) = entry.path().ok().as_deref().and_then(plain) else { continue };
+            let kind = entry.header().entry_type();
+            if kind.is_symlink() || kind.is_hard_link() {
+                let target = entry.link_name().ok().flatten();
+                let target = target.as_deref().and_then(Path::to_str);
+                let from = if kind.is_symlink() { path.as_str() } else { "" };
+                let target = target.and_then(|target| links::target(from, target));
+                self.links.extend(target.map(|target| (path, target)));
+            } else if kind.is_file() {
+                self.file(path, &mut entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: String, entry: &mut tar::Entry<'_, impl Read>) -> Result<(), Ended> {
+        let size = entry.size();
+        let mut bytes = Vec::new();
+        entry.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Ended::Torn)?;
+        let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if len < size.min(PIECE_BYTES_MAX + 1) {
+            // Half a file is no evidence.
+            let line = format!("{path}\tthe archive ends in it\n");
+            self.pieces.entry(REFUSED_FILE.to_owned()).or_default().push_str(&line);
+            return Ok(());
+        }
+        self.left = self.left.checked_sub(len).ok_or_else(|| {
+            let most = ARCHIVE_BYTES_MAX >> 20;
+            Ended::Refused(io::Error::other(format!("more than {most} MiB of evidence")))
+        })?;
+        let text = text_of(bytes).unwrap_or_else(|why| format!("{NO_TEXT}{why}"));
+        self.pieces.insert(path, text);
+        Ok(())
+    }
+}
+
+/// A reader that knows how what it read ends: a whole tar ends in blocks of zeros.
+struct Tape<R> {
+    inner: R,
+    /// How many of the last bytes were zero.
+    zeros: usize,
+    is_over: bool,
+}
+
+impl<R> Tape<R> {
+    fn has_end(&self) -> bool {
+        self.zeros >= BLOCK_BYTES
+    }
+}
+
+impl<R: Read> Read for Tape<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.inner.read(buffer)?;
+        self.is_over |= len == 0 && !buffer.is_empty();
+        let read = &buffer[..len];
+        let zeros = read.iter().rev().take_while(|byte| **byte == 0).count();
+        self.zeros = if zeros == len { self.zeros.saturating_add(len) } else { zeros };
+        Ok(len)
+    }
+}
+
 /// Writes a collected host.
+///
+/// # Errors
+/// What writing reports; `Other` for a host that is in a directory already.
 pub fn write(source: &Source, tar: impl Write) -> io::Result<()> {
     let Source::Memory(pieces) = source else {
         return Err(io::Error::other("this host is saved already"));
@@ -71,18 +205,79 @@ fn plain(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
+
+    fn tar_of(pieces: &[(&str, &str)]) -> Vec<u8> {
+        let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        let mut bytes = Vec::new();
+        write(&Source::Memory(pieces.iter().map(own).collect()), &mut bytes).expect("written");
+        bytes
+    }
+
+    fn remarks(source: Source) -> Vec<String> {
+        Host::new(source).remarks()
+    }
 
     #[test]
     fn what_is_written_is_read_again() {
-        let pieces = [("proc/version".to_owned(), "Linux\n".to_owned()), ("a".into(), "".into())];
-        let mut bytes = Vec::new();
-        write(&Source::Memory(pieces.into()), &mut bytes).expect("written");
+        let bytes = tar_of(&[("proc/version", "Linux\n"), ("a", "")]);
         let source = read(bytes.as_slice()).expect("read");
         assert_eq!(source.file("proc/version").expect("there").value(), "Linux");
+        assert_eq!(remarks(source), Vec::<String>::new());
         for len in 0..bytes.len() {
             // A truncated tar is refused or has less in it; it is no crash.
             let _ = read(&bytes[..len]);
         }
-        assert!(read(b"no tar at all".as_slice()).is_err());
+    }
+
+    #[test]
+    fn a_tar_that_ends_early_is_read_as_far_as_it_goes_and_says_so() {
+        let stat = "cpu0 1 2 3\n".repeat(100);
+        let bytes = tar_of(&[("proc/stat", &stat), ("proc/uptime", "1 1\n"), ("sys/x", "1\n")]);
+        // In the middle of the last file, of its head, and between two files.
+        for len in [bytes.len() - 1025, bytes.len() - 1600, 3584] {
+            let source = read(&bytes[..len]).expect("as far as it goes");
+            assert_eq!(source.file("proc/stat").expect("whole").body(), stat);
+            let said = remarks(source);
+            assert!(said[0].contains("ends early"), "{len}: {said:?}");
+        }
+        // Half of the first file is none.
+        assert!(read(&bytes[..700]).is_err());
+    }
+
+    #[test]
+    fn a_tar_of_something_else_is_refused_with_what_was_expected() {
+        let foreign = tar_of(&[("src/main.rs", "fn main() {}\n"), ("Cargo.toml", "\n")]);
+        let error = read(foreign.as_slice()).expect_err("no host").to_string();
+        assert!(error.contains("no saved host"), "{error}");
+        assert!(error.contains("ringway doctor record"), "{error}");
+        let error = read(b"no tar at all".as_slice()).expect_err("no tar").to_string();
+        assert!(error.contains("not a tar"), "{error}");
+        assert!(read([7; 4096].as_slice()).expect_err("no tar").to_string().contains("not a tar"));
+    }
+
+    #[test]
+    fn a_folder_around_a_saved_host_is_left_out() {
+        let top = "sosreport-web1-2024-05-01-abcdefg";
+        let (file, other) = (format!("{top}/proc/uptime"), format!("{top}/sos_commands/a/uptime"));
+        let bytes = tar_of(&[(&file, "1 1\n"), (&other, "x\n"), ("checksum.sha256", "0\n")]);
+        let source = read(bytes.as_slice()).expect("a sos archive");
+        assert!(source.file("proc/uptime").is_ok());
+        let deep = tar_of(&[("a/b/proc/uptime", "1 1\n"), ("a/b/etc/x", "x\n")]);
+        assert!(read(deep.as_slice()).expect("a host").file("proc/uptime").is_ok());
+        let two = tar_of(&[("web1/proc/uptime", "1 1\n"), ("web2/proc/uptime", "1 1\n")]);
+        let error = read(two.as_slice()).expect_err("which of them").to_string();
+        assert!(error.contains("web1") && error.contains("web2"), "{error}");
+    }
+
+    #[test]
+    fn a_compressed_file_says_what_unpacks_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("host.tar");
+        for (magic, kind, tool) in COMPRESSED {
+            std::fs::write(&path, [magic, b"more of it".as_slice()].concat()).expect("written");
+            let error = open(&path).expect_err("compressed").to_string();
+            assert!(error.contains(kind) && error.contains(tool), "{error}");
+        }
     }
 }

@@ -15,6 +15,7 @@ mod tool;
 pub use access::Netns;
 pub use live::collect;
 pub use netlink::NicSettings;
+pub(crate) use source::REMARKS_FILE;
 pub use source::{Source, command_path};
 pub use text::{Gap, Quote, Text};
 pub(crate) use tool::output as tool;

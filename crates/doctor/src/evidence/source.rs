@@ -26,6 +26,9 @@ pub(crate) const REFUSED_FILE: &str = "refused";
 /// What it knows of settings that could be read there and not be set: path, tab, reason.
 pub(crate) const READ_ONLY_FILE: &str = "read-only";
 
+/// What is wrong with the evidence as a whole, a line each.
+pub(crate) const REMARKS_FILE: &str = "remarks";
+
 /// A host's evidence by path.
 #[derive(Debug)]
 pub enum Source {

@@ -1,11 +1,23 @@
 //! What may be set on the host that the evidence is of.
 
 use super::Host;
-use crate::evidence::Netns;
 use crate::evidence::manifest::NETNS;
+use crate::evidence::{Netns, REMARKS_FILE};
 use crate::finding::Knob;
 
 impl Host {
+    /// What is wrong with the evidence as a whole.
+    pub fn remarks(&self) -> Vec<String> {
+        let Ok(text) = self.file(REMARKS_FILE) else { return Vec::new() };
+        text.lines().map(|(line, _)| text.quote(line).text).collect()
+    }
+
+    /// Whether the evidence says which interfaces there are. What does not say that is no evidence
+    /// that a host lacks anything.
+    pub fn lists_interfaces(&self) -> bool {
+        !self.list("sys/class/net").is_empty() || self.latest("proc/net/dev").is_ok()
+    }
+
     /// Which network namespace the evidence is of; none if it does not say.
     pub fn netns(&self) -> Option<Netns> {
         Netns::of_word(self.file(NETNS).ok()?.value())

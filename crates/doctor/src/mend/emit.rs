@@ -1,8 +1,10 @@
 //! The same changes for other tools.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use super::journal::Entry;
+use super::sysctl_d;
 use crate::finding::Knob;
 
 /// A tool.
@@ -18,6 +20,30 @@ pub enum Format {
     Udev,
     /// Parts of the `<interface>` of a guest.
     Libvirt,
+}
+
+impl Format {
+    /// Whether it is for files that the machine reads when it starts, for its own network
+    /// namespace.
+    pub fn is_for_start(self) -> bool {
+        matches!(self, Format::Ansible | Format::SysctlD | Format::Udev)
+    }
+}
+
+/// Lines of files below `root` that set the same sysctls to something else, each as a comment:
+/// which of them wins depends on the name that the changes are saved under.
+pub fn rivals(root: &Path, entries: &[Entry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let Knob::Sysctl { name } = &entry.knob else { continue };
+        for (_, other) in sysctl_d::setters(root, name) {
+            if other.value.split_whitespace().ne(entry.new.split_whitespace()) {
+                let said = one_line(&other.to_string());
+                let _ = writeln!(text, "# {name}: {said}, which counts if its file sorts later");
+            }
+        }
+    }
+    text
 }
 
 /// Changes in the words of a tool. What it has no word for is a comment that says so.
@@ -58,7 +84,8 @@ fn ansible(entries: &[Entry]) -> String {
             Knob::Sysctl { name } => {
                 let _ = writeln!(
                     text,
-                    "  ansible.posix.sysctl:\n    name: {}\n    value: {}\n    sysctl_set: true",
+                    "  ansible.posix.sysctl:\n    name: {}\n    value: {}\n    \
+                     sysctl_file: /etc/sysctl.d/90-ringway-doctor.conf\n    sysctl_set: true",
                     quoted(name),
                     quoted(&entry.new)
                 );
@@ -116,7 +143,9 @@ pub(super) fn sysctl(entry: &Entry) -> Option<String> {
 /// that one of ours would take away the file that names it.
 pub(super) fn udev(entry: &Entry) -> Option<String> {
     let Entry { knob, new, .. } = entry;
-    let nic = knob.nic()?;
+    // A rule takes other signs for patterns or for its own.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:@-".contains(&byte);
+    let nic = knob.nic().filter(|nic| nic.bytes().all(is_plain))?;
     let command = |tool: &str| format!("RUN+=\"{tool}\"");
     let act = match knob {
         Knob::Rps { queue, .. } => format!("ATTR{{queues/rx-{queue}/rps_cpus}}=\"{new}\""),

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::emit;
 use super::journal::{Entry, Journal, Persisted, Transaction};
+use super::sysctl_d::{self, Assigned};
+use crate::finding::Knob;
 
 /// A directory, the ending of files there, and the line that says a change in them.
 type Place = (&'static str, &'static str, fn(&Entry) -> Option<String>);
@@ -41,10 +43,40 @@ pub fn files(root: &Path, transaction: &Transaction) -> (Vec<Persisted>, Vec<Str
             content += &format!("# {}; it was {}\n", entry.check, entry.old);
             content += &(line(entry).unwrap_or_default() + "\n");
         }
-        let path = root.join(place).join(format!("90-ringway-doctor-{id}.{ending}"));
+        let path = root.join(place).join(file_name(id, ending));
         files.push(Persisted { path, content });
     }
     (files, rest.iter().map(|entry| entry.knob.command(&entry.new)).collect())
+}
+
+/// A setting that a file of ours would not keep, because another one wins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overridden {
+    /// The setting, for people.
+    pub name: String,
+    /// What it was to be.
+    pub wanted: String,
+    /// The line that wins when the host starts.
+    pub by: Assigned,
+}
+
+/// The settings of a transaction that files below `root` would take away again when the host
+/// starts.
+///
+/// A name that sorts behind all others would win, and hide from the administrator that a line of
+/// theirs has no effect; so nothing is written until that line is changed.
+pub fn overridden(root: &Path, transaction: &Transaction) -> Vec<Overridden> {
+    let file = file_name(transaction.id, "conf");
+    let of_entry = |entry: &Entry| {
+        let Knob::Sysctl { name } = &entry.knob else { return None };
+        let by = sysctl_d::winner(root, &file, name, &entry.new)?;
+        Some(Overridden { name: name.clone(), wanted: entry.new.clone(), by })
+    };
+    transaction.entries.iter().filter_map(of_entry).collect()
+}
+
+fn file_name(id: u64, ending: &str) -> String {
+    format!("90-ringway-doctor-{id}.{ending}")
 }
 
 /// Writes the files, each announced in the journal first. One that is there already and is not

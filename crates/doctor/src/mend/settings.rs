@@ -38,6 +38,11 @@ impl Settings {
         Settings { root: root.to_owned() }
     }
 
+    /// Where the host's files begin.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The value of a knob, as [`canonical`] has it.
     ///
     /// # Errors

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::emit::{Format, emit};
+use super::emit::{Format, emit, rivals};
 use super::journal::{Entry, Journal, State, Step, Transaction, latest, list, read};
-use super::persist::{Removed, files, forget, persist};
+use super::persist::{Removed, files, forget, overridden, persist};
 use super::plan::{Disruption, Plan, Proposal, plan, proposals};
 use super::settings::Settings;
 use super::{Apply, ApplyError, Outcome, Progress, undo};
@@ -286,6 +286,23 @@ fn what_is_kept_is_in_files_that_are_removed_unless_edited() {
     // A file of somebody else is not replaced.
     let error = persist(&journal, &mut transaction, &wanted).expect_err("it is there");
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn a_later_file_is_named_and_not_outdone() {
+    let root = Root::new();
+    let transaction = root.end_after(STEPS);
+    assert_eq!(overridden(root.path(), &transaction), []);
+    root.write("usr/lib/sysctl.d/99-site.conf", "# ours\nnet.ipv4.tcp_rmem = 4096 87380 16777216");
+    let found = overridden(root.path(), &transaction);
+    assert_eq!(found.len(), 1);
+    let said = found[0].by.to_string();
+    assert!(said.ends_with("99-site.conf:2 sets it to \"4096 87380 16777216\""), "{said}");
+    assert!(rivals(root.path(), &transaction.entries).contains("99-site.conf:2"));
+    // A file of ours under an earlier number is no rival: its value is the same.
+    root.write("usr/lib/sysctl.d/99-site.conf", "net.ipv4.tcp_rmem = 4096 131072   6291456");
+    assert_eq!(overridden(root.path(), &transaction), []);
+    assert_eq!(rivals(root.path(), &transaction.entries), "");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::Report;
-use crate::check::{CATALOGUE, Check, Group};
+use super::{How, Looked, Report};
+use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
 
 /// How much is said.
@@ -31,7 +31,35 @@ pub fn render(report: &Report, detail: Detail) -> String {
             let _ = write!(text, "\n{}\n{body}", group.title());
         }
     }
+    text += &missed(report, detail);
     let _ = write!(text, "\n{}\n", report.verdict);
+    text
+}
+
+/// Checks that say nothing above: those that are about what this host does not have, and those that
+/// could not know whether it has that.
+fn missed(report: &Report, detail: Detail) -> String {
+    let is_silent = |one: &&Looked| !report.findings.iter().any(|found| found.check == one.check);
+    let mut text = String::new();
+    for (how, head) in [
+        (How::NotHere, "Not looked for, because it is not here"),
+        (How::Unread, "Not looked for, because nothing says whether it is here"),
+    ] {
+        let silent: Vec<&Looked> = report.scope.missed(how).filter(is_silent).collect();
+        if silent.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n{head}");
+        if detail == Detail::Full {
+            for Looked { check, why, .. } in silent {
+                let title = check::find(check).map(|check| check.title).unwrap_or_default();
+                let _ = writeln!(text, "      {check} {title}: {}", why.as_deref().unwrap_or(""));
+            }
+        } else {
+            let ids: Vec<&str> = silent.iter().map(|one| one.check.as_str()).collect();
+            wrapped(&mut text, &format!("{}; see -v", ids.join(" ")));
+        }
+    }
     text
 }
 
@@ -45,6 +73,9 @@ fn head(report: &Report, detail: Detail) -> String {
             let _ = writeln!(text, "; two samples, {seconds:.1} s apart.");
         }
         None => text += "; one sample, so rates are means since the boot.\n",
+    }
+    for remark in &report.remarks {
+        wrapped(&mut text, &format!("Note: {remark}."));
     }
     if detail == Detail::Full || report.host.evidence.is_empty() {
         for quote in &report.host.evidence {

@@ -32,7 +32,7 @@ use crate::table;
 /// What slows the networking of this host and its guests, with evidence and advice
 ///
 /// Changes nothing but by `apply` and `try`. Needs no rights to look; what it may not read it says.
-/// Exits with 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if nothing could be told.
+/// Exits with 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if too little could be read.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -43,7 +43,7 @@ use crate::table;
 pub(crate) struct Doctor {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// A saved host: a tar or directory of `record`, or an unpacked sos report
+    /// A saved host: a tar or directory of `record`, or a sos report, unpacked or as a tar
     #[arg(long, value_name = "PATH")]
     root: Option<PathBuf>,
     /// Seconds between the two samples

@@ -20,6 +20,8 @@ mod mended;
 mod narrow;
 mod pair;
 mod paths;
+mod persisted;
+
 mod records;
 mod refusals;
 mod service;

@@ -4,6 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
+use crate::knobs::is_inconclusive;
 use crate::pair::{GUEST, Load, Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
 use crate::turn;
 
@@ -123,16 +124,24 @@ fn a_trial_keeps_what_helps_and_nothing_else() {
     let number = "\"bits_per_second\":\\s*([0-9.e+]+)";
     let line = format!("try D13 --runs 4 --interval 1 --number {number} --lower -- {iperf}");
     let worse = pair.mend(&pair.host, &line).output().expect("it starts");
-    assert_eq!(worse.status.code(), Some(3), "{}{}", text(&worse.stdout), text(&worse.stderr));
-    assert!(text(&worse.stdout).contains("worse"), "{}", text(&worse.stdout));
+    let told = text(&worse.stdout) + &text(&worse.stderr);
+    let is_told = worse.status.code() == Some(3) && told.contains("worse");
+    if !is_told && is_inconclusive("a trial of what is worse", &told) {
+        return;
+    }
+    assert!(is_told, "{told}");
     let is_on = || {
         let features = text(&ok(&mut pair.on_host(&format!("ethtool -k {VIF}"))).stdout);
         features.contains("tcp-segmentation-offload: on")
     };
     assert!(!is_on());
     let line = format!("try D13 --runs 4 --interval 1 --iperf3 -- {iperf}");
-    let kept = ok(&mut pair.mend(&pair.host, &line));
-    assert!(text(&kept.stdout).contains("Kept"), "{}", text(&kept.stdout));
+    let kept = pair.mend(&pair.host, &line).output().expect("it starts");
+    let told = text(&kept.stdout) + &text(&kept.stderr);
+    if kept.status.code() == Some(3) && is_inconclusive("a trial of what helps", &told) {
+        return assert!(!is_on(), "what is not kept is taken back: {told}");
+    }
+    assert!(kept.status.success() && told.contains("Kept"), "{told}");
     assert!(is_on());
 }
 

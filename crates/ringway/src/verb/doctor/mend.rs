@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_doctor::host::Host;
-use ringway_doctor::mend::emit::{Format, emit, undo_commands};
+use ringway_doctor::mend::emit::{Format, emit, rivals, undo_commands};
+use ringway_doctor::mend::home::is_machines_netns;
 use ringway_doctor::mend::journal::{self, DIRECTORY, State, Transaction};
-use ringway_doctor::mend::persist::{Removed, files, forget, persist};
+use ringway_doctor::mend::persist::{Overridden, Removed, files, forget, overridden, persist};
 use ringway_doctor::mend::plan::Plan;
 use ringway_doctor::mend::settings::Settings;
 use ringway_doctor::mend::{Outcome, undo};
@@ -42,6 +43,9 @@ pub(super) enum Verb {
     /// removed, unless they were edited.
     Undo(One),
     /// Keep what was confirmed over a restart, in /etc/sysctl.d and /etc/udev/rules.d
+    ///
+    /// Refused in a network namespace or a container, for which no such file is read, and where a
+    /// file that is read later sets the same to something else; it says which line that is.
     Persist(Persist),
     /// Show the transactions
     Journal(Show),
@@ -138,7 +142,14 @@ fn apply(args: &Apply) -> Result<ExitCode> {
     let host = Host::new(collected(args.choice.interval, &args.choice.paths)?);
     let plan = args.choice.plan(&host)?;
     if let Some(tool) = args.emit {
-        print(&emit(&plan.entries, tool.format()))?;
+        let format = tool.format();
+        if format.is_for_start() {
+            if let Err(why) = is_machines_netns() {
+                bail!("--emit: {why}");
+            }
+            print(&rivals(Path::new("/"), &plan.entries))?;
+        }
+        print(&emit(&plan.entries, format))?;
         return Ok(plan_code(&plan));
     }
     print(&describe(&plan))?;
@@ -250,11 +261,16 @@ fn make_persistent(args: &Persist) -> Result<()> {
     if transaction.state != State::Confirmed {
         bail!("transaction {id} is {}: confirm it first", state(transaction.state));
     }
-    // Files are read when the host starts, for its own namespace and no other. Some containers do
-    // not say which that is.
-    let host = std::fs::read_link("/proc/1/ns/net");
-    if host.is_ok_and(|host| host != Path::new(&transaction.netns)) {
-        bail!("transaction {id} belongs to a network namespace that no file is read for");
+    let settings = Settings::live();
+    if let Err(why) = settings.is_home_of(&transaction.netns) {
+        bail!("transaction {id} is not kept in files: {why}");
+    }
+    let overridden = overridden(settings.root(), &transaction);
+    if !overridden.is_empty() {
+        bail!(
+            "nothing was written, because other files win when the host starts:\n{}",
+            rivals_of(&overridden)
+        );
     }
     let (files, by_hand) = files(Path::new("/"), &transaction);
     if !args.dry_run {
@@ -267,6 +283,14 @@ fn make_persistent(args: &Persist) -> Result<()> {
         print(&format!("No file keeps this; put it where the host starts: {command}\n"))?;
     }
     Ok(())
+}
+
+/// What has to be changed before files of ours count, a line each.
+fn rivals_of(overridden: &[Overridden]) -> String {
+    let line = |Overridden { name, wanted, by }: &Overridden| {
+        format!("  {name} = {wanted}: {by}; change that line, or take it out\n")
+    };
+    overridden.iter().map(line).collect()
 }
 
 fn show(args: &Show) -> Result<()> {
