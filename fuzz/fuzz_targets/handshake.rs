@@ -140,7 +140,9 @@ impl World {
 
     fn step(&mut self, input: &mut Input<'_>) {
         match input.u8() % 16 {
-            0..=2 => {
+            0 => write_offer(input, &mut self.back_dir),
+            1 => write_answer(input, &mut self.front_dir),
+            2 => {
                 let (key, value) = (key(input), value(input));
                 self.directory(input).insert(key, value);
             }
@@ -380,6 +382,34 @@ fn value(input: &mut Input<'_>) -> String {
         0 => input.text().to_owned(),
         _ => input.choose(&VALUES).to_owned(),
     }
+}
+
+/// What a backend writes for its frontend: mostly whole, or the fuzzer would hardly get there.
+fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
+    let mut set = |key: &str, value: u32| drop(dir.insert(key.to_owned(), value.to_string()));
+    set("feature-rx-copy", 1);
+    set("multi-queue-max-queues", u32::from(input.u8() % 12));
+    set("feature-split-event-channels", u32::from(input.u8() & 1));
+    set("state", 2);
+}
+
+/// What a frontend writes for its backend, with numbers of rings and ports of which some are the
+/// same.
+fn write_answer(input: &mut Input<'_>, dir: &mut Directory) {
+    let count = input.u8() % 4;
+    let is_split = input.flag();
+    let mut set = |key: &str, value: u8| drop(dir.insert(key.to_owned(), value.to_string()));
+    set("request-rx-copy", 1);
+    set("multi-queue-num-queues", count);
+    for index in 0..count {
+        let prefix = if count == 1 { String::new() } else { format!("queue-{index}/") };
+        let ports: &[&str] =
+            if is_split { &["event-channel-tx", "event-channel-rx"] } else { &["event-channel"] };
+        for name in ["tx-ring-ref", "rx-ring-ref"].iter().chain(ports) {
+            set(&format!("{prefix}{name}"), input.u8() % 32);
+        }
+    }
+    set("state", 4);
 }
 
 fn keys(dir: &str, values: &Directory) -> Keys {
