@@ -6,7 +6,7 @@ CARGO ?= cargo
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check build deb install clean xen-smoke xen-full xen-race
+.PHONY: help demo test fuzz bench check build deb install clean xen-smoke xen-full xen-race
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -18,7 +18,13 @@ demo: install ## guests, switch and real traffic between them on this machine
 
 test: ## build everything and run every test, as root or in a user namespace
 	scripts/install-packages xen
+	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked || true
 	$(CARGO) xtask ci
+
+fuzz: ## every fuzz target for a minute: docs/fuzzing.md
+	scripts/install-packages all
+	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked
+	$(CARGO) xtask fuzz
 
 bench: ## the data path beside its peers: rates, latency, instructions, idle cost
 	scripts/install-packages bench

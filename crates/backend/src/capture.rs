@@ -32,40 +32,71 @@ pub(crate) fn stream_pcapng(capture: &Capture, name: &str, snap_len: u32, stream
 
 fn write_all(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) -> io::Result<()> {
     let watched = stream.try_clone()?;
-    let mut writer = PcapNgWriter::new(BufWriter::new(stream)).map_err(io::Error::other)?;
-    let interface = InterfaceDescriptionBlock {
-        linktype: DataLink::ETHERNET,
-        snaplen: snap_len,
-        options: vec![
-            InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
-            // Nanoseconds, which is how this library writes times.
-            InterfaceDescriptionOption::IfTsResol(9),
-        ],
-    };
-    writer.write_pcapng_block(interface).map_err(io::Error::other)?;
-    writer.get_mut().flush()?;
-    let write_waiting = |writer: &mut PcapNgWriter<BufWriter<UnixStream>>| -> io::Result<bool> {
+    let mut file = PcapngFile::begin(stream, name, snap_len)?;
+    file.flush()?;
+    let write_waiting = |file: &mut PcapngFile<UnixStream>| -> io::Result<bool> {
         let mut wrote = false;
         // Bounded, so that a flood cannot keep us from seeing that the reader has left.
         for frame in std::iter::from_fn(|| capture.next()).take(FRAMES_PER_LOOK) {
-            writer.write_pcapng_block(block(frame)).map_err(io::Error::other)?;
+            file.add(frame)?;
             wrote = true;
         }
-        writer.get_mut().flush()?;
+        file.flush()?;
         Ok(wrote)
     };
     loop {
-        let wrote = write_waiting(&mut writer)?;
+        let wrote = write_waiting(&mut file)?;
         let pause = if wrote { Duration::ZERO } else { PAUSE };
         if is_gone(&watched, pause)? {
             // It reads on until we end: what was seen before it left belongs to it.
             capture.close();
-            while write_waiting(&mut writer)? {}
+            while write_waiting(&mut file)? {}
             return Ok(());
         }
         if !wrote && !capture.is_open() {
             return Ok(());
         }
+    }
+}
+
+/// A file of one interface and its frames, a block each.
+pub struct PcapngFile<W: Write>(PcapNgWriter<BufWriter<W>>);
+
+impl<W: Write> PcapngFile<W> {
+    /// Begins the file with the interface `name`, of whose frames at most `snap_len` bytes are
+    /// kept.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn begin(out: W, name: &str, snap_len: u32) -> io::Result<PcapngFile<W>> {
+        let mut writer = PcapNgWriter::new(BufWriter::new(out)).map_err(io::Error::other)?;
+        let interface = InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: snap_len,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+                // Nanoseconds, which is how this library writes times.
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        };
+        writer.write_pcapng_block(interface).map_err(io::Error::other)?;
+        Ok(PcapngFile(writer))
+    }
+
+    /// Adds a frame.
+    ///
+    /// # Errors
+    /// What the writer below reports.
+    pub fn add(&mut self, frame: CapturedFrame) -> io::Result<()> {
+        self.0.write_pcapng_block(block(frame)).map(drop).map_err(io::Error::other)
+    }
+
+    /// Passes on what waits in the buffer.
+    ///
+    /// # Errors
+    /// What the writer below reports.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.0.get_mut().flush()
     }
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
 use ringway_control::{BackendRequest, Call, ControlServer};
 use ringway_hypervisor::Hypervisor;

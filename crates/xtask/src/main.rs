@@ -5,11 +5,13 @@
 //!   stands, lengths and words.
 //! - `words`: lowers the numbers of words that `tidy` counts.
 //! - `spec`: each rule of the wire has code that keeps it and a test.
+//! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
 //! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
 
 mod deb;
+mod fuzz;
 mod layers;
 mod modules;
 mod race;
@@ -33,6 +35,7 @@ usage: cargo xtask VERB
   tidy   layers of crates, circles of files, unsafety, lengths and words
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test
+  fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    the Debian package, made and looked into; needs cargo-deb
   ci     what `make test` runs: tidy, spec, build, every test
   race   FILE: a table of the lines that tests/xen/scenarios/race.sh has written
@@ -63,6 +66,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
             print!("{}", race::table(Path::new(&file))?);
             Ok(())
         }
+        Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
         Some("deb") => deb::make(root),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
@@ -90,6 +94,7 @@ fn ci(root: &Path) -> Result<()> {
     package(root)?;
     run::all_tests(root)?;
     run::interleavings(root)?;
+    fuzz::run(root, fuzz::SECONDS_CI, &[])?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())
@@ -101,6 +106,17 @@ fn package(root: &Path) -> Result<()> {
         return deb::make(root);
     }
     run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
+}
+
+/// `--seconds N`, if it is there, and names of targets.
+fn fuzz_targets(root: &Path, mut arguments: Vec<String>) -> Result<()> {
+    let mut seconds = fuzz::SECONDS_DEFAULT;
+    if let Some(at) = arguments.iter().position(|argument| argument == "--seconds") {
+        let number = arguments.get(at + 1).context("--seconds N: how many?")?;
+        seconds = number.parse().with_context(|| format!("--seconds {number}"))?;
+        arguments.drain(at..at + 2);
+    }
+    fuzz::run(root, seconds, &arguments)
 }
 
 fn tidy(root: &Path) -> Result<()> {

@@ -35,7 +35,8 @@ pub(crate) fn formatting(root: &Path) -> Result<()> {
     if is_missing(root, "fmt") {
         return skip("formatting", "cargo fmt is not installed (rustup component add rustfmt)");
     }
-    run(root, &["fmt", "--all", "--check"])
+    run(root, &["fmt", "--all", "--check"])?;
+    run(root, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
 }
 
 pub(crate) fn lints(root: &Path) -> Result<()> {
@@ -137,7 +138,8 @@ fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn is_missing(root: &Path, tool: &str) -> bool {
+/// Whether cargo has no such command.
+pub(crate) fn is_missing(root: &Path, tool: &str) -> bool {
     let mut command = cargo(root, &[tool, "--version"]);
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     !status.is_ok_and(|status| status.success())
@@ -155,6 +157,6 @@ fn cargo(root: &Path, arguments: &[&str]) -> Command {
 }
 
 /// The cargo that runs us, or the one in the path.
-fn this_cargo() -> OsString {
+pub(crate) fn this_cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -18,7 +18,8 @@ pub(crate) struct SourceFile {
 }
 
 /// Made by tools, or not ours to change.
-const SKIPPED: [&str; 5] = [".git", "target", "out", "Cargo.lock", "node_modules"];
+const SKIPPED: [&str; 7] =
+    [".git", "target", "out", "Cargo.lock", "node_modules", "corpus", "artifacts"];
 
 impl Tree {
     /// Reads the files below `root`, without asking git: a source archive is checked as well.

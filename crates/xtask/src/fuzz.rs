@@ -1,0 +1,129 @@
+//! The fuzz targets in `fuzz/`: built together, and run one after the other. See docs/fuzzing.md.
+//!
+//! Nothing is built with a sanitizer, because there is no unsafe code to watch outside of `sys`: a
+//! stable toolchain is enough.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::run::{is_missing, skip, this_cargo};
+
+/// The workspace of the targets.
+const FOLDER: &str = "fuzz";
+/// Seconds for each target, unless the caller says otherwise.
+pub(crate) const SECONDS_DEFAULT: u32 = 60;
+/// Seconds for each target in `ci`: its corpus, and a glance at what is new.
+pub(crate) const SECONDS_CI: u32 = 10;
+/// Seconds that one input may take on a busy machine. What takes longer hangs.
+const INPUT_SECONDS_MAX: u32 = 120;
+/// Memory of one target, in MiB. What takes more grows without a limit.
+const MEMORY_MIB_MAX: u32 = 2048;
+/// Lines of a failed target that are shown.
+const LINES_SHOWN: usize = 60;
+
+/// The part of the manifest that matters here.
+#[derive(Deserialize)]
+struct Manifest {
+    bin: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Builds all targets, and runs those that are named, or all, each for some seconds.
+pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
+    let targets = targets(root)?;
+    for name in wanted {
+        ensure!(targets.contains(name), "no target `{name}`: there are {}", targets.join(", "));
+    }
+    if is_missing(root, "fuzz") {
+        return skip("fuzz", "cargo fuzz is not installed (cargo install cargo-fuzz --locked)");
+    }
+    if !has_compiler() {
+        return skip("fuzz", "libFuzzer needs a C++ compiler (apt-get install g++)");
+    }
+    println!("cargo fuzz build");
+    let built = cargo_fuzz(root, "build").status().context("cargo fuzz")?;
+    ensure!(built.success(), "cargo fuzz build failed");
+    for target in targets.iter().filter(|name| wanted.is_empty() || wanted.contains(*name)) {
+        run_one(root, target, seconds)?;
+    }
+    Ok(())
+}
+
+fn targets(root: &Path) -> Result<Vec<String>> {
+    let path = root.join(FOLDER).join("Cargo.toml");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let manifest: Manifest = toml::from_str(&text).context("reading the fuzz targets")?;
+    Ok(manifest.bin.into_iter().map(|target| target.name).collect())
+}
+
+fn has_compiler() -> bool {
+    let mut command = Command::new("c++");
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Runs a target over its corpus first, then over what it makes of it. New inputs go to a folder
+/// that is not committed.
+fn run_one(root: &Path, target: &str, seconds: u32) -> Result<()> {
+    let found = root.join(FOLDER).join("target/corpus").join(target);
+    fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
+    let mut command = cargo_fuzz(root, "run");
+    command.arg(target).arg(&found).arg(root.join(FOLDER).join("corpus").join(target)).args([
+        "--".to_owned(),
+        format!("-max_total_time={seconds}"),
+        format!("-timeout={INPUT_SECONDS_MAX}"),
+        format!("-rss_limit_mb={MEMORY_MIB_MAX}"),
+        "-print_final_stats=1".to_owned(),
+    ]);
+    let output = command.stdout(Stdio::inherit()).output().context("cargo fuzz")?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        println!("fuzz: {target}: {} inputs in {seconds} s", inputs(&log).unwrap_or("no"));
+        return Ok(());
+    }
+    let lines: Vec<&str> = log.lines().collect();
+    let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
+    bail!("fuzz target `{target}` failed:\n{}", shown.join("\n"));
+}
+
+/// How many inputs were tried, as libFuzzer says it.
+fn inputs(log: &str) -> Option<&str> {
+    log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")).map(str::trim)
+}
+
+fn cargo_fuzz(root: &Path, verb: &str) -> Command {
+    let mut command = Command::new(this_cargo());
+    command.current_dir(root).args(["fuzz", verb, "--sanitizer", "none"]);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_inputs_is_found_in_the_log() {
+        let log = "#4\tDONE\nstat::number_of_executed_units: 1234\nstat::average_exec_per_sec: 5\n";
+        assert_eq!(inputs(log), Some("1234"));
+        assert_eq!(inputs(""), None);
+    }
+
+    #[test]
+    fn each_target_has_a_file_and_a_corpus() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root");
+        for target in targets(root).expect("a manifest") {
+            let file = root.join(FOLDER).join("fuzz_targets").join(format!("{target}.rs"));
+            assert!(file.exists(), "{}", file.display());
+            let corpus = root.join(FOLDER).join("corpus").join(&target);
+            assert!(corpus.read_dir().is_ok_and(|mut files| files.next().is_some()), "{target}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Control sockets: a request line as any local process may send it, and a response as a broken
+//! process may. A server gives one line of JSON to each; what is read can be written and read
+//! again.
+
+#![no_main]
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::thread;
+
+use libfuzzer_sys::fuzz_target;
+use ringway_control::{
+    Answer, BackendRequest, BackendStatus, ControlServer, GuestRequest, GuestStatus, Reply,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+
+/// Bytes of one input: fewer than a socket takes without a reader, more than a request may have.
+const INPUT_MAX: usize = 80 << 10;
+
+static SERVER: OnceLock<(TempDir, ControlServer)> = OnceLock::new();
+
+fuzz_target!(|data: &[u8]| {
+    let Some((kind, data)) = data.split_first() else { return };
+    let data = &data[..data.len().min(INPUT_MAX)];
+    match kind % 5 {
+        0 => round_trip::<BackendRequest>(data),
+        1 => round_trip::<GuestRequest>(data),
+        2 => round_trip::<Answer<BackendStatus>>(data),
+        3 => round_trip::<Answer<GuestStatus>>(data),
+        _ => ask_server(data),
+    }
+});
+
+fn round_trip<T: Serialize + DeserializeOwned>(data: &[u8]) {
+    let Ok(read) = serde_json::from_slice::<T>(data) else { return };
+    let written = serde_json::to_string(&read).expect("it was read");
+    assert!(!written.contains('\n'), "a message is one line");
+    let again: T = serde_json::from_str(&written).expect("we wrote it");
+    assert_eq!(serde_json::to_string(&again).expect("it was read"), written);
+}
+
+/// Sends the bytes to a server that does what it is asked, and expects one line.
+fn ask_server(data: &[u8]) {
+    let (dir, _) = SERVER.get_or_init(start);
+    let mut stream = UnixStream::connect(dir.path().join("socket")).expect("the server listens");
+    // It stops reading at the end of the line, or where a line is too long.
+    let _ = stream.write_all(data);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut line = String::new();
+    if stream.read_to_string(&mut line).is_err() || line.is_empty() {
+        // Bytes that are no text, or left unread by the server, which resets the connection.
+        return;
+    }
+    assert_eq!(line.find('\n'), Some(line.len() - 1), "one line");
+    let answer: Answer<()> = serde_json::from_str(&line).expect("a response");
+    let is_request = serde_json::from_slice::<BackendRequest>(first_line(data)).is_ok();
+    assert_eq!(matches!(answer, Answer::Ok(())), is_request, "{line}");
+}
+
+fn first_line(data: &[u8]) -> &[u8] {
+    data.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default()
+}
+
+fn start() -> (TempDir, ControlServer) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("socket");
+    let (server, calls) = ControlServer::start::<BackendRequest>(&path, || {}).expect("a server");
+    thread::spawn(move || {
+        for call in calls {
+            call.answer(Reply::ok(&()));
+        }
+    });
+    (dir, server)
+}

@@ -1,0 +1,434 @@
+//! Keys in XenStore to handshake: both ends beside each other, over directories in which a
+//! toolstack, a guest or a hostile peer writes anything at any time. Neither end panics, goes on
+//! for ever, or attaches what it did not offer.
+
+#![no_main]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libfuzzer_sys::fuzz_target;
+use ringway_fuzz::Input;
+use ringway_wire::{EvtchnPort, GrantRef};
+use ringway_xenbus::frontend::{QueueCount, Wish};
+use ringway_xenbus::{
+    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Vif,
+    XenbusState, backend, frontend,
+};
+
+const BACK_DIR: &str = "/local/domain/0/backend/vif/7/0";
+const FRONT_DIR: &str = "/local/domain/7/device/vif/0";
+/// Things that happen in one input.
+const STEPS_MAX: usize = 128;
+/// Inputs that follow from one thing that happens: an action asks for the next.
+const FOLLOWING_MAX: usize = 8;
+/// Actions of one input.
+const ACTIONS_MAX: usize = 32;
+const QUEUES_MAX: u16 = 8;
+
+/// Keys that mean something.
+const KEYS: [&str; 36] = [
+    "state",
+    "online",
+    "frontend",
+    "frontend-id",
+    "backend",
+    "backend-id",
+    "handle",
+    "mac",
+    "mtu",
+    "error",
+    "type",
+    "bridge",
+    "script",
+    "vifname",
+    "rate",
+    "hotplug-status",
+    "hotplug-error",
+    "ringway-max-queues",
+    "ringway-completion",
+    "feature-sg",
+    "feature-gso-tcpv4",
+    "feature-gso-tcpv6",
+    "feature-no-csum-offload",
+    "feature-ipv6-csum-offload",
+    "feature-rx-copy",
+    "feature-split-event-channels",
+    "multi-queue-max-queues",
+    "request-rx-copy",
+    "feature-rx-notify",
+    "multi-queue-num-queues",
+    "tx-ring-ref",
+    "rx-ring-ref",
+    "event-channel",
+    "event-channel-tx",
+    "queue-0/tx-ring-ref",
+    "queue-1/event-channel",
+];
+/// Values that mean something to one key or another.
+const VALUES: [&str; 16] = [
+    "",
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "8",
+    "65536",
+    "4294967295",
+    "4294967296",
+    "-1",
+    "connected",
+    "00:16:3e:00:00:01",
+    "10000000,50000",
+];
+
+type Directory = BTreeMap<String, String>;
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input::new(data);
+    let mut world = World::new(&mut input);
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        world.step(&mut input);
+    }
+    world.read_all();
+});
+
+struct World {
+    back: backend::Handshake,
+    front: frontend::Handshake,
+    back_dir: Directory,
+    front_dir: Directory,
+    /// The most queues that the backend offers now.
+    offered: u16,
+    /// Whether rings are attached, by what the backend's actions say.
+    is_attached: bool,
+    /// Whether queues are granted, by what the frontend's actions say.
+    is_granted: bool,
+    has_back_finished: bool,
+}
+
+impl World {
+    fn new(input: &mut Input<'_>) -> World {
+        let offer = Offer {
+            queues_max: input.u16() % (QUEUES_MAX + 1),
+            split_event_channels: input.flag(),
+            features: features(input),
+        };
+        let hotplug = hotplug(input);
+        let wish = wish(input);
+        let mut world = World {
+            back: backend::Handshake::new(offer, hotplug),
+            front: frontend::Handshake::new(wish),
+            back_dir: Directory::new(),
+            front_dir: Directory::new(),
+            offered: offer.queues_max.max(1),
+            is_attached: false,
+            is_granted: false,
+            has_back_finished: false,
+        };
+        let (own, peer) = (state(input), state(input));
+        world.tell_back(backend::Input::Start { own, peer }, input);
+        let (own, peer) = (state(input), state(input));
+        world.tell_front(frontend::Input::Start { own, peer }, input);
+        world
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        match input.u8() % 16 {
+            0 => write_offer(input, &mut self.back_dir),
+            1 => write_answer(input, &mut self.front_dir),
+            2 => {
+                let (key, value) = (key(input), value(input));
+                self.directory(input).insert(key, value);
+            }
+            3 => {
+                let key = key(input);
+                self.directory(input).remove(&key);
+            }
+            4..=6 => {
+                let state = XenbusState::parse(self.front_dir.get("state").map(String::as_str));
+                self.tell_back(backend::Input::FrontendState(state), input);
+            }
+            7..=9 => {
+                let state = XenbusState::parse(self.back_dir.get("state").map(String::as_str));
+                self.tell_front(frontend::Input::BackendState(state), input);
+            }
+            10..=12 => {
+                let happened = back_input(input, &self.front_dir);
+                if let backend::Input::OfferChanged { queues_max } = happened {
+                    self.offered = queues_max.max(1);
+                }
+                self.tell_back(happened, input);
+            }
+            _ => {
+                let happened = front_input(input, &self.back_dir);
+                self.tell_front(happened, input);
+            }
+        }
+    }
+
+    fn directory(&mut self, input: &mut Input<'_>) -> &mut Directory {
+        if input.flag() { &mut self.front_dir } else { &mut self.back_dir }
+    }
+
+    /// Carries out what the backend wants, and answers what it asks.
+    fn tell_back(&mut self, first: backend::Input, input: &mut Input<'_>) {
+        let mut next = Some(first);
+        for _ in 0..FOLLOWING_MAX {
+            let Some(input_now) = next.take() else { return };
+            let actions = self.back.handle(input_now);
+            assert!(actions.len() <= ACTIONS_MAX, "{} actions", actions.len());
+            assert!(!self.has_back_finished || actions.is_empty(), "an action after the last");
+            for action in actions {
+                next = self.back_action(action, input).or(next);
+            }
+        }
+        assert!(next.is_none(), "the backend goes on by itself");
+    }
+
+    fn back_action(
+        &mut self,
+        action: backend::Action,
+        input: &mut Input<'_>,
+    ) -> Option<backend::Input> {
+        match action {
+            backend::Action::WriteKeys(changes) => apply(changes, &mut self.back_dir),
+            backend::Action::SetState(state) => set_state(state, &mut self.back_dir),
+            backend::Action::ReadFrontend => {
+                return Some(backend::Input::FrontendKeys(keys(FRONT_DIR, &self.front_dir)));
+            }
+            backend::Action::Attach(config, _) => {
+                assert!(!self.is_attached, "attached twice");
+                self.check(&config);
+                let is_refused = input.u8() % 8 == 0;
+                self.is_attached = !is_refused;
+                let outcome = if is_refused { Err("no grant".to_owned()) } else { Ok(()) };
+                return Some(backend::Input::Attached(outcome));
+            }
+            backend::Action::Detach => self.is_attached = false,
+            backend::Action::Finished => self.has_back_finished = true,
+            backend::Action::AwaitHotplug
+            | backend::Action::ReportError(_)
+            | backend::Action::ClearError => {}
+        }
+        None
+    }
+
+    /// What is attached was offered, and no two rings or ports are the same.
+    fn check(&self, config: &FrontendConfig) {
+        let count = config.queues.len();
+        assert!((1..=usize::from(self.offered)).contains(&count), "{count} queues are attached");
+        let mut refs = BTreeSet::new();
+        let mut ports = BTreeSet::new();
+        for queue in &config.queues {
+            assert!(refs.insert(queue.tx_ring_ref.0) && refs.insert(queue.rx_ring_ref.0));
+            match queue.events {
+                EventPorts::Single(port) => assert!(ports.insert(port.0)),
+                EventPorts::Split { tx, rx } => {
+                    assert!(ports.insert(tx.0) && ports.insert(rx.0));
+                }
+            }
+        }
+    }
+
+    fn tell_front(&mut self, first: frontend::Input, input: &mut Input<'_>) {
+        let mut next = Some(first);
+        for _ in 0..FOLLOWING_MAX {
+            let Some(input_now) = next.take() else { return };
+            let was_finished = self.front.is_finished();
+            let actions = self.front.handle(input_now);
+            assert!(actions.len() <= ACTIONS_MAX, "{} actions", actions.len());
+            assert!(!was_finished || actions.is_empty(), "an action after the last");
+            for action in actions {
+                next = self.front_action(action, input).or(next);
+            }
+        }
+        assert!(next.is_none(), "the frontend goes on by itself");
+    }
+
+    fn front_action(
+        &mut self,
+        action: frontend::Action,
+        input: &mut Input<'_>,
+    ) -> Option<frontend::Input> {
+        match action {
+            frontend::Action::WriteKeys(changes) => apply(changes, &mut self.front_dir),
+            frontend::Action::SetState(state) => set_state(state, &mut self.front_dir),
+            frontend::Action::ReadBackend => {
+                return Some(frontend::Input::BackendKeys(keys(BACK_DIR, &self.back_dir)));
+            }
+            frontend::Action::Allocate(allocation) => {
+                assert!(!self.is_granted, "granted twice");
+                let is_refused = input.u8() % 8 == 0;
+                self.is_granted = !is_refused;
+                let queues = allocation.queues.min(QUEUES_MAX);
+                let split = allocation.split_event_channels;
+                return Some(frontend::Input::Allocated(match is_refused {
+                    true => Err("no page left".to_owned()),
+                    false => Ok((0..u32::from(queues)).map(|index| queue(index, split)).collect()),
+                }));
+            }
+            frontend::Action::Release => self.is_granted = false,
+            frontend::Action::Carrier(_)
+            | frontend::Action::ReportError(_)
+            | frontend::Action::Finished => {}
+        }
+        None
+    }
+
+    /// Every reader of keys that is not part of a handshake.
+    fn read_all(&self) {
+        for (dir, values) in [(BACK_DIR, &self.back_dir), (FRONT_DIR, &self.front_dir)] {
+            let keys = keys(dir, values);
+            let _ = (keys.mac(), keys.mtu_wanted(), keys.rate(), keys.completion_wanted());
+            let _ = (keys.is_online(), keys.script(), keys.bridge(), Hotplug::read(&keys));
+            assert!(keys.mtu().is_ok_and(|mtu| mtu > 0) || keys.mtu().is_err());
+            assert!(keys.max_queues_wanted().ok().flatten().is_none_or(|wanted| wanted > 0));
+            assert!(keys.error().is_none_or(|error| error.chars().all(|c| !c.is_control())));
+            let name = keys.device_name().ok().flatten();
+            assert!(name.is_none_or(|name| (1..=15).contains(&name.len())), "{name:?}");
+            for value in values.values() {
+                let _ = Vif::from_backend_path(value);
+            }
+        }
+    }
+}
+
+fn state(input: &mut Input<'_>) -> XenbusState {
+    input.choose(&XenbusState::ALL)
+}
+
+fn features(input: &mut Input<'_>) -> Features {
+    let bits = input.u8();
+    Features {
+        scatter_gather: bits & 1 != 0,
+        checksum_v4: bits & 2 != 0,
+        checksum_v6: bits & 4 != 0,
+        gso_v4: bits & 8 != 0,
+        gso_v6: bits & 16 != 0,
+    }
+}
+
+fn wish(input: &mut Input<'_>) -> Wish {
+    let count = input.u16() % (QUEUES_MAX + 1);
+    let queues = if input.flag() { QueueCount::AtMost(count) } else { QueueCount::Exactly(count) };
+    Wish { queues, features: features(input) }
+}
+
+fn hotplug(input: &mut Input<'_>) -> Hotplug {
+    match input.u8() % 4 {
+        0 => Hotplug::Absent,
+        1 => Hotplug::Pending,
+        2 => Hotplug::Connected,
+        _ => Hotplug::Failed(input.text().to_owned()),
+    }
+}
+
+fn back_input(input: &mut Input<'_>, front_dir: &Directory) -> backend::Input {
+    match input.u8() % 12 {
+        0 => backend::Input::Refused("the name is taken".to_owned()),
+        1..=2 => backend::Input::FrontendState(state(input)),
+        3..=4 => backend::Input::FrontendKeys(keys(FRONT_DIR, front_dir)),
+        5 => backend::Input::PeerFault("a producer overran".to_owned()),
+        6 => backend::Input::OfferChanged { queues_max: input.u16() % (QUEUES_MAX + 1) },
+        7..=8 => backend::Input::Hotplug(hotplug(input)),
+        9 => backend::Input::AskedToClose,
+        10 => backend::Input::Offline,
+        _ => backend::Input::Gone,
+    }
+}
+
+fn front_input(input: &mut Input<'_>, back_dir: &Directory) -> frontend::Input {
+    match input.u8() % 10 {
+        0..=2 => frontend::Input::BackendState(state(input)),
+        3..=4 => frontend::Input::BackendKeys(keys(BACK_DIR, back_dir)),
+        5..=6 => frontend::Input::Reconnect(wish(input)),
+        7 => frontend::Input::Fail("the device is gone".to_owned()),
+        8 => frontend::Input::Stop,
+        _ => frontend::Input::Gone,
+    }
+}
+
+fn queue(index: u32, split: bool) -> QueueConfig {
+    let first = 100 + 10 * index;
+    QueueConfig {
+        tx_ring_ref: GrantRef(first),
+        rx_ring_ref: GrantRef(first + 1),
+        events: match split {
+            true => EventPorts::Split { tx: EvtchnPort(first), rx: EvtchnPort(first + 1) },
+            false => EventPorts::Single(EvtchnPort(first)),
+        },
+    }
+}
+
+fn key(input: &mut Input<'_>) -> String {
+    match input.u8() % 8 {
+        0 => input.text().to_owned(),
+        1 => {
+            let name = input.choose(&["tx-ring-ref", "rx-ring-ref", "event-channel"]);
+            format!("queue-{}/{name}", input.u8() % 10)
+        }
+        _ => input.choose(&KEYS).to_owned(),
+    }
+}
+
+fn value(input: &mut Input<'_>) -> String {
+    match input.u8() % 4 {
+        0 => input.text().to_owned(),
+        _ => input.choose(&VALUES).to_owned(),
+    }
+}
+
+/// What a backend writes for its frontend: mostly whole, or the fuzzer would hardly get there.
+fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
+    let mut set = |key: &str, value: u32| drop(dir.insert(key.to_owned(), value.to_string()));
+    set("feature-rx-copy", 1);
+    set("multi-queue-max-queues", u32::from(input.u8() % 12));
+    set("feature-split-event-channels", u32::from(input.u8() & 1));
+    set("state", 2);
+}
+
+/// What a frontend writes for its backend, with numbers of rings and ports of which some are the
+/// same.
+fn write_answer(input: &mut Input<'_>, dir: &mut Directory) {
+    let count = input.u8() % 4;
+    let is_split = input.flag();
+    let mut set = |key: &str, value: u8| drop(dir.insert(key.to_owned(), value.to_string()));
+    set("request-rx-copy", 1);
+    set("multi-queue-num-queues", count);
+    for index in 0..count {
+        let prefix = if count == 1 { String::new() } else { format!("queue-{index}/") };
+        let ports: &[&str] =
+            if is_split { &["event-channel-tx", "event-channel-rx"] } else { &["event-channel"] };
+        for name in ["tx-ring-ref", "rx-ring-ref"].iter().chain(ports) {
+            set(&format!("{prefix}{name}"), input.u8() % 32);
+        }
+    }
+    set("state", 4);
+}
+
+fn keys(dir: &str, values: &Directory) -> Keys {
+    Keys::new(dir, values.clone())
+}
+
+/// Writes and removes keys; a directory goes with all that is in it.
+fn apply(changes: Vec<KeyChange>, dir: &mut Directory) {
+    for change in changes {
+        match change {
+            KeyChange::Set(key, value) => drop(dir.insert(key, value)),
+            KeyChange::Remove(removed) => {
+                let below = format!("{removed}/");
+                dir.retain(|key, _| *key != removed && !key.starts_with(&below));
+            }
+        }
+    }
+}
+
+fn set_state(state: XenbusState, dir: &mut Directory) {
+    dir.insert("state".to_owned(), state.value().to_owned());
+}

@@ -1,0 +1,72 @@
+//! Frames that a fuzzer's bytes describe, and checksums as RFC 1071 has them, word by word: slow,
+//! and nothing of it is shared with the code that is tested.
+
+use ringway_datapath::{Frame, FramePool};
+
+use crate::Input;
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET_LEN: usize = 14;
+/// Bytes of the longest frame.
+pub const FRAME_LEN_MAX: usize = 65_549;
+
+/// A TCP segment in a frame, as the input wants it, with correct lengths and no checksum. Returns
+/// the frame and where the TCP header and its payload are.
+pub fn tcp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
+    let is_v4 = input.flag();
+    let ip_len = if is_v4 { 20 + 4 * input.below(11) } else { 40 };
+    let tcp_len = 20 + 4 * input.below(11);
+    let payload_len = input.below(FRAME_LEN_MAX - ETHERNET_LEN - ip_len - tcp_len);
+    let mut frame = vec![0; ETHERNET_LEN + ip_len + tcp_len + payload_len];
+    let seed = input.array::<64>();
+    for (byte, seed) in frame.iter_mut().zip(seed.iter().cycle()) {
+        *byte = *seed;
+    }
+    // Each byte of the payload is another one, so that a segment in the wrong place shows.
+    let payload_at = ETHERNET_LEN + ip_len + tcp_len;
+    for (index, byte) in frame[payload_at..].iter_mut().enumerate() {
+        *byte = (index % 251) as u8;
+    }
+    frame[12..14].copy_from_slice(if is_v4 { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+    let ip = &mut frame[ETHERNET_LEN..];
+    if is_v4 {
+        ip[0] = 0x40 | (ip_len / 4) as u8;
+        let total_len = (ip_len + tcp_len + payload_len) as u16;
+        ip[2..4].copy_from_slice(&total_len.to_be_bytes());
+        ip[6..8].copy_from_slice(&[0x40, 0]);
+        ip[9] = 6;
+    } else {
+        ip[0] = 0x60;
+        let len = (tcp_len + payload_len) as u16;
+        ip[4..6].copy_from_slice(&len.to_be_bytes());
+        ip[6] = 6;
+    }
+    frame[ETHERNET_LEN + ip_len + 12] = ((tcp_len / 4) << 4) as u8;
+    (frame, ETHERNET_LEN + ip_len, payload_at)
+}
+
+/// These bytes in a buffer of the pool.
+pub fn in_pool(bytes: &[u8], pool: &mut FramePool) -> Option<Frame> {
+    let mut frame = pool.take(bytes.len())?;
+    frame.set_len(bytes.len());
+    frame.bytes_mut().copy_from_slice(bytes);
+    Some(frame)
+}
+
+/// The one's complement sum of 16-bit words, the last of which may be half a word.
+pub fn sum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
+    let mut sum = 0_u32;
+    for part in parts {
+        for word in part.chunks(2) {
+            sum += u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+    }
+    sum as u16
+}
+
+/// The sum over a transport segment and its pseudo-header; all ones if its checksum is right.
+pub fn transport_sum(addresses: &[u8], protocol: u8, segment: &[u8]) -> u16 {
+    let len = (segment.len() as u32).to_be_bytes();
+    sum([addresses, &len, &[0, protocol], segment])
+}
