@@ -1,10 +1,12 @@
-//! A device's directory in XenStore: its known keys, changes of them, and its state.
+//! A device's directory in XenStore: how it is made, its known keys, changes of them, its state.
 //!
 //! Only keys that mean something are read, each by its name, so what a guest pays for in its own
 //! directory (a thousand nodes, long names) costs no other guest anything.
 
-use ringway_xenbus::{KeyChange, KeySet, Keys, XenbusState};
-use ringway_xenstore::{Client, Errno, Lost, Transport, XsError, unless_refused};
+use ringway_xenbus::{Device, KeyChange, KeySet, Keys, Vif, XenbusState};
+use ringway_xenstore::{
+    Client, Errno, Lost, Permissions, Rights, Transaction, Transport, XsError, unless_refused,
+};
 
 /// Reads known keys of a device's directory, at one moment. `None` if the directory is not there.
 ///
@@ -73,6 +75,26 @@ fn keys(
     Ok(Some(keys))
 }
 
+/// Makes a vif as a toolstack does: both directories, each with its owner and the other end as a
+/// reader, and their first keys.
+///
+/// # Errors
+/// What the store refuses.
+pub fn make<T: Transport>(tx: &mut Transaction<'_, T>, device: &Device) -> Result<(), XsError> {
+    let Vif { backend, frontend, .. } = device.vif;
+    let ends = [
+        (device.vif.frontend_dir(), frontend, backend, device.frontend_changes()),
+        (device.vif.backend_dir(), backend, frontend, device.backend_changes()),
+    ];
+    for (dir, owner, reader, changes) in ends {
+        tx.mkdir(&dir)?;
+        let permissions = Permissions::new(owner, Rights::None).with(reader, Rights::Read);
+        tx.set_permissions(&dir, &permissions)?;
+        apply(tx, &dir, &changes)?;
+    }
+    Ok(())
+}
+
 /// Makes changes in a device's directory, all or none; none if the toolstack has removed the
 /// device meanwhile: to write then would make its directory again.
 ///
@@ -87,10 +109,18 @@ pub fn change<T: Transport>(
         if tx.read_bytes(dir)?.is_none() {
             return Ok(());
         }
-        changes.iter().try_for_each(|change| match change {
-            KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
-            KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),
-        })
+        apply(tx, dir, changes)
+    })
+}
+
+fn apply<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    dir: &str,
+    changes: &[KeyChange],
+) -> Result<(), XsError> {
+    changes.iter().try_for_each(|change| match change {
+        KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
+        KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),
     })
 }
 

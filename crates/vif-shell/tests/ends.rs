@@ -13,8 +13,7 @@ use ringway_xenbus::{
     XenbusState,
 };
 use ringway_xenstore::{
-    Client, DomId, Errno, Events, Local, LocalStore, Lost, Permissions, Quota, Rights, Transport,
-    Watched,
+    Client, DomId, Errno, Events, Local, LocalStore, Lost, Quota, Transport, Watched,
 };
 
 const HOST: DomId = DomId(0);
@@ -102,16 +101,7 @@ fn with_vif() -> LocalStore {
     let mac = MacAddr([0, 0x16, 0x3e, 0, 0, 3]);
     let made =
         Device { vif: VIF, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
-    let ends = [
-        (VIF.frontend_dir(), GUEST, HOST, made.frontend_changes()),
-        (VIF.backend_dir(), HOST, GUEST, made.backend_changes()),
-    ];
-    for (dir, owner, reader, changes) in ends {
-        let permissions = Permissions::new(owner, Rights::None).with(reader, Rights::Read);
-        toolstack.mkdir(&dir).expect("domain 0 may");
-        toolstack.set_permissions(&dir, &permissions).expect("domain 0 may");
-        device::change(&mut toolstack, &dir, &changes).expect("domain 0 may");
-    }
+    toolstack.transaction(|tx| device::make(tx, &made)).expect("domain 0 may");
     store
 }
 

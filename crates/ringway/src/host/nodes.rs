@@ -1,7 +1,7 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
 use ringway_vif_shell::device;
-use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
+use ringway_xenbus::{Device, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
@@ -43,7 +43,7 @@ pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Res
 }
 
 fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<(), XsError> {
-    let device = Device {
+    let made = Device {
         vif,
         mac: described.mac.0,
         mtu: described.mtu,
@@ -51,13 +51,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         max_queues: described.max_queues,
         completion: described.completion.map(|answered| answered.0),
     };
-    let (guest, host) = (vif.frontend, vif.backend);
-    let permissions = Permissions::new(guest, Rights::None).with(host, Rights::Read);
-    make_dir(tx, &vif.frontend_dir(), &permissions)?;
-    write_all(tx, &vif.frontend_dir(), &device.frontend_changes())?;
-    let permissions = Permissions::new(host, Rights::None).with(guest, Rights::Read);
-    make_dir(tx, &vif.backend_dir(), &permissions)?;
-    write_all(tx, &vif.backend_dir(), &device.backend_changes())
+    device::make(tx, &made)
 }
 
 /// Asks the backend to let go of all vifs of a guest.
@@ -93,11 +87,4 @@ pub(crate) fn remove_guest(store: &mut Client, domid: DomId) -> Result<(), XsErr
 fn make_dir(tx: &mut Transaction<'_>, dir: &str, permissions: &Permissions) -> Result<(), XsError> {
     tx.mkdir(dir)?;
     tx.set_permissions(dir, permissions)
-}
-
-fn write_all(tx: &mut Transaction<'_>, dir: &str, changes: &[KeyChange]) -> Result<(), XsError> {
-    changes.iter().try_for_each(|change| match change {
-        KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
-        KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),
-    })
 }

@@ -15,7 +15,7 @@ use ringway_sys::namespace;
 use ringway_vif_shell::device;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_worker::{Policy, Polling, WorkersConfig};
-use ringway_xenbus::{Device, KeyChange, Vif};
+use ringway_xenbus::{Device, Vif};
 use ringway_xenstore::{Client, Permissions, Rights, domain_path};
 
 use crate::host::{Host, SOON, describe, text_of};
@@ -148,33 +148,15 @@ impl<'a> Guest<'a> {
     /// Makes a vif as `xl network-attach` does, with some of the guest's keys changed.
     fn attach(&mut self, handle: u32, changes: &[(&str, &str)]) {
         let vif = self.vif(handle);
-        let (guest, host) = (vif.frontend, vif.backend);
         let mac = format!("00:16:3e:77:00:{handle:02x}");
         let mac = ringway_datapath::MacAddr::parse(&mac).expect("an address");
-        let device =
+        let described =
             Device { vif, mac, mtu: 1400, bridge: None, max_queues: None, completion: None };
-        let mut front = device.frontend_changes();
-        front.extend(
-            changes
-                .iter()
-                .map(|(key, value)| KeyChange::Set((*key).to_owned(), (*value).to_owned())),
-        );
-        let ends = [
-            (vif.frontend_dir(), guest, host, front),
-            (vif.backend_dir(), host, guest, device.backend_changes()),
-        ];
         let made = self.store.transaction(|tx| {
-            for (dir, owner, reader, changes) in &ends {
-                tx.mkdir(dir)?;
-                let permissions =
-                    Permissions::new(*owner, Rights::None).with(*reader, Rights::Read);
-                tx.set_permissions(dir, &permissions)?;
-                for change in changes {
-                    let KeyChange::Set(key, value) = change else { continue };
-                    tx.write(&format!("{dir}/{key}"), value)?;
-                }
-            }
-            Ok(())
+            device::make(tx, &described)?;
+            changes.iter().try_for_each(|(key, value)| {
+                tx.write(&format!("{}/{key}", vif.frontend_dir()), value)
+            })
         });
         made.expect("domain 0 may");
     }

@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use ringway_control::RunDir;
 use ringway_datapath::MacAddr;
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
+use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_wire::xenstore::{Op, SOCKMSG_LEN};
-use ringway_xenbus::{Device, KeyChange, Vif};
+use ringway_xenbus::{Device, Vif};
 use ringway_xenstore::{Client, Permissions, Rights};
 
 use crate::host::{Host, SOON, describe, pair};
@@ -27,29 +28,12 @@ struct Guest {
     _hypervisor: EmuHypervisor,
 }
 
-/// What a toolstack writes for one end of a vif.
-struct Directory {
-    path: String,
-    permissions: Permissions,
-    keys: Vec<(String, String)>,
-}
-
 impl Guest {
     /// Makes a domain and a vif as a toolstack does, and waits for the backend's offer.
     fn new(host: &Host, toolstack: &EmuHypervisor) -> Guest {
         let guest = Guest::without_vif(host, toolstack);
-        let mut store = host.store();
-        let made = store.transaction(|tx| {
-            for Directory { path, permissions, keys } in guest.described() {
-                tx.mkdir(&path)?;
-                tx.set_permissions(&path, &permissions)?;
-                for (key, value) in keys {
-                    tx.write(&format!("{path}/{key}"), value)?;
-                }
-            }
-            Ok(())
-        });
-        made.expect("domain 0 may");
+        let made = guest.device();
+        host.store().transaction(|tx| device::make(tx, &made)).expect("domain 0 may");
         guest.wait_for_offer(host);
         guest
     }
@@ -65,26 +49,11 @@ impl Guest {
         Guest { vif, stream, _hypervisor: hypervisor }
     }
 
-    /// The frontend's directory and the backend's.
-    fn described(&self) -> [Directory; 2] {
+    fn device(&self) -> Device {
         let vif = self.vif;
         let [high, low] = vif.frontend.0.to_be_bytes();
         let mac = MacAddr([0x00, 0x16, 0x3e, 0x67, high, low]);
-        let device =
-            Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
-        let directory = |path, owner, reader, changes: Vec<KeyChange>| {
-            let key = |change| match change {
-                KeyChange::Set(key, value) => Some((key, value)),
-                KeyChange::Remove(_) => None,
-            };
-            let permissions = Permissions::new(owner, Rights::None).with(reader, Rights::Read);
-            Directory { path, permissions, keys: changes.into_iter().filter_map(key).collect() }
-        };
-        let guest = vif.frontend;
-        [
-            directory(vif.frontend_dir(), guest, HOST, device.frontend_changes()),
-            directory(vif.backend_dir(), HOST, guest, device.backend_changes()),
-        ]
+        Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None }
     }
 
     fn wait_for_offer(&self, host: &Host) {
@@ -244,15 +213,20 @@ fn a_vif_that_is_written_key_by_key_in_any_order_is_served() {
     let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
     for rotation in 0..7 {
         let mut guest = Guest::without_vif(&host, &toolstack);
-        let [frontend, mut backend] = guest.described();
+        let (vif, made) = (guest.vif, guest.device());
+        let mut backend = made.backend_changes();
         // Each key is the last one once. Before each, the backend has seen the others.
-        backend.keys.rotate_left(rotation);
+        backend.rotate_left(rotation);
         let mut store = host.store();
-        for Directory { path, permissions, keys } in [frontend, backend] {
-            store.mkdir(&path).expect("domain 0 may");
-            store.set_permissions(&path, &permissions).expect("domain 0 may");
-            for (key, value) in keys {
-                store.write(&format!("{path}/{key}"), value).expect("domain 0 may");
+        for (dir, owner, changes) in [
+            (vif.frontend_dir(), vif.frontend, made.frontend_changes()),
+            (vif.backend_dir(), HOST, backend),
+        ] {
+            store.mkdir(&dir).expect("domain 0 may");
+            let permissions = Permissions::new(owner, Rights::Read);
+            store.set_permissions(&dir, &permissions).expect("domain 0 may");
+            for change in changes {
+                device::change(&mut store, &dir, &[change]).expect("domain 0 may");
                 assert!(host.backend().is_some(), "the backend responds");
             }
         }
