@@ -6,7 +6,7 @@ CARGO ?= cargo
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz bench check build deb install clean xen-smoke xen-full xen-race
+.PHONY: help demo test fuzz bench check miri build deb install clean xen-smoke xen-full xen-race
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -34,6 +34,20 @@ bench: ## the data path beside its peers: rates, latency, instructions, idle cos
 check: ## what to run before each push: format, lints, tidy, spec, fast tests
 	scripts/install-packages build
 	$(CARGO) xtask check
+
+# What has unsafe code below it or shares memory between threads, and needs no mapping, file or
+# descriptor. Of sys and datapath a part; the rest is arithmetic that an interpreter takes hours for.
+MIRI := $(CARGO) +nightly miri
+MIRI_CRATES := wire ring loopback switch
+
+miri: ## the tests of the data path in an interpreter that finds undefined behaviour and races
+	@if $(MIRI) --version >/dev/null 2>&1; then set -ex; \
+	    $(MIRI) test --package ringway-sys --lib shared; \
+	    $(MIRI) test --package ringway-datapath --lib completion; \
+	    $(MIRI) test $(MIRI_CRATES:%=--package ringway-%); \
+	else \
+	    echo 'SKIPPED: miri: rustup component add miri rust-src --toolchain nightly'; \
+	fi
 
 xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 	scripts/install-packages xen

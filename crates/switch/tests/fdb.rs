@@ -7,6 +7,7 @@ use ringway_switch::fdb::{Fdb, Learned};
 use ringway_switch::{PortId, Ticks};
 
 #[test]
+#[cfg_attr(miri, ignore = "reads a table of 4000 entries too often for Miri")]
 fn it_behaves_like_a_map_with_times() {
     const AGEING: u32 = 10;
     const PORTS: u16 = 6;
@@ -81,7 +82,8 @@ fn a_guest_that_invents_addresses_evicts_nobody_else() {
     let fdb = Fdb::new(4, 4, 100, 100, 7);
     fdb.learn(mac(1), PortId(1), Ticks(0));
     fdb.learn(mac(2), PortId(2), Ticks(0));
-    for invented in 1000..3000 {
+    let invented = if cfg!(miri) { 1000..1050 } else { 1000..3000 };
+    for invented in invented {
         fdb.learn(mac(invented), PortId(3), Ticks(1));
         assert_eq!(fdb.lookup(mac(1), Ticks(1)), Some(PortId(1)));
         assert_eq!(fdb.lookup(mac(2), Ticks(1)), Some(PortId(2)));
@@ -106,13 +108,14 @@ fn the_total_is_limited_and_aged_entries_count_until_they_are_removed() {
 
 #[test]
 fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
-    for seed in 0..20 {
+    let (seeds, rounds) = if cfg!(miri) { (1, 300) } else { (20, 20_000) };
+    for seed in 0..seeds {
         let mut random = fastrand::Rng::with_seed(0x5eed_0041 + seed);
         // 1000 addresses for 64 entries in 16 sets, all of few ports.
         let fdb = Fdb::new(64, 4, 64, 5, random.u64(..));
         let mut last: HashMap<MacAddr, PortId> = HashMap::new();
         let mut now = 0;
-        for _ in 0..20_000 {
+        for _ in 0..rounds {
             let (mac, port) = (mac(random.u16(..1000)), PortId(random.u16(..4)));
             if fdb.learn(mac, port, Ticks(now)) != Learned::Refused {
                 last.insert(mac, port);
@@ -137,6 +140,7 @@ fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "fills tables too large for Miri")]
 fn most_of_the_promised_room_is_usable() {
     let fdb = Fdb::new(4096, 1, 4096, 100, 0x1234_5678_9abc_def1);
     let new =
@@ -152,12 +156,13 @@ fn most_of_the_promised_room_is_usable() {
 fn threads_that_learn_expire_and_remove_leave_exact_numbers() {
     const PORTS: u16 = 4;
     let fdb = Fdb::new(64, PORTS, 40, 3, 99);
+    let rounds = if cfg!(miri) { 300 } else { 60_000 };
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let fdb = &fdb;
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(0x5eed_0042 + thread);
-                for round in 0..60_000u32 {
+                for round in 0..rounds {
                     let now = Ticks(round / 100);
                     let number = random.u16(..100);
                     // Each address is seen at two of the ports only.

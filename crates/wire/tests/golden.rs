@@ -222,6 +222,7 @@ fn virtio_header(lines: &mut Lines) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "runs a C compiler")]
 fn the_golden_file_is_what_the_installed_headers_say() {
     if let Some(missing) = HEADERS.iter().find(|header| !Path::new(header).exists()) {
         return skip(&format!("{missing} is missing (Debian: libxen-dev, linux-libc-dev)"));

@@ -306,11 +306,12 @@ fn size(count: u32) -> usize {
     usize::try_from(count).expect("32 bits fit")
 }
 
-/// Every index within one ring of the wrap, and of half the range.
+/// Every index within one ring of the wrap, and of half the range. In Miri, which is slow, one.
 fn starts(slots: u32) -> impl Iterator<Item = u32> {
-    [0, 1 << 31].into_iter().flat_map(move |centre: u32| {
+    let all = [0, 1 << 31].into_iter().flat_map(move |centre: u32| {
         (0..=2 * slots).map(move |step| centre.wrapping_sub(slots).wrapping_add(step))
-    })
+    });
+    all.take(if cfg!(miri) { 1 } else { usize::MAX })
 }
 
 fn examine<const COUNT: u32>() {
@@ -336,11 +337,13 @@ fn every_operation_in_every_state_of_a_ring_of_two_slots_is_right() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours in Miri; the ring of two slots does not")]
 fn every_operation_in_every_state_of_a_ring_of_four_slots_is_right() {
     examine::<4>();
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours in Miri; the ring of two slots does not")]
 fn every_operation_in_every_state_of_a_ring_of_eight_slots_is_right() {
     examine::<8>();
 }
