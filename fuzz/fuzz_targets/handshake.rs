@@ -11,8 +11,8 @@ use ringway_fuzz::Input;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{QueueCount, Wish};
 use ringway_xenbus::{
-    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Vif,
-    XenbusState, backend, frontend,
+    EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer, QueueConfig, Returns,
+    Vif, XenbusState, backend, frontend,
 };
 
 const BACK_DIR: &str = "/local/domain/0/backend/vif/7/0";
@@ -103,8 +103,10 @@ struct World {
     front: frontend::Handshake,
     back_dir: Directory,
     front_dir: Directory,
-    /// The most queues that the backend offers now.
+    /// The most queues that the backend has offered.
     offered: u16,
+    /// The most queues that it reads the keys of.
+    readable: u16,
     /// Whether rings are attached, by what the backend's actions say.
     is_attached: bool,
     /// Whether queues are granted, by what the frontend's actions say.
@@ -127,12 +129,16 @@ impl World {
             back_dir: Directory::new(),
             front_dir: Directory::new(),
             offered: offer.queues_max.max(1),
+            readable: 0,
             is_attached: false,
             is_granted: false,
             has_back_finished: false,
         };
         let (own, peer) = (state(input), state(input));
-        world.tell_back(backend::Input::Start { own, peer }, input);
+        let offered = input.flag().then(|| input.u16() % (QUEUES_MAX + 1));
+        world.offered = world.offered.max(offered.unwrap_or(0));
+        let returns = input.choose(&[Returns::ByItself, Returns::No]);
+        world.tell_back(backend::Input::Start { own, peer, offered, returns }, input);
         let (own, peer) = (state(input), state(input));
         world.tell_front(frontend::Input::Start { own, peer }, input);
         world
@@ -160,8 +166,8 @@ impl World {
             }
             10..=12 => {
                 let happened = back_input(input, &self.front_dir);
-                if let backend::Input::OfferChanged { queues_max } = happened {
-                    self.offered = queues_max.max(1);
+                if let backend::Input::OfferChanged { queues_max, .. } = happened {
+                    self.offered = self.offered.max(queues_max);
                 }
                 self.tell_back(happened, input);
             }
@@ -199,7 +205,9 @@ impl World {
         match action {
             backend::Action::WriteKeys(changes) => apply(changes, &mut self.back_dir),
             backend::Action::SetState(state) => set_state(state, &mut self.back_dir),
-            backend::Action::ReadFrontend => {
+            backend::Action::ReadFrontend { queues_max } => {
+                assert!(queues_max <= self.offered, "{queues_max} queues were never offered");
+                self.readable = queues_max;
                 return Some(backend::Input::FrontendKeys(keys(FRONT_DIR, &self.front_dir)));
             }
             backend::Action::Attach(config, _) => {
@@ -222,7 +230,7 @@ impl World {
     /// What is attached was offered, and no two rings or ports are the same.
     fn check(&self, config: &FrontendConfig) {
         let count = config.queues.len();
-        assert!((1..=usize::from(self.offered)).contains(&count), "{count} queues are attached");
+        assert!((1..=usize::from(self.readable)).contains(&count), "{count} queues are attached");
         let mut refs = BTreeSet::new();
         let mut ports = BTreeSet::new();
         for queue in &config.queues {
@@ -335,7 +343,10 @@ fn back_input(input: &mut Input<'_>, front_dir: &Directory) -> backend::Input {
         1..=2 => backend::Input::FrontendState(state(input)),
         3..=4 => backend::Input::FrontendKeys(keys(FRONT_DIR, front_dir)),
         5 => backend::Input::PeerFault("a producer overran".to_owned()),
-        6 => backend::Input::OfferChanged { queues_max: input.u16() % (QUEUES_MAX + 1) },
+        6 => backend::Input::OfferChanged {
+            queues_max: input.u16() % (QUEUES_MAX + 1),
+            reconnect: input.choose(&[backend::Reconnect::Now, backend::Reconnect::Later]),
+        },
         7..=8 => backend::Input::Hotplug(hotplug(input)),
         9 => backend::Input::AskedToClose,
         10 => backend::Input::Offline,

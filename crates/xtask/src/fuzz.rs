@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::run::{is_missing, skip, this_cargo};
+use crate::run::{self, is_missing, skip, this_cargo};
 
 /// The workspace of the targets.
 const FOLDER: &str = "fuzz";
@@ -55,6 +55,15 @@ pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
         run_one(root, target, seconds)?;
     }
     Ok(())
+}
+
+/// Checks that the targets still compile: they are a workspace of their own, which no other build
+/// looks at.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    if !has_compiler() {
+        return skip("fuzz", "libFuzzer needs a C++ compiler (apt-get install g++)");
+    }
+    run::run(root, &["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--bins"])
 }
 
 fn targets(root: &Path) -> Result<Vec<String>> {

@@ -82,6 +82,7 @@ fn check(root: &Path) -> Result<()> {
     run::lints(root)?;
     tidy(root)?;
     spec(root)?;
+    fuzz::check(root)?;
     run::fast_tests(root)?;
     println!("check: passed");
     Ok(())

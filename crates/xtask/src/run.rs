@@ -129,7 +129,8 @@ pub(crate) fn interleavings(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn run(root: &Path, arguments: &[&str]) -> Result<()> {
+/// Runs cargo, with its output left as it is.
+pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
     println!("cargo {}", arguments.join(" "));
     let status = cargo(root, arguments).status()?;
     if !status.success() {
