@@ -160,6 +160,7 @@ impl Backend {
         drop(failure.queue);
         let vif = self.vifs.values().find(|served| served.rest.port == Some(port));
         if let Some(vif) = vif.map(|served| served.rest.vif) {
+            plane.blame(vif.frontend, &down);
             self.feed(vif, Input::PeerFault(down), plane)?;
         }
         Ok(true)
@@ -335,6 +336,11 @@ impl Serving<'_> {
         let port = workers.and_then(super::workers::Workers::allocate_port);
         let port = port.ok_or_else(|| io::Error::other("no port is free"))?;
         self.rest.port = Some(port);
+        let guest = self.rest.vif.frontend;
+        let is_honest = self.plane.guests.iter().any(|honest| honest.domid == guest);
+        if let Some(workers) = self.plane.workers.as_mut().filter(|_| is_honest) {
+            workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
+        }
         let credit = self.rest.credit.clone();
         let attached = self.plane.attach(port, credit.as_ref(), queues);
         self.plane.marks.hit(Mark::Connected);

@@ -9,6 +9,7 @@ use ringway_xenbus::Vif;
 use crate::backend::Backend;
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
+use crate::known::{self, Errors};
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::toolstack::vif_of;
@@ -49,7 +50,12 @@ impl Accounts {
     fn check(&self, plane: &DataPlane, rule: Rule) -> Checked {
         let (lost, dropped) = self.compare(plane);
         ensure(lost.least <= dropped, rule, || {
-            format!("{} frames have not arrived, {dropped} drops are counted", lost.least)
+            let flows = plane.flows.iter().map(|flow| (flow.number, flow.lost().least));
+            let flows: Vec<(u16, u64)> = flows.filter(|(_, lost)| *lost > 0).collect();
+            let lost = lost.least;
+            format!(
+                "{lost} frames have not arrived, by flow {flows:?}; {dropped} drops are counted"
+            )
         })?;
         let is_calm = self.was_calm && plane.guests.iter().all(|guest| !guest.is_disturbed);
         ensure(!is_calm || dropped <= lost.most, rule, || {
@@ -191,9 +197,9 @@ impl World {
             .map(|guest| workers.is_some_and(|it| it.knows(guest.mac)))
             .collect();
         let mut is_calm = self.scenario.hostiles == 0;
-        for guest in 0..self.drivers.len() {
+        for (guest, is_known) in known.into_iter().enumerate() {
             let is_connected = self.is_connected(guest);
-            is_calm &= is_connected && known[guest];
+            is_calm &= is_connected && is_known;
             self.plane.guests[guest].is_disturbed = !is_connected;
         }
         self.accounts.was_calm = is_calm;
@@ -206,7 +212,11 @@ impl World {
         }
         let heard = self.run_all_control()?;
         ensure(!heard, Rule::Release, || "a vif that is gone is still watched".to_owned())?;
-        let left = self.toolstack.leftovers().map_err(|error| refused(&error))?;
+        let errors = match self.plane.marks.count(Mark::BackendKilled) {
+            0 => Errors::Gone,
+            _ => known::ERRORS_AFTER_A_KILL,
+        };
+        let left = self.toolstack.leftovers(errors).map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
         let workers = self.plane.workers.take().expect("the backend lives");
         let learned = workers.switch.fdb().len();
@@ -217,6 +227,9 @@ impl World {
         ensure(left == bytes, Rule::Budget, || format!("{left} of {bytes} bytes came back"))?;
         for guest in &mut self.plane.guests {
             guest.release();
+        }
+        for hostile in &self.plane.hostiles {
+            self.plane.machine.destroy_domain(hostile.domid);
         }
         let holdings = self.plane.machine.holdings();
         ensure(holdings == Holdings::default(), Rule::Release, || format!("{holdings:?} are left"))

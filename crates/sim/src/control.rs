@@ -32,7 +32,6 @@ impl DataPlane {
         for (queue_index, (queue, counters)) in (0..).zip(queues) {
             let engine = self.choices.below(workers.workers.len());
             let address = workers.roster.place(port, queue_index, None, engine);
-            workers.counters.push(Arc::clone(&counters));
             let attached = Box::new(Attached::new(AttachedParts {
                 id: address.slot,
                 port_id: port,

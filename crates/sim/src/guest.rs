@@ -137,6 +137,8 @@ impl Nic {
     pub(crate) fn send(&mut self, pool: &mut FramePool) -> Result<usize, PortDown> {
         let before = self.backlog.len();
         self.queue.egress(&mut self.backlog, pool)?;
+        // What did not fit needs an event, which the next sleep asks for.
+        self.is_awake |= !self.backlog.is_empty();
         Ok(before - self.backlog.len())
     }
 

@@ -12,6 +12,7 @@ use ringway_wire::DomId;
 use crate::choices::Choices;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{BACKLOG_MAX, Guest, Pace};
+use crate::hostile::Hostile;
 use crate::journal::Journal;
 use crate::marks::{Mark, Marks};
 use crate::traffic::{Flow, Piece};
@@ -39,7 +40,10 @@ pub(crate) struct DataPlane {
     /// Of the backend's process, while it lives.
     pub(crate) workers: Option<Workers>,
     pub(crate) guests: Vec<Guest>,
+    pub(crate) hostiles: Vec<Hostile>,
     pub(crate) flows: Vec<Flow>,
+    /// Whether the machine fails nobody and nobody dies.
+    pub(crate) is_sound: bool,
     /// Whether the process may be killed while its control thread waits.
     pub(crate) may_die: bool,
     /// Events that were planned to be lost and not made up for.
@@ -74,6 +78,7 @@ impl DataPlane {
                 let guest = self.choices.below(guests);
                 self.run_guest(guest)?;
             }
+            30 if !self.hostiles.is_empty() => self.run_hostile(),
             _ => self.pass_time(),
         }
         self.check_step()
@@ -84,6 +89,15 @@ impl DataPlane {
         ensure(self.machine.copies_out_of_page(HOST) == 0, Rule::CopiesInPage, || {
             "the backend submitted a copy that leaves its page".to_owned()
         })
+    }
+
+    fn run_hostile(&mut self) {
+        let number = self.choices.below(self.hostiles.len());
+        let hostile = &mut self.hostiles[number];
+        if let Some(mark) = hostile.act(&self.machine, &mut self.choices) {
+            self.marks.hit(mark);
+            self.journal.note(|| format!("{}, guest {number}", mark.name()));
+        }
     }
 
     fn pass_time(&mut self) {

@@ -95,7 +95,7 @@ impl Scenario {
 
     /// Whether something may rightly have to wait for time to pass.
     pub(crate) fn may_need_time(&self) -> bool {
-        self.troubles.have_rates() || self.budget_bytes < BUDGET_AMPLE
+        self.troubles.have_rates() || self.budget_bytes < BUDGET_AMPLE || self.hostiles > 0
     }
 }
 

@@ -5,6 +5,7 @@ use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Local, LocalStore, Permissions, Rights, XsError};
 
+use crate::known::Errors;
 use crate::plane::HOST;
 
 /// A toolstack, with its session of XenStore.
@@ -56,9 +57,12 @@ impl Toolstack {
         self.0.write(&vif.rate(), rate)
     }
 
-    /// What is left of vifs in the backend's directory.
-    pub(crate) fn leftovers(&mut self) -> Result<Vec<String>, XsError> {
+    /// What is left of vifs in the backend's directory and where it writes errors.
+    pub(crate) fn leftovers(&mut self, errors: Errors) -> Result<Vec<String>, XsError> {
         let mut left = self.0.directory(&Vif::backend_root(HOST))?;
+        if errors == Errors::MayStay {
+            return Ok(left);
+        }
         let errors = format!("/local/domain/{HOST}/error/backend/vif");
         for guest in list(&mut self.0, &errors) {
             for handle in list(&mut self.0, &format!("{errors}/{guest}")) {

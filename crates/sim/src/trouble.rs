@@ -3,7 +3,7 @@
 use ringway_loopback::FaultPoint;
 use ringway_wire::DomId;
 
-use crate::flaw::Checked;
+use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Pace;
 use crate::marks::Mark;
 use crate::plane::{DataPlane, HOST};
@@ -135,6 +135,16 @@ impl DataPlane {
         self.marks.hit(Mark::BackendKilled);
         self.is_alive.set(false);
         self.workers = None;
+    }
+
+    /// An engine gave a queue of this domain up. Without faults of the machine, it is to happen to
+    /// hostile guests alone.
+    pub(crate) fn blame(&mut self, domid: DomId, reason: &str) {
+        let is_honest = self.guests.iter().any(|guest| guest.domid == domid);
+        if is_honest && self.is_sound && self.flaw.is_none() {
+            let found = format!("the vif of domain {domid}, which is honest, is closed: {reason}");
+            self.flaw = Some(Flaw::new(Rule::Isolation, found));
+        }
     }
 
     /// Frames to and from a domain may go with its connection.

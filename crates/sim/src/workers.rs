@@ -27,7 +27,7 @@ pub(crate) struct Workers {
     pub(crate) budget_bytes: usize,
     pub(crate) switch: Arc<Switch>,
     pub(crate) failures: VecDeque<Failure<Port>>,
-    /// Of all queues that there are or were.
+    /// Of all queues of honest guests that there are or were.
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     ports_taken: Vec<PortId>,
 }
@@ -110,7 +110,7 @@ impl Workers {
         self.switch.fdb().lookup(mac, Ticks::default()).is_some()
     }
 
-    /// Frames that were dropped and counted, in all queues.
+    /// Frames that were dropped and counted, in all queues of honest guests.
     pub(crate) fn dropped(&self) -> u64 {
         let of_queue = |counters: &Arc<QueueCounters>| -> u64 {
             counters.dropped.snapshot().map(|(_, count)| count).sum()

@@ -10,9 +10,9 @@ use ringway_engine::Capture;
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
-use ringway_xenbus::Features;
 use ringway_xenbus::frontend::{QueueCount, Wish};
-use ringway_xenstore::{LocalStore, Lost, Quota, XsError};
+use ringway_xenbus::{Features, Vif, XenbusState};
+use ringway_xenstore::{Client, Local, LocalStore, Lost, Quota, XsError};
 
 use crate::backend::{Backend, BackendConfig};
 use crate::canary::Canary;
@@ -21,6 +21,7 @@ use crate::choices::Choices;
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{Guest, Pace};
+use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
 use crate::marks::{Mark, Marks};
 use crate::plane::{DataPlane, HOST};
@@ -43,6 +44,8 @@ pub(crate) struct World {
     pub(crate) backend: Option<Backend>,
     /// By guest: its driver, while it has a vif.
     pub(crate) drivers: Vec<Option<Driver>>,
+    /// By hostile guest: its session of XenStore.
+    pub(crate) hostile_stores: Vec<Client<Local>>,
     pub(crate) accounts: Accounts,
     captures: Vec<Arc<Capture>>,
 }
@@ -56,6 +59,7 @@ impl World {
     ) -> Checked<World> {
         let scenario = Scenario::choose(&mut choices, canary);
         journal.note(|| format!("{scenario:?}"));
+        let troubles = scenario.troubles;
         let machine = Loopback::new();
         let host = machine.create_domain(HOST, Limits::default()).expect("it is the first");
         let store = LocalStore::new(Quota::default());
@@ -69,7 +73,9 @@ impl World {
             is_alive: Rc::new(Cell::new(false)),
             workers: None,
             guests: Vec::new(),
+            hostiles: Vec::new(),
             flows: Vec::new(),
+            is_sound: !troubles.have_faults() && !troubles.have_deaths(),
             may_die: false,
             event_losses: 0,
             flaw: None,
@@ -82,12 +88,16 @@ impl World {
             host,
             backend: None,
             drivers: Vec::new(),
+            hostile_stores: Vec::new(),
             accounts: Accounts::default(),
             captures: Vec::new(),
         };
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
             world.make_guest(guest)?;
+        }
+        for hostile in 0..world.scenario.hostiles {
+            world.make_hostile(hostile)?;
         }
         world.make_flows();
         Ok(world)
@@ -115,7 +125,8 @@ impl World {
     fn step(&mut self) -> Checked {
         match self.plane.choices.below(64) {
             0..=47 => self.plane.step()?,
-            48..=60 => self.control_step()?,
+            48..=59 => self.control_step()?,
+            60 if !self.plane.hostiles.is_empty() => self.hostile_step(),
             _ => self.trouble()?,
         }
         self.after_step()
@@ -152,6 +163,53 @@ impl World {
         self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
         self.drivers.push(None);
         self.make_vif(number)
+    }
+
+    fn make_hostile(&mut self, number: usize) -> Checked {
+        let place = self.scenario.guests + number;
+        let domid = DomId(u16::try_from(place).expect("a world is small") * LIVES_MAX + 1);
+        let domain = self.plane.machine.create_domain(domid, Limits::default());
+        let hostile = Hostile::new(domid, mac_of(place), domain.expect("the number is free"));
+        self.store.introduce(domid);
+        self.toolstack.make(vif_of(domid), hostile.mac).map_err(|error| refused(&error))?;
+        self.plane.hostiles.push(hostile);
+        let store = self.store.connect(domid).expect("a guest may have a session");
+        self.hostile_stores.push(store);
+        Ok(())
+    }
+
+    /// A hostile guest connects, or writes something odd. What XenStore refuses is its own affair.
+    fn hostile_step(&mut self) {
+        self.plane.journal.count_step();
+        let number = self.plane.choices.below(self.plane.hostiles.len());
+        let (hostile, store) = (&mut self.plane.hostiles[number], &mut self.hostile_stores[number]);
+        let mut set = |key: &str, value: &str| {
+            let _ = store.write(&format!("device/vif/0/{key}"), value);
+        };
+        let offer = self.toolstack.backend_state(vif_of(hostile.domid));
+        match self.plane.choices.below(4) {
+            0 => {
+                let (key, value) = odd_key(&mut self.plane.choices);
+                self.plane.marks.hit(Mark::HostileStore);
+                self.plane
+                    .journal
+                    .note(|| format!("hostile guest {number} sets {key} to {value:?}"));
+                set(key, value);
+            }
+            _ if offer == XenbusState::InitWait => {
+                let Ok(keys) = hostile.make_rings() else { return };
+                self.plane.journal.note(|| format!("hostile guest {number} connects"));
+                keys.iter().for_each(|(key, value)| set(key, value));
+                set("request-rx-copy", "1");
+                set("feature-rx-notify", self.plane.choices.pick(&["0", "1"]));
+                set("state", "4");
+            }
+            _ if offer.is_gone() || offer == XenbusState::Closing => {
+                self.plane.marks.hit(Mark::HostileClosed);
+                set("state", self.plane.choices.pick(&["6", "1"]));
+            }
+            _ => {}
+        }
     }
 
     fn make_flows(&mut self) {
@@ -269,7 +327,9 @@ impl World {
 
     /// Ends everything, and checks that nothing is left.
     fn finish(&mut self) -> Checked {
-        let vifs: Vec<_> = self.plane.guests.iter().map(|guest| vif_of(guest.domid)).collect();
+        let honest = self.plane.guests.iter().map(|guest| guest.domid);
+        let domids = honest.chain(self.plane.hostiles.iter().map(|hostile| hostile.domid));
+        let vifs: Vec<Vif> = domids.map(vif_of).collect();
         for vif in &vifs {
             self.toolstack.ask_to_remove(*vif).map_err(|error| refused(&error))?;
         }
@@ -280,7 +340,7 @@ impl World {
                 format!("the backend does not let guest {guest} go")
             })?;
             self.toolstack.remove(*vif).map_err(|error| refused(&error))?;
-            if let Some(mut driver) = self.drivers[guest].take() {
+            if let Some(mut driver) = self.drivers.get_mut(guest).and_then(Option::take) {
                 driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
             }
         }
