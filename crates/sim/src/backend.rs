@@ -281,6 +281,7 @@ impl Rest {
         self.credit = rate.map(|Rate { bytes, interval_us }| {
             Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), plane.now))
         });
+        plane.credits.extend(self.credit.clone());
         if let Some(port) = self.port {
             plane.limit(port, self.credit.as_ref());
         }
@@ -337,7 +338,11 @@ impl Serving<'_> {
         let port = port.ok_or_else(|| io::Error::other("no port is free"))?;
         self.rest.port = Some(port);
         let guest = self.rest.vif.frontend;
-        let is_honest = self.plane.guests.iter().any(|honest| honest.domid == guest);
+        let honest = self.plane.guests.iter().find(|honest| honest.domid == guest);
+        let is_honest = honest.is_some();
+        if honest.is_some_and(|honest| honest.is_up) {
+            self.plane.marks.hit(Mark::Reattached);
+        }
         if let Some(workers) = self.plane.workers.as_mut().filter(|_| is_honest) {
             workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
         }

@@ -3,6 +3,7 @@
 //! *Rest* is when nobody would do anything before time goes on or somebody else does something. All
 //! events have been delivered by then, so who sleeps although there is work for it sleeps for ever.
 
+use ringway_datapath::DropReason;
 use ringway_loopback::Holdings;
 use ringway_xenbus::Vif;
 
@@ -86,7 +87,7 @@ impl World {
             if self.run_all_control()? {
                 continue;
             }
-            if self.make_up_for_lost_events() {
+            if self.finish_removals()? || self.make_up_for_lost_events() {
                 continue;
             }
             if !self.scenario.may_need_time() {
@@ -187,6 +188,8 @@ impl World {
 
     fn close_accounts(&mut self) {
         let workers = self.plane.workers.as_ref();
+        let full = workers.map_or(0, |workers| workers.dropped_for(DropReason::QueueFull));
+        self.plane.marks.add(Mark::QueueFull, u64::from(full > 0));
         self.accounts.dropped = workers.map_or(0, Workers::dropped);
         self.plane.flows.iter_mut().for_each(Flow::settle);
         let workers = self.plane.workers.as_ref();

@@ -16,7 +16,7 @@ use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::frontend::Allocation;
 
 /// Frames that applications leave with the guest's network stack at most, a queue.
-pub(crate) const BACKLOG_MAX: usize = 64;
+pub(crate) const BACKLOG_MAX: usize = 128;
 /// Buffers of a guest: its own memory, of which there is enough.
 const POOL_BYTES: usize = 16 << 20;
 

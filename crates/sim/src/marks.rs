@@ -57,8 +57,10 @@ marks! {
     NoBuffer => "frame budget empty",
     /// A queue was full and dropped.
     QueueFull => "queue full",
-    /// An inbox was full and frames were dropped.
-    InboxFull => "inbox full",
+    /// So many frames waited in an inbox that senders were held back.
+    InboxHigh => "inbox holds senders back",
+    /// An engine got no processor for a while.
+    EnginePaused => "engine paused",
     /// A receiver stopped for a while.
     ReceiverStalled => "receiver stalled",
     /// Time went on.

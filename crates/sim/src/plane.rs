@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{FrameBatch, PortDown};
-use ringway_engine::{IfIdle, Wait};
+use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
 use ringway_wire::DomId;
 
@@ -25,8 +26,10 @@ pub(crate) const HOST: DomId = DomId(0);
 const TURNS_TO_REST_MAX: usize = 3000;
 /// Turns after which every engine should have obeyed.
 const TURNS_TO_OBEY_MAX: usize = 1000;
-/// Frames that a guest sends at once, at most.
-const BURST_MAX: usize = 16;
+/// Less than a large buffer takes.
+const BUDGET_LOW: usize = 64 << 10;
+/// Frames at which an inbox holds senders back.
+const INBOX_HIGH: usize = 256;
 
 /// Everything that moves frames, and the choices by which it does.
 pub(crate) struct DataPlane {
@@ -42,6 +45,12 @@ pub(crate) struct DataPlane {
     pub(crate) guests: Vec<Guest>,
     pub(crate) hostiles: Vec<Hostile>,
     pub(crate) flows: Vec<Flow>,
+    /// Frames that a guest sends at once, at most.
+    pub(crate) burst_max: usize,
+    /// An engine whose thread gets no processor for the time being.
+    pub(crate) paused: Option<usize>,
+    /// All limits of rate that there were.
+    pub(crate) credits: Vec<Arc<Credit>>,
     /// Whether the machine fails nobody and nobody dies.
     pub(crate) is_sound: bool,
     /// Whether the process may be killed while its control thread waits.
@@ -69,8 +78,8 @@ impl DataPlane {
         match self.choices.below(32) {
             0..=13 => {
                 let engines = self.workers.as_ref().map_or(0, |workers| workers.workers.len());
-                if engines > 0 {
-                    let number = self.choices.below(engines);
+                let number = self.choices.below(engines.max(1));
+                if number < engines && self.paused != Some(number) {
                     self.run_engine(number, Effort::Some)?;
                 }
             }
@@ -105,6 +114,10 @@ impl DataPlane {
         let micros = self.choices.below(most) + 1;
         self.now += Duration::from_micros(u64::try_from(micros).unwrap_or(1));
         self.marks.hit(Mark::TimePassed);
+        let is_spent = |credit: &Arc<Credit>| credit.due(self.now).is_some();
+        if self.credits.last().is_some_and(is_spent) {
+            self.marks.hit(Mark::OutOfCredit);
+        }
         self.journal.note(|| format!("{micros} us pass"));
     }
 
@@ -136,7 +149,14 @@ impl DataPlane {
             Wait::Now | Wait::Poll => {}
         }
         self.journal.note(|| format!("engine {number} runs a round, then waits: {waited:?}"));
-        let limit = workers.budget.bytes_left() <= workers.budget_bytes;
+        let left = workers.budget.bytes_left();
+        if left < BUDGET_LOW {
+            self.marks.hit(Mark::NoBuffer);
+        }
+        if workers.workers.iter().any(|worker| worker.inbox.len() >= INBOX_HIGH) {
+            self.marks.hit(Mark::InboxHigh);
+        }
+        let limit = left <= workers.budget_bytes;
         ensure(limit, Rule::Budget, || "more buffers came back than were taken".to_owned())?;
         Ok(true)
     }
@@ -171,7 +191,7 @@ impl DataPlane {
         let sender = &mut self.guests[guest];
         let queue = &mut sender.nics[nic];
         let first = flow.next();
-        for _ in 0..=self.choices.below(BURST_MAX) {
+        for _ in 0..=self.choices.below(self.burst_max) {
             if queue.backlog.len() >= BACKLOG_MAX {
                 break;
             }

@@ -19,6 +19,7 @@ pub(crate) struct Scenario {
     pub(crate) completion: Completion,
     pub(crate) budget_bytes: usize,
     pub(crate) hostiles: usize,
+    pub(crate) burst_max: usize,
     pub(crate) troubles: Troubles,
     /// From one rest to the next.
     pub(crate) steps_per_phase: usize,
@@ -86,6 +87,7 @@ impl Scenario {
             ]),
             budget_bytes: choices.pick(&[BUDGET_AMPLE, BUDGET_AMPLE, BUDGET_AMPLE, 512 << 10]),
             hostiles: choices.pick(&[0, 0, 1, 2]),
+            burst_max: choices.pick(&[4, 16, 16, 64]),
             troubles: choices.pick(&troubles),
             steps_per_phase: choices.from_to(50, 400),
             phases: choices.from_to(1, 3),

@@ -51,6 +51,11 @@ impl World {
             }
             13 if troubles.have_deaths() => self.kill_guest(guest),
             14 if troubles.have_deaths() => self.reconnect(guest),
+            15 if troubles.have_deaths() => self.remove(guest),
+            15 => {
+                self.pause_engine();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -104,6 +109,27 @@ impl World {
         self.plane.marks.hit(mark);
         self.plane.event_losses += u64::from(point == FaultPoint::LostEvent);
         self.plane.journal.note(|| format!("the next {point:?} of domain {domid} fails"));
+    }
+
+    /// The toolstack removes a vif, and makes it again when it has gone.
+    fn remove(&mut self, guest: usize) -> Checked {
+        self.finish_removals()?;
+        if !self.removals.contains(&guest) {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            self.plane.journal.note(|| format!("the vif of guest {guest} is to go"));
+            self.plane.guests[guest].is_disturbed = true;
+            self.toolstack.ask_to_remove(vif).map_err(|error| refused(&error))?;
+            self.removals.push(guest);
+        }
+        Ok(())
+    }
+
+    fn pause_engine(&mut self) {
+        let engine = self.plane.choices.below(self.scenario.engines);
+        self.plane.paused = self.plane.paused.is_none().then_some(engine);
+        self.plane.marks.hit(Mark::EnginePaused);
+        let paused = self.plane.paused;
+        self.plane.journal.note(|| format!("paused engine: {paused:?}"));
     }
 
     fn kill_guest(&mut self, guest: usize) -> Checked {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::{MacAddr, PoolBudget, QueueCounters};
+use ringway_datapath::{DropReason, MacAddr, PoolBudget, QueueCounters};
 use ringway_engine::{Directory, Failure, Roster};
 use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
 
@@ -112,9 +112,12 @@ impl Workers {
 
     /// Frames that were dropped and counted, in all queues of honest guests.
     pub(crate) fn dropped(&self) -> u64 {
-        let of_queue = |counters: &Arc<QueueCounters>| -> u64 {
-            counters.dropped.snapshot().map(|(_, count)| count).sum()
-        };
-        self.counters.iter().map(of_queue).sum()
+        DropReason::ALL.iter().map(|reason| self.dropped_for(*reason)).sum()
+    }
+
+    /// The same for one reason.
+    pub(crate) fn dropped_for(&self, reason: DropReason) -> u64 {
+        let all = self.counters.iter().flat_map(|counters| counters.dropped.snapshot());
+        all.filter(|(other, _)| *other == reason).map(|(_, count)| count).sum()
     }
 }

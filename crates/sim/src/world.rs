@@ -48,6 +48,8 @@ pub(crate) struct World {
     pub(crate) hostile_stores: Vec<Client<Local>>,
     pub(crate) accounts: Accounts,
     captures: Vec<Arc<Capture>>,
+    /// Guests whose vifs the toolstack has asked the backend to let go.
+    pub(crate) removals: Vec<usize>,
 }
 
 impl World {
@@ -76,6 +78,9 @@ impl World {
             hostiles: Vec::new(),
             flows: Vec::new(),
             is_sound: !troubles.have_faults() && !troubles.have_deaths(),
+            burst_max: scenario.burst_max,
+            paused: None,
+            credits: Vec::new(),
             may_die: false,
             event_losses: 0,
             flaw: None,
@@ -91,6 +96,7 @@ impl World {
             hostile_stores: Vec::new(),
             accounts: Accounts::default(),
             captures: Vec::new(),
+            removals: Vec::new(),
         };
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
@@ -115,6 +121,7 @@ impl World {
                 self.step()?;
             }
             self.plane.guests.iter_mut().for_each(|guest| guest.pace = Pace::Fast);
+            self.plane.paused = None;
             self.rest()?;
         }
         self.plane.may_die = false;
@@ -239,6 +246,7 @@ impl World {
         self.plane.journal.note(|| format!("guest {guest} dies"));
         self.plane.marks.hit(Mark::GuestKilled);
         self.plane.machine.destroy_domain(dead);
+        self.removals.retain(|other| *other != guest);
         self.drivers[guest] = None;
         self.store.release(dead);
         let vif = vif_of(dead);
@@ -250,6 +258,27 @@ impl World {
         reborn.is_disturbed = true;
         self.plane.guests[guest] = reborn;
         self.make_vif(guest)
+    }
+
+    /// Removes vifs that the backend has let go, and makes them again. True if there was one.
+    pub(crate) fn finish_removals(&mut self) -> Checked<bool> {
+        let mut has_removed = false;
+        for guest in std::mem::take(&mut self.removals) {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            if !self.toolstack.is_let_go(vif).map_err(|error| refused(&error))? {
+                self.removals.push(guest);
+                continue;
+            }
+            self.plane.journal.note(|| format!("the toolstack removes the vif of guest {guest}"));
+            self.plane.marks.hit(Mark::Removed);
+            self.toolstack.remove(vif).map_err(|error| refused(&error))?;
+            if let Some(mut driver) = self.drivers[guest].take() {
+                driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
+            }
+            self.make_vif(guest)?;
+            has_removed = true;
+        }
+        Ok(has_removed)
     }
 
     /// Starts a backend's process. If another one was killed, its vifs are taken over.
