@@ -14,6 +14,8 @@ pub enum Canary {
     SwappedFrames,
     /// Now and then a frame is dropped and not counted.
     UncountedDrop,
+    /// Now and then a frame comes twice.
+    DoubledFrame,
     /// Now and then a buffer is taken and never given back.
     LeakedBuffer,
     /// The last byte of a frame is changed.
@@ -26,11 +28,12 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 8] = [
+    pub const ALL: [Canary; 9] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
         Canary::UncountedDrop,
+        Canary::DoubledFrame,
         Canary::LeakedBuffer,
         Canary::ChangedByte,
         Canary::HastyMove,

@@ -61,7 +61,10 @@ impl DataPlane {
             workers.roster.free(&placed.address);
             let mut pool = FramePool::new(Arc::clone(&workers.budget));
             if let Some(attached) = attached {
-                drop(attached.into_queue(&mut pool));
+                let queue = attached.into_queue(&mut pool);
+                if self.canary == Some(Canary::KeptMapping) {
+                    std::mem::forget(queue);
+                }
             }
         }
         let workers = self.workers.as_mut().ok_or(Ended)?;
@@ -77,7 +80,6 @@ impl DataPlane {
         port: PortId,
         queue: u16,
         engine: usize,
-        canary: Option<Canary>,
     ) -> Result<(), Ended> {
         let workers = self.workers.as_mut().ok_or(Ended)?;
         let Some(Move { from, to }) = workers.roster.redirect(port, queue, engine) else {
@@ -91,7 +93,7 @@ impl DataPlane {
         workers.workers[to.engine].command(expect);
         self.wait_until_obeyed([to.engine])?;
         self.publish()?;
-        if canary != Some(Canary::HastyMove) {
+        if self.canary != Some(Canary::HastyMove) {
             self.wait_until_seen()?;
         }
         let attached = self.take_back(&from)?;

@@ -10,6 +10,7 @@ use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
 use ringway_wire::DomId;
 
+use crate::canary::Canary;
 use crate::choices::Choices;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{BACKLOG_MAX, Guest, Pace};
@@ -57,6 +58,7 @@ pub(crate) struct DataPlane {
     pub(crate) may_die: bool,
     /// Events that were planned to be lost and not made up for.
     pub(crate) event_losses: u64,
+    pub(crate) canary: Option<Canary>,
     /// Found in the middle of something that cannot return it.
     pub(crate) flaw: Option<Flaw>,
 }
@@ -130,12 +132,19 @@ impl DataPlane {
             return Ok(false);
         }
         let choices = &mut self.choices;
+        if !worker.has_begun() {
+            let is_in_time = || effort == Effort::All || !choices.is_one_in(4);
+            worker.begin(&workers.directory, &pending, is_in_time);
+            if effort == Effort::Some && choices.is_one_in(4) {
+                self.journal.note(|| format!("engine {number} begins a round"));
+                return Ok(true);
+            }
+        }
         let if_idle = match effort {
             Effort::Some if choices.is_one_in(3) => IfIdle::Poll,
             _ => IfIdle::Sleep,
         };
-        let is_in_time = || effort == Effort::All || !choices.is_one_in(4);
-        worker.run(self.now, &workers.directory, if_idle, &pending, is_in_time);
+        worker.round(self.now, if_idle);
         let waited = worker.waited;
         while let Some(failure) = worker.next_failure() {
             let (port, down) = (failure.port_id, failure.down.to_string());

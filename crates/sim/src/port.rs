@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
-    Wakers,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
+    QueueTraits, Wakers,
 };
 use ringway_loopback::{LoopbackEvent, LoopbackMemory};
 use ringway_netback::VifQueue;
@@ -48,6 +48,10 @@ impl PortQueue for Port {
             Some(Canary::UncountedDrop) if into.len() > before && self.calls % 8 == 0 => {
                 into.pop().into_iter().for_each(|frame| pool.recycle(frame));
             }
+            Some(Canary::DoubledFrame) if into.len() > before && self.calls % 8 == 0 => {
+                let copy = copy_of(&into[before], pool);
+                copy.into_iter().for_each(|copy| drop(into.try_push(copy)));
+            }
             Some(Canary::LeakedBuffer) if into.len() > before && self.calls % 8 == 0 => {
                 let copy = pool.take(into[before].len());
                 copy.into_iter().for_each(std::mem::forget);
@@ -82,4 +86,11 @@ impl Wakers for Port {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
         self.queue.wakers(visit);
     }
+}
+
+fn copy_of(frame: &Frame, pool: &mut FramePool) -> Option<Frame> {
+    let mut copy = pool.take(frame.len())?;
+    copy.bytes_mut().copy_from_slice(frame.bytes());
+    copy.offload = frame.offload;
+    Some(copy)
 }

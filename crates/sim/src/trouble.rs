@@ -75,9 +75,7 @@ impl World {
             self.plane.marks.hit(Mark::MovedUnderTraffic);
         }
         // Where the process has ended meanwhile, another one begins.
-        let canary = self.scenario.canary;
-        let _: Result<(), crate::control::Ended> =
-            self.plane.move_queue(port, queue, engine, canary);
+        let _: Result<(), crate::control::Ended> = self.plane.move_queue(port, queue, engine);
         Ok(())
     }
 

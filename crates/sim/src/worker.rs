@@ -26,6 +26,8 @@ pub(crate) struct Worker {
     /// The newest directory that it has begun a round with.
     pub(crate) seen: u64,
     pub(crate) waited: Wait,
+    /// What it has begun a round with, while others go on.
+    begun: Option<Arc<Directory>>,
     /// By slot: what reports the events of the queue there.
     events: BTreeMap<usize, Events>,
     /// What was detached, in the order of the commands.
@@ -109,6 +111,7 @@ impl Worker {
             commands: VecDeque::new(),
             seen: 0,
             waited: Wait::Now,
+            begun: None,
             events: BTreeMap::new(),
             returned: VecDeque::new(),
             canary,
@@ -140,6 +143,7 @@ impl Worker {
     /// Whether the thread would run now.
     pub(crate) fn may_run(&self, now: Instant, pending: &[EvtchnPort]) -> bool {
         match self.waited {
+            _ if self.has_begun() => true,
             Wait::Now | Wait::Poll => true,
             Wait::Until(then) if then <= now => true,
             Wait::Until(_) | Wait::Event => {
@@ -152,13 +156,11 @@ impl Worker {
         }
     }
 
-    /// What the thread does between two sleeps: events, commands, one round. `takes_event` says for
-    /// each event that is there whether it is reported in time.
-    pub(crate) fn run(
+    /// What the thread does before a round: events, commands, a look at the newest directory.
+    /// `takes_event` says for each event that is there whether it is reported in time.
+    pub(crate) fn begin(
         &mut self,
-        now: Instant,
-        directory: &Directory,
-        if_idle: IfIdle,
+        directory: &Arc<Directory>,
         pending: &[EvtchnPort],
         mut takes_event: impl FnMut() -> bool,
     ) {
@@ -175,7 +177,19 @@ impl Worker {
             }
         }
         self.seen = directory.version;
-        self.waited = self.engine.round(now, directory, if_idle);
+        self.begun = Some(Arc::clone(directory));
+    }
+
+    /// Whether it has begun, and a round is next.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// One round, with the directory that was the newest when it began.
+    pub(crate) fn round(&mut self, now: Instant, if_idle: IfIdle) {
+        if let Some(directory) = self.begun.take() {
+            self.waited = self.engine.round(now, &directory, if_idle);
+        }
     }
 
     /// Hands an event to the engine. With the canary one is overlooked now and then, until the

@@ -83,6 +83,7 @@ impl World {
             credits: Vec::new(),
             may_die: false,
             event_losses: 0,
+            canary,
             flaw: None,
         };
         let mut world = World {
