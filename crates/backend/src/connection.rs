@@ -9,7 +9,7 @@ use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::PortId;
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding};
+use ringway_worker::{Attachment, Forwarding, Stations, Weight};
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 
 use crate::device::vif_name;
@@ -86,7 +86,8 @@ impl<H: Hypervisor> Serving<'_, H> {
             }
             let queue = VifOrTap::Vif(queue);
             let flood = host.switch.flood_budget(host.ticks());
-            attachments.push(Attachment { queue, counters, flood });
+            let stations = Stations::One(Weight::ONE);
+            attachments.push(Attachment { queue, counters, flood, stations });
         }
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
         let port = host.allocate_port()?;
@@ -139,6 +140,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             queue: VifOrTap::Tap(queue),
             counters,
             flood: host.switch.flood_budget(now),
+            stations: Stations::One(Weight::ONE),
         });
         let taps = taps.collect();
         if let Err(error) = host.workers.attach(port, &Forwarding::Patch(to), taps) {

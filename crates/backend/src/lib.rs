@@ -13,10 +13,11 @@ mod device;
 mod log;
 mod service;
 mod services;
+mod turns;
 mod uplink;
 mod vif;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -35,13 +36,16 @@ pub use service::Service;
 
 use crate::service::Reports;
 use crate::services::{Hosting, Services};
+use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;
 use crate::vif::VifShell;
 
 /// How often load is evened out and the forwarding table is swept.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// Watch events handled before anything else is done: guests make them at will.
-const EVENTS_PER_TURN: usize = 256;
+/// Watch events that are noted before anything else is done: guests make them at will.
+const EVENTS_MAX: usize = 1024;
+/// How long vifs are served before anything else is done.
+const TURNS_TIME: Duration = Duration::from_millis(50);
 /// The token of the watch for new vifs.
 const ROOT_TOKEN: &str = "vifs";
 
@@ -49,6 +53,7 @@ const ROOT_TOKEN: &str = "vifs";
 struct Backend<H: Hypervisor> {
     services: Services<H>,
     vifs: BTreeMap<Vif, VifShell>,
+    turns: Turns,
     uplink: Option<UplinkPort>,
     reports: Reports,
 }
@@ -76,8 +81,13 @@ pub fn run<H: Hypervisor>(
     let mut host = Hosting::start(hypervisor, config)?;
     let uplink = host.attach_uplink()?;
     let services = Services { store, host };
-    let mut backend = Backend { services, vifs: BTreeMap::new(), uplink, reports };
+    let (vifs, turns) = (BTreeMap::new(), Turns::default());
+    let mut backend = Backend { services, vifs, turns, uplink, reports };
     backend.scan()?;
+    while !backend.turns.is_empty() {
+        backend.take_turns()?;
+        backend.tell_service();
+    }
     backend.delete_stale_devices();
     backend.reports.ready();
     backend.serve(&calls, &wake, stop)
@@ -116,13 +126,13 @@ impl<H: Hypervisor> Backend<H> {
                 }
                 self.tell_service();
             }
-            let pause = self.go_on()?;
+            self.take_turns()?;
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
-            let pause = match self.take_watches()? {
-                Watches::Taken => pause,
-                Watches::More => Duration::ZERO,
-            };
+            let watches = self.take_watches()?;
+            let pause = self.note_due();
+            let is_idle = watches == Watches::Taken && self.turns.is_empty();
+            let pause = if is_idle { pause } else { Duration::ZERO };
             let mut fds = [
                 PollFd::new(&self.services.store, PollFlags::IN),
                 PollFd::new(&self.services.host.workers, PollFlags::IN),
@@ -142,22 +152,24 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
-    /// Looks for every vif there is.
+    /// Reads every vif there is, and every one that there was.
     fn scan(&mut self) -> Result<(), Lost> {
         let backend = self.services.host.hypervisor.domid();
         let root = Vif::backend_root(backend);
+        let mut vifs: BTreeSet<Vif> = self.vifs.keys().copied().collect();
         for guest in list(&mut self.services.store, &root)? {
             for handle in list(&mut self.services.store, &format!("{root}/{guest}"))? {
-                if let Some(vif) = Vif::from_backend_path(&format!("{root}/{guest}/{handle}")) {
-                    self.device_changed(vif)?;
-                }
+                vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
             }
+        }
+        for vif in vifs {
+            self.turns.note(vif, |news| news.has_device_changed = true);
         }
         Ok(())
     }
 
     /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
-    /// hinders nobody.
+    /// hinders no other vif.
     fn delete_stale_devices(&self) {
         let is_kept = |vif: Vif, name: &str| {
             let shell = self.vifs.get(&vif);
@@ -171,46 +183,99 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
+    /// Notes what has happened.
     fn take_watches(&mut self) -> Result<Watches, Lost> {
-        for _ in 0..EVENTS_PER_TURN {
-            let event = match self.services.store.next_watch()? {
-                None => return Ok(Watches::Taken),
-                Some(Watched::Node(event)) => event,
-                Some(Watched::Overflow) => {
-                    self.read_everything()?;
-                    continue;
-                }
-            };
-            if event.token == ROOT_TOKEN {
-                match Vif::from_backend_path(&event.path) {
-                    // Our own writes come back as well; only these are the toolstack's word.
-                    Some(vif) if self.vifs.contains_key(&vif) => {
-                        let theirs =
-                            [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate()];
-                        if theirs.contains(&event.path) {
-                            self.device_changed(vif)?;
-                        } else if event.path == vif.backend_state() {
-                            self.own_state_written(vif)?;
-                        }
+        let mut must_scan = false;
+        let mut watches = Watches::More;
+        for _ in 0..EVENTS_MAX {
+            match self.services.store.next_watch()? {
+                Some(Watched::Node(event)) if event.token == ROOT_TOKEN => {
+                    match Vif::from_backend_path(&event.path) {
+                        Some(vif) => self.note_device(vif, &event.path),
+                        None => must_scan = true,
                     }
-                    Some(vif) => self.device_changed(vif)?,
-                    None => self.scan()?,
                 }
-            } else if let Some(vif) = Vif::from_backend_path(&event.token) {
-                self.frontend_changed(vif)?;
+                Some(Watched::Node(event)) => {
+                    if let Some(vif) = Vif::from_backend_path(&event.token) {
+                        self.turns.note(vif, |news| news.has_frontend_changed = true);
+                    }
+                }
+                Some(Watched::Overflow) => {
+                    // Any vif may have come, changed or gone.
+                    must_scan = true;
+                    for vif in self.vifs.keys() {
+                        self.turns.note(*vif, |news| news.has_frontend_changed = true);
+                    }
+                }
+                None => {
+                    watches = Watches::Taken;
+                    break;
+                }
             }
         }
-        Ok(Watches::More)
+        if must_scan {
+            self.scan()?;
+            watches = Watches::More;
+        }
+        Ok(watches)
     }
 
-    /// Events were lost, so any vif may have come, changed or gone.
-    fn read_everything(&mut self) -> Result<(), Lost> {
-        self.scan()?;
-        for vif in self.vifs.keys().copied().collect::<Vec<Vif>>() {
-            self.device_changed(vif)?;
-            self.frontend_changed(vif)?;
+    /// Something in a backend's directory has changed, perhaps by our own doing.
+    fn note_device(&mut self, vif: Vif, path: &str) {
+        let theirs = [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate(), vif.mac()];
+        // Our own writes come back as well; only these are the toolstack's word.
+        if !self.vifs.contains_key(&vif) || theirs.iter().any(|node| node == path) {
+            self.turns.note(vif, |news| news.has_device_changed = true);
+        } else if path == vif.backend_state() {
+            self.turns.note(vif, |news| news.was_own_state_written = true);
+        }
+    }
+
+    /// Notes what vifs have put off and is due, and returns how long the rest may wait.
+    fn note_due(&mut self) -> Duration {
+        let now = Instant::now();
+        let mut pause = HOUSEKEEPING;
+        for (vif, shell) in &self.vifs {
+            match shell.due() {
+                Some(due) if due <= now => self.turns.note(*vif, |news| news.is_due = true),
+                Some(due) => pause = pause.min(due.saturating_duration_since(now)),
+                None => {}
+            }
+        }
+        pause
+    }
+
+    /// Serves vifs, each once, until none is left or it has taken long enough. There is always time
+    /// for one.
+    fn take_turns(&mut self) -> Result<(), Lost> {
+        let started = Instant::now();
+        while let Some((vif, news)) = self.turns.next() {
+            self.take_turn(vif, news)?;
+            if started.elapsed() >= TURNS_TIME {
+                break;
+            }
         }
         Ok(())
+    }
+
+    fn take_turn(&mut self, vif: Vif, news: News) -> Result<(), Lost> {
+        let was_forged = news.was_own_state_written && self.is_state_foreign(vif)?;
+        if news.has_device_changed || was_forged {
+            self.device_changed(vif)?;
+        }
+        let Some(shell) = self.vifs.get_mut(&vif) else { return Ok(()) };
+        if news.has_frontend_changed {
+            shell.frontend_changed(&mut self.services)?;
+        }
+        if news.is_due {
+            shell.go_on(&mut self.services)?;
+        }
+        Ok(())
+    }
+
+    fn is_state_foreign(&mut self, vif: Vif) -> Result<bool, Lost> {
+        let Some(shell) = self.vifs.get(&vif) else { return Ok(false) };
+        shell.is_state_foreign(&mut self.services)
     }
 
     /// The toolstack has made, changed or removed a vif.
@@ -219,14 +284,27 @@ impl<H: Hypervisor> Backend<H> {
         // A directory that we may not read is as good as none.
         let keys = unless_refused(read, None)?;
         if let Some(shell) = self.vifs.get_mut(&vif) {
-            shell.device_changed(keys.as_ref(), &mut self.services)?;
+            // Nobody else writes this state but who makes the vif: where the keys came one by one,
+            // that may be after our offer, which the frontend then never sees.
+            let is_made_again = keys
+                .as_ref()
+                .is_some_and(|keys| keys.is_online() && keys.state() == XenbusState::Initialising);
+            match is_made_again && shell.state() != XenbusState::Initialising {
+                true => shell.feed(Input::Gone, &mut self.services)?,
+                false => shell.device_changed(keys.as_ref(), &mut self.services)?,
+            }
             self.drop_if_finished(vif);
-            return Ok(());
+            if !is_made_again {
+                return Ok(());
+            }
         }
         match keys {
-            Some(keys) if keys.is_online() => {
-                let shell = VifShell::begin(vif, &keys, &mut self.services)?;
-                self.vifs.insert(vif, shell);
+            // It has a state when it is written to the end.
+            Some(keys) if keys.is_online() && keys.state() != XenbusState::Unknown => {
+                if !self.vifs.contains_key(&vif) {
+                    let shell = VifShell::begin(vif, &keys, &mut self.services)?;
+                    self.vifs.insert(vif, shell);
+                }
                 Ok(())
             }
             Some(keys) => self.close_unwanted(vif, &keys),
@@ -243,21 +321,6 @@ impl<H: Hypervisor> Backend<H> {
         let node = vif.backend_state();
         let closed = set_state(&mut self.services.store, &node, XenbusState::Closed);
         unless_refused(closed, ())
-    }
-
-    fn own_state_written(&mut self, vif: Vif) -> Result<(), Lost> {
-        let Some(shell) = self.vifs.get(&vif) else { return Ok(()) };
-        match shell.is_state_foreign(&mut self.services)? {
-            true => self.device_changed(vif),
-            false => Ok(()),
-        }
-    }
-
-    fn frontend_changed(&mut self, vif: Vif) -> Result<(), Lost> {
-        match self.vifs.get_mut(&vif) {
-            Some(shell) => shell.frontend_changed(&mut self.services),
-            None => Ok(()),
-        }
     }
 
     fn drop_if_finished(&mut self, vif: Vif) {
@@ -285,24 +348,10 @@ impl<H: Hypervisor> Backend<H> {
         }
         Ok(())
     }
-
-    /// Does what vifs have put off and is due, and returns how long the rest may wait.
-    fn go_on(&mut self) -> Result<Duration, Lost> {
-        let now = Instant::now();
-        let mut pause = HOUSEKEEPING;
-        for shell in self.vifs.values_mut() {
-            if shell.due().is_some_and(|due| due <= now) {
-                shell.go_on(&mut self.services)?;
-            }
-            if let Some(due) = shell.due() {
-                pause = pause.min(due.saturating_duration_since(now));
-            }
-        }
-        Ok(pause)
-    }
 }
 
 /// Whether there may be more watch events.
+#[derive(Debug, PartialEq, Eq)]
 enum Watches {
     Taken,
     More,

@@ -8,7 +8,7 @@ use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::PortId;
 use ringway_tap::{Side, Tap, VifOrTap};
-use ringway_worker::{Attachment, Forwarding};
+use ringway_worker::{Attachment, Forwarding, Stations};
 
 use crate::services::Hosting;
 
@@ -47,6 +47,7 @@ impl<H: Hypervisor> Hosting<H> {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
             flood: self.switch.flood_budget(self.ticks()),
+            stations: Stations::Many,
         });
         let attachments = attachments.collect();
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));

@@ -106,6 +106,9 @@ impl VifShell {
         let Services { store, host } = services;
         if let Some(keys) = keys.filter(|keys| keys.is_online()) {
             self.served.set_rate(keys, host);
+            if let (None, Ok(Some(mac))) = (&self.served.mac, keys.mac()) {
+                self.served.mac = Some(mac.to_string());
+            }
         }
         let mut serving = Serving { served: &mut self.served, host };
         self.end.device_changed(store, &mut serving, keys, Instant::now())

@@ -230,6 +230,11 @@ impl FramePool {
         FramePool { budget, small, large, keep_small, keep_large, was_short: false }
     }
 
+    /// Bytes of the budget that neither frames nor pools have.
+    pub fn bytes_left(&self) -> usize {
+        self.budget.bytes_left()
+    }
+
     /// Whether a buffer was refused for want of memory since the last call: a port that took
     /// nothing in may have left frames behind.
     pub fn take_shortage(&mut self) -> bool {

@@ -1,5 +1,5 @@
 //! What every part of the data path shares: frames, the [`PortQueue`] that moves them, the reasons
-//! for which one is dropped, and what a peer can do wrong.
+//! for which a frame is dropped and a queue ends.
 //!
 //! This crate does no I/O and knows no ring and no grant.
 
@@ -20,7 +20,7 @@ pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
 pub use mac::MacAddr;
 pub use pending::Pending;
-pub use queue::{Budget, Interest, PeerFault, PortDown, PortQueue, Probe, QueueTraits, Wakers};
+pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};
 pub use times::TimeCounters;
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

@@ -3,6 +3,7 @@
 //! A *port* of the switch is a set of such queues. The data path is generic over this trait; its
 //! implementations are a queue of a vif, seen from either end, and a queue of a TAP device.
 
+use std::error::Error;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -113,82 +114,20 @@ pub enum Probe {
 /// Why a queue can no longer be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PortDown {
-    /// The peer broke the protocol.
+    /// The peer broke the protocol. What it did is the business of the kind of port; the message
+    /// carries the numbers that make it a fault. It closes the peer's vif, is logged once and
+    /// written to the vif's XenStore `error` node.
     #[error(transparent)]
-    Peer(#[from] PeerFault),
+    Peer(Box<dyn Error + Send + Sync>),
     /// The host refused us something.
     #[error(transparent)]
     Host(#[from] io::Error),
 }
 
-/// What a peer did against the protocol. Closes its vif, is logged once and written to its
-/// XenStore `error` node. Each carries the numbers that make it a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PeerFault {
-    /// A producer index ran away (netif b2: `req_prod - req_cons > ring size`).
-    #[error("{ring} ring: producer {produced} is {ahead} ahead of consumer, the ring has {slots}")]
-    ProducerOverrun {
-        /// "tx" or "rx".
-        ring: &'static str,
-        /// The index as read.
-        produced: u32,
-        /// How far it is ahead.
-        ahead: u32,
-        /// Slots of the ring.
-        slots: u32,
-    },
-    /// `more_data` or `extra_info` announces a slot that is not there.
-    #[error("tx ring: a packet is cut off: slot {slot} announces another one, none was produced")]
-    PacketCutOff {
-        /// Free-running index of the last slot that is there.
-        slot: u32,
-    },
-    /// More slots than any packet may have.
-    #[error("tx ring: a packet of more than {limit} slots")]
-    TooManySlots {
-        /// The limit.
-        limit: usize,
-    },
-    /// A slot reaches over the end of its page.
-    #[error("tx ring: slot at offset {offset} with {size} bytes crosses its page")]
-    CrossesPage {
-        /// The slot's offset.
-        offset: u16,
-        /// Bytes in the slot.
-        size: u16,
-    },
-    /// An extra that is not defined.
-    #[error("{ring} ring: extra of type {kind}")]
-    BadExtra {
-        /// "tx" or "rx".
-        ring: &'static str,
-        /// The type as read.
-        kind: u8,
-    },
-    /// A GSO extra that cannot be meant.
-    #[error("{ring} ring: GSO of type {kind} with segments of {size} bytes")]
-    BadGso {
-        /// "tx" or "rx".
-        ring: &'static str,
-        /// The type as read.
-        kind: u8,
-        /// The size as read.
-        size: u16,
-    },
-    /// A response to a request that is not outstanding.
-    #[error("{ring} ring: response with id {id}, which is not outstanding")]
-    UnknownResponse {
-        /// "tx" or "rx".
-        ring: &'static str,
-        /// The id as read.
-        id: u16,
-    },
-    /// A response that describes bytes outside its page.
-    #[error("rx ring: response at offset {offset} with {status} bytes leaves its page")]
-    BadRxRange {
-        /// The offset as read.
-        offset: u16,
-        /// The status as read.
-        status: i16,
-    },
+impl PortDown {
+    /// The end of a queue whose peer did this. Allocates, once in the life of a queue.
+    #[cold]
+    pub fn peer(fault: impl Error + Send + Sync + 'static) -> PortDown {
+        PortDown::Peer(Box::new(fault))
+    }
 }

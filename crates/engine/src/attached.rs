@@ -10,6 +10,7 @@ use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::outbox::Outbox;
+use crate::share::Stations;
 use crate::slot::SlotId;
 use crate::source::{Source, SourceParts};
 
@@ -39,11 +40,13 @@ pub struct AttachedParts<Q> {
     pub gauge: Arc<Gauge>,
     /// What limits how much enters by its port, if anything does.
     pub credit: Option<Arc<Credit>>,
+    /// How many stations are behind its port.
+    pub stations: Stations,
 }
 
 impl<Q: PortQueue> Attached<Q> {
     /// A queue that nothing waits for yet.
-    pub fn new(parts: AttachedParts<Q>) -> Attached<Q> {
+    pub fn new(parts: AttachedParts<Q>, now: Instant) -> Attached<Q> {
         let traits = parts.queue.describe();
         let outbox = Outbox::new(
             parts.id,
@@ -62,6 +65,8 @@ impl<Q: PortQueue> Attached<Q> {
             counters: parts.counters,
             gauge: parts.gauge,
             credit: parts.credit,
+            stations: parts.stations,
+            now,
         });
         Attached { source, outbox }
     }

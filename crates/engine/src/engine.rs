@@ -12,16 +12,19 @@ use crate::capture::Capture;
 use crate::credit::Credit;
 use crate::directory::Directory;
 use crate::forward::Router;
-use crate::gauge::{Gauge, STALL};
-use crate::inbox::Inbox;
-use crate::outbox::{OutboxSlot, Outboxes};
+use crate::gauge::{Admission, Gauge, STALL};
+use crate::inbox::{Inbox, Parcel};
+use crate::outbox::{Enqueue, OutboxSlot, Outboxes};
+use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
-use crate::source::{Intake, Source};
+use crate::source::{Intake, Share, Source};
 use crate::state::{Ingress, IngressEvent};
 use crate::sync::{Ordering, fence};
 
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
+/// The part of the memory that is left that the frames of one queue may take: a quarter.
+const MEMORY_PART: usize = 4;
 /// How long to wait for buffers that other engines have.
 const SHORTAGE: Duration = Duration::from_millis(1);
 
@@ -36,6 +39,9 @@ pub struct Engine<Q> {
     pool: FramePool,
     sources: Vec<Option<Source<Q>>>,
     outboxes: Outboxes,
+    shares: Shares,
+    /// Memory that the frames of one queue may take, in this round.
+    memory_max: usize,
     /// Slots of the sources that are visited in each round: all but those that are armed.
     turns: Vec<usize>,
     /// By engine: parcels that we have put in since we last nudged it.
@@ -110,6 +116,8 @@ impl<Q: PortQueue> Engine<Q> {
             pool,
             sources: Vec::new(),
             outboxes: Outboxes::default(),
+            shares: Shares::default(),
+            memory_max: 0,
             turns: Vec::new(),
             mailed: Vec::new(),
             has_relieved: false,
@@ -124,6 +132,8 @@ impl<Q: PortQueue> Engine<Q> {
     pub fn round(&mut self, now: Instant, directory: &Directory, if_idle: IfIdle) -> Wait {
         self.inbox.awake();
         self.now = now;
+        self.memory_max = self.pool.bytes_left() / MEMORY_PART;
+        self.shares.begin_round();
         self.pass_relief_on(directory);
         let opened = self.open_parcels();
         let taken = self.take_turns(directory);
@@ -166,7 +176,9 @@ impl<Q: PortQueue> Engine<Q> {
 
     fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
+        let at = Enqueue { now: self.now, memory_max: self.memory_max };
         let mut intake = Intake {
+            shares: &mut self.shares,
             pool: &mut self.pool,
             batch: &mut self.batch,
             verdicts: &mut self.verdicts,
@@ -180,7 +192,7 @@ impl<Q: PortQueue> Engine<Q> {
             pool: &mut self.pool,
             mailed: &mut self.mailed,
             directory,
-            now: self.now,
+            at,
         };
         // Also where the first frame meets pressure: the next turn finds a queue that is held, and
         // sends the responses that its peer waits for.
@@ -189,9 +201,9 @@ impl<Q: PortQueue> Engine<Q> {
             router.forward(source);
         }
         // What came before the fault is sound, and has gone on.
-        taken?;
+        let share = taken?;
         let more = source.rest()?;
-        Ok(Work::of(has_frames || more == Pending::Work))
+        Ok(Work::of(has_frames || more == Pending::Work || share == Share::Used))
     }
 
     fn has_turns(&self, slot: usize) -> bool {
@@ -200,14 +212,16 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     fn open_parcels(&mut self) -> Work {
-        let mut work = Work::None;
+        let at = Enqueue { now: self.now, memory_max: self.memory_max };
+        let (mut frames, mut bytes) = (0, 0);
         for _ in 0..PARCELS_PER_ROUND {
             let Some(parcel) = self.inbox.pop() else { break };
-            work = Work::Done;
-            self.outboxes.enqueue(parcel.frame, parcel.to, &mut self.pool, self.now);
+            frames += 1;
+            bytes += parcel.frame.len();
+            self.outboxes.enqueue(parcel, &mut self.pool, at);
         }
-        self.has_relieved |= self.inbox.relieve();
-        work
+        self.has_relieved |= self.inbox.relieve(cost_of(frames, bytes));
+        Work::of(frames > 0)
     }
 
     /// Takes out at least what was in the inbox when the call began.
@@ -298,7 +312,9 @@ impl<Q: PortQueue> Engine<Q> {
             let Some(source) = &self.sources[*slot] else { continue };
             match source.state() {
                 // It must see the pressure fall, or be nudged for it.
-                Ingress::Held(gauge) if gauge.await_relief() => {}
+                Ingress::Held { gauge, until: due } if gauge.await_relief() => {
+                    until = sooner(until, *due);
+                }
                 Ingress::Unpaid { until: due } => until = sooner(until, Some(*due)),
                 _ => {
                     self.inbox.awake();
@@ -409,6 +425,7 @@ impl<Q: PortQueue> Engine<Q> {
     fn take_out(&mut self, slot: usize) -> Option<Attached<Q>> {
         let source = self.sources.get_mut(slot)?.take()?;
         let outbox = self.outboxes.remove(slot)?;
+        self.shares.leave(source.share);
         self.turns.retain(|turn| *turn != slot);
         Some(Attached { source, outbox })
     }
@@ -446,12 +463,15 @@ impl<Q: PortQueue> Engine<Q> {
     pub fn attach(&mut self, attached: Attached<Q>) {
         // Frames in the inbox came after those that wait in the queue's own backlog.
         self.drain_inbox();
-        let Attached { source, outbox } = attached;
+        let Attached { mut source, outbox } = attached;
+        source.share = self.shares.join(source.port_id, source.stations);
         let id = source.id;
         let gathered = self.take_gathered(id);
+        let at = Enqueue { now: self.now, memory_max: self.memory_max };
         self.outboxes.insert(outbox);
         for frame in gathered {
-            self.outboxes.enqueue(frame, id, &mut self.pool, self.now);
+            let parcel = Parcel { to: id, frame, admission: Admission::Waits };
+            self.outboxes.enqueue(parcel, &mut self.pool, at);
         }
         if self.sources.len() <= id.index {
             self.sources.resize_with(id.index + 1, || None);
@@ -494,7 +514,7 @@ impl<Q: PortQueue> Engine<Q> {
 fn arm_source<Q: PortQueue>(source: &mut Source<Q>, now: Instant) -> Result<Pending, PortDown> {
     source.refresh(now);
     match source.state() {
-        Ingress::Held(_) | Ingress::Unpaid { .. } => Ok(Pending::Nothing),
+        Ingress::Held { .. } | Ingress::Unpaid { .. } => Ok(Pending::Nothing),
         _ if !source.kept.is_empty() => Ok(Pending::Work),
         _ => source.arm(),
     }

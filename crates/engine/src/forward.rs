@@ -1,18 +1,17 @@
 //! The way of a frame from the source it came in by to the outbox it leaves by.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use ringway_datapath::{DropReason, Frame, FramePool, PortQueue};
 use ringway_steering::queue_of;
 use ringway_switch::{PortId, Verdict};
 
 use crate::directory::{Directory, QueueAddress};
-use crate::gauge::Gauge;
+use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
-use crate::outbox::Outboxes;
-use crate::source::Source;
-use crate::state::IngressEvent;
+use crate::outbox::{Enqueue, Outboxes};
+use crate::share::Stations;
+use crate::source::{Held, Source};
 
 /// Frames put into another engine's inbox between checks of how full it is.
 const PARCELS_PER_MEASURE: usize = 32;
@@ -24,7 +23,7 @@ pub(crate) struct Router<'a> {
     pub(crate) pool: &'a mut FramePool,
     pub(crate) mailed: &'a mut Vec<usize>,
     pub(crate) directory: &'a Directory,
-    pub(crate) now: Instant,
+    pub(crate) at: Enqueue,
 }
 
 impl Router<'_> {
@@ -63,16 +62,20 @@ impl Router<'_> {
             Some(address) => address,
             None => steer(&mut frame, queues),
         };
-        if let Some(gauge) = pressure(self.number, address, self.directory) {
-            source.on(IngressEvent::Pressure(Arc::clone(gauge)));
-            return Err(frame);
-        }
-        self.hand_over(frame, address, source);
+        let admission = match (source.stations, pressure(self.number, address, self.directory)) {
+            (Stations::Many, _) => Admission::Shared,
+            (Stations::One(_), None) => Admission::Waits,
+            (Stations::One(_), Some(gauge)) => match source.hold(gauge, self.at.now) {
+                Held::Yes => return Err(frame),
+                Held::No => Admission::Late,
+            },
+        };
+        self.hand_over(frame, admission, address, source);
         Ok(())
     }
 
-    /// Copies a frame to every port but the one it came from. One that is under pressure gets its
-    /// copy nevertheless, or the others would get theirs twice; but the source then waits.
+    /// Copies a frame to every port but the one it came from. No source waits for that: a queue
+    /// that is full drops its copy.
     fn flood<Q: PortQueue>(&mut self, frame: Frame, source: &mut Source<Q>) {
         let from = source.port_id;
         let ports = (0..).map(PortId).zip(&self.directory.ports);
@@ -86,20 +89,24 @@ impl Router<'_> {
             copy.offload = frame.offload;
             copy.set_receipt(frame.receipt().cloned());
             let address = steer(&mut copy, queues);
-            if let Some(gauge) = pressure(self.number, address, self.directory) {
-                source.on(IngressEvent::Pressure(Arc::clone(gauge)));
-            }
-            self.hand_over(copy, address, source);
+            self.hand_over(copy, Admission::Late, address, source);
         }
         self.pool.recycle(frame);
     }
 
-    fn hand_over<Q: PortQueue>(&mut self, frame: Frame, to: &QueueAddress, source: &Source<Q>) {
+    fn hand_over<Q: PortQueue>(
+        &mut self,
+        frame: Frame,
+        admission: Admission,
+        to: &QueueAddress,
+        source: &Source<Q>,
+    ) {
+        let parcel = Parcel { to: to.slot, frame, admission };
         if to.engine == self.number {
-            return self.outboxes.enqueue(frame, to.slot, self.pool, self.now);
+            return self.outboxes.enqueue(parcel, self.pool, self.at);
         }
         let inbox = &self.directory.inboxes[to.engine];
-        if let Err(frame) = inbox.push(Parcel { to: to.slot, frame }) {
+        if let Err(frame) = inbox.push(parcel) {
             return self.discard(frame, DropReason::InboxFull, source);
         }
         if self.mailed.len() <= to.engine {

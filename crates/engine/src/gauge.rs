@@ -2,9 +2,13 @@
 //!
 //! A queue whose backlog passes the high mark raises its pressure, and sources that meet it keep
 //! the frame and all after it, and take none in until it falls below the low mark. So a fast guest
-//! is slowed by its own ring and nothing is lost. The inbox of a worker does the same for those who
-//! put frames in. A queue that makes no progress for [`STALL`] lowers its pressure and drops
+//! is slowed by its own ring and nothing is lost. The inbox of an engine does the same for engines
+//! that put frames in. A queue that makes no progress for [`STALL`] lowers its pressure and drops
 //! instead, so that a guest that stopped receiving cannot hold up the others (XSA-392).
+//!
+//! A source between several guests waits for a slow queue only as long as its allowance lasts
+//! (`allowance.rs`), a port with many stations behind it never does, and copies of a flood are
+//! dropped at the mark: what these send is an [`Admission`] of its own.
 
 use std::time::Duration;
 
@@ -17,6 +21,9 @@ pub const LOW: Backlog = Backlog { frames: 32, bytes: 256 << 10 };
 /// Backlog at which frames are dropped: above [`HIGH`] by what may have been in the owner's inbox
 /// when the mark was reached (256 frames of 64 KiB), and what other workers add before they see it.
 pub const LIMIT: Backlog = Backlog { frames: 1024, bytes: 24 << 20 };
+/// Backlog at which frames from a port with many stations behind it are dropped: they do not wait,
+/// so that a burst for one guest needs some room.
+pub const SHARED: Backlog = Backlog { frames: 512, bytes: 4 << 20 };
 /// How long a queue may stand still before it counts as stalled: longer than a busy host keeps a
 /// guest from running.
 pub const STALL: Duration = Duration::from_millis(50);
@@ -37,6 +44,28 @@ impl Backlog {
     }
 }
 
+/// How a frame came to be sent to a queue that may be full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Its source waits for the queue when it has pressure: the frame is on its way since before.
+    Waits,
+    /// It comes from a port with many stations behind it, which waits for none.
+    Shared,
+    /// It is a copy of a flood, or its source has waited for long enough.
+    Late,
+}
+
+impl Admission {
+    /// Backlog at which the frame is dropped.
+    pub(crate) fn mark(self) -> Backlog {
+        match self {
+            Admission::Waits => LIMIT,
+            Admission::Shared => SHARED,
+            Admission::Late => HIGH,
+        }
+    }
+}
+
 /// Shared by the owner of a queue, which writes it, and those who send to the queue.
 #[derive(Debug, Default)]
 pub struct Gauge {
@@ -46,6 +75,8 @@ pub struct Gauge {
     /// A worker whose sources we hold is asleep, or about to be.
     is_awaited: AtomicBool,
     load: AtomicU64,
+    /// What the queue has sent, in units of what frames cost.
+    sent: AtomicU64,
 }
 
 impl Gauge {
@@ -98,6 +129,17 @@ impl Gauge {
         // The partner is in `is_awaited`.
         fence(Ordering::SeqCst);
         self.has_pressure()
+    }
+
+    /// What the queue has sent since it was made, in bytes and a fixed cost for each frame: what
+    /// its sources wait for while it holds them.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Only the owning engine calls this.
+    pub(crate) fn add_sent(&self, cost: u64) {
+        self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(cost), Ordering::Relaxed);
     }
 
     /// Work done for the queue since it was made, in frames of about 1500 bytes.

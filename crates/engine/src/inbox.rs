@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use ringway_datapath::Frame;
 
-use crate::gauge::Gauge;
+use crate::gauge::{Admission, Gauge};
 use crate::slot::SlotId;
 use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 
@@ -16,6 +16,8 @@ pub struct Parcel {
     pub to: SlotId,
     /// The frame.
     pub frame: Frame,
+    /// When it may be dropped there.
+    pub admission: Admission,
 }
 
 /// Where an engine receives frames from other engines, and where its thread is woken.
@@ -84,8 +86,10 @@ impl Inbox {
         }
     }
 
-    /// Called by the owner after it took frames out. True if held sources may sleep.
-    pub(crate) fn relieve(&self) -> bool {
+    /// Called by the owner after it took frames out that cost so much. True if held sources may
+    /// sleep.
+    pub(crate) fn relieve(&self, cost: u64) -> bool {
+        self.gauge.add_sent(cost);
         self.gauge.has_pressure() && self.parcels.len() < Self::LOW && self.gauge.lower()
     }
 

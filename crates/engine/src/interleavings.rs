@@ -10,6 +10,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use ringway_datapath::{Frame, FramePool, PoolBudget};
 
+use crate::gauge::Admission;
 use crate::{Gauge, Inbox, Parcel, SlotId};
 
 /// Counts how often it is rung. It orders what its two sides do, as an eventfd does.
@@ -53,7 +54,7 @@ fn a_parcel_or_a_command_wakes_a_thread_that_goes_to_sleep() {
                 let inbox = Arc::clone(&inbox);
                 move || {
                     let to = SlotId { index: 0, generation: 1 };
-                    assert!(inbox.push(Parcel { to, frame }).is_ok());
+                    assert!(inbox.push(Parcel { to, frame, admission: Admission::Waits }).is_ok());
                     inbox.nudge();
                 }
             }),

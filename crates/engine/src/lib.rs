@@ -9,10 +9,13 @@
 //!
 //! * A queue belongs to one engine from attach to detach.
 //! * Nothing here locks or allocates per frame.
-//! * A full queue holds back the sources that send to it ([`gauge`]).
+//! * A full queue holds back the sources that send to it ([`gauge`]), for as long as that harms no
+//!   other queue.
+//! * Ports share an engine by what their frames cost, not by their number of queues.
 //!
 //! Read `engine.rs` first, then the table in [`state`].
 
+mod allowance;
 mod attached;
 mod capture;
 mod credit;
@@ -25,6 +28,7 @@ mod inbox;
 mod interleavings;
 mod outbox;
 mod roster;
+mod share;
 mod slot;
 mod source;
 pub mod state;
@@ -38,4 +42,5 @@ pub use engine::{Engine, Failure, IfIdle, Wait};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
 pub use roster::{Move, Placed, Roster};
+pub use share::{Stations, Weight};
 pub use slot::SlotId;

@@ -9,7 +9,9 @@ use ringway_datapath::{
 };
 
 use crate::capture::{Capture, Passage};
-use crate::gauge::{Backlog, Gauge, HIGH, LIMIT, LOW};
+use crate::gauge::{Admission, Backlog, Gauge, HIGH, LIMIT, LOW};
+use crate::inbox::Parcel;
+use crate::share;
 use crate::slot::SlotId;
 use crate::source::show;
 use crate::state::{Egress, EgressEvent};
@@ -24,7 +26,21 @@ pub(crate) struct Outbox {
     counters: Arc<QueueCounters>,
     frames: FrameQueue,
     bytes: usize,
+    /// Memory that the frames take: their buffers may be longer.
+    memory: usize,
     state: Egress,
+}
+
+/// Memory that the frames of one queue may take, however little is left for all.
+const MEMORY_MIN: usize = 1 << 20;
+
+/// When a frame is added, and to how much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Enqueue {
+    pub(crate) now: Instant,
+    /// Memory that the frames of one queue may take: a part of what is left, so that there is
+    /// always some left, however many queues are full.
+    pub(crate) memory_max: usize,
 }
 
 /// What one call of [`Outbox::send`] did.
@@ -51,6 +67,7 @@ impl Outbox {
             counters,
             frames: FrameQueue::new(),
             bytes: 0,
+            memory: 0,
             state: Egress::Empty,
         }
     }
@@ -65,18 +82,28 @@ impl Outbox {
     }
 
     /// Adds a frame, after doing what the far side cannot.
-    pub(crate) fn enqueue(&mut self, frame: Frame, pool: &mut FramePool, now: Instant) {
-        let limit = if self.is_stalled() { LOW } else { LIMIT };
-        if self.waiting().reaches(limit) {
+    pub(crate) fn enqueue(
+        &mut self,
+        frame: Frame,
+        admission: Admission,
+        pool: &mut FramePool,
+        at: Enqueue,
+    ) {
+        let now = at.now;
+        let mark = if self.is_stalled() { LOW } else { admission.mark() };
+        if self.waiting().reaches(mark) || self.memory >= at.memory_max.max(MEMORY_MIN) {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
             return;
         }
         show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
-        let len = frame.len();
+        let first = self.frames.len();
         match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
-            // Segments repeat headers: a little more than counted, corrected by the next `send`.
-            Ok(()) => self.bytes += len,
+            Ok(()) => {
+                let added = self.frames.range(first..);
+                self.bytes += added.clone().map(Frame::len).sum::<usize>();
+                self.memory += added.map(Frame::capacity).sum::<usize>();
+            }
             Err(reason) => self.counters.dropped.count(reason, 1),
         }
         if !self.frames.is_empty() {
@@ -94,14 +121,17 @@ impl Outbox {
         pool: &mut FramePool,
         now: Instant,
     ) -> Result<Sent, PortDown> {
-        let before = self.frames.len();
+        let before = self.waiting();
         queue.egress(&mut self.frames, pool)?;
         let left = self.frames.len();
-        let moved = before - left;
+        let moved = before.frames - left;
+        self.bytes = self.frames.iter().map(Frame::len).sum();
+        self.memory = self.frames.iter().map(Frame::capacity).sum();
         if moved > 0 {
             self.gauge.add_load(u64::try_from(moved).unwrap_or(u64::MAX));
+            let bytes = before.bytes.saturating_sub(self.bytes);
+            self.gauge.add_sent(share::cost_of(moved, bytes));
         }
-        self.bytes = self.frames.iter().map(Frame::len).sum();
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.is_stalled() {
             self.shed(pool);
@@ -127,6 +157,7 @@ impl Outbox {
         while self.waiting().reaches(LOW) {
             let Some(frame) = self.frames.pop_back() else { break };
             self.bytes -= frame.len();
+            self.memory -= frame.capacity();
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
@@ -230,11 +261,12 @@ impl Outboxes {
     }
 
     /// Adds a frame to what waits for a queue.
-    pub(crate) fn enqueue(&mut self, frame: Frame, to: SlotId, pool: &mut FramePool, now: Instant) {
+    pub(crate) fn enqueue(&mut self, parcel: Parcel, pool: &mut FramePool, at: Enqueue) {
+        let Parcel { to, frame, admission } = parcel;
         match self.slots.get_mut(to.index) {
             Some(OutboxSlot::Here(outbox)) if outbox.id == to => {
                 let was_empty = outbox.state() == Egress::Empty;
-                outbox.enqueue(frame, pool, now);
+                outbox.enqueue(frame, admission, pool, at);
                 if was_empty && outbox.state() != Egress::Empty {
                     self.draining.push(to.index);
                 }

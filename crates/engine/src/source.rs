@@ -10,10 +10,12 @@ use ringway_datapath::{
 };
 use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
 
+use crate::allowance::Allowance;
 use crate::capture::{Capture, Passage};
 use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
+use crate::share::{Shares, Stations, cost};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
 
@@ -29,7 +31,14 @@ pub(crate) struct Source<Q> {
     pub(crate) capture: Option<Arc<Capture>>,
     /// Frames that were taken in and could not go on, the next one first: a batch at most.
     pub(crate) kept: VecDeque<(Frame, Verdict)>,
+    /// Index of its port's share of the engine.
+    pub(crate) share: usize,
+    pub(crate) stations: Stations,
     flood: FloodBudget,
+    /// How long it may be held.
+    patience: Patience,
+    /// What the queue that holds it had sent when the hold began, and when that was.
+    held_since: Option<(u64, Instant)>,
     /// Where the load is counted.
     gauge: Arc<Gauge>,
     /// What limits how much enters here, if anything does.
@@ -48,10 +57,23 @@ pub(crate) struct SourceParts<Q> {
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) credit: Option<Arc<Credit>>,
+    pub(crate) stations: Stations,
+    pub(crate) now: Instant,
+}
+
+/// For how long a source lets itself be held.
+enum Patience {
+    /// As long as it takes: what it holds up is for the queue that holds it, and no other.
+    Endless,
+    /// As long as its allowance lasts.
+    Limited(Allowance),
+    /// Not at all.
+    None,
 }
 
 /// What all sources of an engine use in turn.
 pub(crate) struct Intake<'a> {
+    pub(crate) shares: &'a mut Shares,
     pub(crate) pool: &'a mut FramePool,
     pub(crate) batch: &'a mut FrameBatch,
     pub(crate) verdicts: &'a mut Verdicts,
@@ -62,6 +84,13 @@ pub(crate) struct Intake<'a> {
 
 impl<Q: PortQueue> Source<Q> {
     pub(crate) fn new(parts: SourceParts<Q>) -> Source<Q> {
+        let patience = match (&parts.forwarding, parts.stations) {
+            (_, Stations::Many) => Patience::None,
+            (Forwarding::Patch(_), Stations::One(_)) => Patience::Endless,
+            (Forwarding::Switch(_), Stations::One(_)) => {
+                Patience::Limited(Allowance::new(parts.now))
+            }
+        };
         Source {
             traits: parts.queue.describe(),
             id: parts.id,
@@ -72,7 +101,11 @@ impl<Q: PortQueue> Source<Q> {
             counters: parts.counters,
             capture: None,
             kept: VecDeque::new(),
+            share: 0,
+            stations: parts.stations,
             flood: parts.flood,
+            patience,
+            held_since: None,
             gauge: parts.gauge,
             credit: parts.credit,
             state: Ingress::Polling,
@@ -90,8 +123,37 @@ impl<Q: PortQueue> Source<Q> {
     /// Ends a wait whose reason is gone.
     pub(crate) fn refresh(&mut self, now: Instant) {
         if let Some(event) = self.state.due(now) {
+            self.pay_for_hold(now);
             self.on(event);
         }
+    }
+
+    /// A frame of it met pressure: whether the source waits for that to fall.
+    pub(crate) fn hold(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
+        let until = match &mut self.patience {
+            Patience::Endless => None,
+            Patience::Limited(allowance) => match allowance.begin(now) {
+                Some(most) => Some(now + most),
+                None => return Held::No,
+            },
+            Patience::None => return Held::No,
+        };
+        self.held_since = Some((gauge.sent(), now));
+        self.on(IngressEvent::Pressure { gauge: Arc::clone(gauge), until });
+        Held::Yes
+    }
+
+    /// Charges a hold that ends to the allowance.
+    fn pay_for_hold(&mut self, now: Instant) {
+        let (Ingress::Held { gauge, .. }, Some((sent, since))) = (&self.state, self.held_since)
+        else {
+            return;
+        };
+        if let Patience::Limited(allowance) = &mut self.patience {
+            let held = now.saturating_duration_since(since);
+            allowance.charge(held, gauge.sent().wrapping_sub(sent));
+        }
+        self.held_since = None;
     }
 
     /// Limits how much enters from now on, or no longer.
@@ -109,39 +171,45 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Takes a batch in, as far as it may, and adds it to what is kept. Frames that are kept go
     /// first: while there are any, none are taken in.
-    pub(crate) fn take_in(&mut self, intake: &mut Intake<'_>) -> Result<(), PortDown> {
+    ///
+    /// # Errors
+    /// [`PortDown`] when the queue can no longer be used; what came before is among the kept.
+    pub(crate) fn take_in(&mut self, intake: &mut Intake<'_>) -> Result<Share, PortDown> {
         match self.state {
             Ingress::Starved => self.on(IngressEvent::Due),
             _ => self.refresh(intake.now),
         }
-        if matches!(self.state, Ingress::Polling) && !self.kept.is_empty() {
-            return Ok(());
+        if !self.kept.is_empty() {
+            intake.shares.count_busy(self.share);
+            if matches!(self.state, Ingress::Polling) {
+                return Ok(Share::Left);
+            }
         }
-        let budget = self.budget(intake.now);
+        let Some(budget) = self.budget(intake) else { return Ok(Share::Used) };
         let taken = self.queue.ingress(budget, intake.pool, intake.batch);
         if intake.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
         }
         if !intake.batch.is_empty() {
-            self.charge(intake.batch);
+            self.charge(intake);
             self.classify(intake);
             self.kept.extend(intake.batch.drain(..).zip(intake.verdicts.drain(..)));
         }
-        taken
+        taken.map(|()| Share::Left)
     }
 
-    /// What may be taken in now.
-    fn budget(&mut self, now: Instant) -> Budget {
-        if let (Ingress::Polling, Some(due)) = (&self.state, self.credit_due(now)) {
+    /// What may be taken in now; `None` if its port has had its share of this round.
+    fn budget(&mut self, intake: &mut Intake<'_>) -> Option<Budget> {
+        if let (Ingress::Polling, Some(due)) = (&self.state, self.credit_due(intake.now)) {
             self.on(IngressEvent::OutOfCredit { until: due });
         }
-        match (&self.state, &self.credit) {
-            (Ingress::Polling, None) => Budget::BATCH,
-            (Ingress::Polling, Some(credit)) => {
-                Budget::of_bytes(usize::try_from(credit.available(now)).unwrap_or(usize::MAX))
-            }
-            _ => Budget::NOTHING,
+        if !matches!(self.state, Ingress::Polling) {
+            return Some(Budget::NOTHING);
         }
+        let share = intake.shares.turn(self.share)?;
+        let credit = self.credit.as_ref().map_or(u64::MAX, |credit| credit.available(intake.now));
+        let bytes = share.bytes.min(usize::try_from(credit).unwrap_or(usize::MAX));
+        Some(Budget { bytes, ..share })
     }
 
     /// When there will be credit, if there is not now.
@@ -151,8 +219,10 @@ impl<Q: PortQueue> Source<Q> {
         Some(now.checked_add(due).unwrap_or(now + FAR_OFF))
     }
 
-    fn charge(&self, batch: &FrameBatch) {
+    fn charge(&self, intake: &mut Intake<'_>) {
+        let batch = &*intake.batch;
         self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
+        intake.shares.charge(self.share, batch.iter().map(cost).sum());
         if let Some(credit) = &self.credit {
             let bytes: usize = batch.iter().map(Frame::len).sum();
             credit.spend(u64::try_from(bytes).unwrap_or(u64::MAX));
@@ -195,12 +265,30 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Whether nothing may enter, whatever waits.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.state, Ingress::Held(_) | Ingress::Unpaid { .. })
+        matches!(self.state, Ingress::Held { .. } | Ingress::Unpaid { .. })
     }
 
     pub(crate) fn count_drop(&self, reason: DropReason) {
         self.counters.dropped.count(reason, 1);
     }
+}
+
+/// Whether a source waits for a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It does, and keeps the frame.
+    Yes,
+    /// It does not: the frame is for a queue that may drop it.
+    No,
+}
+
+/// Whether a port may take more in in this round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// It may, or its queue waits for something else.
+    Left,
+    /// It has had its share: frames may wait that are to be taken in in the next round.
+    Used,
 }
 
 /// Further off than any limit is set for.

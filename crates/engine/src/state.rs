@@ -9,10 +9,10 @@
 //! | event | `Polling` | `Armed` | `Held` | `Unpaid` | `Starved` |
 //! |---|---|---|---|---|---|
 //! | `Woken` | | `Polling` | | | |
-//! | `Pressure` | `Held` | | `Held` by the new gauge | | `Held` |
+//! | `Pressure` | `Held` | | | | `Held` |
 //! | `Relieved` | | | `Polling` | | |
 //! | `OutOfCredit` | `Unpaid` | | | `Unpaid` until the new time | |
-//! | `Due` | | | | `Polling` | `Polling` |
+//! | `Due` | | | `Polling` | `Polling` | `Polling` |
 //! | `NoBuffer` | `Starved` | | | | |
 //! | `Idle` | `Armed` | | | | |
 //! | `Restart` | | `Polling` | `Polling` | `Polling` | `Polling` |
@@ -43,7 +43,12 @@ pub enum Ingress {
     /// It has none, and will send an event when it has.
     Armed,
     /// A queue that its frames go to is full: nothing enters until that one is relieved.
-    Held(Arc<Gauge>),
+    Held {
+        /// That of the queue.
+        gauge: Arc<Gauge>,
+        /// When it does not wait any longer, if it does not wait for ever.
+        until: Option<Instant>,
+    },
     /// Its port has used up its rate: nothing enters before this time.
     Unpaid {
         /// When there is credit again.
@@ -59,7 +64,12 @@ pub enum IngressEvent {
     /// An event of the queue came.
     Woken,
     /// A frame of it met pressure.
-    Pressure(Arc<Gauge>),
+    Pressure {
+        /// That of the queue which the frame is for.
+        gauge: Arc<Gauge>,
+        /// When it does not wait any longer, if it does not wait for ever.
+        until: Option<Instant>,
+    },
     /// The gauge that held it has no pressure any more.
     Relieved,
     /// Its port has no credit before this time.
@@ -67,7 +77,7 @@ pub enum IngressEvent {
         /// When there is credit again.
         until: Instant,
     },
-    /// It waited for credit or buffers, and is to try again.
+    /// It has waited for long enough, for whatever it was, and is to try again.
     Due,
     /// The pool had no buffer.
     NoBuffer,
@@ -85,10 +95,10 @@ impl Ingress {
         match (self, event) {
             (_, Event::Restart)
             | (Ingress::Armed, Event::Woken)
-            | (Ingress::Held(_), Event::Relieved)
+            | (Ingress::Held { .. }, Event::Relieved | Event::Due)
             | (Ingress::Unpaid { .. } | Ingress::Starved, Event::Due) => Ingress::Polling,
-            (Ingress::Polling | Ingress::Held(_) | Ingress::Starved, Event::Pressure(gauge)) => {
-                Ingress::Held(gauge)
+            (Ingress::Polling | Ingress::Starved, Event::Pressure { gauge, until }) => {
+                Ingress::Held { gauge, until }
             }
             (Ingress::Polling | Ingress::Unpaid { .. }, Event::OutOfCredit { until }) => {
                 Ingress::Unpaid { until }
@@ -102,8 +112,12 @@ impl Ingress {
     /// What has changed about the reason for which it waits, if anything has.
     pub fn due(&self, now: Instant) -> Option<IngressEvent> {
         match self {
-            Ingress::Held(gauge) if !gauge.has_pressure() => Some(IngressEvent::Relieved),
-            Ingress::Unpaid { until } if *until <= now => Some(IngressEvent::Due),
+            Ingress::Held { gauge, .. } if !gauge.has_pressure() => Some(IngressEvent::Relieved),
+            Ingress::Held { until: Some(until), .. } | Ingress::Unpaid { until }
+                if *until <= now =>
+            {
+                Some(IngressEvent::Due)
+            }
             _ => None,
         }
     }
@@ -167,7 +181,7 @@ mod tests {
         [
             ("Polling", Ingress::Polling),
             ("Armed", Ingress::Armed),
-            ("Held", Ingress::Held(Arc::default())),
+            ("Held", Ingress::Held { gauge: Arc::default(), until: None }),
             ("Unpaid", Ingress::Unpaid { until: now }),
             ("Starved", Ingress::Starved),
         ]
@@ -176,7 +190,7 @@ mod tests {
     fn events(now: Instant) -> [IngressEvent; 8] {
         [
             IngressEvent::Woken,
-            IngressEvent::Pressure(Arc::default()),
+            IngressEvent::Pressure { gauge: Arc::default(), until: None },
             IngressEvent::Relieved,
             IngressEvent::OutOfCredit { until: now },
             IngressEvent::Due,
@@ -190,7 +204,7 @@ mod tests {
         match state {
             Ingress::Polling => "Polling",
             Ingress::Armed => "Armed",
-            Ingress::Held(_) => "Held",
+            Ingress::Held { .. } => "Held",
             Ingress::Unpaid { .. } => "Unpaid",
             Ingress::Starved => "Starved",
         }
@@ -203,7 +217,7 @@ mod tests {
         let table = [
             ["", "Held", "", "Unpaid", "", "Starved", "Armed", "Polling"],
             ["Polling", "", "", "", "", "", "", "Polling"],
-            ["", "Held", "Polling", "", "", "", "", "Polling"],
+            ["", "", "Polling", "", "Polling", "", "", "Polling"],
             ["", "", "", "Unpaid", "Polling", "", "", "Polling"],
             ["", "Held", "", "", "Polling", "", "", "Polling"],
         ];
@@ -227,7 +241,8 @@ mod tests {
     fn a_frame_that_comes_to_a_held_queue_does_not_wake_it() {
         let gauge = Arc::new(Gauge::default());
         gauge.raise();
-        let held = Ingress::Polling.on(IngressEvent::Pressure(Arc::clone(&gauge)));
+        let pressure = IngressEvent::Pressure { gauge: Arc::clone(&gauge), until: None };
+        let held = Ingress::Polling.on(pressure);
         assert_eq!(name(&held.clone().on(IngressEvent::Woken)), "Held");
         assert_eq!(name(&held.clone().on(IngressEvent::Idle)), "Held");
         assert!(held.due(Instant::now()).is_none());
@@ -236,13 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_held_by_the_first_frame_that_meets_pressure_and_by_the_newest_gauge() {
-        let [first, second] = [(); 2].map(|()| Arc::new(Gauge::default()));
-        let held = Ingress::Polling.on(IngressEvent::Pressure(first));
-        let Ingress::Held(gauge) = held.on(IngressEvent::Pressure(Arc::clone(&second))) else {
-            panic!("it is held");
-        };
-        assert!(Arc::ptr_eq(&gauge, &second));
+    fn a_queue_is_held_for_no_longer_than_it_may_be() {
+        let now = Instant::now();
+        let gauge = Arc::new(Gauge::default());
+        gauge.raise();
+        let until = Some(now + Duration::from_millis(50));
+        let held = Ingress::Polling.on(IngressEvent::Pressure { gauge, until });
+        assert!(held.due(now + Duration::from_millis(49)).is_none());
+        let late = held.due(now + Duration::from_millis(50)).expect("it has waited long enough");
+        assert_eq!(name(&held.on(late)), "Polling");
     }
 
     #[test]

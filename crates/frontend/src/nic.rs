@@ -14,7 +14,7 @@ use ringway_netfront::VifQueue;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
-use ringway_worker::{Attachment, Forwarding, Placement};
+use ringway_worker::{Attachment, Forwarding, Placement, Stations, Weight};
 use ringway_xenbus::frontend::{Allocation, Input, QueueCount, Wish};
 use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, unless_refused};
@@ -343,11 +343,13 @@ impl<H: Hypervisor> Serving<'_, H> {
             queue: VifOrTap::Tap(tap),
             counters: Arc::clone(&counters),
             flood: unlimited(),
+            stations: Stations::One(Weight::ONE),
         });
         let queues = link.idle.drain(..).zip(&link.counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Vif(queue),
             counters: Arc::clone(counters),
             flood: unlimited(),
+            stations: Stations::One(Weight::ONE),
         });
         host.workers.attach(link.vif_port, &Forwarding::Patch(link.tap_port), queues.collect())?;
         host.workers.attach(link.tap_port, &Forwarding::Patch(link.vif_port), taps.collect())?;

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 use ringway_hypervisor::{Access, GrantStatus, GrantedPages, StillInUse};
 use ringway_sys::SharedPages;
-use ringway_wire::grant::RESERVED_ENTRIES;
+use ringway_wire::grant::{ENTRIES_PER_PAGE, RESERVED_ENTRIES};
 use ringway_wire::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 
 use crate::fault::Passages;
@@ -23,12 +23,15 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Memory for more than a hundred queues, a v1 grant table of 64 frames, and the two-level
-    /// table of event channels.
+    /// Memory for more than a hundred queues, Xen's default of frames for a grant table, and the
+    /// ports of its two-level table of event channels.
     fn default() -> Limits {
-        Limits { pages_max: 1 << 16, grants_max: (1 << 15) - 8, ports_max: 1023 }
+        Limits { pages_max: 1 << 16, grants_max: TABLE_FRAMES * ENTRIES_PER_PAGE, ports_max: 1023 }
     }
 }
+
+/// Frames of a grant table (`gnttab_max_frames`).
+const TABLE_FRAMES: usize = 64;
 
 /// What a domain holds. One that has released everything holds the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

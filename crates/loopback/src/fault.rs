@@ -29,8 +29,8 @@ pub enum FaultPoint {
     LostEvent,
     /// An event is on its way to this domain: it arrives once more after it was cleared.
     DoubledEvent,
-    /// An event is on its way to this domain: it arrives, and so does one that nobody sent, at the
-    /// next open port of this domain.
+    /// An event is on its way to this domain: it arrives, and so does one that no domain sent, at
+    /// the next open port of this domain.
     SpuriousEvent,
 }
 

@@ -126,7 +126,7 @@ fn an_event_is_refused_lost_or_doubled() {
 }
 
 #[test]
-fn an_event_that_nobody_sent_arrives_at_another_port() {
+fn an_event_that_no_domain_sent_arrives_at_another_port() {
     let bench = Bench::new();
     let channels = [bench.channel(), bench.channel(), bench.channel()];
     bench.machine.fail_next(HOST, FaultPoint::SpuriousEvent);

@@ -25,7 +25,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         if from.is_empty() {
             return Ok(());
         }
-        let (taken, _) = self.rx.peek_requests(&mut self.scratch.rx_requests)?;
+        let (taken, _) =
+            self.rx.peek_requests(&mut self.scratch.rx_requests).map_err(PortDown::peer)?;
         self.plan_leaving(taken, from, pool);
         let given = self.copy_and_answer();
         // The pool outlives this port: it gets its buffers back also when the port goes down.

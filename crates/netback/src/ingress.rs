@@ -3,20 +3,21 @@
 //! One call is one pass through six phases, each over the whole batch: take the slots by value,
 //! plan packets and copies (no side effects), copy, answer each slot, publish, drop what failed.
 
+use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
-    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, PeerFault,
-    Pending, PortDown,
+    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload, Pending,
+    PortDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_MAX, EXTRA_TYPE_NONE, ExtraInfo, NETIF_RSP_ERROR,
     NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, TxRequest, TxResponse,
+    NETTXF_MORE_DATA, NR_SLOTS_MIN, TxRequest, TxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{VifQueue, cut_off};
+use crate::{TxFault, VifQueue};
 
 /// Slots looked at in one call: a batch of one-slot packets, or a few large ones, and always at
 /// least one whole packet.
@@ -25,10 +26,8 @@ pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
 /// (netif b2: `fatal_skb_slots`).
 const FATAL_SLOTS: usize = 20;
 //= netif.h: slots-min
-/// Data slots that are still served: the first and 18 more (netif a2, `NR_SLOTS_MIN`).
-const SLOTS_MAX: usize = 19;
-/// The shortest frame: an Ethernet header.
-const FRAME_LEN_MIN: u16 = 14;
+/// Data slots that are still served: the first and as many more.
+const SLOTS_MAX: usize = 1 + NR_SLOTS_MIN;
 
 /// A packet as its slots describe it.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +50,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
         self.answer_sent()?;
-        let (taken, waiting) = self.tx.peek_requests(&mut self.scratch.tx_requests)?;
+        let (taken, waiting) =
+            self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(PortDown::peer)?;
         if taken == 0 {
             return Ok(());
         }
@@ -74,8 +74,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         // Whatever became of the event, a frame that was not filled must not go on.
         self.drop_failed(first_frame, pool, into);
         notified?;
-        planned?;
-        Ok(())
+        planned.map_err(PortDown::peer)
     }
 
     /// Turns slots into packets, frames and copies, up to the room in `into`, the budget, the
@@ -88,7 +87,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), TxFault> {
         let scratch = &mut *self.scratch;
         scratch.copies.clear();
         scratch.packets.clear();
@@ -268,13 +267,13 @@ impl Parsed {
 ///
 /// `None` if its end lies behind what was peeked at; a fault if it lies behind what was produced.
 #[inline]
-fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, PeerFault> {
+fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Parsed>, TxFault> {
     let Some(first) = slots.first() else { return Ok(None) };
     if first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0 {
         return parse_long(first, slots, is_all, consumer);
     }
     // Most packets are one slot, and this is all there is to say about them.
-    let total = if first.size < FRAME_LEN_MIN {
+    let total = if usize::from(first.size) < ETH_LEN {
         Err(DropReason::Malformed)
     } else {
         check_range(first.offset, u32::from(first.size))?;
@@ -291,9 +290,10 @@ fn parse_long(
     slots: &[TxRequest],
     is_all: bool,
     consumer: u32,
-) -> Result<Option<Parsed>, PeerFault> {
+) -> Result<Option<Parsed>, TxFault> {
     //= netif.h: packet-published-whole
-    let missing = |have: usize| if is_all { Err(cut_off(consumer, have)) } else { Ok(None) };
+    let missing =
+        |have: usize| if is_all { Err(TxFault::cut_off(consumer, have)) } else { Ok(None) };
     //= netif.h: slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
     let mut extras = 0;
@@ -310,7 +310,7 @@ fn parse_long(
         more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
         extras += 1;
         if extras > FATAL_SLOTS {
-            return Err(PeerFault::TooManySlots { limit: FATAL_SLOTS });
+            return Err(TxFault::TooManySlots { limit: FATAL_SLOTS });
         }
     }
 
@@ -320,7 +320,7 @@ fn parse_long(
     let mut last = *first;
     while last.flags & NETTXF_MORE_DATA != 0 {
         if data > FATAL_SLOTS {
-            return Err(PeerFault::TooManySlots { limit: FATAL_SLOTS });
+            return Err(TxFault::TooManySlots { limit: FATAL_SLOTS });
         }
         let Some(slot) = slots.get(extras + data) else { return missing(slots.len()) };
         further_bytes += u32::from(slot.size);
@@ -334,7 +334,7 @@ fn parse_long(
 
     let total = if data > SLOTS_MAX {
         Err(DropReason::TooLong)
-    } else if total_is_short || first.size < FRAME_LEN_MIN {
+    } else if total_is_short || usize::from(first.size) < ETH_LEN {
         Err(DropReason::Malformed)
     } else {
         check_range(first.offset, u32::from(first.size) - further_bytes)?;
@@ -345,28 +345,28 @@ fn parse_long(
 
 /// A slot must not reach over the end of its page (netif b2, and a7: one that does would spoil
 /// the whole batch on real Xen).
-fn check_range(offset: u16, size: u32) -> Result<(), PeerFault> {
+fn check_range(offset: u16, size: u32) -> Result<(), TxFault> {
     //= netif.h: slot-in-page
     let end = u32::from(offset) + size;
     if usize::try_from(end).is_ok_and(|end| end <= PAGE_SIZE) {
         return Ok(());
     }
     let size = u16::try_from(size).unwrap_or(u16::MAX);
-    Err(PeerFault::CrossesPage { offset, size })
+    Err(TxFault::CrossesPage { offset, size })
 }
 
-fn check_extra(extra: &ExtraInfo) -> Result<(), PeerFault> {
+fn check_extra(extra: &ExtraInfo) -> Result<(), TxFault> {
     //= netif.h: extra-types
     if extra.kind == EXTRA_TYPE_NONE || extra.kind >= EXTRA_TYPE_MAX {
-        return Err(PeerFault::BadExtra { ring: "tx", kind: extra.kind });
+        return Err(TxFault::BadExtra { kind: extra.kind });
     }
     Ok(())
 }
 
-fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
+fn gso_of(extra: &ExtraInfo) -> Result<Gso, TxFault> {
     let (size, kind) = extra.gso();
     //= netif.h: gso-extra
-    Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "tx", kind, size })
+    Gso::from_extra(extra).ok_or(TxFault::BadGso { kind, size })
 }
 
 fn extra_of(slot: &TxRequest) -> ExtraInfo {

@@ -6,6 +6,7 @@
 //! guest transmits, `egress.rs` for one that it receives.
 
 mod egress;
+mod fault;
 mod ingress;
 mod stopwatch;
 mod unanswered;
@@ -16,15 +17,17 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, PeerFault,
-    Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
+    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
 };
-use ringway_ring::{BackRing, Notify, Rx, Tx};
+use ringway_ring::{BackRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest};
+
+pub use fault::TxFault;
 
 use stopwatch::Stopwatch;
 use unanswered::Unanswered;
@@ -93,8 +96,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     /// [`PortDown::Peer`] if the indices are not possible.
     pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>, PortDown> {
         let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
-        let tx = BackRing::attach(tx_ring.pages().clone())?;
-        let rx = BackRing::attach(rx_ring.pages().clone())?;
+        let tx = BackRing::attach(tx_ring.pages().clone()).map_err(PortDown::peer)?;
+        let rx = BackRing::attach(rx_ring.pages().clone()).map_err(PortDown::peer)?;
         let stopwatch = Stopwatch::of(tx.consumer());
         let queue = VifQueue {
             peer,
@@ -164,14 +167,14 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let tx = self.tx.arm(1);
         let rx = match self.rx_pages_wanted {
-            0 => Pending::Nothing,
+            0 => Waiting::TooFew,
             pages => self.rx.arm(pages),
         };
         let sent = match &self.unanswered {
             None => Pending::Nothing,
             Some(unanswered) => unanswered.arm(self.tx.consumer()),
         };
-        let is_idle = [tx, rx, sent].iter().all(|pending| *pending == Pending::Nothing);
+        let is_idle = [tx, rx] == [Waiting::TooFew; 2] && sent == Pending::Nothing;
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
@@ -197,10 +200,4 @@ impl<M: ForeignMemory, E: EventChannel> Wakers for VifQueue<M, E> {
             visit(unanswered.waker(), Interest::Readable);
         }
     }
-}
-
-/// A packet that is cut off can only be told from one that is still arriving by the producer.
-fn cut_off(consumer: u32, slots: usize) -> PeerFault {
-    let last = u32::try_from(slots.saturating_sub(1)).unwrap_or(u32::MAX);
-    PeerFault::PacketCutOff { slot: consumer.wrapping_add(last) }
 }

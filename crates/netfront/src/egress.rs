@@ -1,6 +1,6 @@
 //! What the guest transmits: frames become tx requests.
 
-use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, PeerFault, PortDown};
+use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, PortDown};
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
@@ -8,7 +8,7 @@ use ringway_wire::netif::{
     NETTXF_MORE_DATA, TX_RING_SLOTS, TxRequest,
 };
 
-use crate::VifQueue;
+use crate::{ResponseFault, VifQueue};
 
 /// A queue that may have so many pages unanswered asks to be woken when this many were answered: of
 /// a full ring, one wake-up then makes room for the largest packet or for many small ones.
@@ -82,8 +82,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Takes answered buffers back. A status other than OKAY means that the backend dropped the
     /// packet and counted it; the buffer is ours again all the same.
-    fn reap(&mut self) -> Result<(), PeerFault> {
-        let count = self.tx.peek_responses(&mut *self.tx_responses)?;
+    fn reap(&mut self) -> Result<(), PortDown> {
+        let count = self.tx.peek_responses(&mut *self.tx_responses).map_err(PortDown::peer)?;
         for response in &self.tx_responses[..count] {
             if response.status == NETIF_RSP_NULL {
                 continue;
@@ -92,7 +92,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let outstanding = self.tx_outstanding.get_mut(usize::from(response.id));
             match outstanding {
                 Some(is_outstanding) if *is_outstanding => *is_outstanding = false,
-                _ => return Err(PeerFault::UnknownResponse { ring: "tx", id: response.id }),
+                _ => return Err(PortDown::peer(ResponseFault::Unknown { id: response.id })),
             }
             self.tx_free.push(response.id);
         }

@@ -3,8 +3,9 @@
 //! The buffer of an rx slot is always the page of the slot's own number, because responses come in
 //! the slots of their requests (netif.h: rx-same-slot) and pages are posted in ring order.
 
+use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
-    BATCH, Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PeerFault, PortDown,
+    BATCH, Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PortDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
@@ -14,12 +15,10 @@ use ringway_wire::netif::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::VifQueue;
+use crate::{ResponseFault, VifQueue};
 
 /// Slots looked at in one call; always at least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + SLOTS_MAX;
-/// The shortest frame: an Ethernet header.
-const FRAME_LEN_MIN: usize = 14;
 /// Slots of the longest packet: 17 pages, and a few extras.
 const SLOTS_MAX: usize = 24;
 
@@ -32,12 +31,12 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     ) -> Result<(), PortDown> {
         let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
-        let count = self.rx.peek_responses(&mut *self.rx_responses)?;
+        let count = self.rx.peek_responses(&mut *self.rx_responses).map_err(PortDown::peer)?;
         let (mut consumed, mut packets, mut bytes) = (0, 0, 0);
         while consumed < count && into.len() < frames_end && bytes < bytes_max {
             let window = &self.rx_responses[consumed..count];
             let first_slot = usize::from(self.rx.response_slot()) + consumed;
-            let packet = parse(window)?;
+            let packet = parse(window).map_err(PortDown::peer)?;
             if !packet.is_whole && count == self.rx_responses.len() && consumed > 0 {
                 // Its end lies behind the window: it comes first in the next call.
                 break;
@@ -79,7 +78,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         window_start: usize,
         pool: &mut FramePool,
     ) -> Result<ringway_datapath::Frame, DropReason> {
-        if !packet.is_whole || packet.has_error || packet.len < FRAME_LEN_MIN {
+        if !packet.is_whole || packet.has_error || packet.len < ETH_LEN {
             return Err(DropReason::Malformed);
         }
         if packet.len > pool.frame_len_max() {
@@ -120,7 +119,7 @@ impl Packet {
 }
 
 /// Reads one packet from the front of `window`, which is not empty.
-fn parse(window: &[RxResponse]) -> Result<Packet, PeerFault> {
+fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
     let first = window[0];
     let mut packet = Packet {
         slots: 1,
@@ -135,7 +134,7 @@ fn parse(window: &[RxResponse]) -> Result<Packet, PeerFault> {
     let mut more_data = first.flags & NETRXF_MORE_DATA != 0;
     while more_extras || more_data {
         if packet.slots >= SLOTS_MAX {
-            return Err(PeerFault::TooManySlots { limit: SLOTS_MAX });
+            return Err(ResponseFault::TooManySlots { limit: SLOTS_MAX });
         }
         let Some(slot) = window.get(packet.slots) else {
             packet.is_whole = false;
@@ -147,7 +146,7 @@ fn parse(window: &[RxResponse]) -> Result<Packet, PeerFault> {
             let (extra, _) =
                 ExtraInfo::read_from_prefix(slot.as_bytes()).expect("an extra fits a slot");
             if extra.kind != EXTRA_TYPE_GSO {
-                return Err(PeerFault::BadExtra { ring: "rx", kind: extra.kind });
+                return Err(ResponseFault::BadExtra { kind: extra.kind });
             }
             packet.offload.gso = Some(gso_of(&extra)?);
             packet.offload.checksum = Checksum::Blank;
@@ -167,16 +166,16 @@ fn bytes_of(response: &RxResponse) -> usize {
     usize::try_from(response.status).unwrap_or(0)
 }
 
-fn check_range(response: &RxResponse) -> Result<(), PeerFault> {
+fn check_range(response: &RxResponse) -> Result<(), ResponseFault> {
     if usize::from(response.offset) + bytes_of(response) <= PAGE_SIZE {
         return Ok(());
     }
-    Err(PeerFault::BadRxRange { offset: response.offset, status: response.status })
+    Err(ResponseFault::LeavesPage { offset: response.offset, status: response.status })
 }
 
-fn gso_of(extra: &ExtraInfo) -> Result<Gso, PeerFault> {
+fn gso_of(extra: &ExtraInfo) -> Result<Gso, ResponseFault> {
     let (size, kind) = extra.gso();
-    Gso::from_extra(extra).ok_or(PeerFault::BadGso { ring: "rx", kind, size })
+    Gso::from_extra(extra).ok_or(ResponseFault::BadGso { kind, size })
 }
 
 fn checksum_of(flags: u16) -> Checksum {

@@ -6,6 +6,7 @@
 
 mod buffers;
 mod egress;
+mod fault;
 mod ingress;
 
 use std::io;
@@ -18,10 +19,12 @@ use ringway_datapath::{
     Probe, QueueCounters, QueueTraits, Wakers,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
-use ringway_ring::{FrontRing, Notify, Rx, Tx};
+use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
 use ringway_xenbus::{EventPorts, QueueConfig};
+
+pub use fault::ResponseFault;
 
 use buffers::Buffers;
 
@@ -181,10 +184,11 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let rx = self.rx.arm(1);
         let tx = match self.tx_answers_wanted {
-            0 => Pending::Nothing,
+            0 => Waiting::TooFew,
             answers => self.tx.arm(answers),
         };
-        Ok(if rx == Pending::Nothing { tx } else { rx })
+        let is_idle = [tx, rx] == [Waiting::TooFew; 2];
+        Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
     fn woken(&mut self) -> Result<(), PortDown> {

@@ -3,11 +3,10 @@
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{PeerFault, Pending};
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
-use crate::{Index, Layout, Notify, Page, RingMemory, ahead, slot_offset};
+use crate::{Index, Layout, Notify, Page, RingFault, RingMemory, Waiting, ahead, slot_offset};
 
 /// Consumes requests and produces one response for each, in the request's own slot.
 ///
@@ -34,8 +33,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// (`BACK_RING_ATTACH`): this is what lets a backend restart under traffic.
     ///
     /// # Errors
-    /// [`PeerFault::ProducerOverrun`] if the indices cannot belong to a ring.
-    pub fn attach(page: M) -> Result<BackRing<L, M>, PeerFault> {
+    /// [`RingFault`] if the indices cannot belong to a ring.
+    pub fn attach(page: M) -> Result<BackRing<L, M>, RingFault> {
         let page = Page(page);
         //= netif.h: back-ring-attach
         let answered = page.load(RSP_PROD, Ordering::Acquire);
@@ -52,9 +51,9 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// How many requests are waiting.
     ///
     /// # Errors
-    /// [`PeerFault::ProducerOverrun`] if the peer's index is not possible.
+    /// [`RingFault`] if the peer's index is not possible.
     #[inline]
-    pub fn pending(&self) -> Result<u32, PeerFault> {
+    pub fn pending(&self) -> Result<u32, RingFault> {
         // Acquire: orders this load before our reads of the slots it covers.
         let produced = self.page.load(REQ_PROD, Ordering::Acquire);
         // Slots we consumed but did not answer cannot hold new requests.
@@ -68,7 +67,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// # Errors
     /// As [`pending`](BackRing::pending).
     #[inline]
-    pub fn peek_requests(&self, into: &mut [L::Request]) -> Result<(usize, usize), PeerFault> {
+    pub fn peek_requests(&self, into: &mut [L::Request]) -> Result<(usize, usize), RingFault> {
         let waiting = usize::try_from(self.pending()?).expect("a slot count is small");
         let count = waiting.min(into.len());
         self.page.read::<L, _>(self.req_cons, &mut into[..count]);
@@ -130,7 +129,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     }
 
     /// Asks for an event when `count` requests are waiting, and looks once more.
-    pub fn arm(&mut self, count: u32) -> Pending {
+    pub fn arm(&mut self, count: u32) -> Waiting {
         self.page.arm(REQ_PROD, REQ_EVENT, self.req_cons, count.clamp(1, L::SLOTS))
     }
 }

@@ -4,11 +4,10 @@ use std::marker::PhantomData;
 use std::num::Wrapping;
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{PeerFault, Pending};
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
-use crate::{Index, Layout, Notify, Page, RingMemory, ahead, slot_offset};
+use crate::{Index, Layout, Notify, Page, RingFault, RingMemory, Waiting, ahead, slot_offset};
 
 /// Produces requests and consumes their responses.
 #[derive(Debug)]
@@ -93,9 +92,9 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
     /// consumed.
     ///
     /// # Errors
-    /// [`PeerFault::ProducerOverrun`] if the backend answers more than was asked.
+    /// [`RingFault`] if the backend answers more than was asked.
     #[inline]
-    pub fn peek_responses(&self, into: &mut [L::Response]) -> Result<usize, PeerFault> {
+    pub fn peek_responses(&self, into: &mut [L::Response]) -> Result<usize, RingFault> {
         // Acquire: orders this load before our reads of the slots it covers.
         let produced = self.page.load(RSP_PROD, Ordering::Acquire);
         let outstanding = (self.req_prod_published - self.rsp_cons).0;
@@ -118,7 +117,7 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
     }
 
     /// Asks for an event when `count` responses are waiting, and looks once more.
-    pub fn arm(&mut self, count: u32) -> Pending {
+    pub fn arm(&mut self, count: u32) -> Waiting {
         self.page.arm(RSP_PROD, RSP_EVENT, self.rsp_cons, count.clamp(1, L::SLOTS))
     }
 }

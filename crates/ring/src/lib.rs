@@ -9,6 +9,7 @@
 //! read by value. Nobody needs a lock, and no index is ever read-modified-written.
 
 mod back;
+mod fault;
 mod front;
 mod memory;
 
@@ -16,9 +17,9 @@ use std::num::Wrapping;
 use std::sync::atomic::Ordering;
 
 pub use back::BackRing;
+pub use fault::RingFault;
 pub use front::FrontRing;
 pub use memory::RingMemory;
-use ringway_datapath::{PeerFault, Pending};
 use ringway_wire::netif::{
     RX_RING_SLOTS, RX_SLOT_LEN, RxRequest, RxResponse, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest,
     TxResponse,
@@ -79,6 +80,16 @@ pub enum Notify {
     Nobody,
 }
 
+/// What a side finds when it has asked for an event (`RING_FINAL_CHECK_FOR_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a side that sleeps on enough entries is not woken for them"]
+pub enum Waiting {
+    /// Fewer entries wait than it asked for: an event will come.
+    TooFew,
+    /// They came meanwhile, and no event need come: poll again.
+    Enough,
+}
+
 /// A free-running ring index.
 type Index = Wrapping<u32>;
 
@@ -121,13 +132,13 @@ impl<M: RingMemory> Page<M> {
 
     /// Asks for an event when `count` entries wait behind `consumed`, and says whether the peer got
     /// there meanwhile (`RING_FINAL_CHECK_FOR_*`).
-    fn arm(&self, producer: usize, event: usize, consumed: Index, count: u32) -> Pending {
+    fn arm(&self, producer: usize, event: usize, consumed: Index, count: u32) -> Waiting {
         self.0.store(event, (consumed + Wrapping(count)).0, Ordering::Relaxed);
         // Orders the store of the event index before the load of the producer; see `publish`.
         self.0.fence();
         let produced = self.load(producer, Ordering::Relaxed);
         // A producer that ran away counts as work: the next look at the ring reports the fault.
-        if (produced - consumed).0 < count { Pending::Nothing } else { Pending::Work }
+        if (produced - consumed).0 < count { Waiting::TooFew } else { Waiting::Enough }
     }
 }
 
@@ -139,12 +150,12 @@ fn slot_offset<L: Layout>(index: Index) -> usize {
 
 /// The check that keeps every loop over a ring bounded: a producer may be ahead of its consumer by
 /// as many entries as the ring can hold for it, never more, and never behind (XSA-39).
-fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32, PeerFault> {
+fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32, RingFault> {
     //= netif.h: producer-bound
     let ahead = (produced - consumed).0;
     if ahead > limit {
         let (ring, produced, slots) = (L::NAME, produced.0, L::SLOTS);
-        return Err(PeerFault::ProducerOverrun { ring, produced, ahead, slots });
+        return Err(RingFault { ring, produced, ahead, slots });
     }
     Ok(ahead)
 }

@@ -1,11 +1,10 @@
 //! ringway: multi-queue paravirtual networking in user space.
 //!
 //! The only binary. Each verb of the command line is a file in [`verb`]; [`host`] holds a host
-//! together, [`description`] says what it consists of.
+//! together.
 
 mod cli;
 mod confine;
-mod description;
 mod host;
 mod logging;
 mod options;
@@ -20,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
+use ringway_description as description;
 
 use crate::cli::{Cli, Verb};
 use crate::output::ReaderLeft;

@@ -196,6 +196,24 @@ fn both_ends_connect_and_part_over_a_store_in_memory() {
 }
 
 #[test]
+fn what_a_guest_writes_below_its_state_makes_no_event_for_the_backend() {
+    let store = with_vif();
+    let mut backend = Backend::start(&store);
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    backend.turn();
+    for n in 0..100_000 {
+        let path = format!("device/vif/0/state/x{n}");
+        guest.write(&path, "").expect("it is the guest's");
+        guest.remove(&path).expect("it is the guest's");
+    }
+    assert!(backend.turn() <= 1);
+    write(&mut guest, &ANSWER);
+    write(&mut guest, &[("state", "4")]);
+    backend.turn();
+    assert!(backend.process.attached.is_some(), "it is still served");
+}
+
+#[test]
 fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
     let store = with_vif();
     let requests = |set| {

@@ -17,4 +17,6 @@ mod thread;
 pub use idle::Polling;
 pub use placement::{Placement, Policy};
 pub use pool::{Attachment, WORKERS_MAX, Workers, WorkersConfig};
-pub use ringway_engine::{Capture, CapturedFrame, Credit, Failure, Forwarding, Passage, gauge};
+pub use ringway_engine::{
+    Capture, CapturedFrame, Credit, Failure, Forwarding, Passage, Stations, Weight, gauge,
+};

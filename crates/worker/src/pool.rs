@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, QueueCounters, Wakers};
 use ringway_engine::{
     Attached, AttachedParts, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, Move,
-    QueueAddress, Roster,
+    QueueAddress, Roster, Stations,
 };
 use ringway_switch::{FloodBudget, PortId};
 
@@ -47,6 +47,8 @@ pub struct Attachment<Q> {
     pub counters: Arc<QueueCounters>,
     /// The flooding it may cause.
     pub flood: FloodBudget,
+    /// How many stations are behind the port, which is the same for all its queues.
+    pub stations: Stations,
 }
 
 /// The most workers there can be, whatever the policy.
@@ -141,7 +143,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
         let workers: BTreeSet<usize> = addresses.iter().map(|address| address.engine).collect();
         for ((queue_index, address), attachment) in (0..).zip(addresses).zip(queues) {
-            let attached = Box::new(Attached::new(AttachedParts {
+            let parts = AttachedParts {
                 id: address.slot,
                 port_id: port,
                 queue_index,
@@ -151,7 +153,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 counters: attachment.counters,
                 gauge: address.gauge,
                 credit: credit.cloned(),
-            }));
+                stations: attachment.stations,
+            };
+            let attached = Box::new(Attached::new(parts, Instant::now()));
             self.command(address.engine, Command::Attach { attached });
         }
         self.wait_until_obeyed(workers);

@@ -67,6 +67,11 @@ impl Vif {
         format!("{}/{RATE}", self.backend_dir())
     }
 
+    /// The node to watch for the guest's Ethernet address.
+    pub fn mac(self) -> String {
+        format!("{}/{MAC}", self.backend_dir())
+    }
+
     /// The nodes a backend writes its errors to: where Xen's tools look, and beside its other
     /// keys, where people do.
     pub fn backend_errors(self) -> [String; 2] {

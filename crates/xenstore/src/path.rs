@@ -11,6 +11,11 @@ pub fn domain_path(domain: DomId) -> String {
     format!("/local/domain/{domain}")
 }
 
+/// Names in a path. The protocol bounds only the length of the whole, which has room for a thousand
+/// of them, and a change concerns the watches of every directory above it. Toolstacks come to a
+/// dozen.
+const DEPTH_MAX: usize = 64;
+
 /// An absolute path that has passed the protocol's rules: `/`, or components of allowed characters
 /// separated by single slashes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +43,8 @@ impl NodePath {
             return Err(Errno::Inval);
         };
         let is_well_formed = absolute == "/" || absolute.split('/').skip(1).all(|c| !c.is_empty());
-        if !is_well_formed || is_too_long(&absolute) {
+        let depth = absolute.bytes().filter(|byte| *byte == b'/').count();
+        if !is_well_formed || is_too_long(&absolute) || depth > DEPTH_MAX {
             return Err(Errno::Inval);
         }
         Ok(NodePath(absolute))
@@ -82,7 +88,16 @@ impl NodePath {
 
     /// This path, its parent and so on up to the root.
     pub(crate) fn lineage(&self) -> impl Iterator<Item = NodePath> {
-        std::iter::successors(Some(self.clone()), NodePath::parent)
+        self.lineage_text().map(|path| NodePath(path.to_owned()))
+    }
+
+    /// The same, as text.
+    pub(crate) fn lineage_text(&self) -> impl Iterator<Item = &str> {
+        std::iter::successors(Some(self.as_str()), |path| match path.rsplit_once('/')? {
+            ("", "") => None,
+            ("", _) => Some("/"),
+            (parent, _) => Some(parent),
+        })
     }
 }
 
@@ -148,6 +163,13 @@ mod tests {
         assert!(parse(&of_len("/local/domain/3/", XENSTORE_REL_PATH_MAX + 1)).is_err());
         assert!(parse(&of_len("/", XENSTORE_ABS_PATH_MAX - 1)).is_ok());
         assert!(parse(&of_len("/", XENSTORE_ABS_PATH_MAX)).is_err());
+    }
+
+    #[test]
+    fn a_path_has_so_many_names_and_no_more() {
+        assert!(parse(&"/a".repeat(DEPTH_MAX)).is_ok());
+        assert!(parse(&"/a".repeat(DEPTH_MAX + 1)).is_err());
+        assert!(parse("a/".repeat(900).trim_end_matches('/')).is_err());
     }
 
     #[test]

@@ -18,8 +18,10 @@ pub struct Quota {
     pub transactions: usize,
     /// Nodes that one transaction may touch, and changes it may make.
     pub transaction_nodes: usize,
-    /// Watch events that wait for one connection (XSA-349). A connection that lets more pile up
-    /// is closed, since it would otherwise miss events without knowing.
+    /// Bytes of the paths and values that one transaction keeps until it ends.
+    pub transaction_bytes: usize,
+    /// Watch events that wait for one connection (XSA-349). Of those that one watch makes beyond
+    /// its share, a single one is kept, that of the watched node itself.
     pub events: usize,
     /// Connections open at a time.
     pub connections: usize,
@@ -34,6 +36,7 @@ impl Quota {
         watches: 1 << 16,
         transactions: 1 << 8,
         transaction_nodes: 1 << 14,
+        transaction_bytes: 1 << 26,
         events: 1 << 14,
         connections: 1 << 10,
     };
@@ -53,6 +56,7 @@ impl Default for Quota {
             watches: 128,
             transactions: 10,
             transaction_nodes: 1024,
+            transaction_bytes: 1 << 17,
             events: 1024,
             connections: 16,
         }

@@ -46,6 +46,19 @@ pub(crate) enum Mutation {
     SetPermissions(Permissions),
 }
 
+impl Mutation {
+    /// Bytes that the mutation itself takes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Mutation::Write(value) => value.len(),
+            Mutation::SetPermissions(permissions) => {
+                permissions.entry_count() * PERMISSION_ENTRY_LEN
+            }
+            Mutation::MakeDirectory | Mutation::Remove => 0,
+        }
+    }
+}
+
 /// Something that watches may want to know.
 #[derive(Debug)]
 pub(crate) struct Change {

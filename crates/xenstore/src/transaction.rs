@@ -21,18 +21,20 @@ pub(crate) struct Transaction {
     work: Store,
     touched: BTreeSet<NodePath>,
     log: Vec<(NodePath, Mutation)>,
+    /// Bytes in `touched` and `log`.
+    bytes: usize,
 }
 
 impl Transaction {
     pub(crate) fn new(live: &Store) -> Transaction {
         let (base, work) = (live.clone(), live.clone());
-        Transaction { base, work, touched: BTreeSet::new(), log: Vec::new() }
+        Transaction { base, work, touched: BTreeSet::new(), log: Vec::new(), bytes: 0 }
     }
 
     /// As [`Store::get`], inside the transaction.
     ///
     /// # Errors
-    /// As there, and `ENOSPC` when the transaction has touched too many nodes.
+    /// As there, and `ENOSPC` when the transaction has touched too many nodes, or keeps too much.
     pub(crate) fn get(
         &mut self,
         who: DomId,
@@ -47,7 +49,7 @@ impl Transaction {
     /// As [`Store::apply`], inside the transaction.
     ///
     /// # Errors
-    /// As there, and `ENOSPC` when the transaction has touched too many nodes.
+    /// As there, and `ENOSPC` when the transaction has touched too many nodes, or keeps too much.
     pub(crate) fn apply(
         &mut self,
         who: DomId,
@@ -58,6 +60,7 @@ impl Transaction {
         if self.log.len() >= quota.transaction_nodes {
             return Err(Errno::Nospc);
         }
+        self.keep(path.as_str().len() + mutation.len(), quota)?;
         // To make a node changes the nearest directory that is there; to remove one, its own.
         let changed_above = match mutation {
             Mutation::Remove => 1,
@@ -105,7 +108,17 @@ impl Transaction {
         if self.touched.len() >= quota.transaction_nodes {
             return Err(Errno::Nospc);
         }
+        self.keep(path.as_str().len(), quota)?;
         self.touched.insert(path.clone());
+        Ok(())
+    }
+
+    /// Counts bytes that are kept until the transaction ends.
+    fn keep(&mut self, bytes: usize, quota: &Quota) -> Result<(), Errno> {
+        if self.bytes + bytes > quota.transaction_bytes {
+            return Err(Errno::Nospc);
+        }
+        self.bytes += bytes;
         Ok(())
     }
 }

@@ -90,8 +90,7 @@ impl Tree {
         }
     }
 
-    /// Whether a session goes on. The tree itself ends one whose domain is released, and one that
-    /// does not collect its events.
+    /// Whether a session goes on. The tree itself ends one whose domain is released.
     pub fn is_open(&self, id: SessionId) -> bool {
         self.sessions.contains_key(&id)
     }
@@ -268,7 +267,7 @@ impl Tree {
         }
         // A watch fires once when it is set: its owner then looks, and cannot have missed a
         // change that came just before.
-        self.tell(&[watch], &on);
+        self.tell(&[watch], &on, &on);
         Ok(request::ok())
     }
 
@@ -381,14 +380,14 @@ impl Tree {
                 Reach::Lineage => usize::MAX,
                 Reach::Exact => 1,
             };
-            for on in change.path.lineage().take(depth) {
+            for on in change.path.lineage_text().take(depth) {
                 let may_know = |watch: &&Watch| {
                     let session = self.sessions.get(&watch.session);
                     session.is_some_and(|session| change.is_visible_to(session.domain))
                 };
                 let told: Vec<Watch> =
-                    self.watches.at(on.as_str()).iter().filter(may_know).cloned().collect();
-                self.tell(&told, change.path.as_str());
+                    self.watches.at(on).iter().filter(may_know).cloned().collect();
+                self.tell(&told, on, change.path.as_str());
             }
         }
     }
@@ -400,19 +399,17 @@ impl Tree {
             session.is_some_and(|s| permissions.rights_of(s.domain).include(Rights::Read))
         };
         let told: Vec<Watch> = self.watches.at(name).iter().filter(may_know).cloned().collect();
-        self.tell(&told, name);
+        self.tell(&told, name, name);
     }
 
-    /// Queues one event for each of these watches; ends sessions that have too many waiting.
-    fn tell(&mut self, watches: &[Watch], path: &str) {
+    /// Queues one event, that `path` has changed, for each of these watches of `on`.
+    fn tell(&mut self, watches: &[Watch], on: &str, path: &str) {
         for watch in watches {
             let Some(session) = self.sessions.get_mut(&watch.session) else { continue };
-            let Some(event) = watch.event(path) else { continue };
+            let (Some(event), Some(all)) = (watch.event(path), watch.event(on)) else { continue };
             let limit = self.quota.of(session.domain).events;
             self.ready.insert(watch.session);
-            if session.events.push(event, limit).is_err() {
-                self.close(watch.session);
-            }
+            session.events.push(event, all, limit);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Watches, and the events that wait for a session.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use ringway_wire::xenstore::{Errno, XENSTORE_PAYLOAD_MAX};
@@ -96,33 +96,52 @@ impl Event {
 
 /// The events that a session has not taken yet, each at most once: to be told twice that a path
 /// changed says nothing more than to be told once, as the reader looks afterwards anyway.
+///
+/// One watch can only make so many wait. After that a single event stands for all others of that
+/// watch: that of the node which the watch was set on. It is also what fires when a watch is set,
+/// so its owner reads everything that it watches. No change is lost, and a guest that makes changes
+/// without end (XSA-349) gets no more room than that, and neither that of other watches nor the
+/// session is affected.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    order: VecDeque<Arc<Event>>,
+    order: VecDeque<Waiting>,
     waiting: HashSet<Arc<Event>>,
+    /// How many wait, by the event that stands for all of a watch.
+    per_watch: HashMap<Arc<Event>, usize>,
 }
 
-/// A session lets more events pile up than its quota allows.
 #[derive(Debug)]
-pub(crate) struct Overrun;
+struct Waiting {
+    event: Arc<Event>,
+    all_of_watch: Arc<Event>,
+}
+
+/// The part of a session's limit that one watch may use up: one in so many.
+const SHARES: usize = 16;
 
 impl EventQueue {
-    pub(crate) fn push(&mut self, event: Event, limit: usize) -> Result<(), Overrun> {
+    /// Queues an event. At most `limit` wait, and one for each watch on top.
+    pub(crate) fn push(&mut self, event: Event, all_of_watch: Event, limit: usize) {
         if self.waiting.contains(&event) {
-            return Ok(());
+            return;
         }
-        if self.order.len() >= limit {
-            return Err(Overrun);
+        let all_of_watch = Arc::new(all_of_watch);
+        let of_watch = self.per_watch.get(&all_of_watch).copied().unwrap_or(0);
+        let has_room = self.order.len() < limit && of_watch < (limit / SHARES).max(1);
+        let event = if has_room { Arc::new(event) } else { Arc::clone(&all_of_watch) };
+        if self.waiting.insert(Arc::clone(&event)) {
+            self.per_watch.insert(Arc::clone(&all_of_watch), of_watch + 1);
+            self.order.push_back(Waiting { event, all_of_watch });
         }
-        let event = Arc::new(event);
-        self.waiting.insert(Arc::clone(&event));
-        self.order.push_back(event);
-        Ok(())
     }
 
     pub(crate) fn pop(&mut self) -> Option<Arc<Event>> {
-        let event = self.order.pop_front()?;
+        let Waiting { event, all_of_watch } = self.order.pop_front()?;
         self.waiting.remove(&event);
+        match self.per_watch.get_mut(&all_of_watch) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(self.per_watch.remove(&all_of_watch)),
+        }
         Some(event)
     }
 
@@ -131,7 +150,6 @@ impl EventQueue {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.order.clear();
-        self.waiting.clear();
+        *self = EventQueue::default();
     }
 }

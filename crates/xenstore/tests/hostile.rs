@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use ringway_wire::xenstore::{Op, SockMsg};
 use ringway_xenstore::{
     Client, DomId, Errno, Permissions, Quota, Reason, Refusal, Rights, Server, ServerHandle,
-    Watched, XsError,
+    WatchEvent, Watched, XsError,
 };
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::IntoBytes;
@@ -117,7 +117,7 @@ fn replies_that_waited_for_room_all_arrive_in_order() {
 }
 
 #[test]
-fn a_client_that_never_takes_its_events_is_let_go() {
+fn a_client_that_takes_its_events_late_learns_that_it_has_to_read_everything() {
     let (handle, thread) = start(Quota { events: 16, ..Quota::default() });
     let mut dom0 = client(&handle, 0);
     let mut lazy = client(&handle, 3);
@@ -125,11 +125,58 @@ fn a_client_that_never_takes_its_events_is_let_go() {
     let everybody = Permissions::new(DomId(0), Rights::Read);
     dom0.set_permissions("/public", &everybody).expect("domain 0 may");
     lazy.watch("/public", &"t".repeat(1000)).expect("it can be set");
+    assert_eq!(next(&mut lazy).path, "/public", "it fires at once");
     for n in 0..2000 {
         dom0.write(&format!("/public/{n}"), "").expect("nobody else has to wait");
     }
-    let taken = (0..3000).map_while(|_| lazy.next_watch().unwrap_or(None));
-    assert!(taken.count() < 2000);
+    let mut taken = 0;
+    // The test ends when the server says that everything is to be read, and not before.
+    while next(&mut lazy).path != "/public" {
+        taken += 1;
+    }
+    assert!(taken < 1000, "{taken}");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+/// Waits for an event.
+fn next(client: &mut Client) -> WatchEvent {
+    loop {
+        match client.next_watch().expect("the server is there") {
+            Some(Watched::Node(event)) => return event,
+            Some(Watched::Overflow) => panic!("there is room"),
+            None => {}
+        }
+        rustix::event::poll(&mut [PollFd::new(client, PollFlags::IN)], None).expect("it can wait");
+    }
+}
+
+/// What a guest can do below a node that domain 0 watches, as a backend watches each guest's state.
+#[test]
+fn names_below_a_watched_node_end_nobodys_session_and_hide_no_other_change() {
+    let (handle, thread) = start(Quota::default());
+    let mut dom0 = client(&handle, 0);
+    for guest in [3, 4] {
+        let state = format!("/local/domain/{guest}/state");
+        dom0.write(&state, "1").expect("domain 0 may write");
+        let own = Permissions::new(DomId(guest), Rights::None);
+        dom0.set_permissions(&state, &own).expect("domain 0 may");
+        dom0.watch_node(&state, &guest.to_string()).expect("it can be set");
+    }
+    for token in ["3", "4"] {
+        assert_eq!(next(&mut dom0).token, token, "each fires at once");
+    }
+    // Domain 0 does not read meanwhile. More than fit its session, and what it keeps.
+    let mut hostile = client(&handle, 3);
+    let mut honest = client(&handle, 4);
+    for n in 0..70_000 {
+        let name = format!("state/x{n}");
+        hostile.write(&name, "").expect("it is the guest's");
+        hostile.remove(&name).expect("it is the guest's");
+    }
+    honest.write("state", "4").expect("it is the guest's");
+    while next(&mut dom0).token != "4" {}
+    assert!(matches!(dom0.next_watch(), Ok(None | Some(Watched::Node(_)))), "nothing is lost");
     handle.stop();
     thread.join().expect("the server has not panicked");
 }

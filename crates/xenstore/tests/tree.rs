@@ -239,6 +239,7 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
         watches: 2,
         transactions: 2,
         transaction_nodes: 4,
+        transaction_bytes: 200,
         events: 3,
         connections: 2,
     };
@@ -259,13 +260,15 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
     assert_eq!(store.watch(one, "b", "t"), Ok(()));
     assert_eq!(store.watch(one, "c", "t"), Err(Errno::Nospc));
 
-    let (first, _second) = (store.start(one), store.start(one));
+    let (first, second) = (store.start(one), store.start(one));
     assert_eq!(store.ask(one, Op::TransactionStart, 0, &[""]), Err(Errno::Nospc));
     assert_eq!(store.ask(one, Op::TransactionStart, first, &[""]), Err(Errno::Busy));
     for n in 1..5 {
         assert!(store.read(one, first, &format!("n{n}")).is_ok());
     }
     assert_eq!(store.read(one, first, "n5"), Err(Errno::Nospc));
+    assert_eq!(store.write(one, second, "n1", &"x".repeat(150)), Ok(()));
+    assert_eq!(store.write(one, second, "n1", &"x".repeat(20)), Err(Errno::Nospc));
 
     let another = store.open(1);
     assert_eq!(store.0.open(DomId(1)), None);
@@ -274,17 +277,27 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
 }
 
 #[test]
-fn events_nobody_takes_are_merged_and_then_end_the_session() {
-    let (mut store, dom0, one, _) = with_two_guests(Quota { events: 3, ..Quota::default() });
+fn events_nobody_takes_are_merged_and_beyond_a_limit_one_stands_for_all_of_a_watch() {
+    let (mut store, dom0, one, _) = with_two_guests(Quota { events: 32, ..Quota::default() });
+    store.write(dom0, 0, "/local/domain/1/d/quiet", "x").expect("domain 0 may write");
+    store.watch(one, "/local/domain/1/d/quiet", "q").expect("it can be set");
     store.watch(one, "/local/domain/1", "t").expect("it can be set");
+    assert_eq!(store.events(one).len(), 2, "each fires once when it is set");
     for _ in 0..100 {
         store.write(dom0, 0, "/local/domain/1/a", "x").expect("domain 0 may write");
         store.write(dom0, 0, "/local/domain/1/b", "x").expect("domain 0 may write");
     }
+    for n in 0..1000 {
+        store.write(dom0, 0, &format!("/local/domain/1/{n}"), "x").expect("domain 0 may write");
+    }
+    store.write(dom0, 0, "/local/domain/1/d/quiet", "y").expect("domain 0 may write");
     assert!(store.0.is_open(one));
-    store.write(dom0, 0, "/local/domain/1/c", "x").expect("domain 0 may write");
-    assert!(!store.0.is_open(one));
-    assert_eq!(store.read(one, 0, "a"), Err(Errno::Io));
+    let events = store.events(one);
+    let expected = ["/local/domain/1/a|t|", "/local/domain/1/b|t|", "/local/domain/1|t|"];
+    assert_eq!(events[..3], expected);
+    assert_eq!(events[3..], ["/local/domain/1/d/quiet|q|"], "another watch has room of its own");
+    store.write(dom0, 0, "/local/domain/1/a", "z").expect("domain 0 may write");
+    assert_eq!(store.events(one), ["/local/domain/1/a|t|"]);
 }
 
 #[test]

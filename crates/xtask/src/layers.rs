@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 8] = [
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus", "xenstore"],
     &["netback", "netfront", "emu", "loopback", "xen", "engine", "vif-shell"],
     &["worker"],
-    &["backend", "frontend"],
+    &["backend", "frontend", "description"],
     &["lab", "doctor"],
     &["ringway", "bench", "sim", "xtask"],
 ];

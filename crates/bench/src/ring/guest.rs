@@ -96,7 +96,7 @@ impl<E: EventChannel> BareQueue<E> {
 
     /// Receives up to a burst of frames and gives their pages back at once.
     pub(crate) fn receive(&mut self) -> Result<usize, PortDown> {
-        let count = self.rx.peek_responses(&mut self.rx_responses)?;
+        let count = self.rx.peek_responses(&mut self.rx_responses).map_err(PortDown::peer)?;
         self.rx.consume(count);
         for index in 0..count {
             self.post(self.rx_responses[index].id);
@@ -109,7 +109,8 @@ impl<E: EventChannel> BareQueue<E> {
     pub(crate) fn bounce(&mut self) -> Result<usize, PortDown> {
         self.reap()?;
         let room = self.free.len().min(self.tx.free()).min(BURST);
-        let count = self.rx.peek_responses(&mut self.rx_responses[..room])?;
+        let count =
+            self.rx.peek_responses(&mut self.rx_responses[..room]).map_err(PortDown::peer)?;
         self.rx.consume(count);
         for index in 0..count {
             let RxResponse { id, offset, status, .. } = self.rx_responses[index];
@@ -130,7 +131,7 @@ impl<E: EventChannel> BareQueue<E> {
     }
 
     fn reap(&mut self) -> Result<(), PortDown> {
-        let count = self.tx.peek_responses(&mut self.tx_responses)?;
+        let count = self.tx.peek_responses(&mut self.tx_responses).map_err(PortDown::peer)?;
         self.tx.consume(count);
         self.free.extend(self.tx_responses[..count].iter().map(|response| response.id));
         Ok(())

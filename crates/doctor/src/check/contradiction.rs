@@ -79,8 +79,8 @@ mod tests {
 
     fn finding(check: &str, wishes: &[(u32, &str)]) -> Finding {
         let change =
-            |(irq, cpu): &(u32, &str)| Change::new(Knob::IrqAffinity { irq: *irq }, None, cpu);
-        let advice = Advice::by_change("x", wishes.iter().map(change).collect());
+            |(irq, cpu): &(u32, &str)| Change::replace(Knob::IrqAffinity { irq: *irq }, None, cpu);
+        let advice = Advice::by_change("x", wishes.iter().filter_map(change));
         let mut finding = Finding::new(Severity::Warning, "a", "slow").advise(advice);
         finding.check = check.to_owned();
         finding

@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::manifest::XE_VMS;
 use crate::evidence::{Gap, Quote, Text};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::{Host, Kind, NicRole, Span, float};
 use crate::parse::domains::Domains;
 use crate::parse::libvirt::Guest;
@@ -146,7 +146,7 @@ fn of_guest(host: &Host, guest: &Guest, text: &Text) -> Looked {
             .advise(Advice::by_hand(
                 "Make it <model type='virtio'/>, once the guest has the driver, and start the \
                  guest anew.",
-                &[&format!("virsh edit {name}")],
+                &[&format!("virsh edit {}", shell_word(name))],
             ));
         findings.push(finding);
     }

@@ -5,7 +5,7 @@ use crate::evidence::Gap;
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, NicRole, Span, share};
 use crate::parse::cpu::CpuTimes;
-use crate::parse::cpus::cpu_mask;
+use crate::parse::cpus::{cpu_mask, masked_cpus};
 
 pub(super) const CHECK: Check = Check {
     id: "D04",
@@ -56,7 +56,7 @@ fn look(host: &Host) -> Looked {
              use more queues (D14).",
             &["grep -E 'CPU|eth|en|vif|virtio' /proc/interrupts"],
         ));
-    let changes = packet_steering(host, shares.len());
+    let changes = packet_steering(host, &span.after);
     Ok(vec![if changes.is_empty() {
         finding
     } else {
@@ -69,7 +69,8 @@ fn look(host: &Host) -> Looked {
 }
 
 /// RPS for interfaces that receive by one queue.
-fn packet_steering(host: &Host, cpus: usize) -> Vec<Change> {
+fn packet_steering(host: &Host, times: &CpuTimes) -> Vec<Change> {
+    let online = times.cpus.keys().copied();
     let mut changes = Vec::new();
     for nic in host.nics() {
         let rx = host.rx_queues(&nic);
@@ -78,8 +79,12 @@ fn packet_steering(host: &Host, cpus: usize) -> Vec<Change> {
         }
         let path = format!("sys/class/net/{nic}/queues/rx-0/rps_cpus");
         let current = host.file(&path).ok().map(|text| text.value().to_owned());
+        let had = current.as_deref().and_then(masked_cpus).unwrap_or_default();
+        if online.clone().all(|cpu| had.contains(&cpu)) {
+            continue;
+        }
         let knob = Knob::Rps { nic, queue: 0 };
-        changes.push(Change::new(knob, current, cpu_mask(0..cpus)));
+        changes.extend(Change::replace(knob, current, cpu_mask(online.clone().chain(had))));
     }
     changes
 }

@@ -1,6 +1,6 @@
 //! D05: a thread of a kernel backend uses all of a CPU.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, more_queues};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{BackendThread, Basis, FULL, Host, Served};
@@ -54,7 +54,7 @@ fn look(host: &Host) -> Looked {
         .quote(quote)
         .confidence(confidence)
         .gain("every test of the guide ended at a full CPU, so what relieves it counts (row G30)");
-    Ok(vec![advise(finding, &full[0].of)])
+    Ok(vec![advise(finding, host, &full[0].of)])
 }
 
 /// Whether the rest of the host fits.
@@ -94,7 +94,7 @@ impl Confirmed {
     }
 }
 
-fn advise(finding: Finding, of: &Served) -> Finding {
+fn advise(finding: Finding, host: &Host, of: &Served) -> Finding {
     let finding = finding.advise(Advice::by_hand(
         "Offloads first, of the card, the vif and the guest: fewer and larger frames (row G14).",
         &["ringway doctor explain D13"],
@@ -113,15 +113,15 @@ fn advise(finding: Finding, of: &Served) -> Finding {
                  later has a thread for each vif instead, and since 3.16 for each queue.",
                 &[],
             )),
-        Served::Vif(_) => finding.advise(Advice::by_hand(
+        Served::Vif(_) => finding.advise(Advice::by_change(
             "More queues, a thread each, up to domain 0's CPUs; a vif takes them when it connects \
              anew (D14). What was xen-netback.netback_max_groups is max_queues now.",
-            &["echo 8 > /sys/module/xen_netback/parameters/max_queues"],
+            host.online_cpus().ok().and_then(|cpus| more_queues(host, "xen_netback", cpus)),
         )),
         Served::Vhost => finding.advise(Advice::by_hand(
             "More queues, a thread each: <driver name='vhost' queues='8'/> in the interface's XML; \
-             start the guest anew, and turn them on in it.",
-            &["ethtool -L eth0 combined 8"],
+             start the guest anew, and turn them on in it with ethtool -L.",
+            &[],
         )),
     }
 }

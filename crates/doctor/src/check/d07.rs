@@ -2,7 +2,7 @@
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::{BackendThread, Basis, FULL, Host, NicRole, Served, Span, float, share};
 use crate::parse::nic::{Moved, NicCounters};
 
@@ -116,15 +116,22 @@ fn advise(finding: Finding, host: &Host, nic: &str, of: &Served, are_all_full: b
     };
     let vif = nic.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
     let bridge = bridge_of(host, nic).unwrap_or_else(|| "xenbr0".to_owned());
-    let command = match vif {
-        Some((domain, _)) => format!("xl network-attach {domain} bridge={bridge}"),
-        None => format!("virsh attach-interface GUEST bridge {bridge} --model virtio --live"),
-    };
-    finding.advise(Advice::by_hand(
-        "Or give the guest another interface, which has threads of its own, and share its traffic \
-         between both (row G15). On XCP: xe vif-create vm-uuid=... network-uuid=... device=1",
-        &[&command],
-    ))
+    let text = "Or give the guest another interface, which has threads of its own, and share its \
+                traffic between both (row G15). On XCP: xe vif-create vm-uuid=... \
+                network-uuid=... device=1";
+    let bridge = shell_word(&bridge);
+    finding.advise(match vif {
+        Some((domain, _)) => {
+            Advice::by_hand(text, &[&format!("xl network-attach {domain} bridge={bridge}")])
+        }
+        None => Advice::by_hand(
+            format!(
+                "{text}. With libvirt: virsh attach-interface GUEST bridge {bridge} --model virtio \
+                 --live"
+            ),
+            &[],
+        ),
+    })
 }
 
 /// What the interface is a port of.

@@ -20,6 +20,9 @@ pub(super) const CHECK: Check = Check {
     look: Some(look),
 };
 
+/// What every link has to take for IPv6 (RFC 8200, 5): below it an interface loses its addresses.
+const IPV6_MTU: u64 = 1280;
+
 /// A member of a bridge: its name, its MTU, and the line that says so.
 type Hop = (String, u64, Quote);
 
@@ -31,7 +34,7 @@ fn look(host: &Host) -> Looked {
     let mut findings: Vec<Finding> = bridges
         .iter()
         .filter(|(bridge, _)| !is_set(bridge))
-        .filter_map(|(bridge, hops)| judge(bridge, hops))
+        .filter_map(|(bridge, hops)| judge(host, bridge, hops))
         .collect();
     let known = findings.iter().chain(&set).map(|finding| finding.subject.clone());
     let known: Vec<String> = known.collect();
@@ -77,13 +80,18 @@ fn mtu(host: &Host, nic: &str) -> Result<(u64, Quote), Gap> {
     Ok((text.number()?, text.quote(1)))
 }
 
-/// The change that gives an interface another MTU.
-fn resize(nic: &str, current: u64, proposed: u64) -> Change {
-    let knob = Knob::Mtu { nic: nic.to_owned() };
-    Change::new(knob, Some(current.to_string()), proposed)
+/// The change that lets an interface take longer packets.
+fn widen(nic: &str, current: u64, proposed: u64) -> Option<Change> {
+    Change::raise(Knob::Mtu { nic: nic.to_owned() }, current, proposed)
 }
 
-fn judge(bridge: &str, hops: &[Hop]) -> Option<Finding> {
+/// The change that lets an interface send no longer packets than pass.
+fn narrow(nic: &str, current: u64, proposed: u64) -> Option<Change> {
+    let is_for_both = proposed >= IPV6_MTU;
+    Change::lower(Knob::Mtu { nic: nic.to_owned() }, current, proposed).filter(|_| is_for_both)
+}
+
+fn judge(host: &Host, bridge: &str, hops: &[Hop]) -> Option<Finding> {
     let least = hops.iter().min_by_key(|(_, mtu, _)| *mtu)?;
     let most = hops.iter().max_by_key(|(_, mtu, _)| *mtu)?;
     if least.1 == most.1 {
@@ -91,8 +99,8 @@ fn judge(bridge: &str, hops: &[Hop]) -> Option<Finding> {
     }
     let summary =
         format!("{bridge} joins {} of MTU {} and {} of MTU {}", most.0, most.1, least.0, least.1);
-    let raise = |(nic, mtu, _): &Hop| (*mtu < most.1).then(|| resize(nic, *mtu, most.1));
-    let own = Change::new(Knob::Mtu { nic: bridge.to_owned() }, None, most.1);
+    let members = hops.iter().filter_map(|(nic, current, _)| widen(nic, *current, most.1));
+    let own = mtu(host, bridge).ok().and_then(|(current, _)| widen(bridge, current, most.1));
     let finding = Finding::new(Severity::Warning, bridge, summary)
         .cause(
             "A bridge cannot tell a sender that its packet is too long for the way out; it drops \
@@ -104,7 +112,7 @@ fn judge(bridge: &str, hops: &[Hop]) -> Option<Finding> {
             "The same length everywhere, and in guests and on switches too. Test the whole way \
              afterwards: ringway doctor --check D08 --path HOST. On XCP set the network's MTU \
              instead (G51).",
-            hops.iter().filter_map(raise).chain([own]).collect(),
+            members.chain(own),
         ));
     Some(finding)
 }

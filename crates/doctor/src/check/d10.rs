@@ -72,9 +72,13 @@ fn look(host: &Host) -> Looked {
         .quote(quotes())
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            "More threads or connections of the application, some four for each queue; see with a \
-             test whether that helps. Windows and messages may hold it as well (D11).",
-            &[&format!("iperf3 -c HOST -P {}", queues.saturating_mul(4))],
+            format!(
+                "More threads or connections of the application, some four for each queue; see \
+                 with a test whether that helps: iperf3 -c HOST -P {}. Windows and messages may \
+                 hold it as well (D11).",
+                queues.saturating_mul(4)
+            ),
+            &[],
         ))
         .advise(Advice::by_hand(
             "The guide also tries without IOMMU (D22) and with another switch (D21) (row G18).",

@@ -3,7 +3,7 @@
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::{Quote, Text};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use crate::host::{Basis, Host, Span, float};
+use crate::host::{Basis, Host, NicRole, Span, float};
 use crate::parse::nic::NicCounters;
 use crate::parse::sockets::{Socket, Sockets};
 
@@ -25,8 +25,15 @@ const WMEM_MAX: &str = "net.core.wmem_max";
 /// A buffer of twice what travels: the kernel counts its own overhead with it, and reckons so
 /// itself (`tcp_sndbuf_expand` in `net/ipv4/tcp_input.c`).
 const OVERHEAD: u64 = 2;
-/// No buffer is larger: what says that more is needed is wrong.
-const BUFFER_MAX: u64 = 1 << 30;
+/// How much more than was measured a path may take whose sender's own buffer held it down.
+const HELD_DOWN: u64 = 4;
+/// No buffer is larger: what says that more is needed is wrong. It is the guide's, doubled (G58).
+const BUFFER_MAX: u64 = 1 << 28;
+/// What every receiver has, however old and however little it was tuned: TCP without scaling.
+const WINDOW_ALWAYS: u64 = 64 << 10;
+
+const CARRIES: &str =
+    "A window carries one round trip; what is on its way is less than the path takes.";
 
 fn look(host: &Host) -> Looked {
     let span: Span<Sockets> = host.connections_span()?;
@@ -59,14 +66,24 @@ fn look(host: &Host) -> Looked {
 /// How fast this host can send, as far as anything says so.
 struct Speed {
     bits: f64,
+    basis: SpeedBasis,
     /// Who says so.
     whose: String,
     quote: Quote,
 }
 
+/// Where a speed is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SpeedBasis {
+    /// A card says it of its wire.
+    Wire,
+    /// So much was seen; it may have been held down.
+    Measured,
+}
+
 impl Speed {
-    /// The speed of the fastest link; what was measured if that is more, or if no link says one:
-    /// those of vifs and virtio often do not, and software has one that means nothing.
+    /// The speed of the fastest card; what was measured if that is more, or if there is no card:
+    /// what veth, TAP devices, vifs and virtio say of their speed means nothing.
     fn of(host: &Host, sockets: &Span<Sockets>) -> Option<Speed> {
         let all = [Speed::linked(host), Speed::delivered(sockets), Speed::counted(host)];
         all.into_iter().flatten().max_by(|a, b| a.bits.total_cmp(&b.bits))
@@ -78,8 +95,10 @@ impl Speed {
             let mbit = text.number().ok().filter(|mbit| *mbit > 0)?;
             Some((mbit, format!("the speed of {nic}"), text.quote(1)))
         };
-        let (mbit, whose, quote) = host.nics().into_iter().filter_map(speed).max_by_key(|s| s.0)?;
-        Some(Speed { bits: float(mbit) * 1e6, whose, quote })
+        let is_card = |nic: &String| host.role(nic) == NicRole::Physical;
+        let cards = host.nics().into_iter().filter(is_card);
+        let (mbit, whose, quote) = cards.filter_map(speed).max_by_key(|speed| speed.0)?;
+        Some(Speed { bits: float(mbit) * 1e6, basis: SpeedBasis::Wire, whose, quote })
     }
 
     /// The best that a connection with another host reached.
@@ -88,7 +107,8 @@ impl Speed {
         let remote = sockets.after.all.iter().filter(|socket| !socket.is_local());
         let (bits, line) = remote.filter_map(rate).max_by(|a, b| a.0.total_cmp(&b.0))?;
         let whose = "the best delivery rate of a connection".to_owned();
-        (bits > 0.0).then(|| Speed { bits, whose, quote: sockets.text.quote(line) })
+        let quote = sockets.text.quote(line);
+        (bits > 0.0).then_some(Speed { bits, basis: SpeedBasis::Measured, whose, quote })
     }
 
     /// What the busiest interface moved one way.
@@ -105,7 +125,8 @@ impl Speed {
         let (bytes, nic, line) = rates.max()?;
         let bits = float(bytes) * 8.0 / span.seconds;
         let whose = format!("what {nic} moved");
-        (bits > 0.0).then(|| Speed { bits, whose, quote: span.text.quote(line) })
+        let quote = span.text.quote(line);
+        (bits > 0.0).then_some(Speed { bits, basis: SpeedBasis::Measured, whose, quote })
     }
 }
 
@@ -113,6 +134,21 @@ impl Speed {
 struct Need {
     bytes: u64,
     how: String,
+}
+
+impl Need {
+    /// More, if it was reckoned from a speed that the small buffer itself allowed.
+    fn or_more(self, speed: &Speed) -> Need {
+        if speed.basis == SpeedBasis::Wire {
+            return self;
+        }
+        let bytes = self.bytes.saturating_mul(HELD_DOWN).min(BUFFER_MAX);
+        let how = format!(
+            "{} The buffer held that speed down, so {HELD_DOWN} times as much: {bytes}.",
+            self.how
+        );
+        Need { bytes, how }
+    }
 }
 
 /// Bandwidth times delay (row G58), doubled and rounded.
@@ -130,32 +166,41 @@ fn need(socket: &Socket, speed: &Speed) -> Option<Need> {
     Some(Need { bytes, how })
 }
 
-/// The other end's window.
+/// The other end's window. Its settings are not seen from here, so there is nothing to set here,
+/// and no value that may be less than what it has.
 fn window(text: &Text, socket: &Socket, speed: Option<&Speed>) -> Finding {
     let summary = format!(
         "the connection to {} waits {:.0} % of its time for the receiver's window",
         socket.peer,
         socket.rwnd_limited * 100.0
     );
-    let need = speed.and_then(|speed| need(socket, speed));
-    let how = need.as_ref().map(|need| format!(" {}", need.how)).unwrap_or_default();
-    let command = need.map_or_else(
-        || "sysctl net.ipv4.tcp_rmem net.core.rmem_max".to_owned(),
-        |need| format!("sysctl -w net.ipv4.tcp_rmem='4096 131072 {}'", need.bytes),
-    );
-    Finding::new(Severity::Warning, socket.peer.clone(), summary)
-        .cause("A window carries one round trip; what is on its way is less than the path takes.")
+    let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
-        .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
+        .confidence(Confidence::Medium);
+    let slow = "The application there reads too slowly, or gave itself a small SO_RCVBUF: see \
+                whether its CPU is full.";
+    let Some(need) = speed.and_then(|speed| need(socket, speed)) else {
+        return finding.cause(CARRIES).advise(Advice::by_hand(
             format!(
-                "At the other end, if what it has is less: a larger third number of \
-                 net.ipv4.tcp_rmem, and no small SO_RCVBUF in the application, which \
-                 net.core.rmem_max limits; or the application there reads too slowly.{how}"
+                "{slow} Or the path needs a larger window: there, never less than it is, the third \
+                 number of net.ipv4.tcp_rmem, and net.core.rmem_max for who asks for a size."
             ),
-            &[&command],
-        ))
+            &[],
+        ));
+    };
+    if need.bytes <= WINDOW_ALWAYS {
+        let cause = format!("The path itself needs no more than any receiver has: {}", need.how);
+        return finding.cause(cause).advise(Advice::by_hand(slow, &[]));
+    }
+    finding.cause(CARRIES).advise(Advice::by_hand(
+        format!(
+            "At the other end, if the third number of net.ipv4.tcp_rmem there is below {}: make it \
+             that. If it is not: {slow} {}",
+            need.bytes, need.how
+        ),
+        &[],
+    ))
 }
 
 /// Our own buffer.
@@ -174,45 +219,43 @@ fn buffer(host: &Host, text: &Text, socket: &Socket, speed: Option<&Speed>) -> F
     let current =
         setting.as_ref().map(|text| text.value().split_whitespace().collect::<Vec<_>>().join(" "));
     let finding = finding.quote(setting.map(|text| text.quote(1)));
-    let need = speed.and_then(|speed| need(socket, speed));
+    let show = host.sysctls(&["net.ipv4.tcp_wmem", "net.core.wmem_max"]);
+    let show: Vec<&str> = show.iter().map(String::as_str).collect();
+    let need = speed.and_then(|speed| Some(need(socket, speed)?.or_more(speed)));
     let Some(need) = need else {
         return finding.advise(Advice::by_hand(
-            "No link says its speed and nothing was measured, so what it needs cannot be told.",
-            &["sysctl net.ipv4.tcp_wmem net.core.wmem_max"],
+            "No card says its speed and nothing was measured, so what it needs cannot be told.",
+            &show,
         ));
     };
     if let Some(change) = current.and_then(|current| larger(&current, need.bytes)) {
         let text = format!(
-            "Let the buffer grow to what this path takes. {} Where the speed was measured, the \
-             small buffer held it down: look again afterwards.",
+            "Let the buffer grow to what this path takes. {} Look again afterwards.",
             need.how
         );
-        return finding.advise(Advice::by_change(text, vec![change]));
+        return finding.advise(Advice::by_change(text, [change]));
     }
     let limit = host.file("proc/sys/net/core/wmem_max").ok();
     let allowed = limit.as_ref().and_then(|text| text.number().ok());
     let text = "The limit of buffers that grow is large enough, so the application sets SO_SNDBUF: \
                 best that it does not.";
-    match allowed.filter(|allowed| *allowed < need.bytes) {
-        Some(allowed) => {
-            let knob = Knob::Sysctl { name: WMEM_MAX.to_owned() };
-            let change = Change::new(knob, Some(allowed.to_string()), need.bytes);
+    let knob = Knob::Sysctl { name: WMEM_MAX.to_owned() };
+    match allowed.and_then(|allowed| Change::raise(knob, allowed, need.bytes)) {
+        Some(change) => {
             let text = format!("{text} Or let it have what it asks for. {}", need.how);
             let quote = limit.map(|text| text.quote(1));
-            finding.quote(quote).advise(Advice::by_change(text, vec![change]))
+            finding.quote(quote).advise(Advice::by_change(text, [change]))
         }
-        None => finding.advise(Advice::by_hand(text, &["sysctl net.ipv4.tcp_wmem"])),
+        None => finding.advise(Advice::by_hand(text, &show)),
     }
 }
 
 /// `tcp_wmem` with room for so many bytes; none if it has that already.
 fn larger(current: &str, need: u64) -> Option<Change> {
     let numbers: Option<Vec<u64>> = current.split(' ').map(|word| word.parse().ok()).collect();
-    let [min, default, max] = numbers?.try_into().ok()?;
-    (need > max).then(|| {
-        let knob = Knob::Sysctl { name: WMEM.to_owned() };
-        Change::new(knob, Some(current.to_owned()), format!("{min} {default} {need}"))
-    })
+    let [min, default, _] = numbers?.try_into().ok()?;
+    let knob = Knob::Sysctl { name: WMEM.to_owned() };
+    Change::raise(knob, current, format!("{min} {default} {need}"))
 }
 
 /// A positive number without its fraction.
@@ -226,7 +269,7 @@ mod tests {
 
     fn speed(mbit: f64) -> Speed {
         let quote = Quote { file: String::new(), line: None, text: String::new() };
-        Speed { bits: mbit * 1e6, whose: "a test".to_owned(), quote }
+        Speed { bits: mbit * 1e6, basis: SpeedBasis::Wire, whose: "a test".to_owned(), quote }
     }
 
     fn socket(rtt_ms: f64, min_rtt_ms: Option<f64>) -> Socket {
@@ -253,5 +296,26 @@ mod tests {
         assert_eq!(bytes(socket(1e6, None), 1e5), Some(BUFFER_MAX));
         let how = need(&socket(100.0, None), &speed(10_000.0)).expect("known").how;
         assert!(how.starts_with("100 ms times 10000 Mbit/s (a test) are 125000000 bytes"), "{how}");
+    }
+
+    #[test]
+    fn a_slow_reader_is_no_window_to_be_set() {
+        let slow = Socket { rwnd_limited: 0.9, ..socket(0.005, Some(0.005)) };
+        let found = window(&Text::new("ss", ""), &slow, Some(&speed(10_000.0)));
+        assert!(found.cause.contains("no more than any receiver has"), "{found:?}");
+        assert!(found.advice.iter().all(|one| one.commands.is_empty()), "{found:?}");
+        // A long path may need more there; what is set there cannot be seen from here.
+        let far = Socket { rwnd_limited: 0.9, ..socket(100.0, None) };
+        let found = window(&Text::new("ss", ""), &far, Some(&speed(10_000.0)));
+        assert!(found.advice[0].text.contains("is below 268435456"), "{found:?}");
+        assert!(found.advice.iter().all(|one| one.commands.is_empty()), "{found:?}");
+    }
+
+    #[test]
+    fn a_speed_that_was_measured_was_held_down() {
+        let need = || need(&socket(20.0, None), &speed(26.0)).expect("known");
+        let measured = Speed { basis: SpeedBasis::Measured, ..speed(26.0) };
+        assert_eq!(need().or_more(&speed(26.0)).bytes, 1 << 17);
+        assert_eq!(need().or_more(&measured).bytes, 1 << 19);
     }
 }

@@ -89,7 +89,7 @@ fn advise(finding: Finding, limit: u64) -> Finding {
         finding.advise(Advice::by_change(
             "Let TCP have more below it, as kernels since 5.0 do: it helps against late answers, \
              and costs delay where a queue is long.",
-            vec![Change::new(knob, Some(limit.to_string()), LIMIT_DEFAULT)],
+            Change::raise(knob, limit, LIMIT_DEFAULT),
         ))
     } else {
         finding

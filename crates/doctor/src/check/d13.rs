@@ -92,7 +92,7 @@ fn names(off: &[Off]) -> String {
 fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
     let change = |(_, short, _): &Off| {
         let knob = Knob::Offload { nic: nic.to_owned(), feature: (*short).to_owned() };
-        Change::new(knob, Some("off".to_owned()), "on")
+        Change::raise(knob, "off", "on")
     };
     Finding::new(Severity::Warning, nic, format!("turned off on {nic}: {}", names(off)))
         .cause(
@@ -102,7 +102,7 @@ fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
         .advise(Advice::by_change(
             "Turn it on, unless a bug of this card and driver is known (row G36); it does not last \
              over a restart. On XCP: xe pif-param-set uuid=... other-config:ethtool-gro=on",
-            off.iter().map(change).collect(),
+            off.iter().filter_map(change),
         ))
         .gain("several times the throughput of a CPU that is full; nothing if none is")
 }
@@ -156,8 +156,5 @@ fn lro_on(nic: &str, text: &Text, lro: Feature) -> Finding {
              headers, and is dropped or slow. GRO keeps what LRO loses.",
     )
     .quote([text.quote(lro.line)])
-    .advise(Advice::by_change(
-        "Turn LRO off and leave GRO on.",
-        vec![Change::new(knob, Some("on".to_owned()), "off")],
-    ))
+    .advise(Advice::by_change("Turn LRO off and leave GRO on.", Change::lower(knob, "on", "off")))
 }

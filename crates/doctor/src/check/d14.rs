@@ -120,7 +120,7 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
     let said: Vec<String> = few.iter().map(said).collect();
     let change = |(which, current, max): &Kind| {
         let knob = Knob::Channels { nic: nic.to_owned(), which: (*which).to_owned() };
-        Change::new(knob, Some(current.value.to_string()), cpus.min(max.value))
+        Change::raise(knob, current.value, cpus.min(max.value))
     };
     let summary = format!("{nic} uses {} that it could", said.join(" and "));
     Finding::new(severity, nic, summary)
@@ -128,7 +128,7 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
         .advise(Advice::by_change(
             "Use a queue for each CPU (rows W8, W9). It can be done while traffic flows, though \
              some drivers interrupt it for a moment; put it into the interface's configuration.",
-            few.iter().map(change).collect(),
+            few.iter().filter_map(change),
         ))
         .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (row W14)")
 }
@@ -150,7 +150,7 @@ fn limited(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
         .advise(Advice::by_change(
             "Let it ask for one for each CPU; it reconnects for that. ringway needs as many \
              workers, and the guest as many CPUs.",
-            vec![Change::new(knob, Some(max_queues.to_string()), cpus)],
+            Change::raise(knob, max_queues, cpus),
         ));
     Some(finding)
 }
@@ -194,7 +194,7 @@ fn look_at_netfront(host: &Host, nic: &str, cpus: u64) -> Result<Option<Finding>
             "Let it ask for one for each CPU, and see that the host offers as many. The interface \
              has to connect anew, so start the guest again.",
             &[&format!(
-                "echo options xen_netfront max_queues={cpus} > /etc/modprobe.d/xen-netfront.conf"
+                "echo options xen_netfront max_queues={cpus} >> /etc/modprobe.d/xen-netfront.conf"
             )],
         ))
         .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (rows P10, P11)");

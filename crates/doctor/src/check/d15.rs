@@ -1,6 +1,6 @@
 //! D15: a number of queues was asked for, and another one is in force.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, fewer_queues, more_queues};
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Host, Kind, NicRole};
@@ -19,6 +19,8 @@ pub(super) const CHECK: Check = Check {
 const QUEUES_SINCE: (u32, u32) = (3, 16);
 /// The first kernel that keeps the number that its modules were loaded with.
 const KEPT_SINCE: (u32, u32) = (4, 3);
+/// A number of queues, and the line that says so.
+type Number = (u64, Quote);
 const STORE: &str = "/local/domain/0/backend/vif";
 
 fn look(host: &Host) -> Looked {
@@ -36,7 +38,7 @@ fn look(host: &Host) -> Looked {
     };
     let asked = asked(host, module)?;
     let mut findings = Vec::new();
-    findings.extend(judge_module(module, kernel, asked.as_ref(), in_force.as_ref()));
+    findings.extend(judge_module(host, module, kernel, (asked.as_ref(), in_force.as_ref())));
     if module == "xen_netback" {
         findings.extend(vifs(host, in_force.as_ref())?);
     } else if let Some((queues, quote)) = &in_force {
@@ -85,10 +87,10 @@ fn number(text: &Text, line: usize, value: Option<&str>) -> Result<Option<(u64, 
 }
 
 fn judge_module(
+    host: &Host,
     module: &str,
     kernel: Option<(u32, u32)>,
-    asked: Option<&(u64, Quote)>,
-    in_force: Option<&(u64, Quote)>,
+    (asked, in_force): (Option<&Number>, Option<&Number>),
 ) -> Option<Finding> {
     let (asked, asked_quote) = asked?;
     let version = kernel.map(|(major, minor)| format!("Linux {major}.{minor}")).unwrap_or_default();
@@ -120,9 +122,10 @@ fn judge_module(
         Finding::new(Severity::Warning, module, summary)
             .cause(cause)
             .quote([asked_quote.clone(), quote.clone()])
-            .advise(Advice::by_hand(
+            .advise(Advice::by_change(
                 "Set it while the module runs; a vif takes it when it connects anew.",
-                &[&format!("echo {asked} > /sys/module/{module}/parameters/max_queues")],
+                // Fewer as well: that is what was asked for.
+                more_queues(host, module, *asked).or_else(|| fewer_queues(host, module, *asked)),
             )),
     )
 }
@@ -148,7 +151,7 @@ fn vifs(host: &Host, in_force: Option<&(u64, Quote)>) -> Looked {
         let name = format!("vif{domain}.{handle}");
         if let Some((wanted, quote)) = requested(host, domain, handle)? {
             if wanted > offered {
-                findings.push(refused(&name, wanted, offered, [offer, quote]));
+                findings.push(refused(host, &name, (wanted, offered), [offer, quote]));
                 continue;
             }
         }
@@ -176,14 +179,14 @@ fn requested(host: &Host, domain: &str, handle: &str) -> Result<Option<(u64, Quo
     Ok(Some((wanted, store.quote(line))))
 }
 
-fn refused(vif: &str, wanted: u64, offered: u64, quotes: [Quote; 2]) -> Finding {
+fn refused(host: &Host, vif: &str, (wanted, offered): (u64, u64), quotes: [Quote; 2]) -> Finding {
     let summary = format!("the guest of {vif} asks for {wanted} queues, and {offered} are offered");
     Finding::new(Severity::Problem, vif, summary)
         .cause("More than the maximum is refused, and the vif does not connect (row L9).")
         .quote(quotes)
-        .advise(Advice::by_hand(
+        .advise(Advice::by_change(
             "Let the guest ask for no more than it is offered, or offer more and connect anew.",
-            &[&format!("echo {wanted} > /sys/module/xen_netback/parameters/max_queues")],
+            more_queues(host, "xen_netback", wanted),
         ))
 }
 
@@ -217,8 +220,11 @@ fn frontends(host: &Host, allowed: u64, quote: &Quote) -> Looked {
             )
             .quote([quote.clone(), seen])
             .advise(Advice::by_hand(
-                "On the host, then connect anew:",
-                &[&format!("echo {allowed} > /sys/module/xen_netback/parameters/max_queues")],
+                format!(
+                    "On the host, if it has fewer: {allowed} for max_queues of xen_netback, or \
+                     max-queues of ringway. Then connect anew."
+                ),
+                &[],
             ));
         findings.push(finding);
     }

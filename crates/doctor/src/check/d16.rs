@@ -123,8 +123,8 @@ fn steering(host: &Host, layout: &Layout) -> Vec<Change> {
     let change = |(queue, cpu): (&Queue, &usize)| {
         let (mask, senders) = senders(host, queue)?;
         let knob = Knob::Xps { nic: queue.0.clone(), queue: u32::try_from(queue.1?).ok()? };
-        let change = || Change::new(knob, Some(mask.value().to_owned()), cpu_mask([*cpu]));
-        (senders != [*cpu]).then(change)
+        let change = Change::replace(knob, Some(mask.value().to_owned()), cpu_mask([*cpu]));
+        change.filter(|_| senders != [*cpu])
     };
     layout.queues.iter().filter_map(change).collect()
 }

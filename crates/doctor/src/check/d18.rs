@@ -23,6 +23,8 @@ const SQUEEZED_MIN: u32 = 10;
 /// More waiting frames than this only add delay.
 const BACKLOG_MAX: u64 = 16_384;
 const BACKLOG: &str = "net.core.netdev_max_backlog";
+/// Frames or microseconds of a round above which it only keeps a CPU from all else: 100 ms.
+const ROUND_MAX: u64 = 100_000;
 /// What ends a round: frames, and microseconds since Linux 4.12.
 const BUDGETS: [&str; 2] = ["netdev_budget", "netdev_budget_usecs"];
 
@@ -80,16 +82,13 @@ fn drops(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> {
 /// Bursts fit into a queue four times as long; what is always too much fits into none.
 fn longer_backlog(current: u64) -> Option<Advice> {
     let proposed = current.saturating_mul(4).min(BACKLOG_MAX);
-    if proposed <= current {
-        return None;
-    }
-    let knob = Knob::Sysctl { name: BACKLOG.to_owned() };
+    let change = Change::raise(Knob::Sysctl { name: BACKLOG.to_owned() }, current, proposed)?;
     Some(Advice::by_change(
         format!(
             "If it is bursts: let more frames wait (now {current}). The 300000 of old guides only \
              turns loss into delay."
         ),
-        vec![Change::new(knob, Some(current.to_string()), proposed)],
+        [change],
     ))
 }
 
@@ -114,8 +113,10 @@ fn squeezes(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> 
         BUDGETS.iter().filter_map(|name| doubled(host, name)).unzip();
     let advice = if changes.is_empty() {
         Advice::by_hand(
-            "Let a round take more frames and more time, twice of what it is:",
-            &["sysctl net.core.netdev_budget net.core.netdev_budget_usecs"],
+            "How long a round may take is set for the whole machine, and is not seen here or is \
+             long already: net.core.netdev_budget frames and net.core.netdev_budget_usecs. Spread \
+             its work instead: D03, D04 and D14.",
+            &["ringway doctor explain D04"],
         )
     } else {
         Advice::by_change(
@@ -139,7 +140,7 @@ fn doubled(host: &Host, name: &str) -> Option<(Change, Quote)> {
     let text = host.file(&format!("proc/sys/net/core/{name}")).ok()?;
     let current = text.number().ok().filter(|current| *current > 0)?;
     let knob = Knob::Sysctl { name: format!("net.core.{name}") };
-    let change = Change::new(knob, Some(current.to_string()), current.saturating_mul(2));
+    let change = Change::raise(knob, current, current.saturating_mul(2).min(ROUND_MAX))?;
     Some((change, text.quote(1)))
 }
 

@@ -1,6 +1,6 @@
 //! D19: TCP settings of old guides that do harm today.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, use_cubic};
 use crate::evidence::{Gap, Text};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::host::Host;
@@ -93,7 +93,7 @@ fn look_at(switch: &Switch, text: &Text) -> Result<Option<Finding>, Gap> {
         .advise(Advice::by_change(
             "Turn it on; new connections have it. Look in /etc/sysctl.conf and /etc/sysctl.d for \
              who turned it off.",
-            vec![Change::new(knob, Some("0".to_owned()), 1)],
+            Change::raise(knob, 0, 1),
         ))
         .gain("none on an idle link without loss; after loss, whole round trips and timeouts");
     Ok(Some(finding))
@@ -117,7 +117,7 @@ fn long_queue(host: &Host, nic: &str) -> Option<Finding> {
             .quote([text.quote(1)])
             .advise(Advice::by_change(
                 format!("Go back to {TXQUEUELEN_DEFAULT}; with fq or fq_codel it does not matter."),
-                vec![Change::new(knob, Some(len.to_string()), TXQUEUELEN_DEFAULT)],
+                Change::lower(knob, len, TXQUEUELEN_DEFAULT),
             ));
     Some(finding)
 }
@@ -127,20 +127,7 @@ fn congestion(host: &Host) -> Option<Finding> {
     let text = host.file("proc/sys/net/ipv4/tcp_congestion_control").ok()?;
     let old = OLD_CONGESTION.into_iter().find(|old| text.value() == *old)?;
     let name = "net.ipv4.tcp_congestion_control";
-    let change = Change::new(Knob::Sysctl { name: name.to_owned() }, Some(old.to_owned()), "cubic");
     let available = host.file("proc/sys/net/ipv4/tcp_available_congestion_control").ok();
-    let has_cubic = available
-        .as_ref()
-        .is_some_and(|text| text.value().split_whitespace().any(|one| one == "cubic"));
-    let advice = if has_cubic {
-        Advice::by_change("Use cubic; new connections have it.", vec![change])
-    } else {
-        let load = "modprobe tcp_cubic";
-        Advice::by_hand(
-            "Use cubic, whose module is not loaded (row G61).",
-            &[load, &change.command()],
-        )
-    };
     let finding = Finding::new(Severity::Warning, name, format!("new connections use {old}"))
         .cause(
             "After a loss it takes a round trip for each packet that its window grows: minutes on \
@@ -148,7 +135,7 @@ fn congestion(host: &Host) -> Option<Finding> {
         )
         .quote([text.quote(1)])
         .quote(available.map(|text| text.quote(1)))
-        .advise(advice);
+        .advise(use_cubic(host, old, "Use cubic; new connections have it."));
     Some(finding)
 }
 
@@ -157,8 +144,7 @@ fn backlog(host: &Host) -> Option<Finding> {
     let text = host.file("proc/sys/net/core/netdev_max_backlog").ok()?;
     let frames = text.number().ok().filter(|frames| *frames > BACKLOG_MAX)?;
     let name = "net.core.netdev_max_backlog";
-    let change =
-        Change::new(Knob::Sysctl { name: name.to_owned() }, Some(frames.to_string()), BACKLOG);
+    let change = Change::lower(Knob::Sysctl { name: name.to_owned() }, frames, BACKLOG);
     let summary = format!("{frames} frames may wait before a CPU takes them");
     let finding = Finding::new(Severity::Warning, name, summary)
         .cause(
@@ -168,7 +154,7 @@ fn backlog(host: &Host) -> Option<Finding> {
         .quote([text.quote(1)])
         .advise(Advice::by_change(
             "Let no more wait than a burst brings, and see D18 whether any are dropped.",
-            vec![change],
+            change,
         ));
     Some(finding)
 }

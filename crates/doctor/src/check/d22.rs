@@ -2,7 +2,7 @@
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::Gap;
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Host, Kind, NicRole, Span, float};
 use crate::parse::domains::XlInfo;
 use crate::parse::nic::NicCounters;
@@ -18,6 +18,8 @@ pub(super) const CHECK: Check = Check {
 
 /// Packets a second from which mapping each of them is felt.
 const PACKETS_MIN: f64 = 100_000.0;
+/// Functions to begin with: one for each guest of a small host.
+const FUNCTIONS: u64 = 4;
 /// Drivers of virtual functions.
 const VF_DRIVERS: [&str; 8] =
     ["bnxt_vf", "cxgb4vf", "hinic_vf", "iavf", "igbvf", "i40evf", "ixgbevf", "qede_vf"];
@@ -75,6 +77,7 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     else {
         return Ok(None);
     };
+    let functions = Knob::VirtualFunctions { nic: nic.to_owned() };
     let finding = |severity, summary| {
         let quotes = [made_quote.clone(), total_quote.clone()];
         Finding::new(severity, nic, summary).cause(PRICE).quote(quotes)
@@ -84,11 +87,11 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
         return Ok((total > 0).then(|| {
             finding(Severity::Note, summary)
                 .gain("nearly 10 Gbit/s to a guest of one CPU, at hardly any work here (row G42)")
-                .advise(Advice::by_hand(
+                .advise(Advice::by_change(
                     "Weigh it first; ringway never does it. Then, with an IOMMU (row G69), \
                      functions are made, listed by lspci, and given to guests, each to one; on \
                      XCP: xe vm-param-set other-config:pci=0/0000:07:10.0 uuid=... (row G70).",
-                    &[&format!("echo 4 > /sys/class/net/{nic}/device/sriov_numvfs")],
+                    Change::raise(functions, made, total.min(FUNCTIONS)),
                 ))
         }));
     }
@@ -98,12 +101,12 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     }
     let summary = format!("{nic} is divided into {made} functions, and there is no IOMMU for them");
     Ok(Some(finding(Severity::Warning, summary).confidence(Confidence::Medium).advise(
-        Advice::by_hand(
+        Advice::by_change(
             "Without it no guest can be given one (row G69). Turn it on in the firmware, and with \
              a restart: intel_iommu=on or amd_iommu=on on the kernel's command line; on Xen \
              iommu=1 on the hypervisor's (then /boot/extlinux.conf before the first ---, now \
              GRUB_CMDLINE_XEN_DEFAULT). Or take the functions back:",
-            &[&format!("echo 0 > /sys/class/net/{nic}/device/sriov_numvfs")],
+            Change::lower(functions, made, 0),
         ),
     )))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, fewer_queues};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Host, Kind, NicRole, float};
@@ -47,7 +47,7 @@ fn look(host: &Host) -> Looked {
     let said = said(host);
     let mut findings = Vec::new();
     for (whose, queues) in &queues {
-        findings.extend(judge(whose, *queues, &limit, said.as_ref()));
+        findings.extend(judge(host, whose, *queues, &limit, said.as_ref()));
     }
     if findings.is_empty() {
         let most = queues.values().max().copied().unwrap_or(0) * GRANTS_PER_QUEUE;
@@ -109,7 +109,13 @@ fn said(host: &Host) -> Option<Quote> {
     text.quote_where(|line| line.contains(REACHED))
 }
 
-fn judge(whose: &str, queues: u64, limit: &Limit, said: Option<&Quote>) -> Option<Finding> {
+fn judge(
+    host: &Host,
+    whose: &str,
+    queues: u64,
+    limit: &Limit,
+    said: Option<&Quote>,
+) -> Option<Finding> {
     let need = queues.saturating_mul(GRANTS_PER_QUEUE);
     let table = limit.frames.saturating_mul(GRANTS_PER_FRAME);
     let is_over = need > table || said.is_some();
@@ -118,8 +124,9 @@ fn judge(whose: &str, queues: u64, limit: &Limit, said: Option<&Quote>) -> Optio
     }
     let severity = if is_over { Severity::Problem } else { Severity::Warning };
     let summary = format!("{queues} queues of {whose} need {need} of its {table} grants");
-    // Twice what is needed, so that disks fit as well.
-    let frames = need.div_ceil(GRANTS_PER_FRAME).saturating_mul(2).next_power_of_two();
+    // Twice what is needed, so that disks fit as well; and more than there are.
+    let wanted = need.div_ceil(GRANTS_PER_FRAME).max(limit.frames).min(u64::from(u32::MAX));
+    let frames = wanted.saturating_mul(2).next_power_of_two();
     let finding = Finding::new(severity, whose, summary)
         .cause(
             "Every packet in flight is a grant, to the host that fetches it or fills it (rows G3, \
@@ -137,9 +144,9 @@ fn judge(whose: &str, queues: u64, limit: &Limit, said: Option<&Quote>) -> Optio
             ),
             &["grep max_grant_frames /etc/xen/*.cfg"],
         ))
-        .advise(Advice::by_hand(
+        .advise(Advice::by_change(
             "Or fewer queues for guests with many interfaces; they take it when they connect anew.",
-            &["echo 2 > /sys/module/xen_netback/parameters/max_queues"],
+            fewer_queues(host, "xen_netback", 2),
         ));
     Some(finding)
 }

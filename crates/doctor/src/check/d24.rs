@@ -2,7 +2,7 @@
 
 mod hidden;
 
-use super::{Check, Group, Looked, all_well, both};
+use super::{Check, Group, Looked, all_well, both, fewer_queues};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{BackendThread, Basis, Host, Kind, Served, float};
@@ -93,17 +93,18 @@ fn few_groups(groups: usize, cpus: u64, threads: &[BackendThread]) -> Option<Fin
 fn advise(finding: Finding, host: &Host, threads: u64, cpus: u64) -> Finding {
     if host.kind().kind != Kind::XenDom0 {
         return finding.advise(Advice::by_hand(
-            "Fewer queues for guests with little traffic, in the guest or in its interface's XML.",
-            &["ethtool -L eth0 combined 2"],
+            "Fewer queues for guests with little traffic: in the guest with ethtool -L, or in its \
+             interface's XML.",
+            &[],
         ));
     }
     // Not more than there are; who says nothing is asked by hand.
     let real = real_cpus(host);
     let wanted = real.map_or(threads, |real| threads.min(real));
-    let fewer = Advice::by_hand(
+    let fewer = Advice::by_change(
         "Or fewer queues for each vif, as many as domain 0 can serve; they take it when they \
          connect anew.",
-        &[&format!("echo {} > /sys/module/xen_netback/parameters/max_queues", cpus.min(4))],
+        fewer_queues(host, "xen_netback", cpus.min(4)),
     );
     if wanted <= cpus {
         return finding.advise(fewer);

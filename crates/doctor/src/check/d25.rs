@@ -1,10 +1,11 @@
 //! D25: a backend spends its time calling the hypervisor.
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::Gap;
 use crate::evidence::manifest::PROFILE;
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::evidence::{Gap, NicSettings};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::{Host, Kind, NicRole};
+use crate::parse::coalesce::Coalescing;
 use crate::parse::profile::{Profile, Sampled};
 
 pub(super) const CHECK: Check = Check {
@@ -21,6 +22,8 @@ const CALLS_MAX: f64 = 0.4;
 /// Share of all samples below which the backend idles, and the shares of so few say nothing.
 const WORK_MIN: f64 = 0.02;
 /// Threads of backends, by the beginning of their names; softirqs are where vifs send from.
+/// Microseconds that a card may wait: a tenth of what a round trip through a guest takes.
+const WAIT_USECS: u64 = 50;
 const BACKENDS: [&str; 5] = ["vif", "netback", "napi/vif", "ringway", "ksoftirqd"];
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
@@ -67,12 +70,20 @@ fn is_call(row: &Sampled) -> bool {
     row.symbol.starts_with("xen_hypercall_") && !row.symbol.contains("sched_op")
 }
 
+/// The command that lets a card wait for longer; none if it does, or does not say how long.
+fn longer_wait(host: &Host, nic: &str) -> Option<String> {
+    if host.role(nic) != NicRole::Physical || nic.starts_with('-') {
+        return None;
+    }
+    let settings = host.settings(nic, NicSettings::Coalescing).ok()?;
+    let (usecs, _) = Coalescing::parse(&settings).ok()?.usecs?;
+    (usecs < WAIT_USECS).then(|| format!("ethtool -C {} rx-usecs {WAIT_USECS}", shell_word(nic)))
+}
+
 fn advise(finding: Finding, host: &Host, calls: &[&Sampled]) -> Finding {
     let of = |name: &str| calls.iter().any(|row| row.symbol.contains(name));
     let finding = if of("event_channel_op") {
-        let nics = host.nics();
-        let card = nics.iter().find(|nic| host.role(nic) == NicRole::Physical);
-        let command = card.map(|nic| format!("ethtool -C {nic} rx-usecs 50"));
+        let command = host.nics().iter().find_map(|nic| longer_wait(host, nic));
         finding.advise(Advice::by_hand(
             "Notifications are among them. Let the card wait for more frames before it interrupts: \
              batches get larger, at the price of that much delay.",

@@ -1,8 +1,8 @@
 //! D26: BBR on paths whose round trip is below what it can measure.
 
-use super::{Check, Group, Looked, all_well};
+use super::{Check, Group, Looked, all_well, use_cubic};
 use crate::evidence::Gap;
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::Host;
 use crate::parse::Counters;
 use crate::parse::sockets::{Socket, Sockets};
@@ -54,13 +54,10 @@ fn look(host: &Host) -> Looked {
         )
         .quote(guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line)))
         .confidence(Confidence::Medium);
-    let knob = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
     let advice = if setting.value() == "bbr" {
-        let change = Change::new(knob, Some("bbr".to_owned()), "cubic");
-        Advice::by_change(
-            "Use cubic by default, and BBR where the way is far: ip route change ... congctl bbr.",
-            vec![change],
-        )
+        let text =
+            "Use cubic by default, and BBR where the way is far: ip route change ... congctl bbr.";
+        use_cubic(host, "bbr", text)
     } else {
         Advice::by_hand(
             "The application or the route chose it: see its configuration.",

@@ -72,9 +72,9 @@ fn rings(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
         return Ok(Some(finding));
     }
     let knob = Knob::Ring { nic: nic.to_owned(), which: "rx".to_owned() };
-    let change = Change::new(knob, Some(current.value.to_string()), max.value);
+    let change = Change::raise(knob, current.value, max.value);
     Ok(Some(finding.advise(Advice::by_change(
         "If it is bursts: a larger ring. The link goes down for a moment, and it costs cache.",
-        vec![change],
+        change,
     ))))
 }

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::manifest::{OVS_LIMITS, QDISCS};
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
 use crate::host::{Basis, Host, Span, float};
 use crate::parse::Counters;
 use crate::parse::nic::{Moved, NicCounters};
@@ -108,7 +108,7 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
     let text = "If it is not meant: remove it where it was set, in the toolstack (the vif's rate), \
                 in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
     let finding = finding.advise(match &limit.remedy {
-        Remedy::Change(change) => Advice::by_change(text, vec![change.clone()]),
+        Remedy::Change(change) => Advice::by_change(text, [change.clone()]),
         Remedy::Command(command) => Advice::by_hand(text, &[command]),
         Remedy::Elsewhere => Advice::by_hand(text, &[]),
     });
@@ -130,7 +130,7 @@ fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
         let said =
             format!("tbf of {}: rate {rate} bytes/s, {} overlimits", qdisc.dev, qdisc.overlimits);
         let quote = Quote { file: text.origin().to_owned(), line: None, text: said };
-        let change = Change::new(Knob::Qdisc { nic: qdisc.dev.clone() }, None, &default);
+        let change = Change::replace(Knob::Qdisc { nic: qdisc.dev.clone() }, None, &default)?;
         let bytes_per_second = float(rate);
         let remedy = Remedy::Change(change);
         let held = AT_LIMIT;
@@ -203,7 +203,10 @@ fn switched(host: &Host) -> Result<Vec<Limit>, Gap> {
         quote: text.quote(line),
         held: AT_POLICE,
         parts: 1,
-        remedy: Remedy::Command(format!("ovs-vsctl set interface {nic} ingress_policing_rate=0")),
+        remedy: Remedy::Command(format!(
+            "ovs-vsctl set interface {} ingress_policing_rate=0",
+            shell_word(&nic)
+        )),
         nic,
     });
     Ok(limits.collect())

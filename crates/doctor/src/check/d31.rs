@@ -81,12 +81,12 @@ impl Table {
             ));
         }
         let knob = Knob::Sysctl { name: KNOB.to_owned() };
-        let change = Change::new(knob, Some(max.to_string()), max.saturating_mul(2));
+        let change = Change::raise(knob, max, max.saturating_mul(2));
         finding.advise(Advice::by_change(
             "Make it larger; see in /proc/slabinfo what an entry takes (nf_conntrack). Raise \
              hashsize of nf_conntrack with it, or lookups get slow; do not track what needs no \
              tracking (notrack).",
-            vec![change],
+            change,
         ))
     }
 }
@@ -152,9 +152,10 @@ impl Lost {
             .confidence(Confidence::Medium)
             .advise(Advice::by_hand(
                 "Do not track such packets (notrack for UDP port 53), or have resolvers ask one \
-                 after the other; Linux 4.7 and later drop only where addresses are translated \
+                 after the other, by the option single-request-reopen of resolv.conf(5) where \
+                 they run; Linux 4.7 and later drop only where addresses are translated \
                  differently.",
-                &["echo 'options single-request-reopen' >> /etc/resolv.conf"],
+                &[],
             ));
         Some(finding)
     }

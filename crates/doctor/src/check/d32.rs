@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Check, Group, Looked, all_well};
 use crate::evidence::Gap;
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Basis, Host, NicRole, Span, float, share};
 use crate::parse::nic::{Moved, NicCounters};
 
@@ -110,24 +110,26 @@ fn lost(moved: &Moved) -> u64 {
 }
 
 fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)]) -> Finding {
-    let fair: Vec<String> = losing
+    let fair: Vec<Change> = losing
         .iter()
         .filter(|(_, moved)| moved.tx_dropped > 0)
-        .map(|(nic, _)| format!("tc qdisc replace dev {nic} root fq_codel"))
+        .filter_map(|(nic, _)| Change::replace(Knob::Qdisc { nic: nic.clone() }, None, "fq_codel"))
         .collect();
     let finding = if fair.is_empty() {
         finding
     } else {
-        finding.advise(Advice::by_hand(
+        finding.advise(Advice::by_change(
             "Fair queues where frames towards guests are dropped; it replaces the queueing that \
              the interface has.",
-            &fair.iter().map(String::as_str).collect::<Vec<_>>(),
+            fair,
         ))
     };
     let Some((nic, _)) = most.first() else { return finding };
     finding.advise(Advice::by_hand(
-        "Or a limit for the one that has most, with a rate of your choice; on Xen rate=1Gb/s in \
-         the vif's configuration limits what the guest sends, too.",
-        &[&format!("tc qdisc replace dev {nic} root tbf rate 1gbit burst 128k latency 50ms")],
+        format!(
+            "Or a limit for {nic}, with a rate of your choice: a tbf at its root; on Xen \
+             rate=1Gb/s in the vif's configuration limits what the guest sends, too."
+        ),
+        &[],
     ))
 }

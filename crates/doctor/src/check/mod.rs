@@ -34,8 +34,8 @@ mod d30;
 mod d31;
 mod d32;
 
-use crate::evidence::Gap;
-use crate::finding::{Change, Finding, Knob, Severity};
+use crate::evidence::{Gap, Netns};
+use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::host::{Host, Layout, NetIrq};
 
 /// What a check found; nothing, or only what is in order, on a healthy host. A gap ends it: the
@@ -137,6 +137,8 @@ impl Check {
             Err(gap) => vec![Finding::gap(self.title, &gap)],
         };
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        let advice = findings.iter_mut().flat_map(|finding| &mut finding.advice);
+        advice.for_each(|advice| advice.leave_out(|knob| host.refuses(knob)));
         for finding in &mut findings {
             self.id.clone_into(&mut finding.check);
         }
@@ -153,10 +155,51 @@ fn placing<'a>(
     let change = |irq: &NetIrq<'_>| {
         let cpu = layout.cpu_of(irq)?.to_string();
         let current = host.irq_affinity(irq.irq);
-        let is_set = current.as_ref() == Some(&cpu);
-        (!is_set).then(|| Change::new(Knob::IrqAffinity { irq: irq.irq }, current, cpu))
+        Change::replace(Knob::IrqAffinity { irq: irq.irq }, current, cpu)
     };
     irqs.into_iter().filter_map(change).collect()
+}
+
+/// Cubic for new connections, as far as the host has it and lets it be chosen.
+fn use_cubic(host: &Host, instead_of: &str, text: &str) -> Advice {
+    let knob = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
+    if host.may_use("cubic") {
+        return Advice::by_change(
+            text,
+            Change::replace(knob, Some(instead_of.to_owned()), "cubic"),
+        );
+    }
+    let command = knob.command("cubic");
+    if host.netns() == Some(Netns::Other) {
+        let text = format!(
+            "{text} This network namespace may only choose what the machine allows to all: there, \
+             add cubic to net.ipv4.tcp_allowed_congestion_control; then, here: {command}."
+        );
+        return Advice::by_hand(text, &[]);
+    }
+    Advice::by_hand(
+        format!("{text} Its module is not loaded (row G61)."),
+        &["modprobe tcp_cubic", &command],
+    )
+}
+
+/// The change that lets a module offer more queues to guests; none if it offers as many, or if
+/// nothing says how many it offers.
+fn more_queues(host: &Host, module: &str, wanted: u64) -> Option<Change> {
+    let (knob, current) = queues_of(host, module)?;
+    Change::raise(knob, current, wanted)
+}
+
+/// The change that lets it offer fewer.
+fn fewer_queues(host: &Host, module: &str, wanted: u64) -> Option<Change> {
+    let (knob, current) = queues_of(host, module)?;
+    Change::lower(knob, current, wanted)
+}
+
+fn queues_of(host: &Host, module: &str) -> Option<(Knob, u64)> {
+    let knob = Knob::Parameter { module: module.to_owned(), name: "max_queues".to_owned() };
+    let text = host.file(&knob.path().ok()??).ok()?;
+    Some((knob, text.number().ok()?))
 }
 
 /// What two looks of one check found. What one of them could not read is told beside what the other

@@ -7,9 +7,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, PROFILE, QDISCS, THREADS, When};
+use super::access::{Netns, read_only};
+use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, NETNS, PROFILE, QDISCS, THREADS, When};
 use super::netlink::{CONNECTIONS, Ethtool, NicSettings, connections};
-use super::source::{PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, Source, command_path, text_of};
+use super::source::{
+    PIECE_BYTES_MAX, PIECES_MAX, READ_ONLY_FILE, REFUSED_FILE, Source, command_path, text_of,
+};
 use super::text::Text;
 use super::tool::{TOOL_SECONDS_MAX, late, output, piped};
 use crate::parse::Counters;
@@ -25,6 +28,7 @@ pub fn collect(interval: Duration) -> Source {
     // The settings are read between both samples, and that counts as waiting.
     let begun = Instant::now();
     taken.files(When::Once, "");
+    taken.access();
     taken.links();
     taken.directories();
     taken.interfaces(Ethtool::open());
@@ -69,6 +73,23 @@ impl Taken {
                 }
             }
         }
+    }
+
+    /// Which settings can be seen and not be set, and in which network namespace that is.
+    fn access(&mut self) {
+        if let Some(netns) = Netns::live() {
+            self.keep(NETNS.to_owned(), format!("{}\n", netns.word()));
+        }
+        let is_setting = |path: &&String| {
+            ["proc/sys/", "proc/irq/"].iter().any(|top| path.starts_with(top))
+                || ["/mtu", "/tx_queue_len", "ps_cpus"].iter().any(|end| path.ends_with(end))
+        };
+        let line = |path: &String| {
+            let why = read_only(Path::new(&format!("/{path}"))).ok()??;
+            Some(format!("{path}\t{why}\n"))
+        };
+        let lines: String = self.pieces.keys().filter(is_setting).filter_map(line).collect();
+        self.keep(READ_ONLY_FILE.to_owned(), lines);
     }
 
     fn links(&mut self) {

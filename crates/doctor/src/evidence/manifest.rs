@@ -43,6 +43,7 @@ pub const FILES: &[(When, &str)] = &[
     (When::Once, "proc/sys/net/core/wmem_max"),
     (When::Once, "proc/sys/net/ipv4/ip_forward"),
     // By name, because among all of them there is the key of TCP Fast Open.
+    (When::Once, "proc/sys/net/ipv4/tcp_allowed_congestion_control"),
     (When::Once, "proc/sys/net/ipv4/tcp_available_congestion_control"),
     (When::Once, "proc/sys/net/ipv4/tcp_congestion_control"),
     (When::Once, "proc/sys/net/ipv4/tcp_dsack"),
@@ -89,6 +90,9 @@ pub const FILES: &[(When, &str)] = &[
     (When::Once, "sys/module/xen_netback/parameters/*"),
     (When::Once, "sys/module/xen_netfront/parameters/*"),
 ];
+
+/// Which network namespace it is: `initial` or `other`.
+pub const NETNS: &str = "netns";
 
 /// Links, of which the target is kept: which device an interface belongs to, what it is enslaved
 /// to, and what it stands on.

@@ -3,6 +3,7 @@
 //! A live host is first saved, in memory, and then looked at: there is one way to diagnose, and
 //! what `record` writes is what a diagnosis reads.
 
+mod access;
 pub mod archive;
 mod live;
 pub mod manifest;
@@ -11,6 +12,7 @@ mod source;
 mod text;
 mod tool;
 
+pub use access::Netns;
 pub use live::collect;
 pub use netlink::NicSettings;
 pub use source::{Source, command_path};

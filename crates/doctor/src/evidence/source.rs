@@ -23,6 +23,8 @@ const COMMANDS: &str = "commands";
 const SOS_COMMANDS: &str = "sos_commands";
 /// What a saved host knows of files that could not be read: path, tab, reason.
 pub(crate) const REFUSED_FILE: &str = "refused";
+/// What it knows of settings that could be read there and not be set: path, tab, reason.
+pub(crate) const READ_ONLY_FILE: &str = "read-only";
 
 /// A host's evidence by path.
 #[derive(Debug)]
@@ -172,8 +174,17 @@ impl Source {
 
     /// Why a piece is not there, if whoever saved the host knew.
     fn refusal(&self, path: &str) -> Option<String> {
-        let refused = self.read(REFUSED_FILE).ok().flatten()?;
-        let mut known = refused.lines().filter_map(|line| line.split_once('\t'));
+        self.reason(REFUSED_FILE, path)
+    }
+
+    /// Why a setting could be read and could not be set where it was.
+    pub(crate) fn read_only(&self, path: &str) -> Option<String> {
+        self.reason(READ_ONLY_FILE, path)
+    }
+
+    fn reason(&self, list: &str, path: &str) -> Option<String> {
+        let listed = self.read(list).ok().flatten()?;
+        let mut known = listed.lines().filter_map(|line| line.split_once('\t'));
         known.find(|(known, _)| *known == path).map(|(_, why)| why.to_owned())
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn piped(first: &[&str], second: &[&str]) -> io::Result<String> {
         .spawn()?;
     let pipe = child.stdout.take().map_or_else(Stdio::null, Stdio::from);
     let text = output_of(second, pipe);
-    // It has ended, or nobody reads it any more.
+    // It has ended, or has no reader any more.
     let _ = child.kill();
     child.wait()?;
     text

@@ -4,6 +4,7 @@ mod backend;
 mod irqs;
 mod kind;
 mod nics;
+mod settable;
 mod stack;
 
 use std::time::Duration;

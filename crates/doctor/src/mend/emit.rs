@@ -76,7 +76,7 @@ fn ansible(entries: &[Entry]) -> String {
 
 /// Whether the command of a knob is a redirection, which needs a shell.
 fn file_write(knob: &Knob) -> bool {
-    matches!(knob, Knob::IrqAffinity { .. } | Knob::Rps { .. } | Knob::Xps { .. })
+    knob.words("").is_none()
 }
 
 /// A string that JSON and YAML read alike.
@@ -129,7 +129,11 @@ pub(super) fn udev(entry: &Entry) -> Option<String> {
         Knob::Channels { which, .. } => command(&format!("/sbin/ethtool -L {nic} {which} {new}")),
         Knob::Ring { which, .. } => command(&format!("/sbin/ethtool -G {nic} {which} {new}")),
         Knob::Qdisc { .. } => command(&format!("/sbin/tc qdisc replace dev {nic} root {new}")),
-        Knob::Sysctl { .. } | Knob::IrqAffinity { .. } | Knob::MaxQueues { .. } => return None,
+        Knob::Sysctl { .. }
+        | Knob::IrqAffinity { .. }
+        | Knob::MaxQueues { .. }
+        | Knob::Parameter { .. }
+        | Knob::VirtualFunctions { .. } => return None,
     };
     Some(format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", {act}"))
 }

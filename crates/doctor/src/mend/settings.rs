@@ -43,7 +43,12 @@ impl Settings {
     /// # Errors
     /// What reading the file reports, or what the tool says.
     pub fn get(&self, knob: &Knob) -> io::Result<String> {
-        let value = match file(knob)? {
+        if knob.is_set_by_hand() {
+            return Err(io::Error::other(
+                "it is set by hand, because other guests have it as well",
+            ));
+        }
+        let value = match knob.path()? {
             Some(path) => {
                 self.check_namespace(knob)?;
                 self.read(&path)?
@@ -59,7 +64,7 @@ impl Settings {
     /// # Errors
     /// What writing the file reports, or what the tool says.
     pub fn set(&self, knob: &Knob, value: &str) -> io::Result<()> {
-        match file(knob)? {
+        match knob.path()? {
             Some(path) => {
                 self.check_namespace(knob)?;
                 // Never made: a setting that is not there is no setting.
@@ -74,7 +79,7 @@ impl Settings {
 
     /// The kernel's number for an interface; another one of the same name has another.
     pub fn interface_index(&self, nic: &str) -> Option<u32> {
-        plain(nic).ok()?;
+        Knob::Mtu { nic: nic.to_owned() }.path().ok()?;
         self.read(&format!("sys/class/net/{nic}/ifindex")).ok()?.trim().parse().ok()
     }
 
@@ -159,16 +164,11 @@ impl Settings {
     }
 
     fn order(&self, knob: &Knob, value: &str) -> io::Result<()> {
-        let ours = ourselves()?;
-        let mut words: Vec<&str> = match knob {
-            Knob::Offload { nic, feature } => vec!["ethtool", "-K", nic, feature],
-            Knob::Channels { nic, which } => vec!["ethtool", "-L", nic, which],
-            Knob::Ring { nic, which } => vec!["ethtool", "-G", nic, which],
-            Knob::Qdisc { nic } => vec!["tc", "qdisc", "replace", "dev", nic, "root"],
-            Knob::MaxQueues { vif } => vec![&ours, "vif", "set", vif, "max-queues"],
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        words.extend(value.split_whitespace());
+        let mut words = knob.words(value).ok_or(io::ErrorKind::Unsupported)?;
+        if let (Knob::MaxQueues { .. }, Some(program)) = (knob, words.first_mut()) {
+            *program = ourselves()?;
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.tool(&words).map(drop)
     }
 }
@@ -177,46 +177,6 @@ impl Settings {
 fn ourselves() -> io::Result<String> {
     let path = std::env::current_exe()?;
     path.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidInput.into())
-}
-
-/// The file that holds a knob, below the root; none if a tool has it.
-fn file(knob: &Knob) -> io::Result<Option<String>> {
-    if let Some(nic) = knob.nic() {
-        plain(nic)?;
-    }
-    Ok(Some(match knob {
-        Knob::Sysctl { name } => format!("proc/sys/{}", sysctl_path(name)?),
-        Knob::IrqAffinity { irq } => format!("proc/irq/{irq}/smp_affinity_list"),
-        Knob::Rps { nic, queue } => format!("sys/class/net/{nic}/queues/rx-{queue}/rps_cpus"),
-        Knob::Xps { nic, queue } => format!("sys/class/net/{nic}/queues/tx-{queue}/xps_cpus"),
-        Knob::TxQueueLen { nic } => format!("sys/class/net/{nic}/tx_queue_len"),
-        Knob::Mtu { nic } => format!("sys/class/net/{nic}/mtu"),
-        Knob::Offload { .. }
-        | Knob::Channels { .. }
-        | Knob::Ring { .. }
-        | Knob::Qdisc { .. }
-        | Knob::MaxQueues { .. } => return Ok(None),
-    }))
-}
-
-/// Refuses what would lead elsewhere: names come from a journal, which is a file as well.
-fn plain(name: &str) -> io::Result<()> {
-    let is_plain = !name.is_empty()
-        && !name.starts_with(['-', '.'])
-        && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
-    if is_plain { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
-}
-
-/// As sysctl(8): dots part, and a slash stands for a dot in a name.
-fn sysctl_path(name: &str) -> io::Result<String> {
-    let swap = |letter| match letter {
-        '.' => '/',
-        '/' => '.',
-        other => other,
-    };
-    let path: String = name.chars().map(swap).collect();
-    path.split('/').try_for_each(plain)?;
-    Ok(path)
 }
 
 /// The name in `ethtool -k` of what `ethtool -K` takes.
@@ -320,18 +280,5 @@ mod tests {
         assert_eq!(qdisc(shown).as_deref(), Some("fq_codel limit 10240 flows 1024 quantum 1514"));
         assert_eq!(qdisc("qdisc mq 0: root\n"), None);
         assert_eq!(qdisc(""), None);
-    }
-
-    #[test]
-    fn no_name_leads_out_of_its_directory() {
-        for name in ["net/../../x", "....etc.passwd", "", "net..x"] {
-            assert!(file(&Knob::Sysctl { name: name.to_owned() }).is_err(), "{name}");
-        }
-        assert!(file(&Knob::Mtu { nic: "../x".to_owned() }).is_err());
-        // A flag of a tool is no interface.
-        assert!(file(&Knob::Qdisc { nic: "-batch".to_owned() }).is_err());
-        let knob = Knob::Sysctl { name: "net.ipv4.conf.eth0/1.rp_filter".to_owned() };
-        let path = file(&knob).expect("a name");
-        assert_eq!(path.as_deref(), Some("proc/sys/net/ipv4/conf/eth0.1/rp_filter"));
     }
 }

@@ -14,7 +14,7 @@ use super::persist::{Removed, files, forget, persist};
 use super::plan::{Disruption, Plan, Proposal, plan, proposals};
 use super::settings::Settings;
 use super::{Apply, ApplyError, Outcome, Progress, undo};
-use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::finding::{Advice, Change, Finding, Knob, Purpose, Severity};
 
 const BOOT: &str = "proc/sys/kernel/random/boot_id";
 
@@ -84,7 +84,12 @@ impl Root {
         let proposal = |(knob, _, old, new): (Knob, _, &str, &str)| Proposal {
             check: "D00".into(),
             reason: "slow".into(),
-            change: Change::new(knob, Some(old.into()), new),
+            change: Change {
+                knob,
+                current: Some(old.into()),
+                proposed: new.into(),
+                purpose: Purpose::Replace,
+            },
         };
         let proposals = knobs().into_iter().map(proposal).collect();
         plan(&self.settings(), proposals, disruption, &BTreeSet::from(["eth0".to_owned()]))
@@ -251,8 +256,8 @@ fn findings_that_contradict_each_other_are_not_both_followed() {
         let other = Knob::Sysctl { name: "net.core.dev_weight".into() };
         let mut finding = Finding::new(Severity::Warning, "x", "slow")
             .advise(Advice::by_hand("look", &[]))
-            .advise(Advice::by_change("more", vec![Change::new(knob, None, value)]))
-            .advise(Advice::by_change("or else", vec![Change::new(other, None, 1)]));
+            .advise(Advice::by_change("more", Change::replace(knob, None, value)))
+            .advise(Advice::by_change("or else", Change::replace(other, None, 1)));
         check.clone_into(&mut finding.check);
         finding
     };

@@ -1,10 +1,11 @@
 //! A guest that puts into its rings whatever a test wants, and a queue that serves it.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
-    PoolBudget, PortDown, PortQueue, QueueCounters,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget,
+    PortDown, PortQueue, QueueCounters,
 };
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
@@ -122,11 +123,11 @@ impl Bench {
 
     /// One ingress call that ends in a fault of the guest; with the frames that it took before.
     #[track_caller]
-    pub(crate) fn ingress_fault(&mut self) -> (PeerFault, FrameBatch) {
+    pub(crate) fn ingress_fault<F: Error + Copy + 'static>(&mut self) -> (F, FrameBatch) {
         let mut frames = FrameBatch::new();
         match self.back.ingress(Budget::BATCH, &mut self.pool, &mut frames) {
-            Err(PortDown::Peer(fault)) => (fault, frames),
-            other => panic!("no fault but {other:?}"),
+            Err(down) => (fault_of(&down), frames),
+            Ok(()) => panic!("no fault"),
         }
     }
 
@@ -199,6 +200,15 @@ impl Bench {
 
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
         frames::dropped(&self.counters, reason)
+    }
+}
+
+/// What the guest did, where that ended its queue.
+#[track_caller]
+pub(crate) fn fault_of<F: Error + Copy + 'static>(down: &PortDown) -> F {
+    match down {
+        PortDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
+        PortDown::Host(error) => panic!("the guest did nothing wrong: {error}"),
     }
 }
 

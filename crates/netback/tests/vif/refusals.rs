@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FrameQueue, PeerFault, PortDown, PortQueue,
-};
+use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameQueue, PortDown, PortQueue};
 use ringway_hypervisor::Access;
 use ringway_loopback::{Fault, FaultPoint, Holdings};
+use ringway_netback::TxFault;
+use ringway_ring::RingFault;
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, ExtraInfo, NETIF_RSP_ERROR, NETIF_RSP_OKAY,
     NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, TxRequest,
@@ -14,12 +14,12 @@ use ringway_wire::netif::{
 use ringway_wire::ring::REQ_PROD;
 
 use crate::frames::pattern;
-use crate::guest::Bench;
+use crate::guest::{Bench, fault_of};
 use crate::machine::{GUEST, HOST};
 
 /// Sends a good packet first, to see that it is not lost to the fault behind it.
 #[track_caller]
-fn fault_of(bench: &mut Bench) -> PeerFault {
+fn fault_after_a_good_packet(bench: &mut Bench) -> TxFault {
     let (fault, frames) = bench.ingress_fault();
     assert_eq!(frames.len(), 1, "the packet before the fault is good");
     assert_eq!(frames[0].bytes(), pattern(99, 60));
@@ -34,6 +34,11 @@ fn bench_with_good_packet() -> Bench {
     bench
 }
 
+#[track_caller]
+fn attach_fault(bench: &mut Bench) -> RingFault {
+    fault_of(&bench.attach_again().expect_err("the indices are not possible"))
+}
+
 #[test]
 fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
     //= netif.h: producer-bound
@@ -41,18 +46,18 @@ fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
         let mut bench = Bench::new();
         bench.tx_page.store(REQ_PROD, jump, Ordering::SeqCst);
         let (ring, slots) = ("tx", 256);
-        let fault = PeerFault::ProducerOverrun { ring, produced: jump, ahead: jump, slots };
-        assert_eq!(bench.ingress_fault().0, fault);
-        assert!(matches!(bench.attach_again(), Err(PortDown::Peer(again)) if again == fault));
+        let fault = RingFault { ring, produced: jump, ahead: jump, slots };
+        assert_eq!(bench.ingress_fault::<RingFault>().0, fault);
+        assert_eq!(attach_fault(&mut bench), fault);
 
         let mut bench = Bench::new();
         bench.rx_page.store(REQ_PROD, jump, Ordering::SeqCst);
         let frame = bench.frame(&pattern(1, 60), Default::default());
         let mut queue = FrameQueue::from([frame]);
         let result = PortQueue::egress(&mut bench.back, &mut queue, &mut bench.pool);
-        let fault = PeerFault::ProducerOverrun { ring: "rx", produced: jump, ahead: jump, slots };
-        assert!(matches!(result, Err(PortDown::Peer(found)) if found == fault));
-        assert!(matches!(bench.attach_again(), Err(PortDown::Peer(again)) if again == fault));
+        let fault = RingFault { ring: "rx", produced: jump, ahead: jump, slots };
+        assert_eq!(fault_of::<RingFault>(&result.expect_err("the index is not possible")), fault);
+        assert_eq!(attach_fault(&mut bench), fault);
     }
 }
 
@@ -64,7 +69,11 @@ fn a_packet_whose_next_slot_is_not_there_is_a_fault() {
         let mut packet = bench.packet(1, &[&pattern(1, 60)]);
         packet[0].flags = flags;
         let _ = bench.send(&packet);
-        assert_eq!(fault_of(&mut bench), PeerFault::PacketCutOff { slot: 1 }, "{flags:#x}");
+        assert_eq!(
+            fault_after_a_good_packet(&mut bench),
+            TxFault::PacketCutOff { slot: 1 },
+            "{flags:#x}"
+        );
     }
     let mut bench = bench_with_good_packet();
     let mut packet = bench.packet(1, &[&pattern(1, 60)]);
@@ -72,7 +81,7 @@ fn a_packet_whose_next_slot_is_not_there_is_a_fault() {
     bench.push(packet[0]);
     bench.push(ExtraInfo::for_gso(100, 1));
     let _ = bench.send(&[]);
-    assert_eq!(fault_of(&mut bench), PeerFault::PacketCutOff { slot: 2 });
+    assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::PacketCutOff { slot: 2 });
 }
 
 #[test]
@@ -82,7 +91,7 @@ fn more_than_twenty_further_slots_are_a_fault() {
     let mut bench = bench_with_good_packet();
     let packet = bench.packet(0, &chunks);
     let _ = bench.send(&packet);
-    assert_eq!(fault_of(&mut bench), PeerFault::TooManySlots { limit: 20 });
+    assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::TooManySlots { limit: 20 });
 }
 
 #[test]
@@ -91,7 +100,7 @@ fn a_packet_without_end_is_a_fault_before_the_ring_ends() {
     let gref = bench.page(0, &[], Access::ReadOnly).0;
     let slot = TxRequest { gref, offset: 0, flags: NETTXF_MORE_DATA, id: 0, size: 60 };
     let _ = bench.send(&[slot; 255]);
-    assert_eq!(fault_of(&mut bench), PeerFault::TooManySlots { limit: 20 });
+    assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::TooManySlots { limit: 20 });
 }
 
 #[test]
@@ -102,17 +111,20 @@ fn a_slot_that_crosses_its_page_is_a_fault() {
         //= netif.h: slot-in-page
         let mut bench = bench_with_good_packet();
         let _ = bench.send(&[TxRequest { gref, offset, flags: 0, id: 0, size }]);
-        assert_eq!(fault_of(&mut bench), PeerFault::CrossesPage { offset, size });
+        assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::CrossesPage { offset, size });
 
         let mut bench = bench_with_good_packet();
         let first = TxRequest { gref, offset: 0, flags: more, id: 0, size: u16::MAX };
         let _ = bench.send(&[first, TxRequest { gref, offset, flags: 0, id: 0, size }]);
-        assert_eq!(fault_of(&mut bench), PeerFault::CrossesPage { offset, size });
+        assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::CrossesPage { offset, size });
     }
     let mut bench = bench_with_good_packet();
     let first = TxRequest { gref: 0, offset: 0, flags: more, id: 0, size: 60 };
     let _ = bench.send(&[first, TxRequest { offset: 4095, flags: 0, size: 2, ..first }]);
-    assert_eq!(fault_of(&mut bench), PeerFault::CrossesPage { offset: 4095, size: 2 });
+    assert_eq!(
+        fault_after_a_good_packet(&mut bench),
+        TxFault::CrossesPage { offset: 4095, size: 2 }
+    );
 }
 
 fn send_with_extras(bench: &mut Bench, extras: &[ExtraInfo]) {
@@ -131,7 +143,7 @@ fn extras_of_types_that_are_not_defined_are_a_fault() {
     for kind in [0, 5, 6, 255] {
         let mut bench = bench_with_good_packet();
         send_with_extras(&mut bench, &[ExtraInfo { kind, flags: 0, payload: [0; 6] }]);
-        assert_eq!(fault_of(&mut bench), PeerFault::BadExtra { ring: "tx", kind });
+        assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::BadExtra { kind });
     }
 }
 
@@ -144,7 +156,7 @@ fn segmentation_into_nothing_or_of_an_unknown_protocol_is_a_fault() {
         assert_eq!(extra.kind, EXTRA_TYPE_GSO);
         extra.payload[5] = 0xff;
         send_with_extras(&mut bench, &[extra]);
-        assert_eq!(fault_of(&mut bench), PeerFault::BadGso { ring: "tx", kind, size });
+        assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::BadGso { kind, size });
     }
 }
 
@@ -153,7 +165,7 @@ fn a_chain_of_extras_without_end_is_a_fault() {
     let mut bench = bench_with_good_packet();
     let extra = ExtraInfo { kind: EXTRA_TYPE_HASH, flags: EXTRA_FLAG_MORE, payload: [0; 6] };
     send_with_extras(&mut bench, &[extra; 250]);
-    assert_eq!(fault_of(&mut bench), PeerFault::TooManySlots { limit: 20 });
+    assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::TooManySlots { limit: 20 });
 }
 
 /// Sends slots between two good packets; they are refused, the good ones are not.
@@ -314,9 +326,10 @@ fn an_event_that_cannot_be_sent_lets_no_failed_frame_through() {
 fn a_fault_names_both_numbers_in_words() {
     let mut bench = Bench::new();
     bench.tx_page.store(REQ_PROD, 300, Ordering::SeqCst);
-    let (fault, _) = bench.ingress_fault();
+    let mut frames = FrameBatch::new();
+    let down = PortQueue::ingress(&mut bench.back, Budget::BATCH, &mut bench.pool, &mut frames);
     let expected = "tx ring: producer 300 is 300 ahead of consumer, the ring has 256";
-    assert_eq!(fault.to_string(), expected);
+    assert_eq!(down.expect_err("the index is not possible").to_string(), expected);
 }
 
 #[test]

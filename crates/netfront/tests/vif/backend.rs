@@ -1,10 +1,11 @@
 //! A backend that answers whatever a test wants, and a queue that is served by it.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PeerFault,
-    PoolBudget, PortDown, PortQueue, QueueCounters,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget,
+    PortDown, PortQueue, QueueCounters,
 };
 use ringway_hypervisor::{Access, ForeignPage, QueueEvents};
 use ringway_loopback::{LoopbackEvent, LoopbackGrants};
@@ -94,11 +95,14 @@ impl Bench {
 
     /// One ingress call that ends in a fault of the backend.
     #[track_caller]
-    pub(crate) fn ingress_fault(&mut self) -> PeerFault {
-        match self.ingress() {
-            Err(PortDown::Peer(fault)) => fault,
-            other => panic!("no fault but {other:?}"),
-        }
+    pub(crate) fn ingress_fault<F: Error + Copy + 'static>(&mut self) -> F {
+        fault_of(&self.ingress().expect_err("the backend is at fault"))
+    }
+
+    /// One egress call, of nothing, that ends in a fault of the backend.
+    #[track_caller]
+    pub(crate) fn egress_fault<F: Error + Copy + 'static>(&mut self) -> F {
+        fault_of(&self.egress(Vec::new()).expect_err("the backend is at fault"))
     }
 
     /// One egress call; returns the frames that wait.
@@ -122,6 +126,14 @@ impl Bench {
         self,
     ) -> (Machine, VifQueue<LoopbackGrants, LoopbackEvent>, [ForeignPage; 2]) {
         (self.machine, self.front, self.mappings)
+    }
+}
+
+#[track_caller]
+fn fault_of<F: Error + Copy + 'static>(down: &PortDown) -> F {
+    match down {
+        PortDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
+        PortDown::Host(error) => panic!("the backend did nothing wrong: {error}"),
     }
 }
 

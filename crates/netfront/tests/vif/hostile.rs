@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
-use ringway_datapath::{
-    Checksum, DropReason, Gso, GsoKind, Offload, PeerFault, Pending, PortDown, PortQueue,
-};
+use ringway_datapath::{Checksum, DropReason, Gso, GsoKind, Offload, Pending, PortDown, PortQueue};
+use ringway_netfront::ResponseFault;
+use ringway_ring::RingFault;
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_OKAY,
     NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, RxResponse,
@@ -90,14 +90,13 @@ fn more_answers_than_requests_are_a_fault() {
         let mut bench = Bench::new();
         bench.rx_page.store(RSP_PROD, produced, Ordering::SeqCst);
         let (ahead, slots) = (produced, 256);
-        let fault = PeerFault::ProducerOverrun { ring: "rx", produced, ahead, slots };
-        assert_eq!(bench.ingress_fault(), fault);
+        let fault = RingFault { ring: "rx", produced, ahead, slots };
+        assert_eq!(bench.ingress_fault::<RingFault>(), fault);
 
         let mut bench = Bench::new();
         bench.tx_page.store(RSP_PROD, produced, Ordering::SeqCst);
-        let fault = PeerFault::ProducerOverrun { ring: "tx", produced, ahead, slots };
-        let result = bench.egress(Vec::new());
-        assert!(matches!(result, Err(PortDown::Peer(found)) if found == fault));
+        let fault = RingFault { ring: "tx", produced, ahead, slots };
+        assert_eq!(bench.egress_fault::<RingFault>(), fault);
     }
     // One answer to nothing is one too many; so is a producer that steps back.
     let mut bench = Bench::new();
@@ -107,7 +106,7 @@ fn more_answers_than_requests_are_a_fault() {
     let _ = bench.answer(response(0, 0, 60));
     assert_eq!(receive(&mut bench).len(), 1);
     bench.rx_page.store(RSP_PROD, 0, Ordering::SeqCst);
-    assert!(matches!(bench.ingress_fault(), PeerFault::ProducerOverrun { .. }));
+    assert_eq!(bench.ingress_fault::<RingFault>().ahead, u32::MAX);
 }
 
 #[test]
@@ -124,9 +123,7 @@ fn an_answer_to_nothing_that_was_asked_is_a_fault() {
         assert!(requests.iter().all(|request| request.id != id));
         bench.tx.push_response(TxResponse { id, status: NETIF_RSP_OKAY });
         let _ = bench.tx.publish_responses();
-        let result = bench.egress(Vec::new());
-        let fault = PeerFault::UnknownResponse { ring: "tx", id };
-        assert!(matches!(result, Err(PortDown::Peer(found)) if found == fault), "{id}");
+        assert_eq!(bench.egress_fault::<ResponseFault>(), ResponseFault::Unknown { id });
     }
     let mut bench = Bench::new();
     let id = ask(&mut bench)[1].id;
@@ -134,12 +131,8 @@ fn an_answer_to_nothing_that_was_asked_is_a_fault() {
         bench.tx.push_response(TxResponse { id, status: NETIF_RSP_OKAY });
     }
     let _ = bench.tx.publish_responses();
-    let result = bench.egress(Vec::new());
-    let fault = PeerFault::UnknownResponse { ring: "tx", id };
-    assert!(
-        matches!(result, Err(PortDown::Peer(found)) if found == fault),
-        "twice is once too much"
-    );
+    let fault: ResponseFault = bench.egress_fault();
+    assert_eq!(fault, ResponseFault::Unknown { id }, "twice is once too much");
 }
 
 #[test]
@@ -165,7 +158,10 @@ fn bytes_outside_the_page_are_a_fault() {
                 let _ = bench.answer(response(0, MORE, 100));
             }
             let _ = bench.answer(RxResponse { id: 0, offset, flags: 0, status });
-            assert_eq!(bench.ingress_fault(), PeerFault::BadRxRange { offset, status });
+            assert_eq!(
+                bench.ingress_fault::<ResponseFault>(),
+                ResponseFault::LeavesPage { offset, status }
+            );
         }
     }
 }
@@ -202,13 +198,13 @@ fn extras_that_were_not_negotiated_are_a_fault() {
         let mut bench = Bench::new();
         let _ = bench.answer(response(0, NETRXF_EXTRA_INFO, 60));
         let _ = bench.answer(ExtraInfo { kind, flags: 0, payload: [0; 6] });
-        assert_eq!(bench.ingress_fault(), PeerFault::BadExtra { ring: "rx", kind });
+        assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::BadExtra { kind });
     }
     for (size, kind) in [(0, 1), (100, 0), (100, 3)] {
         let mut bench = Bench::new();
         let _ = bench.answer(response(0, NETRXF_EXTRA_INFO, 60));
         let _ = bench.answer(ExtraInfo::for_gso(size, kind));
-        assert_eq!(bench.ingress_fault(), PeerFault::BadGso { ring: "rx", kind, size });
+        assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::BadGso { kind, size });
     }
 }
 
@@ -218,7 +214,7 @@ fn packets_without_end_are_a_fault() {
     for slot in 0..256 {
         let _ = bench.answer(response(slot, MORE, 100));
     }
-    assert_eq!(bench.ingress_fault(), PeerFault::TooManySlots { limit: 24 });
+    assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::TooManySlots { limit: 24 });
 
     let mut bench = Bench::new();
     let _ = bench.answer(response(0, NETRXF_EXTRA_INFO, 60));
@@ -228,7 +224,7 @@ fn packets_without_end_are_a_fault() {
         extra.flags = EXTRA_FLAG_MORE;
         let _ = bench.answer(extra);
     }
-    assert_eq!(bench.ingress_fault(), PeerFault::TooManySlots { limit: 24 });
+    assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::TooManySlots { limit: 24 });
 }
 
 #[test]

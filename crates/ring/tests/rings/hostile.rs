@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use ringway_datapath::{PeerFault, Pending};
-use ringway_ring::{BackRing, FrontRing, Layout, Rx, Tx};
+use ringway_ring::{BackRing, FrontRing, Layout, RingFault, Rx, Tx, Waiting};
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
 use crate::page::{self, Numbered, set};
@@ -16,15 +15,15 @@ const STARTS: [u32; 4] = [0, 1000, u32::MAX - 100, u32::MAX];
 /// a ring, one more than the ring holds.
 const JUMPS: [u32; 6] = [1 << 31, u32::MAX, u32::MAX - 255, 257, 300, (1 << 31) - 1];
 
-fn overrun<L: Layout>(produced: u32, ahead: u32) -> PeerFault {
-    PeerFault::ProducerOverrun { ring: L::NAME, produced, ahead, slots: 256 }
+fn overrun<L: Layout>(produced: u32, ahead: u32) -> RingFault {
+    RingFault { ring: L::NAME, produced, ahead, slots: 256 }
 }
 
 //= netif.h: producer-bound
 fn hostile_request_producers<L: Numbered>() {
     for start in STARTS {
         for jump in JUMPS {
-            let [front, back, peer, again] = page::mappings();
+            let [front, back, peer, again] = page::handles();
             let _front = FrontRing::<L>::starting_at(front, start);
             let mut back = BackRing::<L>::attach(back).expect("a new ring is sound");
             let produced = start.wrapping_add(jump);
@@ -32,7 +31,7 @@ fn hostile_request_producers<L: Numbered>() {
             let fault = overrun::<L>(produced, jump);
             assert_eq!(back.pending(), Err(fault));
             assert_eq!(back.peek_requests(&mut [L::request(0); 8]), Err(fault));
-            assert_eq!(back.arm(1), Pending::Work, "or nobody would look and report it");
+            assert_eq!(back.arm(1), Waiting::Enough, "or it would go unreported");
             assert_eq!(BackRing::<L>::attach(again).err(), Some(fault));
 
             set(&peer, REQ_PROD, start.wrapping_add(256));
@@ -50,7 +49,7 @@ fn a_request_producer_that_runs_away_is_a_fault_of_either_ring() {
 
 #[test]
 fn slots_whose_requests_are_not_answered_cannot_hold_new_ones() {
-    let [front, back, peer] = page::mappings();
+    let [front, back, peer] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let mut back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
     set(&peer, REQ_PROD, 200);
@@ -67,7 +66,7 @@ fn slots_whose_requests_are_not_answered_cannot_hold_new_ones() {
 fn a_backend_that_answers_more_than_was_asked_is_at_fault() {
     for start in STARTS {
         for jump in [1 << 31, u32::MAX, 11, 256, 257] {
-            let [front, peer] = page::mappings();
+            let [front, peer] = page::handles();
             let mut front = FrontRing::<Rx>::starting_at(front, start);
             for number in 0..10 {
                 front.push_request(Rx::request(number));
@@ -79,7 +78,7 @@ fn a_backend_that_answers_more_than_was_asked_is_at_fault() {
             set(&peer, RSP_PROD, produced);
             let seen = front.peek_responses(&mut [Rx::response(0); 300]);
             assert_eq!(seen, Err(overrun::<Rx>(produced, jump)));
-            assert_eq!(front.arm(1), Pending::Work);
+            assert_eq!(front.arm(1), Waiting::Enough);
             set(&peer, RSP_PROD, start.wrapping_add(10));
             assert_eq!(front.peek_responses(&mut [Rx::response(0); 300]), Ok(10));
         }
@@ -89,7 +88,7 @@ fn a_backend_that_answers_more_than_was_asked_is_at_fault() {
 #[test]
 fn an_event_index_set_anywhere_costs_at_most_one_event_a_publish() {
     for event in [0, 5, 6, 1 << 31, u32::MAX] {
-        let [front, back, peer] = page::mappings();
+        let [front, back, peer] = page::handles();
         let mut front = FrontRing::<Tx>::new(front);
         let mut back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
         set(&peer, REQ_EVENT, event);
@@ -109,7 +108,7 @@ fn an_event_index_set_anywhere_costs_at_most_one_event_a_publish() {
 
 #[test]
 fn a_ring_whose_answers_are_ahead_of_its_requests_is_not_attached() {
-    let [front, back, peer] = page::mappings();
+    let [front, back, peer] = page::handles();
     let _front = FrontRing::<Rx>::new(front);
     set(&peer, RSP_PROD, 1);
     let attached = BackRing::<Rx>::attach(back);
@@ -120,7 +119,7 @@ fn a_ring_whose_answers_are_ahead_of_its_requests_is_not_attached() {
 /// good one and a bad one all the time, and what we see is one or the other, never a mixture.
 #[test]
 fn a_producer_that_flips_during_a_look_is_seen_once() {
-    let [front, back, peer] = page::mappings();
+    let [front, back, peer] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
     let is_done = AtomicBool::new(false);

@@ -1,5 +1,6 @@
 //! The halves of a ring: against a model, against hostile peers, and against each other.
 
+mod exhaustive;
 mod hostile;
 mod model;
 mod page;

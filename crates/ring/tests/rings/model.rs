@@ -4,8 +4,7 @@
 use std::fmt::Debug;
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::Pending;
-use ringway_ring::{BackRing, FrontRing, Notify, Rx, Tx};
+use ringway_ring::{BackRing, FrontRing, Notify, Rx, Tx, Waiting};
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};
 
@@ -56,8 +55,8 @@ fn crossed(old: u64, new: u64, event: u64) -> Notify {
     if old < event && event <= new { Notify::Peer } else { Notify::Nobody }
 }
 
-fn armed(produced: u64, consumed: u64, count: u64) -> Pending {
-    if produced - consumed < count { Pending::Nothing } else { Pending::Work }
+fn armed(produced: u64, consumed: u64, count: u64) -> Waiting {
+    if produced - consumed < count { Waiting::TooFew } else { Waiting::Enough }
 }
 
 /// An index of the model as the page holds it.
@@ -76,7 +75,7 @@ struct Bench<L: Numbered> {
 
 impl<L: Numbered<Response: Debug>> Bench<L> {
     fn new(seed: u64, start: u32) -> Bench<L> {
-        let [front, back, witness, spare] = page::mappings();
+        let [front, back, witness, spare] = page::handles();
         let front = FrontRing::starting_at(front, start);
         let back = BackRing::attach(back).expect("a new ring is sound");
         let random = fastrand::Rng::with_seed(seed);
@@ -224,7 +223,7 @@ fn an_rx_ring_does_what_the_model_does_also_where_its_indices_wrap() {
 
 #[test]
 fn a_new_ring_asks_to_be_woken_by_its_first_entries() {
-    let [front, witness] = page::mappings();
+    let [front, witness] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let indices = [REQ_PROD, REQ_EVENT, RSP_PROD, RSP_EVENT];
     let indices = indices.map(|offset| witness.load(offset, Ordering::Relaxed));
@@ -233,7 +232,7 @@ fn a_new_ring_asks_to_be_woken_by_its_first_entries() {
 
 #[test]
 fn a_response_is_written_over_the_request_that_it_answers() {
-    let [front, back, witness] = page::mappings();
+    let [front, back, witness] = page::handles();
     let mut front = FrontRing::<Rx>::starting_at(front, u32::MAX);
     let mut back = BackRing::<Rx>::attach(back).expect("a new ring is sound");
     for number in 0..3 {

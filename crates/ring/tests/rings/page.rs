@@ -1,4 +1,4 @@
-//! A ring page as two domains see it: one memory, two mappings.
+//! A ring page as two domains see it: one memory, several handles.
 
 use std::sync::atomic::Ordering;
 
@@ -6,13 +6,11 @@ use ringway_ring::{Layout, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// The same page, mapped `N` times.
-pub(crate) fn mappings<const N: usize>() -> [SharedPages; N] {
-    let memory = memfd_create("ring", MemfdFlags::CLOEXEC).expect("memfd_create works");
-    ftruncate(&memory, 4096).expect("a memfd can grow");
-    [(); N].map(|()| SharedPages::map(&memory, 0, PAGE_SIZE).expect("mmap works"))
+/// `N` handles of one page.
+pub(crate) fn handles<const N: usize>() -> [SharedPages; N] {
+    let page = SharedPages::zeroed(PAGE_SIZE).expect("there is memory");
+    [(); N].map(|()| page.clone())
 }
 
 /// Sets one of the four indices, as a peer that keeps to nothing would.

@@ -8,8 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use ringway_datapath::Pending;
-use ringway_ring::{BackRing, FrontRing, Notify, RingMemory, Tx};
+use ringway_ring::{BackRing, FrontRing, Notify, RingMemory, Tx, Waiting};
 
 use crate::page::{self, Numbered};
 
@@ -47,7 +46,7 @@ fn frontend<L: Numbered, M: RingMemory>(
         }
         ring.consume(count);
         let is_idle = count == 0 && (ring.free() == 0 || pushed == entries);
-        if is_idle && ring.arm(1) == Pending::Nothing {
+        if is_idle && ring.arm(1) == Waiting::TooFew {
             events.wait();
         }
     }
@@ -72,7 +71,7 @@ fn backend<L: Numbered, M: RingMemory>(
         if ring.publish_responses() == Notify::Peer {
             events.send();
         }
-        if count == 0 && ring.arm(1) == Pending::Nothing {
+        if count == 0 && ring.arm(1) == Waiting::TooFew {
             events.wait();
         }
     }
@@ -106,7 +105,7 @@ mod real_memory {
 
     #[test]
     fn two_threads_that_sleep_whenever_they_may_finish_their_work() {
-        let [front, back] = page::mappings();
+        let [front, back] = page::handles();
         let front = FrontRing::<Tx>::starting_at(front, u32::MAX - 30_000);
         let back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
         let (to_back, back_events) = sync_channel(1);
@@ -240,7 +239,7 @@ mod every_interleaving {
             });
             let pending = back.arm(1);
             let notify = producer.join().expect("publishing does not panic");
-            assert!(pending == Pending::Work || notify == Notify::Peer, "a wake-up was lost");
+            assert!(pending == Waiting::Enough || notify == Notify::Peer, "a wake-up was lost");
         });
     }
 
@@ -258,7 +257,7 @@ mod every_interleaving {
             });
             let pending = front.arm(1);
             let notify = producer.join().expect("publishing does not panic");
-            assert!(pending == Pending::Work || notify == Notify::Peer, "a wake-up was lost");
+            assert!(pending == Waiting::Enough || notify == Notify::Peer, "a wake-up was lost");
         });
     }
 

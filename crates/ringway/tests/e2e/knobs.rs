@@ -444,7 +444,7 @@ impl Bare<'_> {
         let proposal = |(knob, value): (Knob, &str)| Proposal {
             check: "D00".to_owned(),
             reason: "to see that it can be done".to_owned(),
-            change: Change::new(knob, None, value),
+            change: Change::replace(knob, None, value).expect("another value"),
         };
         let proposals = changes.into_iter().map(proposal).collect();
         let plan = plan(&self.settings, proposals, Disruption::Allowed, &BTreeSet::new());

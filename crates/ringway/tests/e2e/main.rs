@@ -9,6 +9,7 @@ mod completion;
 mod confinement;
 mod demo;
 mod discovered;
+mod greedy;
 mod guests;
 mod host;
 mod hostile;

@@ -10,11 +10,11 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, PeerFault,
-    Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
+    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
-use ringway_worker::{Attachment, Policy, Polling, WorkersConfig};
+use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The bound after which a test has failed. Nothing waits for it to pass.
@@ -142,7 +142,8 @@ pub(crate) fn attachment_counting(
     counters: &Arc<QueueCounters>,
 ) -> Attachment<TestPort> {
     let flood = FloodBudget::new(FloodLimit::NONE, Ticks(0));
-    Attachment { queue: port, counters: Arc::clone(counters), flood }
+    let stations = Stations::One(Weight::ONE);
+    Attachment { queue: port, counters: Arc::clone(counters), flood, stations }
 }
 
 /// Workers with the defaults of these tests.
@@ -246,7 +247,7 @@ impl Shared {
         let mut far = self.far.lock().expect("no test panics with the lock");
         far.looks += 1;
         match far.fails {
-            true => Err(PeerFault::UnknownResponse { ring: "tx", id: 0 }.into()),
+            true => Err(PortDown::peer(std::io::Error::other("a fault of the peer"))),
             false => Ok(far),
         }
     }

@@ -1,7 +1,7 @@
 //! What packets met on the way to hosts that somebody asked for.
 
 use super::stack::overhead;
-use super::{Looked, all_well, mtu, resize};
+use super::{Looked, all_well, mtu, narrow, widen};
 use crate::evidence::{Gap, Quote, Text};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::host::{Host, Stack};
@@ -194,7 +194,7 @@ impl Seen<'_> {
         let below: Vec<Change> = others
             .iter()
             .filter(|(nic, mtu, _)| *mtu == limit && under.contains(nic))
-            .map(|(nic, mtu, _)| resize(nic, *mtu, local))
+            .filter_map(|(nic, mtu, _)| widen(nic, *mtu, local))
             .collect();
         if !below.is_empty() {
             finding = finding.advise(Advice::by_change(
@@ -204,21 +204,20 @@ impl Seen<'_> {
         }
         finding = finding.advise(Advice::by_hand(
             format!(
-                "Raise the hop that is in the way, there: the interface that `ip route get {}` \
-                 names. Or let it answer: ICMP type 3 code 4, ICMPv6 type 2.",
+                "Raise the hop that is in the way, there, to {local}: the interface that `ip route \
+                 get {}` names. Or let it answer: ICMP type 3 code 4, ICMPv6 type 2.",
                 self.path.address
             ),
-            &[&format!("ip link set dev INTERFACE mtu {local}")],
+            &[],
         ));
         let Some(nic) = self.nic() else { return finding };
-        let mut lower = vec![resize(nic, local, limit)];
+        let own = mtu(self.host, nic).ok().and_then(|(own, _)| narrow(nic, own, limit));
+        let mut lower: Vec<Change> = own.into_iter().collect();
         // VXLAN and what else stands on it alone has to fit as well; a bridge's other ports do not.
         let is_above = |other: &str| self.stack.below(other).eq([nic]);
         for (other, mtu, _) in others.iter().filter(|(other, _, _)| is_above(other)) {
             let room = limit.saturating_sub(overhead(self.host, other));
-            if *mtu > room {
-                lower.push(resize(other, *mtu, room));
-            }
+            lower.extend(narrow(other, *mtu, room));
         }
         finding = finding.advise(Advice::by_change(
             "Or send no longer packets from here, to anybody; the other end has to be told the \
@@ -236,7 +235,7 @@ impl Seen<'_> {
         let knob = Knob::Sysctl { name: PROBING.to_owned() };
         finding.quote(probing.map(|text| text.quote(1))).advise(Advice::by_change(
             "Or let TCP alone find it out, after some timeouts of each connection:",
-            vec![Change::new(knob, current, 1)],
+            Change::raise(knob, 0, 1),
         ))
     }
 }

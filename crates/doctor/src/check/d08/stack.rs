@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Looked, mtu, resize};
+use super::{Looked, mtu, narrow, widen};
 use crate::evidence::Gap;
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::host::{Host, Stack};
@@ -56,11 +56,11 @@ fn judge(host: &Host, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> {
         .confidence(Confidence::High)
         .advise(Advice::by_change(
             "Let it send what fits, and its guests as well:",
-            vec![resize(nic, own, below - overhead)],
+            narrow(nic, own, below - overhead),
         ))
         .advise(Advice::by_change(
             "Or raise what is below it, if its whole network takes that:",
-            vec![resize(lower, below, need)],
+            widen(lower, below, need),
         ));
     Ok(Some(finding))
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::{Looked, all_well, mtu};
 use crate::evidence::manifest::{XE_NETWORKS, XE_PIFS, XE_VIFS};
 use crate::evidence::{Gap, Quote, Text};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::Host;
 use crate::parse::xapi::{Network, Plug};
 use crate::parse::xenstore::Nodes;
@@ -116,15 +116,20 @@ impl Plugged<'_> {
     /// Rows G50 to G53.
     fn procedure(&self, wanted: u64) -> Advice {
         let Network { uuid, mtu: set, .. } = self.network;
+        let uuid = shell_word(uuid);
         let guests: BTreeSet<&String> = self.vifs.iter().map(|vif| &vif.owner).collect();
         let each = |verb: &'static str| {
-            guests.iter().take(NAMED_MAX).map(move |guest| format!("xe {verb} uuid={guest}"))
+            guests
+                .iter()
+                .take(NAMED_MAX)
+                .map(move |guest| format!("xe {verb} uuid={}", shell_word(guest)))
         };
         let mut commands: Vec<String> = each("vm-shutdown").collect();
         if wanted != *set {
             commands.push(format!("xe network-param-set uuid={uuid} MTU={wanted}"));
         }
         for Plug { uuid, .. } in self.cards.iter().take(NAMED_MAX) {
+            let uuid = shell_word(uuid);
             commands.push(format!("xe pif-unplug uuid={uuid}"));
             commands.push(format!("xe pif-plug uuid={uuid}"));
         }

@@ -6,7 +6,7 @@ use super::{node_of, nodes};
 use crate::check::{Looked, all_well};
 use crate::evidence::manifest::XE_VMS;
 use crate::evidence::{Gap, Quote, Text};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::{Host, Kind};
 use crate::parse::Counters;
 use crate::parse::cpus::cpu_ranges as list;
@@ -71,6 +71,7 @@ fn xen(host: &Host) -> Looked {
 fn unmask(host: &Host, domain: u32, name: &str) -> Option<String> {
     let guests = Records::parse(&host.command(XE_VMS).ok()?).ok()?;
     let uuid = guests.guest(domain, name)?;
+    let uuid = shell_word(uuid);
     Some(format!("xe vm-param-remove uuid={uuid} param-name=VCPUs-params param-key=mask"))
 }
 
@@ -181,9 +182,9 @@ fn far_card(host: &Host, guest: &Guest, near: &BTreeSet<usize>) -> Option<Far> {
 
 fn move_to(guest: &Guest, cpus: &BTreeSet<usize>) -> Advice {
     let Guest { name, vcpus, .. } = guest;
-    let cpus = if cpus.is_empty() { "CPUS".to_owned() } else { list(cpus) };
-    let vcpus = (0..*vcpus).take(QUOTES_MAX);
-    let each = vcpus.map(|vcpu| format!("virsh vcpupin {name} {vcpu} {cpus}"));
+    let (name, list) = (shell_word(name), list(cpus));
+    let vcpus = (0..*vcpus).take(QUOTES_MAX).filter(|_| !cpus.is_empty());
+    let each = vcpus.map(|vcpu| format!("virsh vcpupin {name} {vcpu} {list}"));
     let commands: Vec<String> = each.collect();
     Advice::by_hand(
         format!(

@@ -1,7 +1,7 @@
 //! A card that interrupts for each packet, or that keeps packets back for long.
 
 use crate::evidence::{Gap, NicSettings, Quote};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::{Basis, Host, NetIrq, Span, float};
 use crate::parse::coalesce::Coalescing;
 use crate::parse::interrupts::Interrupts;
@@ -79,9 +79,14 @@ fn eager(host: &Host, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Find
         .advise(Advice::by_hand(
             "Let the driver choose by the load; where it cannot, a fixed time: ethtool -C NIC \
              rx-usecs 20. It is not kept over a restart.",
-            &[&format!("ethtool -C {nic} adaptive-rx on")],
+            &adapt(nic).iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     Ok(Some(finding))
+}
+
+/// The command that lets the driver choose; none for a name that is taken for an option.
+fn adapt(nic: &str) -> Option<String> {
+    (!nic.starts_with('-')).then(|| format!("ethtool -C {} adaptive-rx on", shell_word(nic)))
 }
 
 /// It waits long; whether that is felt, round trips say.
@@ -106,7 +111,7 @@ fn patient(host: &Host, nic: &str, usecs: u64, quote: Quote) -> Option<Finding> 
         .advise(Advice::by_hand(
             "Let the driver choose by the load; where it cannot, a shorter time: ethtool -C NIC \
              rx-usecs 20. More CPU goes into interrupts then.",
-            &[&format!("ethtool -C {nic} adaptive-rx on")],
+            &adapt(nic).iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     Some(finding)
 }

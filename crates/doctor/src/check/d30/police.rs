@@ -3,7 +3,7 @@
 
 use crate::evidence::manifest::QDISCS;
 use crate::evidence::{Gap, Quote};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::host::{Basis, Host, Span, float, share};
 use crate::parse::Counters;
 use crate::parse::nic::NicCounters;
@@ -115,7 +115,7 @@ impl Seen<'_> {
                  <outbound> (virsh domiftune GUEST {nic} --outbound 0), the QoS of OpenStack, a \
                  script."
             ),
-            &[&hook.command(nic).join(" ")],
+            &[&hook.command(&shell_word(nic)).join(" ")],
         ));
         let Some(filter) = &policer.filter else { return finding };
         // A filter of a classful discipline names its parent itself.
@@ -123,7 +123,7 @@ impl Seen<'_> {
         finding.advise(Advice::by_hand(
             "Or remove the filter alone. tc prints filters in other words than it takes, so the \
              doctor could not give it back and does not apply this: note how it was set.",
-            &[&format!("tc filter del dev {nic} {place}{filter}")],
+            &[&format!("tc filter del dev {} {place}{filter}", shell_word(nic))],
         ))
     }
 }

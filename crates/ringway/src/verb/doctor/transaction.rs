@@ -37,7 +37,7 @@ pub(super) fn open(dir: &Path) -> Result<Journal> {
     Journal::open(dir).with_context(|| format!("the journal {}", dir.display()))
 }
 
-/// Moves a transaction on, unless somebody else did.
+/// Moves a transaction on, unless another process did.
 pub(super) fn set_state(dir: &Path, id: u64, from: &[State], to: State) -> Result<()> {
     let journal = open(dir)?;
     let mut transaction = journal::read(dir, id)?;
@@ -66,7 +66,7 @@ pub(super) fn outcomes(undone: &[Undone]) -> String {
             Outcome::Nothing => format!("  {name}: nothing to take back\n"),
             Outcome::Restored => format!("  {name}: {old} again\n"),
             Outcome::Left(found) => {
-                format!("  {name}: left at {found}, which somebody else set; it was {old}\n")
+                format!("  {name}: left at {found}, which another process set; it was {old}\n")
             }
             Outcome::Gone => format!("  {name}: the interface is gone or another one\n"),
             Outcome::Failed(error) => {

@@ -15,11 +15,11 @@ const GUEST_NAME_LEN_MAX: usize = 32;
 
 /// An address with the length of its network's prefix, such as `10.77.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cidr {
+pub struct Cidr {
     /// The address.
-    pub(crate) address: IpAddr,
+    pub address: IpAddr,
     /// Bits of it that name the network.
-    pub(crate) prefix_len: u8,
+    pub prefix_len: u8,
 }
 
 impl FromStr for Cidr {
@@ -48,7 +48,7 @@ impl fmt::Display for Cidr {
 
 /// An Ethernet address that an interface may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Mac(pub MacAddr);
+pub struct Mac(pub MacAddr);
 
 impl FromStr for Mac {
     type Err = String;
@@ -74,7 +74,7 @@ impl fmt::Display for Mac {
 
 /// The name of a network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct InterfaceName(pub String);
+pub struct InterfaceName(pub String);
 
 impl FromStr for InterfaceName {
     type Err = String;
@@ -102,7 +102,7 @@ impl fmt::Display for InterfaceName {
 
 /// The name of a guest: letters, digits, `-`, `_` and `.`, because it is part of file names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct GuestName(pub String);
+pub struct GuestName(pub String);
 
 impl FromStr for GuestName {
     type Err = String;

@@ -1,7 +1,8 @@
-//! What one emulated host consists of.
+//! What one host consists of: its guests, bridges, uplink and limits.
 //!
-//! [`file`] reads it from TOML; here is what comes of that, with every default filled in. The
-//! supervisor hands it to its processes as JSON.
+//! [`parse`] reads it from TOML, with every default filled in, and refuses what cannot work with
+//! the line that says so. The supervisor hands the result to its processes as JSON. Nothing here
+//! starts or changes anything. Read [`Host`] first.
 
 mod file;
 mod value;
@@ -15,48 +16,48 @@ use ringway_switch::{FloodLimit, SwitchConfig};
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use file::read;
-pub(crate) use value::{Cidr, GuestName, InterfaceName, Mac};
+pub use file::{DescriptionError, parse, read};
+pub use value::{Cidr, GuestName, InterfaceName, Mac};
 
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
-pub(crate) const QUEUES_MAX: u64 = 64;
+pub const QUEUES_MAX: u64 = 64;
 
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.
 const POLL_US: u64 = 50;
 
 /// A host and its guests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Host {
+pub struct Host {
     /// The run directory, if the description names one.
-    pub(crate) dir: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
     /// Where bridges and the uplink are made.
-    pub(crate) network: HostNetwork,
+    pub network: HostNetwork,
     /// The backend's workers.
-    pub(crate) workers: Workers,
+    pub workers: Workers,
     /// Queues that a guest may ask for, unless its vif says otherwise.
-    pub(crate) max_queues: u16,
+    pub max_queues: u16,
     /// When it answers what guests transmit, unless a vif says otherwise.
     #[serde(with = "value::text")]
-    pub(crate) completion: Completion,
+    pub completion: Completion,
     /// Whether a queue may have an event channel for each direction.
-    pub(crate) split_event_channels: bool,
+    pub split_event_channels: bool,
     /// What the backend takes from guests undone.
-    pub(crate) offloads: Offloads,
+    pub offloads: Offloads,
     /// The way from the switch to the host.
-    pub(crate) uplink: Option<Uplink>,
+    pub uplink: Option<Uplink>,
     /// The switch.
-    pub(crate) switch: Switch,
+    pub switch: Switch,
     /// Linux bridges to be made on the host.
-    pub(crate) bridges: Vec<Bridge>,
+    pub bridges: Vec<Bridge>,
     /// The guests.
-    pub(crate) guests: Vec<Guest>,
+    pub guests: Vec<Guest>,
 }
 
 /// The network namespace that stands for the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum HostNetwork {
+pub enum HostNetwork {
     /// The one that the caller is in. Needs root.
     #[default]
     Caller,
@@ -66,86 +67,86 @@ pub(crate) enum HostNetwork {
 
 /// Threads of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Workers {
+pub struct Workers {
     /// How many; as many as there are CPUs if `None`.
-    pub(crate) count: Option<usize>,
+    pub count: Option<usize>,
     /// How queues are placed on them.
     #[serde(with = "value::text")]
-    pub(crate) policy: Policy,
+    pub policy: Policy,
     /// CPUs that they are pinned to, in turn.
-    pub(crate) cpus: Vec<usize>,
+    pub cpus: Vec<usize>,
     /// The longest time to poll before sleeping, in microseconds.
-    pub(crate) poll_us: Option<u64>,
+    pub poll_us: Option<u64>,
     /// Memory for frames under way, in MiB.
-    pub(crate) frame_memory_mib: usize,
+    pub frame_memory_mib: usize,
 }
 
 /// Work that is left to the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Offloads {
+pub struct Offloads {
     /// Frames in several slots.
-    pub(crate) sg: bool,
+    pub sg: bool,
     /// Checksums.
-    pub(crate) csum: bool,
+    pub csum: bool,
     /// TCP segmentation, for which both of the others are needed.
-    pub(crate) gso: bool,
+    pub gso: bool,
 }
 
 /// A TAP device of the host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Uplink {
+pub struct Uplink {
     /// Its name.
-    pub(crate) name: InterfaceName,
+    pub name: InterfaceName,
     /// The host's addresses on it.
-    pub(crate) addresses: Vec<Cidr>,
+    pub addresses: Vec<Cidr>,
     /// Its queues.
-    pub(crate) queues: u16,
+    pub queues: u16,
     /// Its MTU in bytes.
-    pub(crate) mtu: u16,
+    pub mtu: u16,
 }
 
 /// Limits of the switch.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Switch {
+pub struct Switch {
     /// Addresses it can learn.
-    pub(crate) fdb_entries: u32,
+    pub fdb_entries: u32,
     /// Addresses it can learn of one guest.
-    pub(crate) addresses_per_vif: u32,
+    pub addresses_per_vif: u32,
     /// Seconds after which an address is forgotten.
-    pub(crate) ageing_seconds: u32,
+    pub ageing_seconds: u32,
     /// Broadcast, multicast and unknown destinations that one port may send, in frames a second;
     /// no limit if `None`.
-    pub(crate) flood_rate: Option<u32>,
+    pub flood_rate: Option<u32>,
     /// Ports: vifs and the uplink.
-    pub(crate) ports: u16,
+    pub ports: u16,
 }
 
 /// A Linux bridge.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Bridge {
+pub struct Bridge {
     /// Its name.
-    pub(crate) name: InterfaceName,
+    pub name: InterfaceName,
     /// The host's addresses on it.
-    pub(crate) addresses: Vec<Cidr>,
+    pub addresses: Vec<Cidr>,
 }
 
 /// A guest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Guest {
+pub struct Guest {
     /// Its name.
-    pub(crate) name: GuestName,
+    pub name: GuestName,
     /// Its memory, which holds its rings and packet buffers.
-    pub(crate) memory_mib: u64,
+    pub memory_mib: u64,
     /// What happens when it ends.
-    pub(crate) on_exit: OnExit,
+    pub on_exit: OnExit,
     /// Its interfaces; their handles count from 0.
-    pub(crate) vifs: Vec<GuestVif>,
+    pub vifs: Vec<GuestVif>,
 }
 
 /// What happens when a guest's process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum OnExit {
+pub enum OnExit {
     /// Its domain is destroyed.
     #[default]
     Destroy,
@@ -155,44 +156,44 @@ pub(crate) enum OnExit {
 
 /// An interface of a guest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct GuestVif {
+pub struct GuestVif {
     /// Its Ethernet address.
-    pub(crate) mac: Mac,
+    pub mac: Mac,
     /// The guest's addresses on it.
-    pub(crate) addresses: Vec<Cidr>,
+    pub addresses: Vec<Cidr>,
     /// Where the guest's default route goes.
-    pub(crate) gateway: Option<IpAddr>,
+    pub gateway: Option<IpAddr>,
     /// Its MTU in bytes.
-    pub(crate) mtu: u16,
+    pub mtu: u16,
     /// Queues to ask for; as many as are offered and there are CPUs if `None`.
-    pub(crate) queues: Option<u16>,
+    pub queues: Option<u16>,
     /// The Linux bridge it is attached to instead of the switch.
-    pub(crate) bridge: Option<InterfaceName>,
+    pub bridge: Option<InterfaceName>,
     /// Queues that are offered to it, if not as many as to all.
-    pub(crate) max_queues: Option<u16>,
+    pub max_queues: Option<u16>,
     /// When it is answered what it transmits, if not as all are.
-    pub(crate) completion: Option<Answered>,
+    pub completion: Option<Answered>,
     /// Pages of frames that may be unanswered before the guest sends more; all that a ring has if
     /// `None`.
-    pub(crate) max_unanswered: Option<u16>,
+    pub max_unanswered: Option<u16>,
     /// What the guest leaves undone.
-    pub(crate) offloads: Offloads,
+    pub offloads: Offloads,
 }
 
 /// A [`Completion`] in a description, where it may be left out.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Answered(#[serde(with = "value::text")] pub(crate) Completion);
+pub struct Answered(#[serde(with = "value::text")] pub Completion);
 
 impl Host {
     /// Two guests, `a` and `b`, and an uplink, in 10.77.0.0/24 and fd77::/64.
-    pub(crate) fn example() -> Host {
-        let text = include_str!("../../examples/two-guests.toml");
+    pub fn example() -> Host {
+        let text = include_str!("../../ringway/examples/two-guests.toml");
         file::parse("the built-in example", text).expect("a test reads it")
     }
 
     /// A host whose guests come from elsewhere.
-    pub(crate) fn empty() -> Host {
+    pub fn empty() -> Host {
         file::parse("the empty description", "").expect("a test reads it")
     }
 
@@ -200,7 +201,7 @@ impl Host {
     ///
     /// # Errors
     /// If the CPUs cannot be counted.
-    pub(crate) fn backend_workers(&self) -> std::io::Result<WorkersConfig> {
+    pub fn backend_workers(&self) -> std::io::Result<WorkersConfig> {
         self.workers.config("worker")
     }
 
@@ -208,13 +209,13 @@ impl Host {
     ///
     /// # Errors
     /// If the CPUs cannot be counted.
-    pub(crate) fn guest_workers(&self) -> std::io::Result<WorkersConfig> {
+    pub fn guest_workers(&self) -> std::io::Result<WorkersConfig> {
         let workers = Workers { count: None, cpus: Vec::new(), ..self.workers.clone() };
         workers.config("guest")
     }
 
     /// The switch's limits; its ticks are seconds.
-    pub(crate) fn switch_config(&self, hash_seed: u64) -> SwitchConfig {
+    pub fn switch_config(&self, hash_seed: u64) -> SwitchConfig {
         let flood = self.switch.flood_rate.map_or(FloodLimit::NONE, |rate| FloodLimit {
             frames_per_tick: rate,
             burst_frames: rate,
@@ -249,10 +250,10 @@ impl Workers {
 
 impl Offloads {
     /// Everything.
-    pub(crate) const ALL: Offloads = Offloads { sg: true, csum: true, gso: true };
+    pub const ALL: Offloads = Offloads { sg: true, csum: true, gso: true };
 
     /// As the data path has them. Segmentation needs several slots and blank checksums.
-    pub(crate) fn caps(self) -> OffloadCaps {
+    pub fn caps(self) -> OffloadCaps {
         let gso = self.gso && self.sg && self.csum;
         OffloadCaps {
             scatter_gather: self.sg,

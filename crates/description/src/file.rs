@@ -11,8 +11,8 @@ use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::value::{Cidr, GuestName, InterfaceName, Mac, Within, text};
-use super::{
+use crate::value::{Cidr, GuestName, InterfaceName, Mac, Within, text};
+use crate::{
     Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit, QUEUES_MAX, Switch,
     Uplink, Workers,
 };
@@ -32,7 +32,7 @@ type Mtu = Within<68, 65521>;
 
 /// A description that cannot be used.
 #[derive(Debug)]
-pub(crate) struct DescriptionError {
+pub struct DescriptionError {
     file: String,
     /// The line, from 1, and what it says.
     at: Option<(usize, String)>,
@@ -148,7 +148,7 @@ struct VifSection {
 ///
 /// # Errors
 /// What is wrong, and where.
-pub(crate) fn read(path: &Path) -> Result<Host, DescriptionError> {
+pub fn read(path: &Path) -> Result<Host, DescriptionError> {
     let file = path.display().to_string();
     let fail = |message| DescriptionError { file: file.clone(), at: None, message };
     let len = fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
@@ -159,7 +159,11 @@ pub(crate) fn read(path: &Path) -> Result<Host, DescriptionError> {
     parse(&file, &content)
 }
 
-pub(super) fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
+/// Reads a description that is in memory already; `file` is what refusals call it.
+///
+/// # Errors
+/// What is wrong, and where.
+pub fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
     let source = Source { file, content };
     let sections: FileSection = toml::from_str(content)
         .map_err(|error| source.refuse(error.span().map(|span| span.start), error.message()))?;
@@ -373,13 +377,13 @@ mod tests {
 
     #[test]
     fn the_full_example_is_a_description() {
-        let host = parse("full", include_str!("../../examples/full.toml")).expect("good");
+        let host = parse("full", include_str!("../../ringway/examples/full.toml")).expect("good");
         assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
     }
 
     #[test]
     fn what_the_package_configures_is_a_description_without_guests() {
-        let text = include_str!("../../../../packaging/ringway.toml");
+        let text = include_str!("../../../packaging/ringway.toml");
         assert!(parse("as it is", text).expect("good").guests.is_empty());
         // Every line that is commented out can be used.
         let used: Vec<&str> = text

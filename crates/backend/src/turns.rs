@@ -1,0 +1,76 @@
+//! Whose turn it is.
+//!
+//! What happens to vifs is only noted when it is heard of, once for each vif, however often it
+//! happens. Then vifs are served in turn: a guest that makes things happen as fast as it can has
+//! one turn for each that others have.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ringway_xenbus::Vif;
+
+/// The vifs to which something has happened, in the order in which they are served.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    order: VecDeque<Vif>,
+    news: BTreeMap<Vif, News>,
+}
+
+/// What has happened to a vif.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct News {
+    /// The toolstack may have changed, made or removed it.
+    pub(crate) has_device_changed: bool,
+    /// Somebody has written the backend's own state.
+    pub(crate) was_own_state_written: bool,
+    /// The frontend's state may have changed.
+    pub(crate) has_frontend_changed: bool,
+    /// Something that was put off is due.
+    pub(crate) is_due: bool,
+}
+
+impl Turns {
+    /// Has something happened to a vif, which gets a turn if it has none yet.
+    pub(crate) fn note(&mut self, vif: Vif, happen: impl FnOnce(&mut News)) {
+        let news = self.news.entry(vif).or_insert_with(|| {
+            self.order.push_back(vif);
+            News::default()
+        });
+        happen(news);
+    }
+
+    /// The vif whose turn it is, with all that has happened to it.
+    pub(crate) fn next(&mut self) -> Option<(Vif, News)> {
+        let vif = self.order.pop_front()?;
+        Some((vif, self.news.remove(&vif).unwrap_or_default()))
+    }
+
+    /// Whether no vif has a turn.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_wire::DomId;
+
+    use super::*;
+
+    #[test]
+    fn a_vif_to_which_much_happens_has_one_turn_for_each_of_the_others() {
+        let vif = |guest| Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 };
+        let mut turns = Turns::default();
+        for _ in 0..1000 {
+            turns.note(vif(1), |news| news.has_frontend_changed = true);
+            turns.note(vif(1), |news| news.is_due = true);
+        }
+        turns.note(vif(2), |news| news.has_device_changed = true);
+        let (first, news) = turns.next().expect("two have turns");
+        assert_eq!((first, news.has_frontend_changed, news.is_due), (vif(1), true, true));
+        turns.note(vif(1), |news| news.has_frontend_changed = true);
+        let expected = News { has_device_changed: true, ..News::default() };
+        assert_eq!(turns.next(), Some((vif(2), expected)));
+        assert_eq!(turns.next().map(|(vif, _)| vif), Some(vif(1)));
+        assert!(turns.is_empty());
+    }
+}

@@ -1,0 +1,101 @@
+//! How long a source may be held by queues that drain slowly.
+//!
+//! A source that is held takes in nothing, also nothing that is for other queues. A queue that
+//! sends on at a fair rate is worth that: nothing is lost, and the wait is short. A queue that
+//! takes a page now and then is not, or one slow guest would stop all that send to it. So each
+//! source has an allowance of time. Being held uses it up; frames that the queue sends meanwhile
+//! give it back. Without allowance a source does not wait: what meets pressure is dropped at a
+//! mark.
+
+use std::time::{Duration, Instant};
+
+/// Allowance that a source may save up.
+const BURST: Duration = Duration::from_millis(50);
+/// A source earns this part of all time: 5 %.
+const EARNED_PART: u32 = 20;
+/// The shortest hold that is worth beginning.
+const HOLD_MIN: Duration = Duration::from_millis(1);
+/// Work that a queue has to send to hold its sources for a nanosecond at no charge, in units of
+/// [`cost`](crate::share::cost): about 1 Gbit/s of long frames, or 30,000 short frames a second.
+const COST_PER_8_NS: u64 = 1;
+
+/// The allowance of one source.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    left: Duration,
+    refilled_at: Instant,
+}
+
+impl Allowance {
+    pub(crate) fn new(now: Instant) -> Allowance {
+        Allowance { left: BURST, refilled_at: now }
+    }
+
+    /// How long a hold may last that begins now; `None` if it may not.
+    pub(crate) fn begin(&mut self, now: Instant) -> Option<Duration> {
+        let elapsed = now.saturating_duration_since(self.refilled_at);
+        self.refilled_at = now;
+        self.left = (self.left + elapsed / EARNED_PART).min(BURST);
+        (self.left >= HOLD_MIN).then_some(self.left)
+    }
+
+    /// Charges a hold, during which the queue that held has sent so much.
+    pub(crate) fn charge(&mut self, held: Duration, cost_sent: u64) {
+        let earned = Duration::from_nanos(cost_sent.saturating_mul(8) / COST_PER_8_NS);
+        self.left = (self.left + earned).saturating_sub(held).min(BURST);
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    /// The part of a minute for which a source is held, in thousandths, if its queue sends `cost`
+    /// in each `pause` and never has room for long.
+    fn held_permille(cost: u64, pause: Duration) -> u128 {
+        let start = Instant::now();
+        let end = start + Duration::from_secs(60);
+        let mut allowance = Allowance::new(start);
+        let (mut now, mut held) = (start, Duration::ZERO);
+        while now < end {
+            match allowance.begin(now) {
+                Some(most) => {
+                    let hold = most.min(pause);
+                    let sent = u128::from(cost) * hold.as_nanos() / pause.as_nanos();
+                    allowance.charge(hold, u64::try_from(sent).expect("a small number"));
+                    held += hold;
+                    now += hold;
+                }
+                None => now += Duration::from_micros(100),
+            }
+        }
+        held.as_nanos() * 1000 / Duration::from_secs(60).as_nanos()
+    }
+
+    #[test]
+    fn a_queue_that_takes_a_page_now_and_then_holds_its_sources_for_a_twentieth_of_the_time() {
+        for pause_ms in [1, 5, 45, 49, 1000] {
+            let held = held_permille(4160, Duration::from_millis(pause_ms));
+            assert!(held <= 60, "a page in {pause_ms} ms holds for {held} of 1000");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_sends_at_a_fair_rate_holds_its_sources_for_as_long_as_it_is_full() {
+        // 64 frames of 1514 bytes in half a millisecond; one of 64 KiB in as long.
+        for cost in [64 * (1514 + 4096), 65536 + 4096] {
+            assert!(held_permille(cost, Duration::from_micros(500)) > 990);
+        }
+    }
+
+    #[test]
+    fn allowance_is_not_saved_up_for_ever() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        assert_eq!(allowance.begin(start + Duration::from_secs(3600)), Some(BURST));
+        allowance.charge(Duration::ZERO, u64::MAX);
+        assert_eq!(allowance.begin(start + Duration::from_secs(3600)), Some(BURST));
+        allowance.charge(BURST, 0);
+        assert_eq!(allowance.begin(start + Duration::from_secs(3600)), None);
+    }
+}

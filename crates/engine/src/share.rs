@@ -1,0 +1,254 @@
+//! Each port's share of an engine: deficit round robin over ports, by what frames cost.
+//!
+//! In a round each port that has turns may take in [`QUANTUM`], times its weight, over all its
+//! queues together. What a frame costs beyond that is paid back in later rounds; what a port does
+//! not use is not saved up. So a port gets no more by having more queues, longer frames or frames
+//! that are laborious to cut. A port that has the engine to itself has no limit but its batches.
+
+use ringway_datapath::{BATCH, Budget, Frame, Gso};
+use ringway_switch::PortId;
+
+/// What one port may take in each round, in the units of [`cost`]: about a batch of short frames,
+/// or four of 64 KiB, so that a round stays in a core's cache.
+pub(crate) const QUANTUM: i64 = 256 << 10;
+/// What handling a frame costs besides copying it, in bytes copied.
+const FRAME_COST: usize = 4096;
+/// What cutting off one segment costs, by us or by a later station, in bytes copied.
+const SEGMENT_COST: usize = 256;
+
+/// What a frame costs, in bytes copied.
+pub(crate) fn cost(frame: &Frame) -> usize {
+    let segments = match frame.offload.gso {
+        None => 0,
+        Some(Gso { size, .. }) => frame.len() / usize::from(size.max(1)),
+    };
+    frame.len() + FRAME_COST + segments * SEGMENT_COST
+}
+
+/// The same for frames that are gone.
+pub(crate) fn cost_of(frames: usize, bytes: usize) -> u64 {
+    u64::try_from(bytes + frames * FRAME_COST).unwrap_or(u64::MAX)
+}
+
+/// What a port is worth beside others: a port of weight 2 may take in twice as much as one of 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weight(u16);
+
+impl Weight {
+    /// A vif's, unless its description says otherwise.
+    pub const ONE: Weight = Weight(1);
+    /// A port that stands for many stations, such as an uplink.
+    pub const SHARED: Weight = Weight(16);
+    /// The highest.
+    pub const MAX: u16 = 1000;
+
+    /// A weight from 1 to [`Weight::MAX`].
+    pub fn new(weight: u16) -> Option<Weight> {
+        (1..=Weight::MAX).contains(&weight).then_some(Weight(weight))
+    }
+}
+
+/// How many stations are behind a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stations {
+    /// A guest, or the device of one: what it sends waits for queues that are full.
+    One(Weight),
+    /// Many, as behind an uplink. It never waits: one slow guest would hold up what is for others.
+    Many,
+}
+
+impl Stations {
+    fn weight(self) -> Weight {
+        match self {
+            Stations::One(weight) => weight,
+            Stations::Many => Weight::SHARED,
+        }
+    }
+}
+
+/// The shares of all ports with queues in an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    shares: Vec<Share>,
+    round: u64,
+    /// Ports that had work, in this round and in the one before.
+    busy: usize,
+    busy_before: usize,
+}
+
+#[derive(Debug)]
+struct Share {
+    port_id: PortId,
+    quantum: i64,
+    /// Queues of the port in this engine.
+    queues: usize,
+    /// What it may take in in this round; below 0 it has taken more than its share.
+    left: i64,
+    /// The last rounds in which it had a turn, and counted as busy.
+    turn_in: u64,
+    busy_in: u64,
+}
+
+impl Shares {
+    /// A queue of a port was attached: the index of the port's share.
+    pub(crate) fn join(&mut self, port_id: PortId, stations: Stations) -> usize {
+        let is_its = |share: &Share| share.queues > 0 && share.port_id == port_id;
+        let index = match self.shares.iter().position(is_its) {
+            Some(index) => index,
+            None => self.add(port_id, QUANTUM * i64::from(stations.weight().0)),
+        };
+        self.shares[index].queues += 1;
+        index
+    }
+
+    fn add(&mut self, port_id: PortId, quantum: i64) -> usize {
+        let share = Share { port_id, quantum, queues: 0, left: 0, turn_in: 0, busy_in: 0 };
+        match self.shares.iter().position(|share| share.queues == 0) {
+            Some(free) => {
+                self.shares[free] = share;
+                free
+            }
+            None => {
+                self.shares.push(share);
+                self.shares.len() - 1
+            }
+        }
+    }
+
+    /// A queue of the port left.
+    pub(crate) fn leave(&mut self, index: usize) {
+        self.shares[index].queues -= 1;
+    }
+
+    /// Every port gets its quantum again, at its first turn.
+    pub(crate) fn begin_round(&mut self) {
+        self.round += 1;
+        self.busy_before = std::mem::take(&mut self.busy);
+    }
+
+    /// What a queue of the port may take in at its turn; `None` if the port has had its share of
+    /// this round.
+    pub(crate) fn turn(&mut self, index: usize) -> Option<Budget> {
+        let share = &mut self.shares[index];
+        if self.busy_before <= 1 {
+            share.left = share.left.max(0);
+            return Some(Budget::BATCH);
+        }
+        if share.turn_in != self.round {
+            share.turn_in = self.round;
+            share.left = (share.left + share.quantum).min(share.quantum);
+        }
+        match usize::try_from(share.left) {
+            Ok(bytes @ 1..) => {
+                Some(Budget { frames: bytes.div_ceil(FRAME_COST).min(BATCH), bytes })
+            }
+            _ => {
+                // It may well have more.
+                self.count_busy(index);
+                None
+            }
+        }
+    }
+
+    /// Charges what a port took in, in units of [`cost`].
+    pub(crate) fn charge(&mut self, index: usize, cost: usize) {
+        let share = &mut self.shares[index];
+        share.left = share.left.saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX));
+        self.count_busy(index);
+    }
+
+    /// The port has work in this round, if only frames that wait for a queue which is full.
+    pub(crate) fn count_busy(&mut self, index: usize) {
+        let share = &mut self.shares[index];
+        if share.busy_in != self.round {
+            share.busy_in = self.round;
+            self.busy += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    /// Costs that ports take in within many rounds, if each has so many queues whose frames cost
+    /// so much and never end.
+    fn simulate(ports: &[(Stations, usize, usize)]) -> Vec<usize> {
+        let mut shares = Shares::default();
+        let mut queues = Vec::new();
+        for (port, (stations, count, cost)) in ports.iter().enumerate() {
+            let id = PortId(u16::try_from(port).expect("few ports"));
+            queues.extend((0..*count).map(|_| (port, shares.join(id, *stations), *cost)));
+        }
+        let mut taken = vec![0; ports.len()];
+        for _ in 0..1000 {
+            shares.begin_round();
+            for (port, share, cost) in &queues {
+                let Some(budget) = shares.turn(*share) else { continue };
+                let frames = budget.frames.min(budget.bytes.div_ceil(*cost)).min(15);
+                shares.charge(*share, frames * cost);
+                taken[*port] += frames * cost;
+            }
+        }
+        taken
+    }
+
+    const ONE: Stations = Stations::One(Weight::ONE);
+
+    #[test]
+    fn a_port_gets_no_more_by_having_more_queues_or_longer_frames() {
+        let long = 65536 + FRAME_COST;
+        for (queues, cost) in [(1, long), (8, long), (8, 4160), (2, 500_000)] {
+            let taken = simulate(&[(ONE, 1, 60 + FRAME_COST), (ONE, queues, cost)]);
+            // The honest port's batches are of 15 short frames, so it takes all that it has.
+            assert!(taken[0] >= 990 * 15 * 4156, "{queues} queues, {cost}: {taken:?}");
+            // The first rounds do not know yet that there are two.
+            let most = 1001 * 256 * 1024 + 2 * 8 * 15 * cost;
+            assert!(taken[1] <= most, "{queues} queues, {cost}: {taken:?}");
+        }
+    }
+
+    #[test]
+    fn ports_share_by_their_weights() {
+        let double = Stations::One(Weight::new(2).expect("a weight"));
+        let taken = simulate(&[(ONE, 4, 70_000), (double, 4, 70_000), (ONE, 8, 70_000)]);
+        let share = |port: usize| taken[port] * 100 / taken.iter().sum::<usize>();
+        assert!((24..=26).contains(&share(0)), "{taken:?}");
+        assert!((49..=51).contains(&share(1)), "{taken:?}");
+        assert!((24..=26).contains(&share(2)), "{taken:?}");
+    }
+
+    #[test]
+    fn a_port_that_has_the_engine_to_itself_is_not_limited() {
+        let taken = simulate(&[(ONE, 8, 70_000)]);
+        assert!(taken[0] > 990 * 8 * 15 * 70_000, "{taken:?}");
+    }
+
+    #[test]
+    fn a_share_ends_with_the_ports_last_queue() {
+        let mut shares = Shares::default();
+        let first = shares.join(PortId(1), ONE);
+        assert_eq!(shares.join(PortId(1), ONE), first);
+        let second = shares.join(PortId(2), ONE);
+        assert_ne!(second, first);
+        shares.leave(first);
+        assert_eq!(shares.join(PortId(1), ONE), first);
+        shares.leave(first);
+        shares.leave(first);
+        // Its place is another's now.
+        assert_eq!(shares.join(PortId(3), ONE), first);
+        assert_ne!(shares.join(PortId(1), ONE), first);
+    }
+
+    #[test]
+    fn cutting_a_frame_costs_by_its_segments() {
+        let mut pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(1 << 20));
+        let mut frame = pool.take(65_000).expect("there is memory");
+        let whole = cost(&frame);
+        let kind = ringway_datapath::GsoKind::TcpV4;
+        frame.offload.gso = Some(Gso { kind, size: 1448 });
+        assert!(cost(&frame) < whole * 5 / 4);
+        frame.offload.gso = Some(Gso { kind, size: 48 });
+        assert!(cost(&frame) > whole * 5);
+    }
+}

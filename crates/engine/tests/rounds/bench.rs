@@ -1,0 +1,239 @@
+//! One engine, its queues and its time, all in the hands of a test.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{
+    Budget, DropReason, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending,
+    PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
+};
+use ringway_engine::{
+    Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Roster, Stations, Wait,
+    Weight,
+};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks};
+
+/// What a round costs in simulated time.
+const ROUND: Duration = Duration::from_micros(20);
+pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
+
+/// The far side of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Far {
+    /// Frames to come in: where each goes, and its length.
+    pub(crate) script: VecDeque<(u8, usize)>,
+    /// The script begins again when it ends.
+    pub(crate) is_endless: bool,
+    /// Frames that may still leave.
+    pub(crate) room: usize,
+    /// Frames and bytes that left.
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+    /// Frames and bytes that came in.
+    pub(crate) taken: u64,
+    pub(crate) taken_bytes: u64,
+    /// The next call finds the peer at fault.
+    pub(crate) fails: bool,
+    wants_room: bool,
+}
+
+/// The engine's end.
+#[derive(Debug)]
+pub(crate) struct TestQueue {
+    far: Arc<Mutex<Far>>,
+    probe: Probe,
+    number: u8,
+}
+
+impl TestQueue {
+    fn far(&self) -> Result<MutexGuard<'_, Far>, PortDown> {
+        let far = self.far.lock().expect("no test panics with the lock");
+        match far.fails {
+            true => Err(PortDown::Host(std::io::ErrorKind::BrokenPipe.into())),
+            false => Ok(far),
+        }
+    }
+}
+
+impl PortQueue for TestQueue {
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        let mut far = self.far()?;
+        let mut bytes = 0;
+        for _ in 0..into.remaining_capacity().min(budget.frames) {
+            if bytes >= budget.bytes {
+                break;
+            }
+            let Some((to, len)) = far.script.front().copied() else { break };
+            let Some(mut frame) = pool.take(len) else { break };
+            far.script.pop_front();
+            if far.is_endless {
+                far.script.push_back((to, len));
+            }
+            let head = frame.bytes_mut();
+            head[..6].copy_from_slice(&address(to).0);
+            head[6..12].copy_from_slice(&address(self.number).0);
+            head[12..14].copy_from_slice(&[0x88, 0xb5]);
+            bytes += len;
+            far.taken += 1;
+            far.taken_bytes += u64::try_from(len).expect("frames are short");
+            into.push(frame);
+        }
+        Ok(())
+    }
+
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+        let mut far = self.far()?;
+        while far.room > 0 {
+            let Some(frame) = from.pop_front() else { break };
+            far.room = if far.room == usize::MAX { far.room } else { far.room - 1 };
+            far.received += 1;
+            far.received_bytes += u64::try_from(frame.len()).expect("frames are short");
+            pool.recycle(frame);
+        }
+        far.wants_room = !from.is_empty();
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<Pending, PortDown> {
+        let far = self.far()?;
+        let is_idle = far.script.is_empty() && !(far.wants_room && far.room > 0);
+        Ok(if is_idle { Pending::Nothing } else { Pending::Work })
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        self.far().map(drop)
+    }
+
+    fn describe(&self) -> QueueTraits {
+        QueueTraits { caps: OffloadCaps::ALL, probe: self.probe }
+    }
+}
+
+/// The station of a number, or everyone for 255.
+pub(crate) fn address(station: u8) -> MacAddr {
+    match station {
+        255 => MacAddr([0xff; 6]),
+        _ => MacAddr([2, 0, 0, 0, 0, station]),
+    }
+}
+
+/// A queue as a test sees it.
+pub(crate) struct Station {
+    far: Arc<Mutex<Far>>,
+    pub(crate) counters: Arc<QueueCounters>,
+    slot: usize,
+}
+
+impl Station {
+    pub(crate) fn far(&self) -> MutexGuard<'_, Far> {
+        self.far.lock().expect("no test panics with the lock")
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.counters.dropped.snapshot().find(|(it, _)| *it == reason).map_or(0, |(_, n)| n)
+    }
+}
+
+pub(crate) struct Bench {
+    pub(crate) engine: Engine<TestQueue>,
+    roster: Roster,
+    directory: Directory,
+    inbox: Arc<Inbox>,
+    switch: Arc<Switch>,
+    pub(crate) now: Instant,
+    pub(crate) budget: Arc<PoolBudget>,
+}
+
+impl Bench {
+    pub(crate) fn new(memory: usize) -> Bench {
+        let now = Instant::now();
+        let inbox = Arc::new(Inbox::new(Waker::noop().clone()));
+        let budget = PoolBudget::new(memory);
+        let pool = FramePool::new(Arc::clone(&budget));
+        let mut roster = Roster::default();
+        roster.add_engine();
+        let switch = Arc::new(Switch::new(SwitchConfig {
+            fdb_entries_max: 64,
+            ports_max: 16,
+            addresses_per_port_max: 64,
+            ageing_ticks: 300,
+            flood: FloodLimit::NONE,
+            hash_seed: 1,
+        }));
+        Bench {
+            engine: Engine::new(0, Arc::clone(&inbox), pool, now),
+            roster,
+            directory: Directory::default(),
+            inbox,
+            switch,
+            now,
+            budget,
+        }
+    }
+
+    /// Attaches a port with so many queues, whose station is known to the switch.
+    pub(crate) fn port(&mut self, number: u8, queues: u16, stations: Stations) -> Vec<Station> {
+        self.port_with(number, queues, stations, Probe::Memory)
+    }
+
+    pub(crate) fn port_with(
+        &mut self,
+        number: u8,
+        queues: u16,
+        stations: Stations,
+        probe: Probe,
+    ) -> Vec<Station> {
+        let port = PortId(number.into());
+        self.switch.fdb().learn(address(number), port, Ticks(0));
+        let attach = |index| {
+            let address = self.roster.place(port, index, None, 0);
+            let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
+            let counters: Arc<QueueCounters> = Arc::default();
+            let parts = AttachedParts {
+                id: address.slot,
+                port_id: port,
+                queue_index: index,
+                queue: TestQueue { far: Arc::clone(&far), probe, number },
+                forwarding: Forwarding::Switch(Arc::clone(&self.switch)),
+                flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
+                counters: Arc::clone(&counters),
+                gauge: address.gauge,
+                credit: None,
+                stations,
+            };
+            self.engine.attach(Attached::new(parts, self.now));
+            Station { far, counters, slot: address.slot.index }
+        };
+        let stations = (0..queues).map(attach).collect();
+        let version = self.directory.version + 1;
+        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
+        stations
+    }
+
+    pub(crate) fn round(&mut self) -> Wait {
+        let wait = self.engine.round(self.now, &self.directory, IfIdle::Sleep);
+        self.now += ROUND;
+        wait
+    }
+
+    /// Rounds for so long, with what `each` does before each of them.
+    pub(crate) fn run(&mut self, time: Duration, mut each: impl FnMut(Instant)) {
+        let end = self.now + time;
+        while self.now < end {
+            each(self.now);
+            self.round();
+        }
+    }
+
+    /// An event of a queue comes.
+    pub(crate) fn ready(&mut self, station: &Station) {
+        self.engine.ready(station.slot);
+    }
+}

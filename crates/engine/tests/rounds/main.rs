@@ -1,0 +1,215 @@
+//! What an engine does round by round, in simulated time.
+#![cfg(not(feature = "loom"))]
+
+mod bench;
+
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{DropReason, Probe};
+use ringway_engine::{Stations, Wait, Weight};
+
+use bench::{Bench, ONE, Station};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MEMORY: usize = 64 << 20;
+
+/// Lets one frame leave in each `pause`.
+fn page_each(station: &Station, pause: Duration) -> impl FnMut(Instant) + '_ {
+    let mut next: Option<Instant> = None;
+    move |now| {
+        if next.is_none_or(|next| next <= now) {
+            next = Some(now + pause);
+            station.far().room += 1;
+        }
+    }
+}
+
+/// Frames that a good station gets in two seconds from a source that also sends to one which takes
+/// a page in each `pause`, of the frames that it gets without that one.
+fn part_beside_a_slow_receiver(source: Stations, pause: Duration) -> f64 {
+    let mut received = [0.0; 2];
+    for (slow, received) in [false, true].into_iter().zip(&mut received) {
+        let mut bench = Bench::new(MEMORY);
+        let sender = bench.port(1, 1, source).remove(0);
+        let good = bench.port(2, 1, ONE).remove(0);
+        let bad = bench.port(3, 1, ONE).remove(0);
+        sender.far().script = [(2, 1514), (2, 1514), (2, 1514), (3, 60)].into();
+        sender.far().is_endless = true;
+        if slow {
+            bad.far().room = 0;
+            bench.run(2 * SECOND, page_each(&bad, pause));
+        } else {
+            bench.run(2 * SECOND, |_| ());
+        }
+        *received = u32::try_from(good.far().received).expect("not so many").into();
+    }
+    received[1] / received[0]
+}
+
+#[test]
+fn a_receiver_that_takes_a_page_now_and_then_costs_those_who_send_to_it_little() {
+    for pause_ms in [1, 5, 45, 49, 500] {
+        let part = part_beside_a_slow_receiver(ONE, Duration::from_millis(pause_ms));
+        assert!(part >= 0.9, "a page in {pause_ms} ms leaves {part}");
+    }
+}
+
+#[test]
+fn a_port_with_many_stations_behind_it_waits_for_no_receiver() {
+    let part = part_beside_a_slow_receiver(Stations::Many, Duration::from_millis(45));
+    assert!(part >= 0.99, "{part}");
+}
+
+#[test]
+fn a_receiver_that_is_only_slower_than_its_sender_loses_nothing() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    sender.far().script = [(2, 1514)].into();
+    sender.far().is_endless = true;
+    receiver.far().room = 0;
+    // 50 frames in each millisecond: far less than comes, far more than now and then.
+    let mut next = bench.now;
+    bench.run(SECOND, |now| {
+        if next <= now {
+            next = now + Duration::from_millis(1);
+            receiver.far().room += 50;
+        }
+    });
+    assert!(receiver.far().received > 45_000);
+    assert_eq!(receiver.dropped(DropReason::QueueFull), 0);
+}
+
+#[test]
+fn a_flood_waits_for_no_receiver_and_is_dropped_where_it_does_not_fit() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let good = bench.port(2, 1, ONE).remove(0);
+    let bad = bench.port(3, 1, ONE).remove(0);
+    bad.far().room = 0;
+    sender.far().script = (0..10_000).map(|_| (255, 60)).collect();
+    bench.run(SECOND / 10, |_| ());
+    assert_eq!(good.far().received, 10_000);
+    let dropped = bad.dropped(DropReason::QueueFull);
+    assert!((9_800..10_000).contains(&dropped), "{dropped}");
+}
+
+/// Bytes that two senders have taken in after a second, if both have frames without end.
+fn race(honest: (u16, usize, Stations), other: (u16, usize)) -> (u64, u64) {
+    let mut bench = Bench::new(MEMORY);
+    let stations = honest.2;
+    bench.port(9, 1, ONE);
+    let senders = [(1, honest.0, honest.1, stations), (2, other.0, other.1, ONE)];
+    let senders = senders.map(|(number, queues, len, stations)| {
+        let queues = bench.port(number, queues, stations);
+        for queue in &queues {
+            queue.far().script = [(9, len)].into();
+            queue.far().is_endless = true;
+        }
+        queues
+    });
+    bench.run(SECOND / 10, |_| ());
+    let [honest, other] =
+        senders.map(|queues| queues.iter().map(|queue| queue.far().taken_bytes).sum::<u64>());
+    (honest, other)
+}
+
+#[test]
+fn a_port_gets_no_more_of_an_engine_by_having_more_queues() {
+    for queues in [1, 2, 8] {
+        let (honest, greedy) = race((1, 60_000, ONE), (queues, 60_000));
+        assert!(honest * 100 >= greedy * 95, "{queues} queues: {honest} beside {greedy}");
+    }
+    // Short frames keep the batches that they had.
+    let (alone, _) = race((1, 60, ONE), (0, 0));
+    let (beside, _) = race((1, 60, ONE), (8, 60_000));
+    assert!(beside * 100 >= alone * 95, "{beside} of {alone}");
+}
+
+#[test]
+fn a_weight_is_a_share() {
+    let double = Stations::One(Weight::new(2).expect("a weight"));
+    let (heavy, light) = race((1, 60_000, double), (4, 60_000));
+    assert!((190..=210).contains(&(heavy * 100 / light)), "{heavy} and {light}");
+}
+
+#[test]
+fn queues_that_are_full_leave_memory_for_others() {
+    let mut bench = Bench::new(8 << 20);
+    let sender = bench.port(1, 1, Stations::Many).remove(0);
+    let full: Vec<Station> = (2..8).map(|number| bench.port(number, 1, ONE).remove(0)).collect();
+    // Each takes a buffer of 64 KiB.
+    let mut script = Vec::new();
+    for (number, station) in (2..8).zip(&full) {
+        station.far().room = 0;
+        script.push((number, 2049));
+    }
+    sender.far().script = script.into();
+    sender.far().is_endless = true;
+    bench.run(SECOND / 100, |_| ());
+    assert!(bench.budget.bytes_left() > 1 << 20, "{} left", bench.budget.bytes_left());
+}
+
+#[test]
+fn a_source_that_a_failed_queue_held_goes_on() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let bad = bench.port(3, 1, ONE).remove(0);
+    let good = bench.port(2, 1, ONE).remove(0);
+    bad.far().room = 0;
+    sender.far().script = (0..200).map(|_| (3, 60)).chain([(2, 60)]).collect();
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(good.far().received, 0, "it is held");
+    bad.far().fails = true;
+    bench.ready(&bad);
+    // Others may have been held as well, and sleep: the next round wakes them.
+    assert_eq!(bench.round(), Wait::Now);
+    bench.round();
+    assert_eq!(good.far().received, 1);
+    assert!(bench.engine.next_failure().is_some());
+}
+
+#[test]
+fn work_without_buffers_is_tried_each_millisecond_and_not_all_the_time() {
+    for probe in [Probe::Memory, Probe::SystemCall] {
+        let mut bench = Bench::new(0);
+        let sender = bench.port_with(1, 1, ONE, probe).remove(0);
+        sender.far().script = [(2, 60)].into();
+        for _ in 0..3 {
+            let before = bench.now;
+            assert_eq!(bench.round(), Wait::Until(before + Duration::from_millis(1)), "{probe:?}");
+        }
+    }
+}
+
+#[test]
+fn frames_for_a_held_source_are_no_reason_to_stay_awake_and_room_is() {
+    let mut bench = Bench::new(MEMORY);
+    let left = bench.port(1, 1, ONE).remove(0);
+    let right = bench.port(2, 1, ONE).remove(0);
+    // Each is full of what the other sent, and has more to send.
+    for (station, to) in [(&left, 2), (&right, 1)] {
+        station.far().room = 0;
+        station.far().script = (0..400).map(|_| (to, 60)).collect();
+    }
+    bench.run(Duration::from_millis(1), |_| ());
+    assert!(matches!(bench.round(), Wait::Until(_)), "both wait for room, and for no longer");
+    left.far().room = 400;
+    bench.ready(&left);
+    assert_eq!(bench.round(), Wait::Now);
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(left.far().received, 400);
+}
+
+#[test]
+fn a_queue_that_has_stalled_lets_its_engine_sleep() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let still = bench.port(2, 1, ONE).remove(0);
+    still.far().room = 0;
+    sender.far().script = (0..10).map(|_| (2, 60)).collect();
+    bench.run(Duration::from_millis(10), |_| ());
+    assert!(matches!(bench.round(), Wait::Until(_)));
+    bench.run(Duration::from_millis(60), |_| ());
+    assert_eq!(bench.round(), Wait::Event);
+}

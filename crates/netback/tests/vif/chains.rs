@@ -1,0 +1,373 @@
+//! Every chain of up to four slots that a guest can make of a small alphabet, against a model that
+//! knows each rule by itself.
+//!
+//! The letters cover each flag that continues a packet, sizes on both sides of each limit, pages
+//! that cannot be copied, and extras of every kind; a slot may be read as data or as an extra,
+//! depending on what stands before it. Rings begin just before their indices wrap.
+
+use ringway_datapath::{
+    Budget, Checksum, Frame, FrameBatch, Gso, Offload, OffloadCaps, PortDown, PortQueue,
+};
+use ringway_hypervisor::Access;
+use ringway_netback::TxFault;
+use ringway_wire::netif::{
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, EXTRA_TYPE_MAX, ExtraInfo, GSO_TYPE_TCPV4,
+    NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
+    TxRequest,
+};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::frames::pattern;
+use crate::guest::{Bench, fault_of};
+
+const MORE: u16 = NETTXF_MORE_DATA;
+const EXTRA: u16 = NETTXF_EXTRA_INFO;
+/// The first page that a bench grants after its two rings.
+const GOOD_GREF: u32 = 10;
+const BAD_GREF: u32 = 0x00FF_FF0B;
+/// The first slots are in the ring's last places, and the others in its first.
+const START: u32 = u32::MAX - 1;
+const PAGE_SIZE: usize = 4096;
+const SHORTEST: u16 = 14;
+
+fn data(flags: u16, size: u16) -> TxRequest {
+    TxRequest { gref: GOOD_GREF, offset: 0, flags, id: 0, size }
+}
+
+fn extra(extra: ExtraInfo) -> TxRequest {
+    let mut slot = TxRequest::new_zeroed();
+    slot.as_mut_bytes()[..size_of::<ExtraInfo>()].copy_from_slice(extra.as_bytes());
+    slot
+}
+
+fn letters() -> Vec<TxRequest> {
+    let gso = |size| ExtraInfo::for_gso(size, GSO_TYPE_TCPV4);
+    let hash = ExtraInfo { kind: EXTRA_TYPE_HASH, flags: 0, payload: [4; 6] };
+    vec![
+        data(0, 60),
+        data(0, 0),
+        data(0, 1),
+        data(0, 13),
+        data(MORE, 60),
+        data(MORE, 100),
+        data(MORE, 0),
+        data(EXTRA, 60),
+        data(EXTRA | MORE, 100),
+        TxRequest { offset: 4050, ..data(0, 60) },
+        TxRequest { offset: 4050, ..data(MORE, 100) },
+        TxRequest { gref: BAD_GREF, ..data(0, 60) },
+        TxRequest { gref: BAD_GREF, ..data(MORE, 60) },
+        extra(gso(1448)),
+        extra(gso(0)),
+        extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..gso(100) }),
+        extra(hash),
+        extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..hash }),
+    ]
+}
+
+/// What must become of some slots.
+#[derive(Debug, Default)]
+struct Expected {
+    statuses: Vec<i16>,
+    frames: Vec<(Vec<u8>, Offload)>,
+    /// Where each frame's packet begins.
+    first_slots: Vec<usize>,
+    /// What the packet after the last response does wrong; any of it may be reported.
+    faults: Vec<TxFault>,
+}
+
+/// One packet, as the flags of its slots delimit it.
+struct Chain<'slots> {
+    first: TxRequest,
+    extras: Vec<ExtraInfo>,
+    further: &'slots [TxRequest],
+    /// The last slot announces another one that is not there.
+    is_cut_off: bool,
+}
+
+impl Chain<'_> {
+    fn of(slots: &[TxRequest]) -> Chain<'_> {
+        let mut extras = Vec::new();
+        let mut announces_extra = slots[0].flags & EXTRA != 0;
+        while announces_extra && 1 + extras.len() < slots.len() {
+            let bytes = slots[1 + extras.len()].as_bytes();
+            let (extra, _) = ExtraInfo::read_from_prefix(bytes).expect("an extra fits a slot");
+            announces_extra = extra.flags & EXTRA_FLAG_MORE != 0;
+            extras.push(extra);
+        }
+        let rest = &slots[1 + extras.len()..];
+        let has_further = !announces_extra && slots[0].flags & MORE != 0;
+        let last = rest.iter().position(|slot| slot.flags & MORE == 0);
+        let (further, is_cut_off) = match (has_further, last) {
+            (false, _) => (&rest[..0], announces_extra),
+            (true, Some(last)) => (&rest[..=last], false),
+            (true, None) => (rest, true),
+        };
+        Chain { first: slots[0], extras, further, is_cut_off }
+    }
+
+    fn slots(&self) -> usize {
+        1 + self.extras.len() + self.further.len()
+    }
+
+    /// Bytes of the further slots up to each of them.
+    fn sums(&self) -> impl Iterator<Item = u16> {
+        self.further.iter().scan(0, |sum, slot| {
+            *sum += slot.size;
+            Some(*sum)
+        })
+    }
+
+    /// Each rule by itself.
+    fn faults(&self, consumer: u32) -> Vec<TxFault> {
+        let mut faults = Vec::new();
+        let mut check = |is_broken: bool, fault| faults.extend(is_broken.then_some(fault));
+        //= netif.h: packet-published-whole
+        let last = u32::try_from(self.slots() - 1).expect("a packet has few slots");
+        let slot = consumer.wrapping_add(last);
+        check(self.is_cut_off, TxFault::PacketCutOff { slot });
+        for extra in &self.extras {
+            let is_known = (1..EXTRA_TYPE_MAX).contains(&extra.kind);
+            check(!is_known, TxFault::BadExtra { kind: extra.kind });
+            let (size, kind) = extra.gso();
+            let is_sound = size > 0 && (1..=2).contains(&kind);
+            let is_gso = extra.kind == EXTRA_TYPE_GSO;
+            check(is_gso && !is_sound, TxFault::BadGso { kind, size });
+        }
+        //= netif.h: slot-in-page
+        for (slot, sum) in self.further.iter().zip(self.sums()) {
+            let end = usize::from(slot.offset) + usize::from(slot.size);
+            let TxRequest { offset, size, .. } = *slot;
+            let is_counted = sum <= self.first.size;
+            check(is_counted && end > PAGE_SIZE, TxFault::CrossesPage { offset, size });
+        }
+        if let (Some(size), false) = (self.first_len(), self.is_cut_off) {
+            let offset = self.first.offset;
+            let end = usize::from(offset) + usize::from(size);
+            check(end > PAGE_SIZE, TxFault::CrossesPage { offset, size });
+        }
+        faults
+    }
+
+    /// Bytes of the first slot, if the packet is long enough and its slots hold no more than that.
+    //= netif.h: first-size-is-total
+    fn first_len(&self) -> Option<u16> {
+        let further: u16 = self.further.iter().map(|slot| slot.size).sum();
+        let is_long_enough = self.first.size >= SHORTEST;
+        self.first.size.checked_sub(further).filter(|_| is_long_enough)
+    }
+
+    /// The frame that leaves, unless the packet is refused.
+    fn frame(&self, page: &[u8]) -> Option<(Vec<u8>, Offload)> {
+        let first = TxRequest { size: self.first_len()?, ..self.first };
+        let mut bytes = Vec::new();
+        for slot in [first].iter().chain(self.further) {
+            if slot.size > 0 && slot.gref != GOOD_GREF {
+                return None;
+            }
+            let start = usize::from(slot.offset);
+            bytes.extend(&page[start..start + usize::from(slot.size)]);
+        }
+        let gso = self.extras.iter().rev().find(|extra| extra.kind == EXTRA_TYPE_GSO);
+        let gso = gso.map(|extra| Gso::from_extra(extra).expect("the rules were checked"));
+        let is_blank = gso.is_some();
+        let checksum = if is_blank { Checksum::Blank } else { Checksum::Unverified };
+        Some((bytes, Offload { checksum, gso }))
+    }
+}
+
+impl Expected {
+    fn of(slots: &[TxRequest], consumer: u32, page: &[u8]) -> Expected {
+        let mut expected = Expected::default();
+        let mut rest = slots;
+        while !rest.is_empty() {
+            let done = u32::try_from(expected.statuses.len()).expect("a chain is short");
+            let chain = Chain::of(rest);
+            expected.faults = chain.faults(consumer.wrapping_add(done));
+            if !expected.faults.is_empty() {
+                break;
+            }
+            let frame = chain.frame(page);
+            let status = if frame.is_some() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
+            expected.first_slots.extend(frame.iter().map(|_| expected.statuses.len()));
+            expected.frames.extend(frame);
+            //= netif.h: one-response-per-request
+            expected.statuses.push(status);
+            expected.statuses.extend(chain.extras.iter().map(|_| NETIF_RSP_NULL));
+            expected.statuses.extend(chain.further.iter().map(|_| status));
+            rest = &rest[chain.slots()..];
+        }
+        expected
+    }
+}
+
+/// How the queue is polled.
+#[derive(Debug, Clone, Copy)]
+enum Polling {
+    /// One call takes all.
+    AtOnce,
+    /// Each call may take one frame.
+    OneByOne,
+    /// Responses wait until the frames have left, which they do in this order.
+    WhenSent(Order),
+}
+
+/// Which frames leave first.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+/// A queue that is used as long as no guest was at fault.
+struct Examiner {
+    bench: Bench,
+    page: Vec<u8>,
+    /// Slots that the bench has served.
+    served: u32,
+}
+
+impl Examiner {
+    fn new(polling: Polling) -> Examiner {
+        let mut bench = Bench::starting_at(START, OffloadCaps::ALL);
+        let page = pattern(9, PAGE_SIZE);
+        assert_eq!(bench.page(0, &page, Access::ReadOnly).0, GOOD_GREF);
+        if let Polling::WhenSent(_) = polling {
+            bench.back.answer_when_sent().expect("the test has descriptors");
+        }
+        Examiner { bench, page, served: 0 }
+    }
+
+    /// Publishes some slots, polls, and compares. True if the guest was at fault.
+    fn examine(&mut self, slots: &[TxRequest], polling: Polling) -> bool {
+        let expected = Expected::of(slots, START.wrapping_add(self.served), &self.page);
+        let mut slots = slots.to_vec();
+        for (slot, id) in slots.iter_mut().zip(500..) {
+            // An extra has no id; what stands in its place is echoed all the same.
+            slot.id = id;
+        }
+        let _ = self.bench.send(&slots);
+        let (frames, outcome) = self.poll(polling, slots.len());
+        let taken: Vec<_> = frames.iter().map(|f| (f.bytes().to_vec(), f.offload)).collect();
+        assert_eq!(taken, expected.frames, "{slots:?}");
+        let statuses = match (polling, &outcome) {
+            (Polling::WhenSent(order), Ok(())) => self.recycle(frames, order, &expected),
+            _ => self.bench.tx_statuses(),
+        };
+        //= netif.h: id-echo
+        let owed = expected.statuses.iter().zip(500..).map(|(status, id)| (id, *status));
+        match (polling, &outcome) {
+            // What is not answered when the queue ends is served again by the next backend.
+            (Polling::WhenSent(_), Err(_)) => assert!(owed.take(statuses.len()).eq(statuses)),
+            _ => assert!(owed.eq(statuses), "{slots:?}"),
+        }
+        self.served += u32::try_from(slots.len()).expect("a chain is short");
+        match outcome {
+            Ok(()) => assert!(expected.faults.is_empty(), "{slots:?}"),
+            Err(down) => {
+                let fault: TxFault = fault_of(&down);
+                assert!(expected.faults.contains(&fault), "{fault:?} {slots:?}");
+            }
+        }
+        !expected.faults.is_empty()
+    }
+
+    fn poll(&mut self, polling: Polling, slots: usize) -> (Vec<Frame>, Result<(), PortDown>) {
+        let (budget, calls) = match polling {
+            Polling::AtOnce | Polling::WhenSent(_) => (Budget::BATCH, 1),
+            Polling::OneByOne => (Budget { frames: 1, ..Budget::BATCH }, slots),
+        };
+        let mut frames = Vec::new();
+        for _ in 0..calls {
+            let mut batch = FrameBatch::new();
+            let outcome = self.bench.back.ingress(budget, &mut self.bench.pool, &mut batch);
+            assert!(batch.len() <= budget.frames);
+            frames.extend(batch);
+            if outcome.is_err() {
+                return (frames, outcome);
+            }
+        }
+        (frames, Ok(()))
+    }
+
+    /// Gives up one frame after the other. All that stands before the oldest that is left is
+    /// answered each time, and nothing else.
+    fn recycle(
+        &mut self,
+        frames: Vec<Frame>,
+        order: Order,
+        expected: &Expected,
+    ) -> Vec<(u16, i16)> {
+        let mut held: Vec<_> = expected.first_slots.iter().copied().zip(frames).collect();
+        let mut answered = Vec::new();
+        loop {
+            let bench = &mut self.bench;
+            let mut none = FrameBatch::new();
+            bench.back.ingress(Budget::NOTHING, &mut bench.pool, &mut none).expect("no fault");
+            answered.extend(bench.tx_statuses());
+            let before_oldest = held.first().map(|(first_slot, _)| *first_slot);
+            assert_eq!(answered.len(), before_oldest.unwrap_or(expected.statuses.len()));
+            let next = match order {
+                Order::OldestFirst => 0,
+                Order::NewestFirst => held.len().saturating_sub(1),
+            };
+            if next >= held.len() {
+                return answered;
+            }
+            bench.pool.recycle(held.remove(next).1);
+        }
+    }
+}
+
+/// Every word of `len` letters.
+fn words(len: u32) -> impl Iterator<Item = Vec<TxRequest>> {
+    let letters = letters();
+    (0..letters.len().pow(len)).map(move |number| {
+        let places = (0..len).map(|place| number / letters.len().pow(place) % letters.len());
+        places.map(|letter| letters[letter]).collect()
+    })
+}
+
+/// Publishes each word in two parts, cut at every place, the first of which may be empty.
+fn examine(len: u32, polling: Polling) {
+    for word in words(len) {
+        for cut in 0..word.len() {
+            let mut examiner = Examiner::new(polling);
+            let (before, after) = word.split_at(cut);
+            let is_over = cut > 0 && examiner.examine(before, polling);
+            if !is_over {
+                examiner.examine(after, polling);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_chain_of_up_to_three_slots_published_in_two_parts_is_served_as_the_rules_say() {
+    for len in 1..=3 {
+        examine(len, Polling::AtOnce);
+    }
+}
+
+#[test]
+fn every_chain_of_up_to_three_slots_is_served_the_same_frame_by_frame() {
+    for len in 1..=3 {
+        examine(len, Polling::OneByOne);
+    }
+}
+
+#[test]
+fn every_chain_of_up_to_three_slots_is_answered_the_same_when_its_frames_have_left() {
+    for order in [Order::OldestFirst, Order::NewestFirst] {
+        for len in 1..=3 {
+            examine(len, Polling::WhenSent(order));
+        }
+    }
+}
+
+#[test]
+fn every_chain_of_four_slots_is_served_as_the_rules_say() {
+    for word in words(4) {
+        Examiner::new(Polling::AtOnce).examine(&word, Polling::AtOnce);
+    }
+}

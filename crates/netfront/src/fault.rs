@@ -1,0 +1,40 @@
+//! What a backend can do wrong with its responses.
+
+/// A response that no honest backend gives. Each carries the numbers that make it a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ResponseFault {
+    /// A response to a tx request that is not outstanding.
+    #[error("tx ring: response with id {id}, which is not outstanding")]
+    Unknown {
+        /// The id as read.
+        id: u16,
+    },
+    /// A received packet of more slots than any may have.
+    #[error("rx ring: a packet of more than {limit} slots")]
+    TooManySlots {
+        /// The limit.
+        limit: usize,
+    },
+    /// A received slot whose bytes are not all in its page.
+    #[error("rx ring: response at offset {offset} with {status} bytes leaves its page")]
+    LeavesPage {
+        /// The offset as read.
+        offset: u16,
+        /// The status as read.
+        status: i16,
+    },
+    /// An extra that was not negotiated.
+    #[error("rx ring: extra of type {kind}")]
+    BadExtra {
+        /// The type as read.
+        kind: u8,
+    },
+    /// A GSO extra that cannot be meant.
+    #[error("rx ring: GSO of type {kind} with segments of {size} bytes")]
+    BadGso {
+        /// The type as read.
+        kind: u8,
+        /// The size as read.
+        size: u16,
+    },
+}

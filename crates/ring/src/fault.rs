@@ -1,0 +1,16 @@
+//! What a peer can do wrong with the indices of a ring.
+
+/// A producer index that is not possible: further ahead of its consumer than the ring has entries
+/// for it, or behind (XSA-39; netif b2: `req_prod - req_cons > ring size`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{ring} ring: producer {produced} is {ahead} ahead of consumer, the ring has {slots}")]
+pub struct RingFault {
+    /// The name of the ring's [`Layout`](crate::Layout): "tx" or "rx".
+    pub ring: &'static str,
+    /// The index as read.
+    pub produced: u32,
+    /// How far it is ahead.
+    pub ahead: u32,
+    /// Slots of the ring.
+    pub slots: u32,
+}
