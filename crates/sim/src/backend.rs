@@ -27,8 +27,9 @@ use ringway_xenstore::{
 use crate::canary::Canary;
 use crate::control::Ended;
 use crate::marks::Mark;
-use crate::plane::{DataPlane, HOST};
+use crate::plane::DataPlane;
 use crate::port::Port;
+use crate::scenario::HOST;
 
 /// The token of the watch for vifs that come and go.
 const ROOT_TOKEN: &str = "vifs";

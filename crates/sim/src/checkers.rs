@@ -1,6 +1,6 @@
 //! What is checked when the world has come to rest.
 //!
-//! *Rest* is when nobody would do anything before time goes on or somebody else does something. All
+//! *Rest* is when no one would do anything before time goes on or someone else does something. All
 //! events have been delivered by then, so who sleeps although there is work for it sleeps for ever.
 
 use ringway_datapath::DropReason;
@@ -12,58 +12,13 @@ use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::known::{self, Errors};
 use crate::marks::Mark;
-use crate::plane::DataPlane;
 use crate::toolstack::vif_of;
-use crate::traffic::{Flow, Lost};
+use crate::traffic::Flow;
 use crate::workers::Workers;
 use crate::world::{World, refused};
 
-/// Rounds of "run until nobody would, then let time go on" within which there is a rest.
+/// Rounds of "run until no one would, then let time go on" within which there is a rest.
 const ROUNDS_TO_REST_MAX: usize = 20_000;
-
-/// What was accounted for at the last rest.
-///
-/// It proves that no frame is lost unless its drop is counted, and that no drop is counted twice
-/// where no frame was flooded. Frames of a guest whose connection ended since then may be gone
-/// uncounted: nothing is checked of their flows, except order and content.
-#[derive(Debug, Default)]
-pub(crate) struct Accounts {
-    dropped: u64,
-    /// Every guest was connected and known to the switch.
-    was_calm: bool,
-}
-
-impl Accounts {
-    /// The counters of a backend's process have ended with it.
-    pub(crate) fn backend_ended(&mut self) {
-        self.dropped = 0;
-    }
-
-    /// What has been lost, and what was dropped meanwhile.
-    fn compare(&self, plane: &DataPlane) -> (Lost, u64) {
-        let is_steady = |guest: usize| !plane.guests[guest].is_disturbed;
-        let flows = plane.flows.iter().filter(|flow| is_steady(flow.from) && is_steady(flow.to));
-        let lost = flows.map(Flow::lost).fold(Lost::default(), Lost::and);
-        let dropped = plane.workers.as_ref().map_or(0, Workers::dropped);
-        (lost, dropped.saturating_sub(self.dropped))
-    }
-
-    fn check(&self, plane: &DataPlane, rule: Rule) -> Checked {
-        let (lost, dropped) = self.compare(plane);
-        ensure(lost.least <= dropped, rule, || {
-            let flows = plane.flows.iter().map(|flow| (flow.number, flow.lost().least));
-            let flows: Vec<(u16, u64)> = flows.filter(|(_, lost)| *lost > 0).collect();
-            let lost = lost.least;
-            format!(
-                "{lost} frames have not arrived, by flow {flows:?}; {dropped} drops are counted"
-            )
-        })?;
-        let is_calm = self.was_calm && plane.guests.iter().all(|guest| !guest.is_disturbed);
-        ensure(!is_calm || dropped <= lost.most, rule, || {
-            format!("{dropped} drops are counted for at most {} lost pieces", lost.most)
-        })
-    }
-}
 
 impl World {
     /// Brings the world to rest, and checks everything that holds then.
@@ -79,7 +34,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets everything run until nobody would do anything by itself.
+    /// Lets everything run until no one would do anything by itself.
     pub(crate) fn settle(&mut self) -> Checked {
         for _ in 0..ROUNDS_TO_REST_MAX {
             self.plane.come_to_rest()?;

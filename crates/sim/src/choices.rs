@@ -7,7 +7,8 @@ pub struct Choices(Source);
 #[derive(Debug)]
 enum Source {
     Random(fastrand::Rng),
-    /// The bytes that are left, the next one last. Once they are used up, every decision is the first option.
+    /// The bytes that are left, the next one last. Once they are used up, every decision is the
+    /// first option.
     Bytes(Vec<u8>),
 }
 

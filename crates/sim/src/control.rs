@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringway_datapath::{FramePool, QueueCounters};
-use ringway_engine::{Attached, AttachedParts, Capture, Credit, Forwarding, Move, QueueAddress};
+use ringway_engine::{
+    Attached, AttachedParts, Capture, Credit, Forwarding, Move, QueueAddress, Stations, Weight,
+};
 use ringway_switch::{PortId, Ticks};
 
 use crate::canary::Canary;
@@ -28,11 +30,13 @@ impl DataPlane {
         queues: Vec<(Port, Arc<QueueCounters>)>,
     ) -> Result<(), Ended> {
         let Some(workers) = &mut self.workers else { return Err(Ended) };
+        let weight = self.choices.pick(&[1, 1, 1, 3]);
+        let weight = Weight::new(weight).unwrap_or(Weight::ONE);
         let mut engines = BTreeSet::new();
         for (queue_index, (queue, counters)) in (0..).zip(queues) {
             let engine = self.choices.below(workers.workers.len());
             let address = workers.roster.place(port, queue_index, None, engine);
-            let attached = Box::new(Attached::new(AttachedParts {
+            let parts = AttachedParts {
                 id: address.slot,
                 port_id: port,
                 queue_index,
@@ -42,11 +46,13 @@ impl DataPlane {
                 counters,
                 gauge: address.gauge,
                 credit: credit.cloned(),
-            }));
+                stations: Stations::One(weight),
+            };
+            let attached = Box::new(Attached::new(parts, self.now));
             workers.workers[engine].command(Command::Attach { attached });
             engines.insert(engine);
         }
-        self.wait_until_obeyed(engines)?;
+        self.wait_until_applied(engines)?;
         self.publish()
     }
 
@@ -91,7 +97,7 @@ impl DataPlane {
         });
         let expect = Command::Expect { id: to.slot, gauge: Arc::clone(&to.gauge) };
         workers.workers[to.engine].command(expect);
-        self.wait_until_obeyed([to.engine])?;
+        self.wait_until_applied([to.engine])?;
         self.publish()?;
         if self.canary != Some(Canary::HastyMove) {
             self.wait_until_seen()?;
@@ -145,17 +151,20 @@ impl DataPlane {
         let engine = address.engine;
         let workers = self.workers.as_mut().ok_or(Ended)?;
         workers.workers[engine].command(Command::Detach { id: address.slot });
-        self.wait_until_obeyed([engine])?;
+        self.wait_until_applied([engine])?;
         let workers = self.workers.as_mut().ok_or(Ended)?;
         Ok(workers.workers[engine].returned.pop_front().flatten())
     }
 
-    fn wait_until_obeyed(&mut self, engines: impl IntoIterator<Item = usize>) -> Result<(), Ended> {
+    fn wait_until_applied(
+        &mut self,
+        engines: impl IntoIterator<Item = usize>,
+    ) -> Result<(), Ended> {
         let engines: Vec<usize> = engines.into_iter().collect();
-        let have_obeyed = |workers: &Workers| {
+        let have_applied = |workers: &Workers| {
             engines.iter().all(|engine| !workers.workers[*engine].has_commands())
         };
-        if self.wait_until(have_obeyed) { Ok(()) } else { Err(Ended) }
+        if self.wait_until(have_applied) { Ok(()) } else { Err(Ended) }
     }
 
     fn wait_until_seen(&mut self) -> Result<(), Ended> {

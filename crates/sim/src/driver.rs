@@ -7,7 +7,8 @@ use ringway_xenbus::{Keys, QueueConfig, Vif, XenbusState};
 use ringway_xenstore::{Client, Local, LocalStore, Lost, Watched, or_refusal};
 
 use crate::flaw::{Flaw, Rule};
-use crate::plane::{DataPlane, HOST};
+use crate::plane::DataPlane;
+use crate::scenario::HOST;
 use crate::traffic::announcement;
 
 /// A guest's driver, and its session of XenStore.

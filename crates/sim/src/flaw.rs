@@ -25,7 +25,7 @@ pub enum Rule {
     Responses,
     /// Buffers stay within the budget, and all come back.
     Budget,
-    /// What can be delivered is delivered: nobody sleeps while there is work for it.
+    /// What can be delivered is delivered: no one sleeps while there is work for it.
     WakeUps,
     /// Who has nothing to do sleeps.
     Rest,

@@ -1,7 +1,7 @@
 //! An honest guest: netfront's queues, and applications that send and receive.
 //!
-//! It is an endpoint as simple as the port allows. Once it has armed a queue and found no work, it
-//! does not look at the ring before an event comes; so a wake-up that its backend owes it is missed.
+//! It is an endpoint as simple as can be. Once it has armed a queue and found no work, it does not
+//! look at the ring before an event comes: so it notices when its backend owes it a wake-up.
 
 use std::sync::Arc;
 

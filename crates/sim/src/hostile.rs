@@ -17,7 +17,7 @@ use ringway_wire::{DomId, PAGE_SIZE};
 
 use crate::choices::Choices;
 use crate::marks::Mark;
-use crate::plane::HOST;
+use crate::scenario::HOST;
 
 /// Pages that it offers for frames.
 const BUFFERS: usize = 8;

@@ -8,6 +8,7 @@
 //!
 //! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
 
+mod accounts;
 mod backend;
 mod batch;
 mod canary;

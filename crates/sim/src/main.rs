@@ -27,7 +27,7 @@ enum Request {
 }
 
 fn main() -> Result<ExitCode> {
-    // A panic is a finding, and told with the steps before it.
+    // A panic is a finding, and is printed with the steps before it.
     std::panic::set_hook(Box::new(|_| {}));
     match parse()? {
         None => {

@@ -85,7 +85,7 @@ marks! {
     EventLost => "event lost",
     /// An event came twice.
     EventDoubled => "event doubled",
-    /// An event came that nobody sent.
+    /// An event came that no one sent.
     EventSpurious => "event spurious",
     /// A call of copies failed.
     CopyCallFailed => "copy call refused",

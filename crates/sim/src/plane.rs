@@ -17,16 +17,15 @@ use crate::guest::{BACKLOG_MAX, Guest, Pace};
 use crate::hostile::Hostile;
 use crate::journal::Journal;
 use crate::marks::{Mark, Marks};
+use crate::scenario::HOST;
 use crate::traffic::{Flow, Piece};
 use crate::worker::Worker;
 use crate::workers::Workers;
 
-/// The domain of the backend.
-pub(crate) const HOST: DomId = DomId(0);
 /// Turns after which nothing should be left to do. A turn moves a batch of each queue at least.
 const TURNS_TO_REST_MAX: usize = 3000;
-/// Turns after which every engine should have obeyed.
-const TURNS_TO_OBEY_MAX: usize = 1000;
+/// Turns after which every engine should have applied its commands.
+const TURNS_TO_APPLY_MAX: usize = 1000;
 /// Less than a large buffer takes.
 const BUDGET_LOW: usize = 64 << 10;
 /// Frames at which an inbox holds senders back.
@@ -52,7 +51,7 @@ pub(crate) struct DataPlane {
     pub(crate) paused: Option<usize>,
     /// All limits of rate that there were.
     pub(crate) credits: Vec<Arc<Credit>>,
-    /// Whether the machine fails nobody and nobody dies.
+    /// Whether the machine fails no one and no one dies.
     pub(crate) is_sound: bool,
     /// Whether the process may be killed while its control thread waits.
     pub(crate) may_die: bool,
@@ -288,7 +287,7 @@ impl DataPlane {
         }
     }
 
-    /// Gives everyone a turn who would take one. True if somebody did.
+    /// Gives everyone a turn who would take one. True if someone did.
     pub(crate) fn turn(&mut self) -> Checked<bool> {
         self.journal.count_step();
         let mut has_run = false;
@@ -307,7 +306,7 @@ impl DataPlane {
         Ok(has_run)
     }
 
-    /// Lets everything run until nobody would do anything before time goes on.
+    /// Lets everything run until no one would do anything before time goes on.
     pub(crate) fn come_to_rest(&mut self) -> Checked {
         for _ in 0..TURNS_TO_REST_MAX {
             if !self.turn()? {
@@ -336,7 +335,7 @@ impl DataPlane {
     /// Lets the world go on until something is so, as a thread that waits for others does. False if
     /// it never will be: the backend's process has ended, or there is a flaw.
     pub(crate) fn wait_until(&mut self, is_so: impl Fn(&Workers) -> bool) -> bool {
-        for _ in 0..TURNS_TO_OBEY_MAX {
+        for _ in 0..TURNS_TO_APPLY_MAX {
             match &self.workers {
                 None => return false,
                 Some(workers) if is_so(workers) => return self.flaw.is_none(),

@@ -1,11 +1,15 @@
 //! What a world is made of.
 
 use ringway_datapath::{Completion, OffloadCaps};
+use ringway_wire::DomId;
 use ringway_xenbus::{Features, Offer};
 
 use crate::canary::Canary;
 use crate::choices::Choices;
 use crate::traffic::Kind;
+
+/// The domain of the backend.
+pub(crate) const HOST: DomId = DomId(0);
 
 /// What does not change while a world runs.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use ringway_xenbus::{Device, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Local, LocalStore, Permissions, Rights, XsError};
 
 use crate::known::Errors;
-use crate::plane::HOST;
+use crate::scenario::HOST;
 
 /// A toolstack, with its session of XenStore.
 pub(crate) struct Toolstack(Client<Local>);
@@ -18,7 +18,7 @@ impl Toolstack {
         Toolstack(client)
     }
 
-    /// Writes a vif's two directories. Nobody reads them in between.
+    /// Writes a vif's two directories. No other process runs in between.
     pub(crate) fn make(&mut self, vif: Vif, mac: MacAddr) -> Result<(), XsError> {
         let made = Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
         let ends = [
@@ -78,7 +78,7 @@ impl Toolstack {
         device::state(&mut self.0, &vif.backend_state()).unwrap_or(XenbusState::Unknown)
     }
 
-    /// Writes a node that is nobody's, to see whether somebody still watches it.
+    /// Writes a node that is no one's, to see whether someone still watches it.
     pub(crate) fn touch(&mut self, node: &str) -> Result<(), XsError> {
         self.0.write(node, "")?;
         self.0.remove(node)

@@ -17,7 +17,7 @@ use crate::flaw::{Checked, Flaw, Rule, ensure};
 /// What all frames of a flow are, since only such frames stay in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of a protocol that nobody knows: all go to queue 0.
+    /// Of a protocol that no one knows: all go to queue 0.
     Unknown,
     Udp,
     Tcp,

@@ -6,7 +6,8 @@ use ringway_wire::DomId;
 use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Pace;
 use crate::marks::Mark;
-use crate::plane::{DataPlane, HOST};
+use crate::plane::DataPlane;
+use crate::scenario::HOST;
 use crate::toolstack::vif_of;
 use crate::world::{World, lost, refused};
 

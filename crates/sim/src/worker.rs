@@ -173,7 +173,7 @@ impl Worker {
         }
         if self.inbox.take_commands() {
             while let Some(command) = self.commands.pop_front() {
-                self.obey(command);
+                self.apply(command);
             }
         }
         self.seen = directory.version;
@@ -203,7 +203,7 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn apply(&mut self, command: Command) {
         match command {
             Command::Expect { id, gauge } => self.engine.expect(id, gauge),
             Command::Forget { id } => self.engine.forget(id),
