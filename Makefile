@@ -6,7 +6,7 @@ CARGO ?= cargo
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check build deb install clean xen-smoke xen-full xen-race
+.PHONY: help demo test bench check build deb install clean xen-smoke xen-full xen-race sim-million
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -44,6 +44,10 @@ xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
 	$(CARGO) build --release --package ringway
 	tests/xen/run --results target/xen/results/race $(XEN_ARGS) race
 	$(CARGO) xtask race target/xen/results/race/race/race.jsonl
+
+sim-million: ## a million simulated hosts under as many seeds, on all CPUs
+	scripts/install-packages build
+	$(CARGO) run --release --package ringway-sim -- --seeds 0..1000000 $(SIM_ARGS)
 
 build: ## the program, in target/release/ringway
 	scripts/install-packages build

@@ -108,10 +108,11 @@ impl World {
     /// A guest is connected if both sides want it and nothing was refused.
     fn check_connected(&mut self) -> Checked {
         for guest in 0..self.drivers.len() {
+            let vif = vif_of(self.plane.guests[guest].domid);
             if self.is_connected(guest) {
+                self.check_no_error(vif)?;
                 continue;
             }
-            let vif = vif_of(self.plane.guests[guest].domid);
             let own = self.drivers[guest].as_ref().map(Driver::describe);
             let state = self.toolstack.backend_state(vif);
             let error = self.backend.as_ref().and_then(|backend| backend.error(vif));
@@ -119,6 +120,21 @@ impl World {
             return Err(Flaw::new(Rule::Handshake, found));
         }
         Ok(())
+    }
+
+    /// What a backend has said of a vif that is connected now is gone.
+    fn check_no_error(&mut self, vif: Vif) -> Checked {
+        let error = self.toolstack.error(vif).filter(|_| self.errors_go() == Errors::Gone);
+        ensure(error.is_none(), Rule::Handshake, || {
+            format!("domain {} is connected, and its error still {error:?}", vif.frontend)
+        })
+    }
+
+    fn errors_go(&self) -> Errors {
+        match self.plane.marks.count(Mark::BackendKilled) {
+            0 => Errors::Gone,
+            _ => known::ERRORS_AFTER_A_KILL,
+        }
     }
 
     /// All frames have gone and all requests were answered.
@@ -170,11 +186,7 @@ impl World {
         }
         let heard = self.run_all_control()?;
         ensure(!heard, Rule::Release, || "a vif that is gone is still watched".to_owned())?;
-        let errors = match self.plane.marks.count(Mark::BackendKilled) {
-            0 => Errors::Gone,
-            _ => known::ERRORS_AFTER_A_KILL,
-        };
-        let left = self.toolstack.leftovers(errors).map_err(|error| refused(&error))?;
+        let left = self.toolstack.leftovers(self.errors_go()).map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
         let workers = self.plane.workers.take().expect("the backend lives");
         let learned = workers.switch.fdb().len();

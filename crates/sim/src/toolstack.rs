@@ -78,6 +78,12 @@ impl Toolstack {
         device::state(&mut self.0, &vif.backend_state()).unwrap_or(XenbusState::Unknown)
     }
 
+    /// What the backend says is wrong with a vif.
+    pub(crate) fn error(&mut self, vif: Vif) -> Option<String> {
+        let nodes = vif.backend_errors();
+        nodes.iter().find_map(|node| self.0.read(node).ok().flatten())
+    }
+
     /// Writes a node that is no one's, to see whether someone still watches it.
     pub(crate) fn touch(&mut self, node: &str) -> Result<(), XsError> {
         self.0.write(node, "")?;
