@@ -11,3 +11,7 @@ pub(crate) enum Errors {
 
 /// A backend that starts does not know of the errors that an earlier one reported.
 pub(crate) const ERRORS_AFTER_A_KILL: Errors = Errors::MayStay;
+
+/// Whether queues may move to an engine that gets no processor. More than 1024 frames that gather
+/// for a queue on its way are dropped and not counted.
+pub(crate) const MAY_MOVE_TO_PAUSED_ENGINES: bool = false;
