@@ -6,7 +6,8 @@ CARGO ?= cargo
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz bench check miri build deb install clean xen-smoke xen-full xen-race
+.PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
+.PHONY: xen-race
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -64,6 +65,10 @@ xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
 	$(CARGO) build --release --package ringway
 	tests/xen/run --results target/xen/results/race $(XEN_ARGS) race
 	$(CARGO) xtask race target/xen/results/race/race/race.jsonl
+
+sim-million: ## a million simulated hosts under as many seeds, on all CPUs
+	scripts/install-packages build
+	$(CARGO) run --release --package ringway-sim -- --seeds 0..1000000 $(SIM_ARGS)
 
 build: ## the program, in target/release/ringway
 	scripts/install-packages build

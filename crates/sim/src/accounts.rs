@@ -1,0 +1,51 @@
+//! Where frames went: those that were sent against those that arrived or were dropped.
+
+use crate::flaw::{Checked, Rule, ensure};
+use crate::plane::DataPlane;
+use crate::traffic::{Flow, Lost};
+use crate::workers::Workers;
+
+/// What was accounted for at the last rest.
+///
+/// It proves that no frame is lost unless its drop is counted, and that no drop is counted twice
+/// where no frame was flooded. Frames of a guest whose connection ended since then may be gone
+/// uncounted: nothing is checked of their flows, except order and content.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    pub(crate) dropped: u64,
+    /// Every guest was connected and known to the switch.
+    pub(crate) was_calm: bool,
+}
+
+impl Accounts {
+    /// The counters of a backend's process have ended with it.
+    pub(crate) fn backend_ended(&mut self) {
+        self.dropped = 0;
+    }
+
+    /// What has been lost, and what was dropped meanwhile.
+    fn compare(&self, plane: &DataPlane) -> (Lost, u64) {
+        let is_steady = |guest: usize| !plane.guests[guest].is_disturbed;
+        let flows = plane.flows.iter().filter(|flow| is_steady(flow.from) && is_steady(flow.to));
+        let lost = flows.map(Flow::lost).fold(Lost::default(), Lost::and);
+        let dropped = plane.workers.as_ref().map_or(0, Workers::dropped);
+        (lost, dropped.saturating_sub(self.dropped))
+    }
+
+    /// Compares what was lost with what was dropped.
+    pub(crate) fn check(&self, plane: &DataPlane, rule: Rule) -> Checked {
+        let (lost, dropped) = self.compare(plane);
+        ensure(lost.least <= dropped, rule, || {
+            let flows = plane.flows.iter().map(|flow| (flow.number, flow.lost().least));
+            let flows: Vec<(u16, u64)> = flows.filter(|(_, lost)| *lost > 0).collect();
+            let lost = lost.least;
+            format!(
+                "{lost} frames have not arrived, by flow {flows:?}; {dropped} drops are counted"
+            )
+        })?;
+        let is_calm = self.was_calm && plane.guests.iter().all(|guest| !guest.is_disturbed);
+        ensure(!is_calm || dropped <= lost.most, rule, || {
+            format!("{dropped} drops are counted for at most {} lost pieces", lost.most)
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! What is checked when the world has come to rest.
+//!
+//! *Rest* is when no one would do anything before time goes on or someone else does something. All
+//! events have been delivered by then, so who sleeps although there is work for it sleeps for ever.
+
+use ringway_datapath::DropReason;
+use ringway_loopback::Holdings;
+use ringway_xenbus::Vif;
+
+use crate::backend::Backend;
+use crate::driver::Driver;
+use crate::flaw::{Checked, Flaw, Rule, ensure};
+use crate::known::{self, Errors};
+use crate::marks::Mark;
+use crate::toolstack::vif_of;
+use crate::traffic::Flow;
+use crate::workers::Workers;
+use crate::world::{World, refused};
+
+/// Rounds of "run until no one would, then let time go on" within which there is a rest.
+const ROUNDS_TO_REST_MAX: usize = 20_000;
+
+impl World {
+    /// Brings the world to rest, and checks everything that holds then.
+    pub(crate) fn rest(&mut self) -> Checked {
+        self.settle()?;
+        self.reconnect_closed()?;
+        self.check_connected()?;
+        self.accounts.check(&self.plane, Rule::Conservation)?;
+        self.check_guests()?;
+        self.close_accounts();
+        self.plane.marks.hit(Mark::Rest);
+        self.plane.journal.note(|| "the world is at rest".to_owned());
+        Ok(())
+    }
+
+    /// Lets everything run until no one would do anything by itself.
+    pub(crate) fn settle(&mut self) -> Checked {
+        for _ in 0..ROUNDS_TO_REST_MAX {
+            self.plane.come_to_rest()?;
+            self.after_step()?;
+            if self.run_all_control()? {
+                continue;
+            }
+            if self.finish_removals()? || self.make_up_for_lost_events() {
+                continue;
+            }
+            if !self.scenario.may_need_time() {
+                self.accounts.check(&self.plane, Rule::WakeUps)?;
+            }
+            let due = self.backend.as_ref().and_then(Backend::due);
+            match self.plane.next_time().into_iter().chain(due).min() {
+                None => return Ok(()),
+                Some(then) => self.plane.now = self.plane.now.max(then),
+            }
+        }
+        let waits = self.plane.waits();
+        Err(Flaw::new(Rule::Rest, format!("there is always a time to wait for: {waits:?}")))
+    }
+
+    /// Lets every process handle all its events. True if there were some.
+    fn run_all_control(&mut self) -> Checked<bool> {
+        let mut has_run = false;
+        for number in 0..=self.drivers.len() {
+            while self.run_control(number)? {
+                has_run = true;
+                self.after_step()?;
+            }
+        }
+        Ok(has_run)
+    }
+
+    /// An event that was lost comes late: that is how long everybody waits for it.
+    fn make_up_for_lost_events(&mut self) -> bool {
+        if !self.plane.take_event_losses() {
+            return false;
+        }
+        let guests = self.plane.guests.iter().map(|guest| guest.domid);
+        for domid in guests.chain([self.host()]) {
+            self.plane.raise_all(domid);
+        }
+        true
+    }
+
+    /// A guest that was refused once has to connect again by itself. It is refused again as long as
+    /// the machine has something in store.
+    fn reconnect_closed(&mut self) -> Checked {
+        loop {
+            let faults = self.plane.faults_left();
+            let closed = |guest: &usize| !self.is_connected(*guest);
+            let closed: Vec<usize> = (0..self.drivers.len()).filter(closed).collect();
+            for guest in &closed {
+                self.reconnect(*guest)?;
+            }
+            self.settle()?;
+            if closed.is_empty() || self.plane.faults_left() == faults {
+                return Ok(());
+            }
+        }
+    }
+
+    fn is_connected(&self, guest: usize) -> bool {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let is_served = self.backend.as_ref().is_some_and(|backend| backend.is_connected(vif));
+        is_served && self.drivers[guest].as_ref().is_some_and(Driver::is_connected)
+    }
+
+    /// A guest is connected if both sides want it and nothing was refused.
+    fn check_connected(&mut self) -> Checked {
+        for guest in 0..self.drivers.len() {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            if self.is_connected(guest) {
+                self.check_no_error(vif)?;
+                continue;
+            }
+            let own = self.drivers[guest].as_ref().map(Driver::describe);
+            let state = self.toolstack.backend_state(vif);
+            let error = self.backend.as_ref().and_then(|backend| backend.error(vif));
+            let found = format!("guest {guest} is {own:?}, its backend {state:?}, error {error:?}");
+            return Err(Flaw::new(Rule::Handshake, found));
+        }
+        Ok(())
+    }
+
+    /// What a backend has said of a vif that is connected now is gone.
+    fn check_no_error(&mut self, vif: Vif) -> Checked {
+        let error = self.toolstack.error(vif).filter(|_| self.errors_go() == Errors::Gone);
+        ensure(error.is_none(), Rule::Handshake, || {
+            format!("domain {} is connected, and its error still {error:?}", vif.frontend)
+        })
+    }
+
+    fn errors_go(&self) -> Errors {
+        match self.plane.marks.count(Mark::BackendKilled) {
+            0 => Errors::Gone,
+            _ => known::ERRORS_AFTER_A_KILL,
+        }
+    }
+
+    /// All frames have gone and all requests were answered.
+    fn check_guests(&mut self) -> Checked {
+        for (number, guest) in self.plane.guests.iter_mut().enumerate().filter(|(_, it)| it.is_up) {
+            for (queue, nic) in guest.nics.iter_mut().enumerate() {
+                let backlog = nic.backlog.len();
+                ensure(backlog == 0, Rule::WakeUps, || {
+                    format!("guest {number} queue {queue} waits for room for {backlog} frames")
+                })?;
+                nic.send(&mut guest.pool).map_err(|down| {
+                    Flaw::new(Rule::Responses, format!("guest {number} finds: {down}"))
+                })?;
+                let unanswered = nic.counters.totals().tx_unanswered;
+                ensure(unanswered == 0, Rule::Responses, || {
+                    format!("guest {number} queue {queue} waits for {unanswered} responses")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn close_accounts(&mut self) {
+        let workers = self.plane.workers.as_ref();
+        let full = workers.map_or(0, |workers| workers.dropped_for(DropReason::QueueFull));
+        self.plane.marks.add(Mark::QueueFull, u64::from(full > 0));
+        self.accounts.dropped = workers.map_or(0, Workers::dropped);
+        self.plane.flows.iter_mut().for_each(Flow::settle);
+        let workers = self.plane.workers.as_ref();
+        let known: Vec<bool> = self
+            .plane
+            .guests
+            .iter()
+            .map(|guest| workers.is_some_and(|it| it.knows(guest.mac)))
+            .collect();
+        let mut is_calm = self.scenario.hostiles == 0;
+        for (guest, is_known) in known.into_iter().enumerate() {
+            let is_connected = self.is_connected(guest);
+            is_calm &= is_connected && is_known;
+            self.plane.guests[guest].is_disturbed = !is_connected;
+        }
+        self.accounts.was_calm = is_calm;
+    }
+
+    /// After all vifs are removed nothing is left of them.
+    pub(crate) fn check_release(&mut self, vifs: &[Vif]) -> Checked {
+        for vif in vifs {
+            self.toolstack.touch(&vif.frontend_state()).map_err(|error| refused(&error))?;
+        }
+        let heard = self.run_all_control()?;
+        ensure(!heard, Rule::Release, || "a vif that is gone is still watched".to_owned())?;
+        let left = self.toolstack.leftovers(self.errors_go()).map_err(|error| refused(&error))?;
+        ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
+        let workers = self.plane.workers.take().expect("the backend lives");
+        let learned = workers.switch.fdb().len();
+        ensure(learned == 0, Rule::Release, || format!("{learned} addresses are left"))?;
+        let (budget, bytes) = (workers.budget.clone(), workers.budget_bytes);
+        drop(workers);
+        let left = budget.bytes_left();
+        ensure(left == bytes, Rule::Budget, || format!("{left} of {bytes} bytes came back"))?;
+        for guest in &mut self.plane.guests {
+            guest.release();
+        }
+        for hostile in &self.plane.hostiles {
+            self.plane.machine.destroy_domain(hostile.domid);
+        }
+        let holdings = self.plane.machine.holdings();
+        ensure(holdings == Holdings::default(), Rule::Release, || format!("{holdings:?} are left"))
+    }
+}

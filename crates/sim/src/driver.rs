@@ -1,0 +1,135 @@
+//! An honest guest's driver: its end of the handshake.
+
+use ringway_datapath::PortQueue as _;
+use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note};
+use ringway_xenbus::frontend::{Allocation, Input, Wish};
+use ringway_xenbus::{Keys, QueueConfig, Vif, XenbusState};
+use ringway_xenstore::{Client, Local, LocalStore, Lost, Watched, or_refusal};
+
+use crate::flaw::{Flaw, Rule};
+use crate::plane::DataPlane;
+use crate::scenario::HOST;
+use crate::traffic::announcement;
+
+/// A guest's driver, and its session of XenStore.
+pub(crate) struct Driver {
+    store: Client<Local>,
+    end: FrontendEnd,
+    wish: Wish,
+    guest: usize,
+}
+
+impl Driver {
+    /// A driver that finds the vif as its toolstack has made it.
+    pub(crate) fn start(
+        store: &LocalStore,
+        vif: Vif,
+        wish: Wish,
+        guest: usize,
+        plane: &mut DataPlane,
+    ) -> Result<Driver, Lost> {
+        let mut store = store.connect(vif.frontend).expect("a guest may have a session");
+        let mut end = FrontendEnd::new(vif, wish);
+        or_refusal(end.watch(&mut store))?.expect("a guest may watch its backend");
+        end.start(&mut store, &mut Process { plane, guest }, XenbusState::Initialising)?;
+        Ok(Driver { store, end, wish, guest })
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.end.is_connected()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!("{:?}, error {:?}", self.end.state(), self.end.error())
+    }
+
+    /// Does one thing, if there is one to do.
+    pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
+        let Driver { store, end, wish, guest } = self;
+        let mut process = Process { plane, guest: *guest };
+        if let Some(fault) = process.plane.guests[*guest].fault.take() {
+            end.recover(store, &mut process, *wish, fault)?;
+            return Ok(true);
+        }
+        match store.next_watch()? {
+            None => Ok(false),
+            Some(Watched::Node(_) | Watched::Overflow) => {
+                let guest = *guest;
+                process.plane.journal.note(|| format!("guest {guest}: its backend has changed"));
+                end.backend_changed(store, &mut process)?;
+                Ok(true)
+            }
+        }
+    }
+
+    pub(crate) fn has_work(&self, plane: &DataPlane) -> bool {
+        self.store.has_events() || plane.guests[self.guest].fault.is_some()
+    }
+
+    /// Leaves and connects again.
+    pub(crate) fn reconnect(&mut self, plane: &mut DataPlane) -> Result<(), Lost> {
+        let Driver { store, end, wish, guest } = self;
+        end.reconnect(store, &mut Process { plane, guest: *guest }, *wish)
+    }
+
+    /// The vif's directory is gone.
+    pub(crate) fn gone(&mut self, plane: &mut DataPlane) -> Result<(), Lost> {
+        let Driver { store, end, guest, .. } = self;
+        end.feed(store, &mut Process { plane, guest: *guest }, Input::Gone)
+    }
+}
+
+/// What the guest does for its vif.
+struct Process<'a> {
+    plane: &'a mut DataPlane,
+    guest: usize,
+}
+
+impl FrontendProcess for Process<'_> {
+    fn allocate(&mut self, _own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
+        let guest = &mut self.plane.guests[self.guest];
+        let allocated = guest.allocate(HOST, wanted).map_err(|error| error.to_string());
+        allocated.map(|()| guest.nics.iter().map(|nic| nic.queue.config()).collect())
+    }
+
+    fn release(&mut self) {
+        let number = self.guest;
+        self.plane.journal.note(|| format!("guest {number} ends its grants"));
+        if !self.plane.guests[number].release() && self.plane.flaw.is_none() {
+            let found = format!("guest {number} ends grants that its backend still uses");
+            self.plane.flaw = Some(Flaw::new(Rule::Release, found));
+        }
+    }
+
+    fn carrier_up(&mut self) -> Result<(), String> {
+        let number = self.guest;
+        self.plane.journal.note(|| format!("guest {number} is up"));
+        let guest = &mut self.plane.guests[number];
+        guest.is_up = true;
+        let announcement = announcement(guest.mac, &mut guest.pool);
+        if let (Some(nic), Some(frame)) = (guest.nics.first_mut(), announcement) {
+            nic.backlog.push_back(frame);
+        }
+        for nic in &mut guest.nics {
+            nic.is_awake = true;
+            if let Err(down) = nic.queue.woken() {
+                return Err(down.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn carrier_down(&mut self) {
+        let number = self.guest;
+        self.plane.journal.note(|| format!("guest {number} is down"));
+        let guest = &mut self.plane.guests[number];
+        guest.is_up = false;
+        guest.fault = None;
+        guest.is_disturbed = true;
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let guest = self.guest;
+        self.plane.journal.note(|| format!("guest {guest}: {note:?}"));
+    }
+}

@@ -1,0 +1,62 @@
+//! What a checker found.
+
+use std::fmt;
+
+/// A rule that does not hold. Where it is a defect of the code under test, the seed of its world is
+/// all that is needed to see it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    /// The rule.
+    pub rule: Rule,
+    /// What was found instead.
+    pub found: String,
+}
+
+/// What holds in every world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Frames of a flow arrive in the order in which they were sent.
+    Order,
+    /// A frame arrives as it was sent.
+    Content,
+    /// Frames that were sent have arrived, or their drop is counted.
+    Conservation,
+    /// Each request has one response.
+    Responses,
+    /// Buffers stay within the budget, and all come back.
+    Budget,
+    /// What can be delivered is delivered: no one sleeps while there is work for it.
+    WakeUps,
+    /// Who has nothing to do sleeps.
+    Rest,
+    /// What a guest does costs only its own vif.
+    Isolation,
+    /// A guest is connected sooner or later, if both sides want it.
+    Handshake,
+    /// In the end nothing is left over.
+    Release,
+    /// The backend submits no copy beyond the end of a page, which would fail the whole call.
+    CopiesInPage,
+    /// Nothing panics.
+    NoPanic,
+}
+
+/// What a step returns.
+pub(crate) type Checked<T = ()> = Result<T, Flaw>;
+
+impl Flaw {
+    pub(crate) fn new(rule: Rule, found: impl Into<String>) -> Flaw {
+        Flaw { rule, found: found.into() }
+    }
+}
+
+/// A flaw unless the condition holds.
+pub(crate) fn ensure(holds: bool, rule: Rule, found: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Flaw::new(rule, found())) }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.rule, self.found)
+    }
+}

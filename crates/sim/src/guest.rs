@@ -1,0 +1,160 @@
+//! An honest guest: netfront's queues, and applications that send and receive.
+//!
+//! It is an endpoint as simple as can be. Once it has armed a queue and found no work, it does not
+//! look at the ring before an event comes: so it notices when its backend owes it a wake-up.
+
+use std::sync::Arc;
+
+use ringway_datapath::{
+    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PoolBudget, PortDown,
+    PortQueue, QueueCounters,
+};
+use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
+use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
+use ringway_netfront::VifQueue;
+use ringway_wire::{DomId, EvtchnPort};
+use ringway_xenbus::frontend::Allocation;
+
+/// Frames that applications leave with the guest's network stack at most, a queue.
+pub(crate) const BACKLOG_MAX: usize = 128;
+/// Buffers of a guest: its own memory, of which there is enough.
+const POOL_BYTES: usize = 16 << 20;
+
+/// A guest and its one vif.
+pub(crate) struct Guest {
+    pub(crate) domid: DomId,
+    pub(crate) mac: MacAddr,
+    pub(crate) domain: LoopbackDomain,
+    pub(crate) pool: FramePool,
+    /// From the backend's offer to the end of all grants.
+    pub(crate) nics: Vec<Nic>,
+    /// Whether frames flow.
+    pub(crate) is_up: bool,
+    /// What the backend takes.
+    pub(crate) caps: OffloadCaps,
+    pub(crate) pace: Pace,
+    /// A queue could not go on, for this reason.
+    pub(crate) fault: Option<String>,
+    /// Since everything was last accounted for, frames may have gone with a connection.
+    pub(crate) is_disturbed: bool,
+}
+
+/// One queue of the guest's vif.
+pub(crate) struct Nic {
+    pub(crate) queue: VifQueue<LoopbackGrants, LoopbackEvent>,
+    pub(crate) events: Vec<EvtchnPort>,
+    /// Frames that wait for room in the ring.
+    pub(crate) backlog: FrameQueue,
+    pub(crate) is_awake: bool,
+    pub(crate) counters: Arc<QueueCounters>,
+}
+
+/// How a guest receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    Fast,
+    /// A few frames at a time.
+    Slow,
+    /// Not at all, for the time being.
+    Stalled,
+}
+
+impl Guest {
+    pub(crate) fn new(domid: DomId, mac: MacAddr, domain: LoopbackDomain) -> Guest {
+        Guest {
+            domid,
+            mac,
+            domain,
+            pool: FramePool::new(PoolBudget::new(POOL_BYTES)),
+            nics: Vec::new(),
+            is_up: false,
+            caps: OffloadCaps::NONE,
+            pace: Pace::Fast,
+            fault: None,
+            is_disturbed: false,
+        }
+    }
+
+    /// Makes queues for a backend.
+    pub(crate) fn allocate(&mut self, backend: DomId, wanted: Allocation) -> std::io::Result<()> {
+        self.caps = wanted.backend.caps();
+        for _ in 0..wanted.queues {
+            match self.make_nic(backend, wanted.split_event_channels) {
+                Ok(nic) => self.nics.push(nic),
+                Err(error) if self.nics.is_empty() => return Err(error),
+                // Fewer queues are as good.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn make_nic(&self, backend: DomId, is_split: bool) -> std::io::Result<Nic> {
+        let channel = || self.domain.alloc_unbound(backend);
+        let events = match is_split {
+            true => QueueEvents::Split { tx: channel()?, rx: channel()? },
+            false => QueueEvents::Single(channel()?),
+        };
+        let ports = match &events {
+            QueueEvents::Split { tx, rx } => vec![tx.port(), rx.port()],
+            QueueEvents::Single(both) => vec![both.port()],
+        };
+        let counters: Arc<QueueCounters> = Arc::default();
+        let grants = self.domain.grants()?;
+        let mut queue = VifQueue::new(grants, backend, events, Arc::clone(&counters))?;
+        queue.set_caps(self.caps);
+        let backlog = FrameQueue::new();
+        Ok(Nic { queue, events: ports, backlog, is_awake: true, counters })
+    }
+
+    /// Ends all grants and channels. True if every page was free.
+    pub(crate) fn release(&mut self) -> bool {
+        let mut are_free = true;
+        for mut nic in self.nics.drain(..) {
+            nic.backlog.drain(..).for_each(|frame| self.pool.recycle(frame));
+            are_free &= nic.queue.close().is_ok();
+        }
+        are_free
+    }
+}
+
+impl Nic {
+    /// Whether the guest would do something for this queue by itself.
+    pub(crate) fn may_run(&self, pending: &[EvtchnPort]) -> bool {
+        self.is_awake || self.events.iter().any(|port| pending.contains(port))
+    }
+
+    /// Takes an event, if there is one.
+    pub(crate) fn wake(&mut self, pending: &[EvtchnPort]) -> Result<(), PortDown> {
+        if self.events.iter().any(|port| pending.contains(port)) {
+            self.is_awake = true;
+            self.queue.woken()?;
+        }
+        Ok(())
+    }
+
+    /// Sends from the backlog. Returns how many frames went into the ring.
+    pub(crate) fn send(&mut self, pool: &mut FramePool) -> Result<usize, PortDown> {
+        let before = self.backlog.len();
+        self.queue.egress(&mut self.backlog, pool)?;
+        // What did not fit needs an event, which the next sleep asks for.
+        self.is_awake |= !self.backlog.is_empty();
+        Ok(before - self.backlog.len())
+    }
+
+    /// Receives so many frames at most.
+    pub(crate) fn receive(
+        &mut self,
+        frames: usize,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        self.queue.ingress(Budget { frames, ..Budget::BATCH }, pool, into)
+    }
+
+    /// Goes to sleep, unless there is work.
+    pub(crate) fn doze(&mut self) -> Result<(), PortDown> {
+        self.is_awake = self.queue.arm()? == Pending::Work;
+        Ok(())
+    }
+}

@@ -1,0 +1,17 @@
+//! What is known not to hold, and is therefore not checked. Each is a finding of a world.
+
+/// What becomes of a vif's error nodes when the vif goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errors {
+    /// They go with it.
+    Gone,
+    /// They may stay.
+    MayStay,
+}
+
+/// A backend that starts does not know of the errors that an earlier one reported.
+pub(crate) const ERRORS_AFTER_A_KILL: Errors = Errors::MayStay;
+
+/// Whether queues may move to an engine that gets no processor. More than 1024 frames that gather
+/// for a queue on its way are dropped and not counted.
+pub(crate) const MAY_MOVE_TO_PAUSED_ENGINES: bool = false;

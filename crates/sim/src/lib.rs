@@ -1,0 +1,42 @@
+//! The whole of a host under one seed: guests, rings, engines, XenStore, in one thread without a
+//! clock.
+//!
+//! The parts are the real ones: netfront and netback, the engines with their directories and
+//! inboxes, the handshakes over a XenStore in memory. Only the hypervisor is
+//! [`ringway_loopback`]'s. A [`Choices`] decides who does something next, what guests send, and
+//! what goes wrong; checkers watch. So every failure can be seen again from its seed.
+//!
+//! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
+
+mod accounts;
+mod backend;
+mod batch;
+mod canary;
+mod checkers;
+mod choices;
+mod control;
+mod driver;
+mod flaw;
+mod guest;
+mod hostile;
+mod journal;
+mod known;
+mod marks;
+mod plane;
+mod port;
+mod report;
+mod scenario;
+mod toolstack;
+mod traffic;
+mod trouble;
+mod worker;
+mod workers;
+mod world;
+
+pub use batch::{Summary, run_seeds};
+pub use canary::Canary;
+pub use choices::Choices;
+pub use flaw::{Flaw, Rule};
+pub use journal::Detail;
+pub use marks::{Mark, Marks};
+pub use report::{Failure, Outcome, Run, run, run_bytes, run_seed};

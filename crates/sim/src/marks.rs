@@ -1,0 +1,162 @@
+//! Named points that a world passes: a run in which one is never hit proves nothing about it.
+
+use std::ops::AddAssign;
+
+macro_rules! marks {
+    ($($(#[doc = $doc:literal])* $name:ident => $words:literal,)*) => {
+        /// Something that can happen in a world.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mark {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Mark {
+            /// All of them, in the order of their declaration.
+            pub const ALL: &[Mark] = &[$(Mark::$name,)*];
+
+            /// What it is called in reports.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Mark::$name => $words,)*
+                }
+            }
+        }
+    };
+}
+
+marks! {
+    /// A frame of an honest guest was sent.
+    Sent => "frames sent",
+    /// A frame of an honest guest, or a segment of one, arrived.
+    Arrived => "frames arrived",
+    /// A frame of several slots was sent.
+    SeveralSlots => "frames of several slots",
+    /// A frame to be segmented was sent.
+    ToSegment => "frames to be segmented",
+    /// A frame with a blank checksum was sent.
+    BlankChecksum => "frames with a blank checksum",
+    /// An engine came to rest and waits for an event.
+    EngineSleeps => "engine waits for an event",
+    /// An engine waits for a time.
+    EngineWaitsForTime => "engine waits for a time",
+    /// The world came to rest, and everything was checked.
+    Rest => "world at rest",
+    /// A queue moved from one engine to another.
+    Moved => "queue moved",
+    /// Frames gathered for a queue that was on its way.
+    MovedUnderTraffic => "queue moved with frames under way",
+    /// A rate was set or taken away.
+    RateChanged => "rate changed",
+    /// A queue had to wait for credit.
+    OutOfCredit => "queue out of credit",
+    /// A capture began.
+    CaptureOn => "capture on",
+    /// A capture ended.
+    CaptureOff => "capture off",
+    /// A backend ran out of buffers.
+    NoBuffer => "frame budget empty",
+    /// A queue was full and dropped.
+    QueueFull => "queue full",
+    /// So many frames waited in an inbox that senders were held back.
+    InboxHigh => "inbox holds senders back",
+    /// An engine got no processor for a while.
+    EnginePaused => "engine paused",
+    /// A receiver stopped for a while.
+    ReceiverStalled => "receiver stalled",
+    /// Time went on.
+    TimePassed => "time passed",
+    /// The backend's process was killed, and another one started.
+    BackendKilled => "backend killed",
+    /// It was killed in the middle of something that waits for engines.
+    BackendKilledMidway => "backend killed midway",
+    /// Another backend took over rings that were in use.
+    Reattached => "rings attached again",
+    /// A guest was killed.
+    GuestKilled => "guest killed",
+    /// A guest died just as the backend used its pages.
+    GuestDiedInUse => "guest died in use",
+    /// A guest connected.
+    Connected => "guest connected",
+    /// A guest left and came back.
+    Reconnected => "guest reconnects",
+    /// The toolstack removed a vif.
+    Removed => "vif removed",
+    /// An event was lost.
+    EventLost => "event lost",
+    /// An event came twice.
+    EventDoubled => "event doubled",
+    /// An event came that no one sent.
+    EventSpurious => "event spurious",
+    /// A call of copies failed.
+    CopyCallFailed => "copy call refused",
+    /// One copy was refused.
+    CopyRefused => "copy refused",
+    /// A page could not be mapped.
+    MapRefused => "map refused",
+    /// A port could not be bound.
+    BindRefused => "bind refused",
+    /// A guest had no pages to share.
+    ShareRefused => "share refused",
+    /// A notification failed.
+    NotifyRefused => "notify refused",
+    /// Watch events of several ends were handled in another order than they came.
+    WatchesReordered => "watches reordered",
+    /// A hostile guest wrote anything into a ring page.
+    HostileRing => "hostile: ring page overwritten",
+    /// It let a producer jump.
+    HostileProducer => "hostile: producer jumps",
+    /// It sent an odd chain of slots.
+    HostileChain => "hostile: odd chain",
+    /// It named grants that are not there.
+    HostileGrant => "hostile: bad grant",
+    /// It flooded.
+    HostileFlood => "hostile: floods",
+    /// It withdrew a grant in use.
+    HostileRevoke => "hostile: grant withdrawn",
+    /// It sent events for nothing.
+    HostileEvents => "hostile: events for nothing",
+    /// It wrote odd keys or states.
+    HostileStore => "hostile: odd keys",
+    /// A hostile guest's vif was closed for what it did.
+    HostileClosed => "hostile: vif closed",
+}
+
+/// How often each point was hit.
+#[derive(Debug, Clone)]
+pub struct Marks(Vec<u64>);
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks(vec![0; Mark::ALL.len()])
+    }
+}
+
+impl Marks {
+    pub(crate) fn hit(&mut self, mark: Mark) {
+        self.add(mark, 1);
+    }
+
+    pub(crate) fn add(&mut self, mark: Mark, times: u64) {
+        // The list is in the order of the declaration, so the search ends at the mark's own place.
+        if let Some(place) = Mark::ALL.iter().position(|other| *other == mark) {
+            self.0[place] += times;
+        }
+    }
+
+    /// How often a point was hit.
+    pub fn count(&self, mark: Mark) -> u64 {
+        let place = Mark::ALL.iter().position(|other| *other == mark);
+        place.map_or(0, |place| self.0[place])
+    }
+
+    /// Every point with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (Mark, u64)> + '_ {
+        Mark::ALL.iter().copied().zip(self.0.iter().copied())
+    }
+}
+
+impl AddAssign<&Marks> for Marks {
+    fn add_assign(&mut self, other: &Marks) {
+        self.0.iter_mut().zip(&other.0).for_each(|(own, more)| *own += more);
+    }
+}

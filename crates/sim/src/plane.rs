@@ -1,0 +1,371 @@
+//! The data plane of a world: guests, engines, and the events between them. No XenStore.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{FrameBatch, PortDown};
+use ringway_engine::{Credit, IfIdle, Wait};
+use ringway_loopback::Loopback;
+use ringway_wire::DomId;
+
+use crate::canary::Canary;
+use crate::choices::Choices;
+use crate::flaw::{Checked, Flaw, Rule, ensure};
+use crate::guest::{BACKLOG_MAX, Guest, Pace};
+use crate::hostile::Hostile;
+use crate::journal::Journal;
+use crate::marks::{Mark, Marks};
+use crate::scenario::HOST;
+use crate::traffic::{Flow, Piece};
+use crate::worker::Worker;
+use crate::workers::Workers;
+
+/// Turns after which nothing should be left to do. A turn moves a batch of each queue at least.
+const TURNS_TO_REST_MAX: usize = 3000;
+/// Turns after which every engine should have applied its commands.
+const TURNS_TO_APPLY_MAX: usize = 1000;
+/// Less than a large buffer takes.
+const BUDGET_LOW: usize = 64 << 10;
+/// Frames at which an inbox holds senders back.
+const INBOX_HIGH: usize = 256;
+
+/// Everything that moves frames, and the choices by which it does.
+pub(crate) struct DataPlane {
+    pub(crate) choices: Choices,
+    pub(crate) journal: Journal,
+    pub(crate) marks: Marks,
+    pub(crate) machine: Loopback,
+    pub(crate) now: Instant,
+    /// Whether the backend's process lives. Its session of XenStore has a handle as well.
+    pub(crate) is_alive: Rc<Cell<bool>>,
+    /// Of the backend's process, while it lives.
+    pub(crate) workers: Option<Workers>,
+    pub(crate) guests: Vec<Guest>,
+    pub(crate) hostiles: Vec<Hostile>,
+    pub(crate) flows: Vec<Flow>,
+    /// Frames that a guest sends at once, at most.
+    pub(crate) burst_max: usize,
+    /// An engine whose thread gets no processor for the time being.
+    pub(crate) paused: Option<usize>,
+    /// All limits of rate that there were.
+    pub(crate) credits: Vec<Arc<Credit>>,
+    /// Whether the machine fails no one and no one dies.
+    pub(crate) is_sound: bool,
+    /// Whether the process may be killed while its control thread waits.
+    pub(crate) may_die: bool,
+    /// Events that were planned to be lost and not made up for.
+    pub(crate) event_losses: u64,
+    pub(crate) canary: Option<Canary>,
+    /// Found in the middle of something that cannot return it.
+    pub(crate) flaw: Option<Flaw>,
+}
+
+/// How much a guest does in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Something at random.
+    Some,
+    /// All that there is to do, and nothing new.
+    All,
+}
+
+impl DataPlane {
+    /// Lets something happen.
+    pub(crate) fn step(&mut self) -> Checked {
+        self.journal.count_step();
+        let guests = self.guests.len();
+        match self.choices.below(32) {
+            0..=13 => {
+                let engines = self.workers.as_ref().map_or(0, |workers| workers.workers.len());
+                let number = self.choices.below(engines.max(1));
+                if number < engines && self.paused != Some(number) {
+                    self.run_engine(number, Effort::Some)?;
+                }
+            }
+            14..=29 if guests > 0 => {
+                let guest = self.choices.below(guests);
+                self.run_guest(guest)?;
+            }
+            30 if !self.hostiles.is_empty() => self.run_hostile(),
+            _ => self.pass_time(),
+        }
+        self.check_step()
+    }
+
+    /// What holds after every step.
+    fn check_step(&mut self) -> Checked {
+        ensure(self.machine.copies_out_of_page(HOST) == 0, Rule::CopiesInPage, || {
+            "the backend submitted a copy that leaves its page".to_owned()
+        })
+    }
+
+    fn run_hostile(&mut self) {
+        let number = self.choices.below(self.hostiles.len());
+        let hostile = &mut self.hostiles[number];
+        if let Some(mark) = hostile.act(&self.machine, &mut self.choices) {
+            self.marks.hit(mark);
+            self.journal.note(|| format!("{}, guest {number}", mark.name()));
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let most = self.choices.pick(&[10, 1000, 10_000, 100_000]);
+        let micros = self.choices.below(most) + 1;
+        self.now += Duration::from_micros(u64::try_from(micros).unwrap_or(1));
+        self.marks.hit(Mark::TimePassed);
+        let is_spent = |credit: &Arc<Credit>| credit.due(self.now).is_some();
+        if self.credits.last().is_some_and(is_spent) {
+            self.marks.hit(Mark::OutOfCredit);
+        }
+        self.journal.note(|| format!("{micros} us pass"));
+    }
+
+    /// Lets one engine run, if its thread would.
+    pub(crate) fn run_engine(&mut self, number: usize, effort: Effort) -> Checked<bool> {
+        let pending = self.machine.pending_ports(HOST);
+        let Some(workers) = &mut self.workers else { return Ok(false) };
+        let worker = &mut workers.workers[number];
+        if !worker.may_run(self.now, &pending) {
+            return Ok(false);
+        }
+        let choices = &mut self.choices;
+        if !worker.has_begun() {
+            let is_in_time = || effort == Effort::All || !choices.is_one_in(4);
+            worker.begin(&workers.directory, &pending, is_in_time);
+            if effort == Effort::Some && choices.is_one_in(4) {
+                self.journal.note(|| format!("engine {number} begins a round"));
+                return Ok(true);
+            }
+        }
+        let if_idle = match effort {
+            Effort::Some if choices.is_one_in(3) => IfIdle::Poll,
+            _ => IfIdle::Sleep,
+        };
+        worker.round(self.now, if_idle);
+        let waited = worker.waited;
+        while let Some(failure) = worker.next_failure() {
+            let (port, down) = (failure.port_id, failure.down.to_string());
+            self.journal
+                .note(|| format!("engine {number} gives up a queue of port {port}: {down}"));
+            workers.failures.push_back(failure);
+        }
+        match waited {
+            Wait::Event => self.marks.hit(Mark::EngineSleeps),
+            Wait::Until(_) => self.marks.hit(Mark::EngineWaitsForTime),
+            Wait::Now | Wait::Poll => {}
+        }
+        self.journal.note(|| format!("engine {number} runs a round, then waits: {waited:?}"));
+        let left = workers.budget.bytes_left();
+        if left < BUDGET_LOW {
+            self.marks.hit(Mark::NoBuffer);
+        }
+        if workers.workers.iter().any(|worker| worker.inbox.len() >= INBOX_HIGH) {
+            self.marks.hit(Mark::InboxHigh);
+        }
+        let limit = left <= workers.budget_bytes;
+        ensure(limit, Rule::Budget, || "more buffers came back than were taken".to_owned())?;
+        Ok(true)
+    }
+
+    fn run_guest(&mut self, guest: usize) -> Checked {
+        let nics = self.guests[guest].nics.len();
+        if nics == 0 || !self.guests[guest].is_up {
+            return Ok(());
+        }
+        let nic = self.choices.below(nics);
+        if self.choices.is_one_in(2) {
+            self.send_burst(guest, nic)?;
+        }
+        self.run_nic(guest, nic, Effort::Some)?;
+        Ok(())
+    }
+
+    /// Applications of a guest send something by this queue.
+    fn send_burst(&mut self, guest: usize, nic: usize) -> Checked {
+        let count = self.guests[guest].nics.len();
+        let own = |flow: &&mut Flow| flow.from == guest && usize::from(flow.number) % count == nic;
+        let flows = self
+            .flows
+            .iter()
+            .filter(|flow| flow.from == guest && usize::from(flow.number) % count == nic);
+        let flows = flows.count();
+        if flows == 0 {
+            return Ok(());
+        }
+        let chosen = self.choices.below(flows);
+        let Some(flow) = self.flows.iter_mut().filter(own).nth(chosen) else { return Ok(()) };
+        let sender = &mut self.guests[guest];
+        let queue = &mut sender.nics[nic];
+        let first = flow.next();
+        for _ in 0..=self.choices.below(self.burst_max) {
+            if queue.backlog.len() >= BACKLOG_MAX {
+                break;
+            }
+            let made = flow.make(&mut self.choices, sender.caps, &mut sender.pool);
+            let Some((frame, made)) = made else { break };
+            queue.backlog.push_back(frame);
+            self.marks.hit(Mark::Sent);
+            self.marks.add(Mark::SeveralSlots, u64::from(made.len > 4096));
+            self.marks.add(Mark::ToSegment, u64::from(made.is_to_segment));
+            self.marks.add(Mark::BlankChecksum, u64::from(made.is_blank));
+        }
+        let (number, next) = (flow.number, flow.next());
+        self.journal
+            .note(|| format!("guest {guest} queue {nic} sends {first} to {next} of flow {number}"));
+        let sent = queue.send(&mut sender.pool).map(|_| ());
+        self.unless_down(guest, sent)
+    }
+
+    /// Lets a guest look after one of its queues, if it would. True if it did.
+    pub(crate) fn run_nic(&mut self, guest: usize, nic: usize, effort: Effort) -> Checked<bool> {
+        let pending = self.machine.pending_ports(self.guests[guest].domid);
+        let receiver = &mut self.guests[guest];
+        if effort == Effort::Some && receiver.pace == Pace::Stalled {
+            return Ok(false);
+        }
+        let Some(queue) = receiver.nics.get_mut(nic) else { return Ok(false) };
+        if !queue.may_run(&pending) {
+            return Ok(false);
+        }
+        let budget = match (effort, receiver.pace) {
+            (Effort::Some, Pace::Slow) => self.choices.from_to(1, 4),
+            _ => ringway_datapath::BATCH,
+        };
+        let mut batch = FrameBatch::new();
+        let done = queue
+            .wake(&pending)
+            .and_then(|()| queue.send(&mut receiver.pool))
+            .and_then(|sent| queue.receive(budget, &mut receiver.pool, &mut batch).map(|()| sent));
+        let sent = match done {
+            Ok(sent) => sent,
+            Err(down) => return self.unless_down(guest, Err(down)).map(|()| false),
+        };
+        let received = batch.len();
+        if sent == 0 && received == 0 {
+            let armed = queue.doze();
+            self.unless_down(guest, armed)?;
+        }
+        self.journal.note(|| {
+            format!("guest {guest} queue {nic} runs: {sent} frames left, {received} came")
+        });
+        self.take_frames(guest, &mut batch)?;
+        Ok(true)
+    }
+
+    fn take_frames(&mut self, guest: usize, batch: &mut FrameBatch) -> Checked {
+        for frame in batch.drain(..) {
+            let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
+            let piece = if is_ours { Piece::read(&frame)? } else { None };
+            self.guests[guest].pool.recycle(frame);
+            let Some(piece) = piece else { continue };
+            let flow = self.flows.get_mut(usize::from(piece.flow));
+            let Some(flow) = flow.filter(|flow| flow.to == guest) else {
+                let found = format!("guest {guest} received of flow {}", piece.flow);
+                return Err(Flaw::new(Rule::Content, found));
+            };
+            flow.arrived(&piece)?;
+            self.marks.hit(Mark::Arrived);
+        }
+        Ok(())
+    }
+
+    /// An honest guest's queue never has a reason to blame its backend. The machine may fail it.
+    fn unless_down(&mut self, guest: usize, done: Result<(), PortDown>) -> Checked {
+        match done {
+            Ok(()) => Ok(()),
+            Err(PortDown::Host(error)) => {
+                self.journal.note(|| format!("guest {guest} gives its queues up: {error}"));
+                self.guests[guest].fault = Some(error.to_string());
+                self.guests[guest].is_up = false;
+                Ok(())
+            }
+            Err(PortDown::Peer(fault)) => {
+                Err(Flaw::new(Rule::Responses, format!("guest {guest} finds: {fault}")))
+            }
+        }
+    }
+
+    /// Gives everyone a turn who would take one. True if someone did.
+    pub(crate) fn turn(&mut self) -> Checked<bool> {
+        self.journal.count_step();
+        let mut has_run = false;
+        let engines = self.workers.as_ref().map_or(0, |workers| workers.workers.len());
+        for number in 0..engines {
+            has_run |= self.run_engine(number, Effort::All)?;
+        }
+        for guest in 0..self.guests.len() {
+            for nic in 0..self.guests[guest].nics.len() {
+                if self.guests[guest].is_up {
+                    has_run |= self.run_nic(guest, nic, Effort::All)?;
+                }
+            }
+        }
+        self.check_step()?;
+        Ok(has_run)
+    }
+
+    /// Lets everything run until no one would do anything before time goes on.
+    pub(crate) fn come_to_rest(&mut self) -> Checked {
+        for _ in 0..TURNS_TO_REST_MAX {
+            if !self.turn()? {
+                return Ok(());
+            }
+        }
+        let waits = self.waits();
+        Err(Flaw::new(Rule::Rest, format!("there is no rest; engines wait: {waits:?}")))
+    }
+
+    /// How each engine waits.
+    pub(crate) fn waits(&self) -> Vec<Wait> {
+        let workers = self.workers.iter().flat_map(|workers| &workers.workers);
+        workers.map(|worker| worker.waited).collect()
+    }
+
+    /// The next time that an engine waits for.
+    pub(crate) fn next_time(&self) -> Option<Instant> {
+        let until = |wait| match wait {
+            Wait::Until(then) => Some(then),
+            Wait::Now | Wait::Poll | Wait::Event => None,
+        };
+        self.waits().into_iter().filter_map(until).min()
+    }
+
+    /// Lets the world go on until something is so, as a thread that waits for others does. False if
+    /// it never will be: the backend's process has ended, or there is a flaw.
+    pub(crate) fn wait_until(&mut self, is_so: impl Fn(&Workers) -> bool) -> bool {
+        for _ in 0..TURNS_TO_APPLY_MAX {
+            match &self.workers {
+                None => return false,
+                Some(workers) if is_so(workers) => return self.flaw.is_none(),
+                Some(_) if self.may_die && self.choices.is_one_in(100) => {
+                    self.marks.hit(Mark::BackendKilledMidway);
+                    self.kill_backend();
+                    return false;
+                }
+                Some(_) => {}
+            }
+            let done = match self.choices.are_over() || self.choices.is_one_in(8) {
+                true => self.turn().map(|_| ()),
+                false => self.step(),
+            };
+            if let Err(flaw) = done {
+                self.flaw = Some(flaw);
+                return false;
+            }
+        }
+        let found = format!("an engine takes no commands; engines wait: {:?}", self.waits());
+        self.flaw = Some(Flaw::new(Rule::WakeUps, found));
+        false
+    }
+
+    /// Makes every port of a domain pending that its guest or backend knows of.
+    pub(crate) fn raise_all(&self, domid: DomId) {
+        let nics = self.guests.iter().filter(|it| it.domid == domid).flat_map(|it| &it.nics);
+        let of_guests = nics.flat_map(|nic| &nic.events);
+        let of_host = self.workers.iter().flat_map(|workers| &workers.workers);
+        let of_host = of_host.flat_map(Worker::ports).filter(|_| domid == HOST);
+        of_guests.chain(of_host).for_each(|port| self.machine.raise(domid, *port));
+    }
+}

@@ -1,0 +1,110 @@
+//! What a world is made of.
+
+use ringway_datapath::{Completion, OffloadCaps};
+use ringway_wire::DomId;
+use ringway_xenbus::{Features, Offer};
+
+use crate::canary::Canary;
+use crate::choices::Choices;
+use crate::traffic::Kind;
+
+/// The domain of the backend.
+pub(crate) const HOST: DomId = DomId(0);
+
+/// What does not change while a world runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) engines: usize,
+    pub(crate) guests: usize,
+    pub(crate) queues_wanted: u16,
+    pub(crate) guest_caps: Vec<OffloadCaps>,
+    pub(crate) flow_kinds: Vec<Kind>,
+    pub(crate) offer: Offer,
+    pub(crate) completion: Completion,
+    pub(crate) budget_bytes: usize,
+    pub(crate) hostiles: usize,
+    pub(crate) burst_max: usize,
+    pub(crate) troubles: Troubles,
+    /// From one rest to the next.
+    pub(crate) steps_per_phase: usize,
+    pub(crate) phases: usize,
+    pub(crate) canary: Option<Canary>,
+}
+
+/// What else happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Troubles {
+    /// Only what a well-run host does: queues move, captures begin and end, receivers stall.
+    None,
+    /// Rates change, too.
+    Rates,
+    /// The machine refuses and loses things.
+    Faults,
+    /// Guests and the backend's process die.
+    Deaths,
+    /// All of that.
+    All,
+}
+
+impl Troubles {
+    pub(crate) fn have_rates(self) -> bool {
+        matches!(self, Troubles::Rates | Troubles::All)
+    }
+
+    pub(crate) fn have_faults(self) -> bool {
+        matches!(self, Troubles::Faults | Troubles::All)
+    }
+
+    pub(crate) fn have_deaths(self) -> bool {
+        matches!(self, Troubles::Deaths | Troubles::All)
+    }
+}
+
+/// Frame memory of which there is never too little.
+const BUDGET_AMPLE: usize = 64 << 20;
+
+impl Scenario {
+    pub(crate) fn choose(choices: &mut Choices, canary: Option<Canary>) -> Scenario {
+        let guests = choices.from_to(2, 4);
+        let caps = [OffloadCaps::ALL, OffloadCaps::ALL, NO_SEGMENTATION, OffloadCaps::NONE];
+        let kinds = [Kind::Unknown, Kind::Udp, Kind::Tcp];
+        let offered = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, OffloadCaps::NONE]);
+        let offer = Offer {
+            queues_max: u16::try_from(choices.from_to(1, 2)).unwrap_or(1),
+            split_event_channels: choices.is_one_in(2),
+            features: Features::from(offered),
+        };
+        let troubles =
+            [Troubles::None, Troubles::Rates, Troubles::Faults, Troubles::Deaths, Troubles::All];
+        Scenario {
+            engines: choices.from_to(1, 3),
+            guests,
+            queues_wanted: u16::try_from(choices.from_to(1, 2)).unwrap_or(1),
+            guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
+            flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
+            offer,
+            completion: choices.pick(&[
+                Completion::Copied,
+                Completion::Copied,
+                Completion::Copied,
+                Completion::Sent,
+            ]),
+            budget_bytes: choices.pick(&[BUDGET_AMPLE, BUDGET_AMPLE, BUDGET_AMPLE, 512 << 10]),
+            hostiles: choices.pick(&[0, 0, 1, 2]),
+            burst_max: choices.pick(&[4, 16, 16, 64]),
+            troubles: choices.pick(&troubles),
+            steps_per_phase: choices.from_to(50, 400),
+            phases: choices.from_to(1, 3),
+            canary,
+        }
+    }
+
+    /// Whether something may rightly have to wait for time to pass.
+    pub(crate) fn may_need_time(&self) -> bool {
+        self.troubles.have_rates() || self.budget_bytes < BUDGET_AMPLE || self.hostiles > 0
+    }
+}
+
+/// What a simple network stack takes.
+const NO_SEGMENTATION: OffloadCaps =
+    OffloadCaps { gso_v4: false, gso_v6: false, ..OffloadCaps::ALL };

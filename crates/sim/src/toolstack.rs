@@ -1,0 +1,101 @@
+//! What a toolstack does: makes vifs and removes them.
+
+use ringway_datapath::MacAddr;
+use ringway_vif_shell::device;
+use ringway_xenbus::{Device, Vif, XenbusState};
+use ringway_xenstore::{Client, DomId, Local, LocalStore, Permissions, Rights, XsError};
+
+use crate::known::Errors;
+use crate::scenario::HOST;
+
+/// A toolstack, with its session of XenStore.
+pub(crate) struct Toolstack(Client<Local>);
+
+impl Toolstack {
+    pub(crate) fn new(store: &LocalStore) -> Toolstack {
+        let mut client = store.connect(HOST).expect("domain 0 has no limit of sessions");
+        client.mkdir(&Vif::backend_root(HOST)).expect("domain 0 may");
+        Toolstack(client)
+    }
+
+    /// Writes a vif's two directories. No other process runs in between.
+    pub(crate) fn make(&mut self, vif: Vif, mac: MacAddr) -> Result<(), XsError> {
+        let made = Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
+        let ends = [
+            (vif.frontend_dir(), vif.frontend, HOST, made.frontend_changes()),
+            (vif.backend_dir(), HOST, vif.frontend, made.backend_changes()),
+        ];
+        for (dir, owner, reader, changes) in ends {
+            let permissions = Permissions::new(owner, Rights::None).with(reader, Rights::Read);
+            self.0.mkdir(&dir)?;
+            self.0.set_permissions(&dir, &permissions)?;
+            device::change(&mut self.0, &dir, &changes)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the backend to let a vif go.
+    pub(crate) fn ask_to_remove(&mut self, vif: Vif) -> Result<(), XsError> {
+        device::change(&mut self.0, &vif.backend_dir(), &Device::removal_changes())
+    }
+
+    /// Whether the backend has let a vif go.
+    pub(crate) fn is_let_go(&mut self, vif: Vif) -> Result<bool, XsError> {
+        Ok(device::state(&mut self.0, &vif.backend_state())?.is_gone())
+    }
+
+    /// Removes both directories.
+    pub(crate) fn remove(&mut self, vif: Vif) -> Result<(), XsError> {
+        self.0.remove(&vif.backend_dir())?;
+        let guest_root = format!("{}/{}", Vif::backend_root(HOST), vif.frontend);
+        self.0.remove(&guest_root)?;
+        self.0.remove(&vif.frontend_dir())
+    }
+
+    /// Limits what a guest transmits, or no longer.
+    pub(crate) fn set_rate(&mut self, vif: Vif, rate: &str) -> Result<(), XsError> {
+        self.0.write(&vif.rate(), rate)
+    }
+
+    /// What is left of vifs in the backend's directory and where it writes errors.
+    pub(crate) fn leftovers(&mut self, errors: Errors) -> Result<Vec<String>, XsError> {
+        let mut left = self.0.directory(&Vif::backend_root(HOST))?;
+        if errors == Errors::MayStay {
+            return Ok(left);
+        }
+        let errors = format!("/local/domain/{HOST}/error/backend/vif");
+        for guest in list(&mut self.0, &errors) {
+            for handle in list(&mut self.0, &format!("{errors}/{guest}")) {
+                let names = list(&mut self.0, &format!("{errors}/{guest}/{handle}"));
+                left.extend(names.into_iter().map(|name| format!("{guest}/{handle}/{name}")));
+            }
+        }
+        Ok(left)
+    }
+
+    /// The backend's state of a vif.
+    pub(crate) fn backend_state(&mut self, vif: Vif) -> XenbusState {
+        device::state(&mut self.0, &vif.backend_state()).unwrap_or(XenbusState::Unknown)
+    }
+
+    /// What the backend says is wrong with a vif.
+    pub(crate) fn error(&mut self, vif: Vif) -> Option<String> {
+        let nodes = vif.backend_errors();
+        nodes.iter().find_map(|node| self.0.read(node).ok().flatten())
+    }
+
+    /// Writes a node that is no one's, to see whether someone still watches it.
+    pub(crate) fn touch(&mut self, node: &str) -> Result<(), XsError> {
+        self.0.write(node, "")?;
+        self.0.remove(node)
+    }
+}
+
+fn list(store: &mut Client<Local>, dir: &str) -> Vec<String> {
+    store.directory(dir).unwrap_or_default()
+}
+
+/// The one vif of a guest.
+pub(crate) fn vif_of(guest: DomId) -> Vif {
+    Vif { backend: HOST, frontend: guest, handle: 0 }
+}

@@ -1,0 +1,206 @@
+//! What else happens to a world: what its people do, and what goes wrong.
+
+use ringway_loopback::FaultPoint;
+use ringway_wire::DomId;
+
+use crate::flaw::{Checked, Flaw, Rule};
+use crate::guest::Pace;
+use crate::known;
+use crate::marks::Mark;
+use crate::plane::DataPlane;
+use crate::scenario::HOST;
+use crate::toolstack::vif_of;
+use crate::world::{World, lost, refused};
+
+/// Faults of a guest's or the backend's own calls, and of the events on their way to them.
+const FAULTS: [(FaultPoint, Mark); 10] = [
+    (FaultPoint::CopyCall, Mark::CopyCallFailed),
+    (FaultPoint::Copy, Mark::CopyRefused),
+    (FaultPoint::Map, Mark::MapRefused),
+    (FaultPoint::Share, Mark::ShareRefused),
+    (FaultPoint::OfferPort, Mark::ShareRefused),
+    (FaultPoint::BindPort, Mark::BindRefused),
+    (FaultPoint::Notify, Mark::NotifyRefused),
+    (FaultPoint::LostEvent, Mark::EventLost),
+    (FaultPoint::DoubledEvent, Mark::EventDoubled),
+    (FaultPoint::SpuriousEvent, Mark::EventSpurious),
+];
+
+impl World {
+    /// Something happens that is not traffic.
+    pub(crate) fn trouble(&mut self) -> Checked {
+        self.plane.journal.count_step();
+        let guest = self.plane.choices.below(self.plane.guests.len());
+        let troubles = self.scenario.troubles;
+        match self.plane.choices.below(16) {
+            0..=4 => self.move_some_queue(guest),
+            5..=6 => {
+                self.toggle_capture(guest);
+                Ok(())
+            }
+            7..=8 => {
+                self.change_pace(guest);
+                Ok(())
+            }
+            9..=10 if troubles.have_rates() => self.change_rate(guest),
+            11..=12 if troubles.have_faults() => {
+                self.plan_fault(guest);
+                Ok(())
+            }
+            13 if troubles.have_deaths() && self.plane.choices.is_one_in(2) => {
+                self.plane.kill_backend();
+                Ok(())
+            }
+            13 if troubles.have_deaths() => self.kill_guest(guest),
+            14 if troubles.have_deaths() => self.reconnect(guest),
+            15 if troubles.have_deaths() => self.remove(guest),
+            15 => {
+                self.pause_engine();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn move_some_queue(&mut self, guest: usize) -> Checked {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let port = self.backend.as_ref().and_then(|backend| backend.port_of(vif));
+        let Some(port) = port else { return Ok(()) };
+        let queue = self.plane.choices.below(usize::from(self.scenario.queues_wanted));
+        let queue = u16::try_from(queue).unwrap_or(0);
+        let engine = self.plane.choices.below(self.scenario.engines);
+        let placed = self.plane.workers.as_ref().and_then(|it| it.roster.queue(port, queue));
+        if placed.is_none_or(|placed| placed.address.engine == engine) {
+            return Ok(());
+        }
+        let is_paused = self.plane.paused == Some(engine);
+        if is_paused && !known::MAY_MOVE_TO_PAUSED_ENGINES {
+            return Ok(());
+        }
+        if self.plane.flows.iter().any(crate::traffic::Flow::has_gaps) {
+            self.plane.marks.hit(Mark::MovedUnderTraffic);
+        }
+        // Where the process has ended meanwhile, another one begins.
+        let _: Result<(), crate::control::Ended> = self.plane.move_queue(port, queue, engine);
+        Ok(())
+    }
+
+    fn change_pace(&mut self, guest: usize) {
+        let pace = self.plane.choices.pick(&[Pace::Fast, Pace::Slow, Pace::Stalled]);
+        self.plane.guests[guest].pace = pace;
+        if pace == Pace::Stalled {
+            self.plane.marks.hit(Mark::ReceiverStalled);
+        }
+        self.plane.journal.note(|| format!("guest {guest} receives: {pace:?}"));
+    }
+
+    fn change_rate(&mut self, guest: usize) -> Checked {
+        let rate = self.plane.choices.pick(&["", "65536,50000", "20000,1000", "1000000,50000"]);
+        let vif = vif_of(self.plane.guests[guest].domid);
+        self.plane.journal.note(|| format!("the toolstack sets the rate of guest {guest}: {rate}"));
+        self.toolstack.set_rate(vif, rate).map_err(|error| refused(&error))
+    }
+
+    fn plan_fault(&mut self, guest: usize) {
+        let (point, mark) = self.plane.choices.pick(&FAULTS);
+        let own = self.plane.guests[guest].domid;
+        let is_event = matches!(
+            point,
+            FaultPoint::LostEvent | FaultPoint::DoubledEvent | FaultPoint::SpuriousEvent
+        );
+        let domid = if is_event && self.plane.choices.is_one_in(2) { HOST } else { own };
+        self.plane.machine.fail_next(domid, point);
+        self.plane.marks.hit(mark);
+        self.plane.event_losses += u64::from(point == FaultPoint::LostEvent);
+        self.plane.journal.note(|| format!("the next {point:?} of domain {domid} fails"));
+    }
+
+    /// The toolstack removes a vif, and makes it again when it has gone.
+    fn remove(&mut self, guest: usize) -> Checked {
+        self.finish_removals()?;
+        if !self.removals.contains(&guest) {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            self.plane.journal.note(|| format!("the vif of guest {guest} is to go"));
+            self.plane.guests[guest].is_disturbed = true;
+            self.toolstack.ask_to_remove(vif).map_err(|error| refused(&error))?;
+            self.removals.push(guest);
+        }
+        Ok(())
+    }
+
+    fn pause_engine(&mut self) {
+        let engine = self.plane.choices.below(self.scenario.engines);
+        let workers = self.plane.workers.as_ref();
+        let has_commands = workers.is_none_or(|it| it.workers[engine].has_commands());
+        if has_commands && !known::MAY_MOVE_TO_PAUSED_ENGINES {
+            return;
+        }
+        self.plane.paused = self.plane.paused.is_none().then_some(engine);
+        self.plane.marks.hit(Mark::EnginePaused);
+        let paused = self.plane.paused;
+        self.plane.journal.note(|| format!("paused engine: {paused:?}"));
+    }
+
+    fn kill_guest(&mut self, guest: usize) -> Checked {
+        if self.plane.choices.is_one_in(2) {
+            let domid = self.plane.guests[guest].domid;
+            self.plane.machine.fail_next(domid, FaultPoint::Death);
+            return Ok(());
+        }
+        self.replace_guest(guest)
+    }
+
+    /// A guest leaves, if it is connected, and connects again.
+    pub(crate) fn reconnect(&mut self, guest: usize) -> Checked {
+        self.plane.journal.note(|| format!("guest {guest} leaves and comes back"));
+        self.plane.marks.hit(Mark::Reconnected);
+        self.plane.guests[guest].is_disturbed = true;
+        let World { plane, drivers, .. } = self;
+        match &mut drivers[guest] {
+            Some(driver) => driver.reconnect(plane).map_err(|error| lost(&error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl DataPlane {
+    /// Ends the backend's process at once, as `kill -9` does.
+    pub(crate) fn kill_backend(&mut self) {
+        self.journal.note(|| "the backend is killed".to_owned());
+        self.marks.hit(Mark::BackendKilled);
+        self.is_alive.set(false);
+        self.workers = None;
+    }
+
+    /// An engine gave a queue of this domain up. Without faults of the machine, it is to happen to
+    /// hostile guests alone.
+    pub(crate) fn blame(&mut self, domid: DomId, reason: &str) {
+        let is_honest = self.guests.iter().any(|guest| guest.domid == domid);
+        if is_honest && self.is_sound && self.flaw.is_none() {
+            let found = format!("the vif of domain {domid}, which is honest, is closed: {reason}");
+            self.flaw = Some(Flaw::new(Rule::Isolation, found));
+        }
+    }
+
+    /// Frames to and from a domain may go with its connection.
+    pub(crate) fn disturb(&mut self, domid: DomId) {
+        let it = self.guests.iter_mut().filter(|guest| guest.domid == domid);
+        it.for_each(|guest| guest.is_disturbed = true);
+    }
+
+    /// Whether events were lost since the last call.
+    pub(crate) fn take_event_losses(&mut self) -> bool {
+        let is_loss = |point: FaultPoint| point == FaultPoint::LostEvent;
+        let left = self.machine.faults_left();
+        let left = left.iter().filter(|fault| is_loss(fault.point)).count();
+        let left = u64::try_from(left).unwrap_or(0);
+        let lost = self.event_losses.saturating_sub(left);
+        self.event_losses -= lost;
+        lost > 0
+    }
+
+    /// How much the machine still has in store.
+    pub(crate) fn faults_left(&self) -> usize {
+        self.machine.faults_left().len()
+    }
+}

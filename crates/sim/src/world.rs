@@ -1,0 +1,401 @@
+//! A world: everything between the applications of several guests, and what happens to it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use ringway_datapath::MacAddr;
+use ringway_engine::Capture;
+use ringway_hypervisor::Hypervisor as _;
+use ringway_loopback::{Limits, Loopback, LoopbackDomain};
+use ringway_wire::DomId;
+use ringway_xenbus::frontend::{QueueCount, Wish};
+use ringway_xenbus::{Features, Vif, XenbusState};
+use ringway_xenstore::{Client, Local, LocalStore, Lost, Quota, XsError};
+
+use crate::accounts::Accounts;
+use crate::backend::{Backend, BackendConfig};
+use crate::canary::Canary;
+use crate::choices::Choices;
+use crate::driver::Driver;
+use crate::flaw::{Checked, Flaw, Rule, ensure};
+use crate::guest::{Guest, Pace};
+use crate::hostile::{Hostile, odd_key};
+use crate::journal::Journal;
+use crate::marks::{Mark, Marks};
+use crate::plane::DataPlane;
+use crate::scenario::HOST;
+use crate::scenario::Scenario;
+use crate::toolstack::{Toolstack, vif_of};
+use crate::traffic::Flow;
+use crate::workers::{Workers, WorkersConfig};
+
+/// Domains that a world makes one after the other in a guest's place.
+const LIVES_MAX: u16 = 100;
+
+/// Everything there is.
+pub(crate) struct World {
+    pub(crate) plane: DataPlane,
+    pub(crate) scenario: Scenario,
+    pub(crate) store: LocalStore,
+    pub(crate) toolstack: Toolstack,
+    /// The kernel of domain 0 lives on when the backend's process does not.
+    host: LoopbackDomain,
+    pub(crate) backend: Option<Backend>,
+    /// By guest: its driver, while it has a vif.
+    pub(crate) drivers: Vec<Option<Driver>>,
+    /// By hostile guest: its session of XenStore.
+    pub(crate) hostile_stores: Vec<Client<Local>>,
+    pub(crate) accounts: Accounts,
+    captures: Vec<Arc<Capture>>,
+    /// Guests whose vifs the toolstack has asked the backend to let go.
+    pub(crate) removals: Vec<usize>,
+}
+
+impl World {
+    /// Makes a world in which every guest is connected.
+    pub(crate) fn new(
+        mut choices: Choices,
+        journal: Journal,
+        canary: Option<Canary>,
+    ) -> Checked<World> {
+        let scenario = Scenario::choose(&mut choices, canary);
+        journal.note(|| format!("{scenario:?}"));
+        let troubles = scenario.troubles;
+        let machine = Loopback::new();
+        let host = machine.create_domain(HOST, Limits::default()).expect("it is the first");
+        let store = LocalStore::new(Quota::default());
+        let toolstack = Toolstack::new(&store);
+        let plane = DataPlane {
+            choices,
+            journal,
+            marks: Marks::default(),
+            machine,
+            now: Instant::now(),
+            is_alive: Rc::new(Cell::new(false)),
+            workers: None,
+            guests: Vec::new(),
+            hostiles: Vec::new(),
+            flows: Vec::new(),
+            is_sound: !troubles.have_faults() && !troubles.have_deaths(),
+            burst_max: scenario.burst_max,
+            paused: None,
+            credits: Vec::new(),
+            may_die: false,
+            event_losses: 0,
+            canary,
+            flaw: None,
+        };
+        let mut world = World {
+            plane,
+            scenario,
+            store,
+            toolstack,
+            host,
+            backend: None,
+            drivers: Vec::new(),
+            hostile_stores: Vec::new(),
+            accounts: Accounts::default(),
+            captures: Vec::new(),
+            removals: Vec::new(),
+        };
+        world.start_backend()?;
+        for guest in 0..world.scenario.guests {
+            world.make_guest(guest)?;
+        }
+        for hostile in 0..world.scenario.hostiles {
+            world.make_hostile(hostile)?;
+        }
+        world.make_flows();
+        Ok(world)
+    }
+
+    /// Runs the world to its end.
+    pub(crate) fn run(&mut self) -> Checked {
+        self.rest()?;
+        self.plane.may_die = self.scenario.troubles.have_deaths();
+        for _ in 0..self.scenario.phases {
+            for _ in 0..self.scenario.steps_per_phase {
+                if self.plane.choices.are_over() {
+                    break;
+                }
+                self.step()?;
+            }
+            self.plane.guests.iter_mut().for_each(|guest| guest.pace = Pace::Fast);
+            self.plane.paused = None;
+            self.rest()?;
+        }
+        self.plane.may_die = false;
+        self.finish()
+    }
+
+    /// Lets something happen.
+    fn step(&mut self) -> Checked {
+        match self.plane.choices.below(64) {
+            0..=47 => self.plane.step()?,
+            48..=59 => self.control_step()?,
+            60 if !self.plane.hostiles.is_empty() => self.hostile_step(),
+            _ => self.trouble()?,
+        }
+        self.after_step()
+    }
+
+    /// What has to follow on some events.
+    pub(crate) fn after_step(&mut self) -> Checked {
+        if let Some(flaw) = self.plane.flaw.take() {
+            return Err(flaw);
+        }
+        if !self.plane.is_alive.get() {
+            self.start_backend()?;
+        }
+        for guest in 0..self.plane.guests.len() {
+            if !self.plane.machine.is_alive(self.plane.guests[guest].domid) {
+                self.plane.marks.hit(Mark::GuestDiedInUse);
+                self.replace_guest(guest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wish(&self, guest: usize) -> Wish {
+        Wish {
+            queues: QueueCount::AtMost(self.scenario.queues_wanted),
+            features: Features::from(self.scenario.guest_caps[guest]),
+        }
+    }
+
+    fn make_guest(&mut self, number: usize) -> Checked {
+        let domid = DomId(u16::try_from(number).expect("a world is small") * LIVES_MAX + 1);
+        let domain = self.plane.machine.create_domain(domid, Limits::default());
+        let domain = domain.expect("the number is free");
+        self.plane.guests.push(Guest::new(domid, mac_of(number), domain));
+        self.drivers.push(None);
+        self.make_vif(number)
+    }
+
+    fn make_hostile(&mut self, number: usize) -> Checked {
+        let place = self.scenario.guests + number;
+        let domid = DomId(u16::try_from(place).expect("a world is small") * LIVES_MAX + 1);
+        let domain = self.plane.machine.create_domain(domid, Limits::default());
+        let hostile = Hostile::new(domid, mac_of(place), domain.expect("the number is free"));
+        self.store.introduce(domid);
+        self.toolstack.make(vif_of(domid), hostile.mac).map_err(|error| refused(&error))?;
+        self.plane.hostiles.push(hostile);
+        let store = self.store.connect(domid).expect("a guest may have a session");
+        self.hostile_stores.push(store);
+        Ok(())
+    }
+
+    /// A hostile guest connects, or writes something odd. What XenStore refuses is its own affair.
+    fn hostile_step(&mut self) {
+        self.plane.journal.count_step();
+        let number = self.plane.choices.below(self.plane.hostiles.len());
+        let (hostile, store) = (&mut self.plane.hostiles[number], &mut self.hostile_stores[number]);
+        let mut set = |key: &str, value: &str| {
+            let _ = store.write(&format!("device/vif/0/{key}"), value);
+        };
+        let offer = self.toolstack.backend_state(vif_of(hostile.domid));
+        match self.plane.choices.below(4) {
+            0 => {
+                let (key, value) = odd_key(&mut self.plane.choices);
+                self.plane.marks.hit(Mark::HostileStore);
+                self.plane
+                    .journal
+                    .note(|| format!("hostile guest {number} sets {key} to {value:?}"));
+                set(key, value);
+            }
+            _ if offer == XenbusState::InitWait => {
+                let Ok(keys) = hostile.make_rings() else { return };
+                self.plane.journal.note(|| format!("hostile guest {number} connects"));
+                keys.iter().for_each(|(key, value)| set(key, value));
+                set("request-rx-copy", "1");
+                set("feature-rx-notify", self.plane.choices.pick(&["0", "1"]));
+                set("state", "4");
+            }
+            _ if offer.is_gone() || offer == XenbusState::Closing => {
+                self.plane.marks.hit(Mark::HostileClosed);
+                set("state", self.plane.choices.pick(&["6", "1"]));
+            }
+            _ => {}
+        }
+    }
+
+    fn make_flows(&mut self) {
+        let guests = self.scenario.guests;
+        for (number, kind) in (0..).zip(self.scenario.flow_kinds.clone()) {
+            let from = self.plane.choices.below(guests);
+            let to = (from + self.plane.choices.from_to(1, guests - 1)) % guests;
+            let ends = [from, to].map(|guest| (guest, mac_of(guest)));
+            self.plane.flows.push(Flow::new(number, kind, ends));
+        }
+    }
+
+    /// Gives a guest its vif and a driver for it.
+    pub(crate) fn make_vif(&mut self, guest: usize) -> Checked {
+        let domid = self.plane.guests[guest].domid;
+        self.store.introduce(domid);
+        self.toolstack.make(vif_of(domid), mac_of(guest)).map_err(|error| refused(&error))?;
+        let wish = self.wish(guest);
+        let driver = Driver::start(&self.store, vif_of(domid), wish, guest, &mut self.plane);
+        self.drivers[guest] = Some(driver.map_err(|error| lost(&error))?);
+        Ok(())
+    }
+
+    /// A guest is killed, and its toolstack makes another one in its place.
+    pub(crate) fn replace_guest(&mut self, guest: usize) -> Checked {
+        let dead = self.plane.guests[guest].domid;
+        self.plane.journal.note(|| format!("guest {guest} dies"));
+        self.plane.marks.hit(Mark::GuestKilled);
+        self.plane.machine.destroy_domain(dead);
+        self.removals.retain(|other| *other != guest);
+        self.drivers[guest] = None;
+        self.store.release(dead);
+        let vif = vif_of(dead);
+        self.toolstack.ask_to_remove(vif).map_err(|error| refused(&error))?;
+        self.toolstack.remove(vif).map_err(|error| refused(&error))?;
+        let domid = DomId(dead.0 + 1);
+        let domain = self.plane.machine.create_domain(domid, Limits::default());
+        let mut reborn = Guest::new(domid, mac_of(guest), domain.expect("the number is free"));
+        reborn.is_disturbed = true;
+        self.plane.guests[guest] = reborn;
+        self.make_vif(guest)
+    }
+
+    /// Removes vifs that the backend has let go, and makes them again. True if there was one.
+    pub(crate) fn finish_removals(&mut self) -> Checked<bool> {
+        let mut has_removed = false;
+        for guest in std::mem::take(&mut self.removals) {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            if !self.toolstack.is_let_go(vif).map_err(|error| refused(&error))? {
+                self.removals.push(guest);
+                continue;
+            }
+            self.plane.journal.note(|| format!("the toolstack removes the vif of guest {guest}"));
+            self.plane.marks.hit(Mark::Removed);
+            self.toolstack.remove(vif).map_err(|error| refused(&error))?;
+            if let Some(mut driver) = self.drivers[guest].take() {
+                driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
+            }
+            self.make_vif(guest)?;
+            has_removed = true;
+        }
+        Ok(has_removed)
+    }
+
+    /// Starts a backend's process. If another one was killed, its vifs are taken over.
+    pub(crate) fn start_backend(&mut self) -> Checked {
+        if self.backend.take().is_some() {
+            self.plane.journal.note(|| "the backend starts again".to_owned());
+            let frames = self.scenario.completion;
+            self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
+            if frames == ringway_datapath::Completion::Sent {
+                self.plane.flows.iter_mut().for_each(Flow::may_repeat);
+            }
+            self.accounts.backend_ended();
+        }
+        let config = WorkersConfig {
+            engines: self.scenario.engines,
+            budget_bytes: self.scenario.budget_bytes,
+            hash_seed: self.plane.choices.number(),
+            canary: self.scenario.canary,
+        };
+        self.plane.workers = Some(Workers::start(config, self.plane.now));
+        self.plane.is_alive = Rc::new(Cell::new(true));
+        let config = BackendConfig {
+            offer: self.scenario.offer,
+            completion: self.scenario.completion,
+            canary: self.scenario.canary,
+        };
+        let alive = Rc::clone(&self.plane.is_alive);
+        let backend = Backend::start(&self.store, self.host.clone(), config, alive);
+        self.backend = Some(backend.map_err(|error| lost(&error))?);
+        Ok(())
+    }
+
+    /// One of the processes handles one of its events.
+    fn control_step(&mut self) -> Checked {
+        self.plane.journal.count_step();
+        let ends = self.drivers.len() + 1;
+        let chosen = self.plane.choices.below(ends);
+        let waiting = self.drivers.iter().flatten().filter(|it| it.has_work(&self.plane)).count();
+        if waiting > 1 {
+            self.plane.marks.hit(Mark::WatchesReordered);
+        }
+        self.run_control(chosen).map(|_| ())
+    }
+
+    /// Gives the backend's control thread, or a guest's driver, one turn. True if it did something.
+    pub(crate) fn run_control(&mut self, number: usize) -> Checked<bool> {
+        let World { plane, backend, drivers, .. } = self;
+        let done = match (drivers.get_mut(number), backend) {
+            (Some(Some(driver)), _) => driver.turn(plane),
+            (Some(None), _) | (None, None) => return Ok(false),
+            (None, Some(backend)) => backend.turn(plane),
+        };
+        match done {
+            Ok(has_run) => Ok(has_run),
+            // Its process was killed meanwhile.
+            Err(_) if !plane.is_alive.get() && number >= drivers.len() => Ok(true),
+            Err(error) => Err(plane.flaw.take().unwrap_or_else(|| lost(&error))),
+        }
+    }
+
+    /// Begins or ends a capture of a guest's frames.
+    pub(crate) fn toggle_capture(&mut self, guest: usize) {
+        let port =
+            self.backend.as_ref().and_then(|it| it.port_of(vif_of(self.plane.guests[guest].domid)));
+        let Some(port) = port else { return };
+        if let Some(capture) = self.captures.pop() {
+            capture.close();
+            self.plane.marks.hit(Mark::CaptureOff);
+            return;
+        }
+        let capture = Arc::new(Capture::new(64, (self.plane.now, SystemTime::UNIX_EPOCH)));
+        self.plane.capture(port, &capture);
+        self.captures.push(capture);
+    }
+
+    /// Ends everything, and checks that nothing is left.
+    fn finish(&mut self) -> Checked {
+        let honest = self.plane.guests.iter().map(|guest| guest.domid);
+        let domids = honest.chain(self.plane.hostiles.iter().map(|hostile| hostile.domid));
+        let vifs: Vec<Vif> = domids.map(vif_of).collect();
+        for vif in &vifs {
+            self.toolstack.ask_to_remove(*vif).map_err(|error| refused(&error))?;
+        }
+        self.settle()?;
+        for (guest, vif) in vifs.iter().enumerate() {
+            let is_let_go = self.toolstack.is_let_go(*vif).map_err(|error| refused(&error))?;
+            ensure(is_let_go, Rule::Handshake, || {
+                format!("the backend does not let guest {guest} go")
+            })?;
+            self.toolstack.remove(*vif).map_err(|error| refused(&error))?;
+            if let Some(mut driver) = self.drivers.get_mut(guest).and_then(Option::take) {
+                driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
+            }
+        }
+        self.settle()?;
+        self.check_release(&vifs)
+    }
+
+    /// The domain handles of the backend's kernel, for checks.
+    pub(crate) fn host(&self) -> DomId {
+        self.host.domid()
+    }
+}
+
+/// The address of a guest.
+pub(crate) fn mac_of(guest: usize) -> MacAddr {
+    MacAddr([0, 0x16, 0x3e, 0, 0, u8::try_from(guest + 1).expect("a world is small")])
+}
+
+/// Domain 0 and honest guests lose XenStore for no reason but their own end.
+pub(crate) fn lost(error: &Lost) -> Flaw {
+    Flaw::new(Rule::Handshake, format!("XenStore is lost: {error}"))
+}
+
+/// What a toolstack asks for is not refused.
+pub(crate) fn refused(error: &XsError) -> Flaw {
+    Flaw::new(Rule::Handshake, format!("XenStore refuses the toolstack: {error}"))
+}

@@ -1,0 +1,46 @@
+//! Worlds by their seeds, and the defects on purpose that the same seeds find.
+
+use ringway_sim::{Canary, run_bytes, run_seed, run_seeds};
+
+/// Seeds whose worlds are run here. CI runs more of them, with an optimised build.
+const SEEDS: u64 = 300;
+
+#[test]
+fn worlds_have_no_flaw_and_pass_every_named_point() {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let summary = run_seeds(0..SEEDS, jobs, None, || {});
+    if let Some((seed, failure)) = summary.failure {
+        panic!("{failure}\nseed {seed}");
+    }
+    assert_eq!(summary.worlds, SEEDS);
+    let never: Vec<&str> = summary
+        .marks
+        .iter()
+        .filter(|(_, count)| *count == 0)
+        .map(|(mark, _)| mark.name())
+        .collect();
+    assert!(never.is_empty(), "never hit: {never:?}");
+}
+
+#[test]
+fn each_defect_on_purpose_is_found() {
+    let found = |canary| (0..SEEDS).any(|seed| run_seed(seed, Some(canary)).is_err());
+    let unseen: Vec<Canary> = Canary::ALL.into_iter().filter(|canary| !found(*canary)).collect();
+    assert!(unseen.is_empty(), "not found: {unseen:?}");
+}
+
+#[test]
+fn a_seed_makes_the_same_world_twice() {
+    let run = || run_seed(7, None).map(|run| (run.steps, run.marks.iter().collect::<Vec<_>>()));
+    let [first, second] = [run(), run()].map(|outcome| outcome.expect("it has no flaw"));
+    assert_eq!(first, second);
+}
+
+#[test]
+fn bytes_make_a_world_and_may_end_anywhere() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for len in [0, 1, 50, 500, 5000] {
+        let bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
+        run_bytes(&bytes);
+    }
+}
