@@ -127,11 +127,27 @@ impl Host {
     }
 }
 
+/// Whether a thread is one of vhost: the kernel calls it after the process that it works for.
+/// Programs have threads whose names begin alike.
+pub(super) fn is_vhost(name: &str) -> bool {
+    name.strip_prefix("vhost-").is_some_and(is_number)
+}
+
+/// Whether a thread is a guest's CPU, as QEMU calls it.
+pub(super) fn is_vcpu(name: &str) -> bool {
+    let number = name.strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM"));
+    number.is_some_and(is_number)
+}
+
+fn is_number(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn served(name: &str) -> Option<Served> {
     if name.starts_with("netback/") {
         return Some(Served::Group);
     }
-    if name.starts_with("vhost-") {
+    if is_vhost(name) {
         return Some(Served::Vhost);
     }
     // A NAPI thread, or the thread that gives frames to a guest or takes grants back.
@@ -152,7 +168,7 @@ mod tests {
         assert_eq!(served("napi/vif1.0-81"), vif("vif1.0"));
         assert_eq!(served("netback/3"), Some(Served::Group));
         assert_eq!(served("vhost-1234"), Some(Served::Vhost));
-        for name in ["vifx", "ringway", "ksoftirqd/0", "CPU 0/KVM", ""] {
+        for name in ["vifx", "ringway", "ksoftirqd/0", "CPU 0/KVM", "vhost-events", "vhost-", ""] {
             assert_eq!(served(name), None, "{name}");
         }
     }
