@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, FrameBatch, FramePool, FrameQueue, Pending, PortDown, PortQueue};
+use ringway_datapath::{BATCH, FrameBatch, FramePool, Pending, PortDown, PortQueue};
 use ringway_switch::{PortId, Ticks, Verdict};
 
 use crate::attached::Attached;
@@ -14,7 +14,7 @@ use crate::directory::Directory;
 use crate::forward::Router;
 use crate::gauge::{Admission, Gauge, STALL};
 use crate::inbox::{Inbox, Parcel};
-use crate::outbox::{Enqueue, OutboxSlot, Outboxes};
+use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
 use crate::source::{Intake, Share, Source};
@@ -432,28 +432,27 @@ impl<Q: PortQueue> Engine<Q> {
 
     /// A queue is about to come from another engine: frames for it gather until it does.
     pub fn expect(&mut self, id: SlotId, gauge: Arc<Gauge>) {
-        *self.outboxes.slot(id.index) =
-            OutboxSlot::Expected { id, frames: FrameQueue::new(), gauge };
+        *self.outboxes.slot(id.index) = OutboxSlot::Expected(Expected::new(id, gauge));
     }
 
     /// A queue that was expected does not come.
     pub fn forget(&mut self, id: SlotId) {
-        for frame in self.take_gathered(id) {
-            self.pool.recycle(frame);
-        }
+        let gathered = self.take_expected(id);
+        let frames = gathered.into_iter().flat_map(|gathered| gathered.frames);
+        frames.for_each(|frame| self.pool.recycle(frame));
     }
 
     /// What gathered for a queue that was expected, which it is no longer.
-    fn take_gathered(&mut self, id: SlotId) -> FrameQueue {
+    fn take_expected(&mut self, id: SlotId) -> Option<Expected> {
         let slot = self.outboxes.slot(id.index);
         match std::mem::replace(slot, OutboxSlot::Vacant) {
-            OutboxSlot::Expected { id: expected, frames, gauge } if expected == id => {
-                self.has_relieved |= gauge.lower_ahead();
-                frames
+            OutboxSlot::Expected(expected) if expected.id == id => {
+                self.has_relieved |= expected.gauge.lower_ahead();
+                Some(expected)
             }
             other => {
                 *slot = other;
-                FrameQueue::new()
+                None
             }
         }
     }
@@ -466,10 +465,11 @@ impl<Q: PortQueue> Engine<Q> {
         let Attached { mut source, outbox } = attached;
         source.share = self.shares.join(source.port_id, source.stations);
         let id = source.id;
-        let gathered = self.take_gathered(id);
+        let gathered = self.take_expected(id);
         let at = Enqueue { now: self.now, memory_max: self.memory_max };
+        outbox.count_dropped(gathered.as_ref().map_or(0, |gathered| gathered.dropped));
         self.outboxes.insert(outbox);
-        for frame in gathered {
+        for frame in gathered.into_iter().flat_map(|gathered| gathered.frames) {
             let parcel = Parcel { to: id, frame, admission: Admission::Waits };
             self.outboxes.enqueue(parcel, &mut self.pool, at);
         }

@@ -106,6 +106,10 @@ impl Router<'_> {
             return self.outboxes.enqueue(parcel, self.pool, self.at);
         }
         let inbox = &self.directory.inboxes[to.engine];
+        // A frame whose source does not wait is not to fill the inbox for those whose does.
+        if admission == Admission::Late && inbox.gauge().has_pressure() {
+            return self.discard(parcel.frame, DropReason::InboxFull, source);
+        }
         if let Err(frame) = inbox.push(parcel) {
             return self.discard(frame, DropReason::InboxFull, source);
         }

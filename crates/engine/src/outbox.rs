@@ -9,7 +9,7 @@ use ringway_datapath::{
 };
 
 use crate::capture::{Capture, Passage};
-use crate::gauge::{Admission, Backlog, Gauge, HIGH, LIMIT, LOW};
+use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW};
 use crate::inbox::Parcel;
 use crate::share;
 use crate::slot::SlotId;
@@ -31,8 +31,9 @@ pub(crate) struct Outbox {
     state: Egress,
 }
 
-/// Memory that the frames of one queue may take, however little is left for all.
-const MEMORY_MIN: usize = 1 << 20;
+/// Memory that the frames of one queue may take, however little is left for all; and what a queue
+/// that stands still may keep.
+const MEMORY_MIN: usize = 128 << 10;
 
 /// When a frame is added, and to how much.
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +91,11 @@ impl Outbox {
         at: Enqueue,
     ) {
         let now = at.now;
-        let mark = if self.is_stalled() { LOW } else { admission.mark() };
-        if self.waiting().reaches(mark) || self.memory >= at.memory_max.max(MEMORY_MIN) {
+        let (mark, memory_max) = match self.is_stalled() {
+            true => (LOW, MEMORY_MIN),
+            false => (admission.mark(), at.memory_max.max(MEMORY_MIN)),
+        };
+        if self.waiting().reaches(mark) || self.memory >= memory_max {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
             return;
@@ -154,7 +158,7 @@ impl Outbox {
 
     /// Drops the newest frames of a queue that stands still, down to what it may keep.
     fn shed(&mut self, pool: &mut FramePool) {
-        while self.waiting().reaches(LOW) {
+        while self.waiting().reaches(LOW) || self.memory > MEMORY_MIN {
             let Some(frame) = self.frames.pop_back() else { break };
             self.bytes -= frame.len();
             self.memory -= frame.capacity();
@@ -163,6 +167,11 @@ impl Outbox {
         }
         // Nor may what stays delay the responses of those who sent it.
         self.frames.iter_mut().for_each(|frame| frame.set_receipt(None));
+    }
+
+    /// Counts frames for it that were dropped before it came.
+    pub(crate) fn count_dropped(&self, frames: u64) {
+        self.counters.dropped.count(DropReason::QueueFull, frames);
     }
 
     fn is_stalled(&self) -> bool {
@@ -195,15 +204,36 @@ impl Outbox {
     }
 }
 
+/// A queue that is on its way here, and what was sent to it meanwhile.
+pub(crate) struct Expected {
+    pub(crate) id: SlotId,
+    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) frames: FrameQueue,
+    /// Frames that did not fit, which the queue counts when it comes.
+    pub(crate) dropped: u64,
+}
+
+impl Expected {
+    pub(crate) fn new(id: SlotId, gauge: Arc<Gauge>) -> Expected {
+        Expected { id, gauge, frames: FrameQueue::new(), dropped: 0 }
+    }
+
+    fn enqueue(&mut self, frame: Frame, admission: Admission, pool: &mut FramePool) {
+        if self.frames.len() >= admission.mark().frames {
+            self.dropped += 1;
+            return pool.recycle(frame);
+        }
+        self.frames.push_back(frame);
+        if self.frames.len() >= HIGH.frames && !self.gauge.has_pressure() {
+            self.gauge.raise_ahead();
+        }
+    }
+}
+
 /// A place for an outbox.
 pub(crate) enum OutboxSlot {
     Vacant,
-    /// A queue is on its way here from another engine: frames for it gather until it comes.
-    Expected {
-        id: SlotId,
-        frames: FrameQueue,
-        gauge: Arc<Gauge>,
-    },
+    Expected(Expected),
     Here(Outbox),
 }
 
@@ -234,7 +264,7 @@ impl Outboxes {
     pub(crate) fn have_clock(&self) -> bool {
         self.draining.iter().any(|slot| match &self.slots[*slot] {
             OutboxSlot::Here(outbox) => outbox.has_clock(),
-            OutboxSlot::Vacant | OutboxSlot::Expected { .. } => false,
+            OutboxSlot::Vacant | OutboxSlot::Expected(_) => false,
         })
     }
 
@@ -271,14 +301,8 @@ impl Outboxes {
                     self.draining.push(to.index);
                 }
             }
-            Some(OutboxSlot::Expected { id, frames, gauge }) if *id == to => {
-                if frames.len() >= LIMIT.frames {
-                    return pool.recycle(frame);
-                }
-                frames.push_back(frame);
-                if frames.len() >= HIGH.frames && !gauge.has_pressure() {
-                    gauge.raise_ahead();
-                }
+            Some(OutboxSlot::Expected(expected)) if expected.id == to => {
+                expected.enqueue(frame, admission, pool);
             }
             // Detached since the sender looked it up; as if it had been a moment later.
             _ => pool.recycle(frame),

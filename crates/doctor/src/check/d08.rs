@@ -41,6 +41,7 @@ fn look(host: &Host) -> Looked {
     let stack = host.stack();
     let stacked = !stack.links.is_empty();
     findings.extend(stack::look(host, &stack, &known)?);
+    findings.extend(stack::routed(host, &stack)?);
     let paths = path::look(host, &stack)?;
     if bridges.is_empty() && !stacked && paths.is_empty() && set.is_empty() {
         return Err(Gap::NotHere("one hop, and no path was asked for".to_owned()));

@@ -25,6 +25,10 @@ const WANTED: [(&str, &str); 6] = [
     ("generic-segmentation-offload", "gso"),
     ("generic-receive-offload", "gro"),
 ];
+/// `ARPHRD_ETHER` of `linux/if_arp.h`.
+const ETHERNET: &str = "1";
+/// What a veth has off unless it is asked for.
+const OFF_IN_VETH: [&str; 2] = ["rx-checksumming", "generic-receive-offload"];
 const LRO: &str = "large-receive-offload";
 
 fn look(host: &Host) -> Looked {
@@ -32,7 +36,8 @@ fn look(host: &Host) -> Looked {
     let mut sound = Vec::new();
     for nic in host.nics() {
         let role = host.role(&nic);
-        if role == NicRole::Software || is_down(host, &nic) {
+        let is_passed = role == NicRole::Software && !is_plain_ethernet(host, &nic);
+        if is_passed || is_down(host, &nic) {
             continue;
         }
         match look_at(host, &nic, role) {
@@ -50,6 +55,13 @@ fn look(host: &Host) -> Looked {
     Ok(findings)
 }
 
+/// An end of a veth, or what is like one: it passes frames on as they are, so that offloads that
+/// are off make every frame small and summed for nothing.
+fn is_plain_ethernet(host: &Host, nic: &str) -> bool {
+    let kind = host.file(&format!("sys/class/net/{nic}/type"));
+    kind.is_ok_and(|kind| kind.value() == ETHERNET) && host.device_type(nic).is_none()
+}
+
 fn is_down(host: &Host, nic: &str) -> bool {
     host.file(&format!("sys/class/net/{nic}/operstate")).is_ok_and(|text| text.value() == "down")
 }
@@ -64,12 +76,16 @@ fn look_at(host: &Host, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
             return Err(text.unreadable(None, format!("expected a line with {name}")));
         };
         // Nothing is received by the host's end of a guest's interface but by memory.
-        let is_moot = role == NicRole::Backend && name == "rx-checksumming";
+        let is_moot = role == NicRole::Backend && name == "rx-checksumming"
+            // Nothing is received by it but what the other end sent at once; off by default.
+            || role == NicRole::Software && (feature.is_fixed || OFF_IN_VETH.contains(&name));
         if !feature.is_on && !is_moot {
             off.push((name, short, feature));
         }
     }
-    let (stuck, loose): (Vec<_>, Vec<_>) = off.into_iter().partition(|(_, _, f)| f.is_fixed);
+    let (mut stuck, loose): (Vec<_>, Vec<_>) = off.into_iter().partition(|(_, _, f)| f.is_fixed);
+    // What is asked for comes with what it depends on.
+    stuck.retain(|(_, _, feature)| loose.is_empty() || !feature.is_requested);
     let mut findings = Vec::new();
     if !loose.is_empty() {
         findings.push(turned_off(nic, &text, &loose));

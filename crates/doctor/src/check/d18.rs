@@ -20,6 +20,9 @@ pub(super) const CHECK: Check = Check {
 const SQUEEZED_SHARE_MAX: f64 = 0.001;
 /// Fewer cut rounds than this between two samples are a burst.
 const SQUEEZED_MIN: u32 = 10;
+/// Drops or cut rounds a second, averaged since the boot, from which that is how the host is and
+/// not what it was once.
+const SINCE_BOOT_MIN: f64 = 1.0;
 /// More waiting frames than this only add delay.
 const BACKLOG_MAX: u64 = 16_384;
 const BACKLOG: &str = "net.core.netdev_max_backlog";
@@ -54,6 +57,10 @@ fn drops(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> {
         return None;
     }
     let rate = float(dropped) / span.seconds;
+    // Some since the boot may be of one bad minute long ago.
+    if span.basis == Basis::SinceBoot && rate < SINCE_BOOT_MIN {
+        return None;
+    }
     let (severity, confidence, when) = match span.basis {
         Basis::Samples => (Severity::Problem, Confidence::High, ""),
         Basis::SinceBoot => (Severity::Warning, Confidence::Low, ", averaged since the boot"),
@@ -93,8 +100,12 @@ fn longer_backlog(current: u64) -> Option<Advice> {
 }
 
 fn squeezes(host: &Host, span: &Span<Softnet>, rows: &[Row]) -> Option<Finding> {
+    let is_load = |row: &Row| {
+        span.basis == Basis::Samples || f64::from(row.squeezed) / span.seconds >= SINCE_BOOT_MIN
+    };
     let is_guilty = |row: &&Row| {
         row.squeezed >= SQUEEZED_MIN
+            && is_load(row)
             && share(u64::from(row.squeezed), u64::from(row.processed)) > SQUEEZED_SHARE_MAX
     };
     let guilty: Vec<&Row> = rows.iter().filter(is_guilty).collect();
@@ -147,4 +158,25 @@ fn doubled(host: &Host, name: &str) -> Option<(Change, Quote)> {
 fn cpus(rows: &[&Row]) -> String {
     let names: Vec<String> = rows.iter().map(|row| row.cpu.to_string()).collect();
     format!("{} {}", if names.len() == 1 { "CPU" } else { "CPUs" }, names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Source;
+
+    const SOFTNET: &str = "0007a508 000000af 0000005f 00000000 00000000 00000000 00000000 00000000 \
+                           00000000 00000000 00000000 00000000 00000000\n";
+
+    #[test]
+    fn a_few_drops_since_the_boot_are_no_rate() {
+        let severity = |uptime: &str| {
+            let pieces = [("proc/uptime", uptime), ("proc/net/softnet_stat", SOFTNET)];
+            let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+            let host = Host::new(Source::Memory(pieces.map(own).into()));
+            look(&host).expect("sound").iter().map(|found| found.severity).max()
+        };
+        assert_eq!(severity("10.0 1\n"), Some(Severity::Warning));
+        assert_eq!(severity("864000.0 1\n"), Some(Severity::Ok));
+    }
 }

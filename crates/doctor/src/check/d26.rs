@@ -19,6 +19,8 @@ pub(super) const CHECK: Check = Check {
 /// Shortest round trips below this are those of a host or a rack. Smoothed ones have the queue in
 /// them, which load makes long, however near the other end is.
 const RTT_MS: f64 = 1.0;
+/// Part of the time in which another window held it (D11), from which that is the reason.
+const OTHER_WINDOW: f64 = 0.2;
 /// Connections that a finding quotes.
 const QUOTES_MAX: usize = 3;
 const SYSCTL: &str = "proc/sys/net/ipv4/tcp_congestion_control";
@@ -47,6 +49,23 @@ fn look(host: &Host) -> Looked {
         "{} connections whose shortest round trip is below {RTT_MS} ms use BBR",
         guilty.len()
     );
+    // What is sent at once is not held back by how it is sent.
+    let is_held = |socket: &&&Socket| {
+        socket.notsent_bytes > 0
+            && socket.rwnd_limited < OTHER_WINDOW
+            && socket.sndbuf_limited < OTHER_WINDOW
+    };
+    let held = guilty.iter().filter(is_held).count();
+    if held == 0 {
+        let finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary)
+            .cause(
+                "None of them waits with something to send that no window holds, so it costs \
+                 nothing now.",
+            );
+        let quotes = guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line));
+        return Ok(vec![finding.quote(quotes)]);
+    }
+    let summary = format!("{summary}; {held} of them wait with more to send");
     let finding = Finding::new(Severity::Warning, "net.ipv4.tcp_congestion_control", summary)
         .cause(
             "BBR paces by what it measures of rate and delay; within a host both are those of a \

@@ -5,14 +5,15 @@ mod police;
 use std::ops::RangeInclusive;
 
 use super::{Check, Group, Looked, all_well};
-use crate::evidence::manifest::{OVS_LIMITS, QDISCS};
+use crate::evidence::manifest::{OVS_LIMITS, QDISCS, classes_command};
 use crate::evidence::{Gap, Quote};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
 use crate::host::{Basis, Host, Span, float};
 use crate::parse::Counters;
+use crate::parse::classes::{Class, Classes, Sent};
 use crate::parse::nic::{Moved, NicCounters};
 use crate::parse::ovs::Policing;
-use crate::parse::qdisc::Qdiscs;
+use crate::parse::qdisc::{Qdisc, Qdiscs};
 use crate::parse::xenstore::Nodes;
 
 pub(super) const CHECK: Check = Check {
@@ -29,6 +30,11 @@ const AT_LIMIT: RangeInclusive<f64> = 0.9..=1.1;
 /// The same where what is above it is dropped: TCP stays well below, and what does not listen to
 /// losses is counted before it is dropped.
 const AT_POLICE: RangeInclusive<f64> = 0.7..=f64::INFINITY;
+/// The same where each connection has all of it.
+const AT_EACH: RangeInclusive<f64> = 0.9..=f64::INFINITY;
+/// Part of a limit from which it is what holds traffic that waits or is dropped before it: each
+/// drop halves what TCP sends, and a burst that is held back for a moment is no limit.
+const PRESSED_MIN: f64 = 0.3;
 const STORE: &str = "/local/domain/0/backend/vif";
 
 /// What was set for one direction of an interface.
@@ -40,6 +46,8 @@ struct Limit {
     quote: Quote,
     /// How near to it traffic is held.
     held: RangeInclusive<f64>,
+    /// Whether more came than could go: TCP then stays below it.
+    is_pressed: bool,
     /// Parts of the interface that have the whole of it each.
     parts: u64,
     /// What takes it away, if that is one setting of this host.
@@ -82,9 +90,10 @@ fn look(host: &Host) -> Looked {
 fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Finding> {
     let bytes = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
     let rate = float(bytes) / span.seconds;
-    let is_held =
-        |parts: &u64| limit.held.contains(&(rate / (limit.bytes_per_second * float(*parts))));
-    let parts = [1, limit.parts].into_iter().find(is_held)?;
+    let share = |parts: u64| rate / (limit.bytes_per_second * float(parts));
+    let is_held = |parts: &u64| limit.held.contains(&share(*parts));
+    let is_below = limit.is_pressed && (PRESSED_MIN..=1.0).contains(&share(1));
+    let parts = [1, limit.parts].into_iter().find(is_held).or(is_below.then_some(1))?;
     if span.basis == Basis::SinceBoot {
         return None;
     }
@@ -93,6 +102,13 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
     let way = if limit.is_sent { "to" } else { "from" };
     let mut summary =
         format!("traffic {way} {nic} is at the {mbit:.0} Mbit/s that were set for it");
+    if !is_held(&parts) {
+        let moved = rate * 8.0 / 1e6;
+        summary = format!(
+            "traffic {way} {nic} is held at {moved:.0} Mbit/s by the {mbit:.0} Mbit/s that were \
+             set for it"
+        );
+    }
     let mut cause =
         "A limit that is reached holds the same throughput whatever else is changed.".to_owned();
     if parts > 1 {
@@ -115,36 +131,78 @@ fn judge(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Findi
     Some(finding)
 }
 
-/// Token buckets at the root of an interface.
+/// Disciplines that hold back what an interface sends, and classes that do.
 fn shaped(host: &Host) -> Result<Vec<Limit>, Gap> {
     let text = match host.command(QDISCS) {
         Err(Gap::Missing { .. }) => return Ok(Vec::new()),
         other => other?,
     };
-    let limits = Qdiscs::parse(&text)?.all.into_iter().filter(|qdisc| qdisc.kind == "tbf");
+    let now = Qdiscs::parse(&text)?;
+    let before = host.command_span::<Qdiscs>(QDISCS).map(|span| span.before).unwrap_or_default();
     // What was there before the limit is not known. Every kernel has pfifo_fast.
     let default = host.file("proc/sys/net/core/default_qdisc").ok();
     let default = default.map_or_else(|| "pfifo_fast".to_owned(), |text| text.value().to_owned());
-    let limit = |qdisc: crate::parse::qdisc::Qdisc| {
-        let rate = qdisc.options.get("rate")?.as_u64().filter(|rate| *rate > 0)?;
-        let said =
-            format!("tbf of {}: rate {rate} bytes/s, {} overlimits", qdisc.dev, qdisc.overlimits);
-        let quote = Quote { file: text.origin().to_owned(), line: None, text: said };
-        let change = Change::replace(Knob::Qdisc { nic: qdisc.dev.clone() }, None, &default)?;
-        let bytes_per_second = float(rate);
-        let remedy = Remedy::Change(change);
-        let held = AT_LIMIT;
+    let limit = |qdisc: &Qdisc| {
+        let rate = qdisc.rate()?;
+        let known = before.all.iter().find(|one| one.dev == qdisc.dev && one.kind == qdisc.kind);
+        let before = known.map_or_else(|| qdisc.sent(), Qdisc::sent);
+        let sent = qdisc.sent().since(&before);
+        let (kind, nic) = (&qdisc.kind, &qdisc.dev);
+        let said = format!(
+            "{kind} of {nic}: rate {rate} bytes/s, since the first sample {} drops, {} overlimits; \
+             {} bytes wait",
+            sent.dropped, sent.overlimits, sent.backlog
+        );
+        let remedy = match kind.as_str() {
+            "tbf" => {
+                Remedy::Change(Change::replace(Knob::Qdisc { nic: nic.clone() }, None, &default)?)
+            }
+            _ => Remedy::Elsewhere,
+        };
         Some(Limit {
-            nic: qdisc.dev,
-            bytes_per_second,
+            nic: nic.clone(),
+            bytes_per_second: float(rate),
             is_sent: true,
-            quote,
-            held,
+            quote: Quote { file: text.origin().to_owned(), line: None, text: said },
+            // Each connection has the rate of fq.
+            held: if kind == "fq" { AT_EACH } else { AT_LIMIT },
+            is_pressed: sent.is_pressed(),
             parts: 1,
             remedy,
         })
     };
-    Ok(limits.filter_map(limit).collect())
+    let mut limits: Vec<Limit> = now.all.iter().filter_map(limit).collect();
+    for nic in now.with_classes() {
+        limits.extend(of_classes(host, nic)?);
+    }
+    Ok(limits)
+}
+
+/// The class of an interface that sent the most of those that are at their limit.
+fn of_classes(host: &Host, nic: &str) -> Result<Option<Limit>, Gap> {
+    let span: Span<Classes> = match host.command_span(&classes_command(nic)) {
+        Err(Gap::Missing { .. }) => return Ok(None),
+        other => other?,
+    };
+    let at_work = span.after.all.iter().filter_map(|(handle, class)| {
+        let before = span.past(span.before.all.get(handle))?;
+        Some((class.sent.since(&before.sent), class))
+    });
+    let is_held = |(sent, class): &(Sent, &Class)| {
+        let share = float(sent.bytes) * 8.0 / span.seconds / class.bits.max(1.0);
+        AT_LIMIT.contains(&share) || sent.is_pressed() && share >= PRESSED_MIN
+    };
+    let most = at_work.filter(is_held).max_by_key(|(sent, _)| sent.bytes);
+    Ok(most.map(|(sent, class)| Limit {
+        nic: nic.to_owned(),
+        bytes_per_second: class.bits / 8.0,
+        is_sent: true,
+        quote: span.text.quote(class.line),
+        held: AT_LIMIT,
+        is_pressed: sent.is_pressed(),
+        parts: 1,
+        remedy: Remedy::Elsewhere,
+    }))
 }
 
 /// What a toolstack set for a vif: bytes in so many microseconds, of what the guest sends.
@@ -175,6 +233,7 @@ fn rates(host: &Host) -> Result<Vec<Limit>, Gap> {
                 is_sent: false,
                 quote,
                 held: AT_LIMIT,
+                is_pressed: false,
                 parts: credits(host, &nic),
                 remedy: Remedy::Elsewhere,
                 nic,
@@ -202,6 +261,7 @@ fn switched(host: &Host) -> Result<Vec<Limit>, Gap> {
         is_sent: false,
         quote: text.quote(line),
         held: AT_POLICE,
+        is_pressed: false,
         parts: 1,
         remedy: Remedy::Command(format!(
             "ovs-vsctl set interface {} ingress_policing_rate=0",
@@ -210,4 +270,83 @@ fn switched(host: &Host) -> Result<Vec<Limit>, Gap> {
         nic,
     });
     Ok(limits.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Source;
+
+    const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
+
+    /// A host of which eth0 sent so many bytes in a second, with what tc says at both moments.
+    fn found(bytes: u64, tc: [(&str, &str); 2]) -> Vec<Finding> {
+        let dev = |bytes: u64| format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 {bytes} 1 0 0 0 0 0 0\n");
+        let mut pieces = vec![
+            ("sample-1/monotonic".to_owned(), "1.0\n".to_owned()),
+            ("sample-2/monotonic".to_owned(), "2.0\n".to_owned()),
+            ("sample-1/proc/net/dev".to_owned(), dev(0)),
+            ("sample-2/proc/net/dev".to_owned(), dev(bytes)),
+        ];
+        for (sample, (qdiscs, classes)) in (1..).zip(tc) {
+            let path = format!("sample-{sample}/commands");
+            pieces.push((format!("{path}/tc_-s_-j_qdisc_show"), format!("{qdiscs}\n")));
+            pieces.push((format!("{path}/tc_-s_class_show_dev_eth0"), classes.to_owned()));
+            pieces.push((format!("{path}/tc_-s_filter_show_dev_eth0"), String::new()));
+        }
+        look(&Host::new(Source::Memory(pieces.into_iter().collect()))).expect("sound")
+    }
+
+    fn qdisc(kind: &str, options: &str, drops: u64) -> String {
+        format!(
+            r#"[{{"kind":"{kind}","dev":"eth0","options":{options},
+                "drops":{drops},"overlimits":{drops}}}]"#
+        )
+    }
+
+    #[test]
+    fn what_drops_before_a_limit_is_held_below_it() {
+        let options = r#"{"rate":1250000}"#;
+        let (before, after) = (qdisc("tbf", options, 0), qdisc("tbf", options, 90));
+        let held = found(600_000, [(&before, ""), (&after, "")]);
+        assert_eq!(held[0].severity, Severity::Warning, "{held:#?}");
+        assert!(held[0].summary.contains("held at 5 Mbit/s by the 10 Mbit/s"), "{held:#?}");
+        // Nothing waits and nothing is dropped: it is not what holds that traffic.
+        let free = found(600_000, [(&before, ""), (&before, "")]);
+        assert_eq!(free[0].severity, Severity::Ok, "{free:#?}");
+    }
+
+    #[test]
+    fn every_discipline_with_a_rate_is_a_limit() {
+        let kinds = [
+            ("cake", r#"{"bandwidth":1250000}"#),
+            ("fq", r#"{"maxrate":1250000}"#),
+            ("netem", r#"{"rate":{"rate":1250000}}"#),
+            ("tbf", r#"{"rate":1250000}"#),
+        ];
+        for (kind, options) in kinds {
+            let text = qdisc(kind, options, 0);
+            let held = found(1_240_000, [(&text, ""), (&text, "")]);
+            assert!(held[0].summary.contains("at the 10 Mbit/s"), "{kind}: {held:#?}");
+        }
+        let text = qdisc("cake", r#"{"bandwidth":"unlimited"}"#, 0);
+        assert_eq!(found(1_240_000, [(&text, ""), (&text, "")])[0].severity, Severity::Ok);
+    }
+
+    #[test]
+    fn classes_of_htb_and_hfsc_are_limits() {
+        for (kind, words) in [("htb", "ceil 10Mbit"), ("hfsc", "ul m1 0bit d 0us m2 10Mbit")] {
+            let class = |bytes: u64, lost: u64| {
+                format!(
+                    "class {kind} 1:1 root {words} \n Sent {bytes} bytes 1 pkt (dropped {lost}, \
+                     overlimits {lost} requeues 0) \n backlog 0b 0p requeues 0\n"
+                )
+            };
+            let root = qdisc(kind, "{}", 0);
+            let held = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 60))]);
+            assert!(held[0].summary.contains("held at 6 Mbit/s by the 10"), "{kind}: {held:#?}");
+            let free = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 0))]);
+            assert_eq!(free[0].severity, Severity::Ok, "{kind}: {free:#?}");
+        }
+    }
 }

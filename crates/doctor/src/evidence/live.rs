@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::access::{Netns, read_only};
-use super::manifest::{COMMANDS, DIRECTORIES, FILES, LINKS, NETNS, PROFILE, QDISCS, THREADS, When};
+use super::manifest::{
+    COMMANDS, DIRECTORIES, FILES, LINKS, NETNS, PROFILE, QDISCS, THREADS, When, classes_command,
+};
 use super::netlink::{CONNECTIONS, Ethtool, NicSettings, connections};
 use super::source::{
     PIECE_BYTES_MAX, PIECES_MAX, READ_ONLY_FILE, REFUSED_FILE, Source, command_path, text_of,
@@ -143,13 +145,16 @@ impl Taken {
         }
     }
 
-    /// What filters saw of traffic. Most interfaces have none: their disciplines tell.
+    /// What filters and classes saw of traffic. Most interfaces have none: their disciplines tell.
     fn filters(&mut self, prefix: &str) {
         let path = format!("{prefix}{}", command_path(QDISCS));
         let Some(body) = self.pieces.get(&path) else { return };
         let Ok(qdiscs) = Qdiscs::parse(&Text::new(path, body.as_str())) else { return };
         for (nic, hook) in qdiscs.hooks().into_iter().take(NAMES_MAX) {
             self.command(prefix, &hook.command(nic));
+        }
+        for nic in qdiscs.with_classes().take(NAMES_MAX) {
+            self.command(prefix, &classes_command(nic));
         }
     }
 

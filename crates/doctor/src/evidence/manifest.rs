@@ -157,6 +157,11 @@ pub const THREADS: &[&str] = &[
 /// Queueing disciplines, with what they did.
 pub const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
 
+/// Classes of an interface, with what they did. Not as JSON: not every tc prints them so.
+pub fn classes_command(nic: &str) -> [&str; 6] {
+    ["tc", "-s", "class", "show", "dev", nic]
+}
+
 /// The vifs of a running ringway; asked of the program that we are part of.
 pub const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];
 

@@ -1,6 +1,7 @@
 //! The threads that serve guests' interfaces, and how full they and their host are.
 
 use super::nics::is_vif;
+use super::thread_names::is_vhost;
 use super::{Basis, Host, Kind, Span, float, share};
 use crate::evidence::{Gap, Quote};
 use crate::parse::cpu::CpuTimes;
@@ -131,7 +132,7 @@ fn served(name: &str) -> Option<Served> {
     if name.starts_with("netback/") {
         return Some(Served::Group);
     }
-    if name.starts_with("vhost-") {
+    if is_vhost(name) {
         return Some(Served::Vhost);
     }
     // A NAPI thread, or the thread that gives frames to a guest or takes grants back.
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(served("napi/vif1.0-81"), vif("vif1.0"));
         assert_eq!(served("netback/3"), Some(Served::Group));
         assert_eq!(served("vhost-1234"), Some(Served::Vhost));
-        for name in ["vifx", "ringway", "ksoftirqd/0", "CPU 0/KVM", ""] {
+        for name in ["vifx", "ringway", "ksoftirqd/0", "CPU 0/KVM", "vhost-events", "vhost-", ""] {
             assert_eq!(served(name), None, "{name}");
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Host;
 use super::nics::is_vif;
+use super::thread_names::{is_vcpu, is_vhost};
 use crate::evidence::Quote;
 
 /// Where a host stands between hardware and guests.
@@ -87,9 +88,9 @@ impl Host {
     /// A machine with virtual CPUs or their network threads at work.
     fn kvm_host(&self) -> Option<(Kind, Vec<Quote>)> {
         let threads = self.latest("threads").ok()?;
-        let vhost = threads.quote_where(|line| line.contains("(vhost-"));
-        let vcpu = threads.quote_where(|line| line.contains("(CPU ") && line.contains("/KVM)"));
-        Some((Kind::KvmHost, vec![vhost.or(vcpu)?]))
+        let of =
+            |is_it: fn(&str) -> bool| threads.quote_where(|line| thread(line).is_some_and(is_it));
+        Some((Kind::KvmHost, vec![of(is_vhost).or_else(|| of(is_vcpu))?]))
     }
 
     fn guest(&self) -> Option<(Kind, Vec<Quote>)> {
@@ -126,7 +127,32 @@ impl Host {
     }
 }
 
+/// The name in a line of `/proc/PID/stat`, which may hold spaces and parentheses.
+fn thread(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once(" (")?;
+    Some(rest.rsplit_once(") ")?.0)
+}
+
 fn interface(nic: &str) -> Quote {
     let text = format!("there is an interface {nic}");
     Quote { file: format!("/sys/class/net/{nic}"), line: None, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Source;
+
+    #[test]
+    fn a_program_with_a_thread_of_such_a_name_is_no_guest() {
+        let kind = |name: &str| {
+            let line = format!("77 ({name}) S 1 77 77 0 -1 0 0 0 0 0 5 5 0 0\n");
+            Host::new(Source::Memory([("threads".to_owned(), line)].into())).kind().kind
+        };
+        assert_eq!(kind("vhost-4711"), Kind::KvmHost);
+        assert_eq!(kind("CPU 3/KVM"), Kind::KvmHost);
+        for name in ["vhost-events", "vhost-", "CPU x/KVM", "CPU 0/KVM) (x", "a (vhost-7"] {
+            assert_eq!(kind(name), Kind::Bare, "{name}");
+        }
+    }
 }

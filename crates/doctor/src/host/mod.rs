@@ -6,6 +6,7 @@ mod kind;
 mod nics;
 mod settable;
 mod stack;
+mod thread_names;
 
 use std::time::Duration;
 

@@ -19,6 +19,8 @@ pub struct Feature {
     pub is_on: bool,
     /// Setting it changes nothing: the driver, the other side or another offload is in the way.
     pub is_fixed: bool,
+    /// A program asked for another value, and something in the way does not allow it.
+    pub is_requested: bool,
     /// In the output.
     pub line: usize,
 }
@@ -45,9 +47,10 @@ impl Features {
                 _ => return Err(text.unreadable(Some(line), "expected on or off")),
             };
             // "[requested on]": wanted, and something that it depends on is off or not offered.
-            let is_fixed =
-                words.next().is_some_and(|word| word == "[fixed]" || word == "[requested");
-            features.insert(name.to_owned(), Feature { is_on, is_fixed, line });
+            let mark = words.next();
+            let is_requested = mark == Some("[requested");
+            let is_fixed = is_requested || mark == Some("[fixed]");
+            features.insert(name.to_owned(), Feature { is_on, is_fixed, is_requested, line });
         }
         if features.is_empty() {
             return Err(text.unreadable(None, "expected features, one a line"));
@@ -55,7 +58,9 @@ impl Features {
         for (group, pattern) in GROUPS {
             let members = features.iter().filter(|(name, _)| fits(name, pattern));
             if let Some(feature) = together(members.map(|(_, feature)| *feature)) {
-                features.entry(group.to_owned()).or_insert(feature);
+                let group = features.entry(group.to_owned()).or_insert(feature);
+                group.is_requested |= feature.is_requested && !group.is_on;
+                group.is_fixed |= group.is_requested;
             }
         }
         Ok(Features { features })
@@ -84,13 +89,15 @@ fn fits(name: &str, pattern: &str) -> bool {
     }
 }
 
-/// A group is on if one of its features is, and fixed if none can be changed. Its line is the first
-/// that says so.
+/// A group is on if one of its features is, and fixed if none can be changed, or if one is asked
+/// for already and none is on. Its line is the first that says so.
 fn together(members: impl Iterator<Item = Feature>) -> Option<Feature> {
     let mut members: Vec<Feature> = members.collect();
     members.sort_by_key(|member| (!member.is_on, member.line));
-    let is_fixed = members.iter().all(|member| member.is_fixed);
-    members.first().map(|first| Feature { is_fixed, ..*first })
+    let is_on = members.first()?.is_on;
+    let is_requested = !is_on && members.iter().any(|member| member.is_requested);
+    let is_fixed = is_requested || members.iter().all(|member| member.is_fixed);
+    members.first().map(|first| Feature { is_fixed, is_requested, ..*first })
 }
 
 /// Channels, rings or coalescing: numbers that can be set, with their limits if there are any.
@@ -240,6 +247,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_asked_for_and_is_not_given_was_not_turned_off() {
+        // A TAP device whose program takes no large packets; ethtool -K ... tso on fails.
+        let printed = "Features for tap0:\ntcp-segmentation-offload: off\n\
+            \ttx-tcp-segmentation: off [requested on]\n\ttx-tcp-mangleid-segmentation: off\n";
+        let told = "features of tap0: 2\ntx-tcp-segmentation: off [requested on]\n\
+            tx-tcp-mangleid-segmentation: off\n";
+        for text in [printed, told] {
+            let path = if text == told { "netlink/tap0/features" } else { "ethtool -k tap0" };
+            let read = Features::parse(&Text::new(path, text)).expect("sound");
+            let tso = read.get("tcp-segmentation-offload").expect("there");
+            assert!(!tso.is_on && tso.is_fixed && tso.is_requested, "{path}: {tso:?}");
+        }
+    }
+
+    #[test]
     fn counters_of_queues_are_told_by_their_names() {
         for (name, is_tx, is_bytes, queue) in [
             ("rx_queue_0_bytes", false, true, 0),
@@ -272,7 +294,8 @@ mod tests {
         let text = "features of x: 5\ntx-scatter-gather: on\ntx-tcp-segmentation: off [fixed]\n\
                     tx-tcp6-segmentation: off [fixed]\nrx-gro: off\nrx-gro-hw: on\n";
         let read = Features::parse(&Text::new("e", text)).expect("sound");
-        let feature = |is_on, is_fixed, line| Some(Feature { is_on, is_fixed, line });
+        let feature =
+            |is_on, is_fixed, line| Some(Feature { is_on, is_fixed, is_requested: false, line });
         assert_eq!(read.get("scatter-gather"), feature(true, false, 2));
         assert_eq!(read.get("tcp-segmentation-offload"), feature(false, true, 3));
         assert_eq!(read.get("generic-receive-offload"), feature(false, false, 5));
@@ -287,7 +310,8 @@ mod tests {
     fn features_are_on_or_off_and_nothing_else() {
         let text = Text::new("e", "Features for x:\nscatter-gather: on\n\ttx-x: off [fixed]\n");
         let read = Features::parse(&text).expect("sound");
-        assert_eq!(read.get("tx-x"), Some(Feature { is_on: false, is_fixed: true, line: 3 }));
+        let fixed = Feature { is_on: false, is_fixed: true, is_requested: false, line: 3 };
+        assert_eq!(read.get("tx-x"), Some(fixed));
         let torn = Text::new("e", "Features for x:\nscatter-gather: on\n\ttx-x: o");
         assert_eq!(
             Features::parse(&torn).expect_err("torn").to_string(),

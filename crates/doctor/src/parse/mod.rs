@@ -3,6 +3,7 @@
 //! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
 //! its line. Property tests hold them to that. Why these are our own: `docs/adr/0014`.
 
+pub mod classes;
 pub mod coalesce;
 pub mod conntrack;
 pub mod cpu;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::Counters;
+use super::classes::Sent;
 use crate::evidence::{Gap, Text};
 
 /// All queueing disciplines of one network namespace.
@@ -36,6 +37,9 @@ pub struct Qdisc {
     /// Times that it had to hold back.
     #[serde(default)]
     pub overlimits: u64,
+    /// Bytes that wait.
+    #[serde(default)]
+    pub backlog: u64,
     /// Its parameters.
     #[serde(default)]
     pub options: serde_json::Value,
@@ -81,7 +85,35 @@ impl Counters for Qdiscs {
     }
 }
 
+impl Qdisc {
+    /// What it did.
+    pub fn sent(&self) -> Sent {
+        let Qdisc { bytes, drops, overlimits, backlog, .. } = *self;
+        Sent { bytes, dropped: drops, overlimits, backlog }
+    }
+
+    /// Bytes a second that it lets pass at most, of all traffic or, of `fq`, of each connection.
+    pub fn rate(&self) -> Option<u64> {
+        let rate = match self.kind.as_str() {
+            "tbf" => self.options.get("rate"),
+            "cake" => self.options.get("bandwidth"),
+            "fq" => self.options.get("maxrate"),
+            "netem" => self.options.get("rate").and_then(|rate| rate.get("rate")),
+            _ => None,
+        };
+        rate?.as_u64().filter(|rate| *rate > 0)
+    }
+}
+
 impl Qdiscs {
+    /// Interfaces whose root has classes with limits of their own.
+    pub fn with_classes(&self) -> impl Iterator<Item = &str> {
+        let is_it = |qdisc: &&Qdisc| {
+            qdisc.parent.is_none() && ["htb", "hfsc"].contains(&qdisc.kind.as_str())
+        };
+        self.all.iter().filter(is_it).map(|qdisc| qdisc.dev.as_str())
+    }
+
     /// Where interfaces can have filters, in order and each once.
     pub fn hooks(&self) -> BTreeSet<(&str, Hook)> {
         let hooks = |qdisc: &Qdisc| -> &[Hook] {

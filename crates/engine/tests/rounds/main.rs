@@ -223,6 +223,7 @@ fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
         let before = (receiver.far().received, sender.dropped(DropReason::BadOffload));
         sender.far().gso = Some(Gso { kind: GsoKind::TcpV4, size });
         sender.far().script = [(2, 60_000)].into();
+        bench.ready(&sender);
         bench.run(Duration::from_millis(1), |_| ());
         let after = (receiver.far().received, sender.dropped(DropReason::BadOffload));
         let expected = if is_sent { (before.0 + 1, before.1) } else { (before.0, before.1 + 1) };

@@ -247,9 +247,9 @@ impl Pair {
                 return;
             }
             assert!(is_found, "{check}: {report:#}");
-            let applied = ok(&mut self.mend(netns, &format!("apply {check} --interval 2")));
+            let applied = ok(&mut self.fix(netns, &format!("apply {check} --interval 2")));
             assert!(text(&applied.stdout).contains("read back"), "{}", text(&applied.stdout));
-            ok(&mut self.mend(netns, "confirm"));
+            ok(&mut self.fix(netns, "confirm"));
         }
         let after = self.throughput();
         let printed = format!(
@@ -259,7 +259,7 @@ impl Pair {
             after / before
         );
         let _ = writeln!(std::io::stderr(), "{printed}");
-        ok(&mut self.mend(netns, "undo"));
+        ok(&mut self.fix(netns, "undo"));
         let is_faster = after > factor * before;
         assert!(is_faster || is_inconclusive(check, &printed), "{printed}, not {factor}");
     }

@@ -10,6 +10,8 @@ use crate::host::{Host, Stack};
 /// What VXLAN puts around a frame of IPv4: Ethernet inside 14, VXLAN 8, UDP 8, IP 20. Around IPv6
 /// it is 20 more.
 const VXLAN: u64 = 50;
+/// What WireGuard puts around a packet over IPv4: IP 20, UDP 8, its own head 16 and tag 16.
+const WIREGUARD: u64 = 60;
 
 /// Those that send longer packets than what is below them takes. What is known already is left out.
 pub(super) fn look(host: &Host, stack: &Stack, known: &[String]) -> Looked {
@@ -28,9 +30,30 @@ pub(super) fn look(host: &Host, stack: &Stack, known: &[String]) -> Looked {
     Ok(findings)
 }
 
+/// Tunnels that no interface is said to be below: routes choose one, packet by packet. Judged by
+/// the widest that there is, since no route leads through a wider one.
+pub(super) fn routed(host: &Host, stack: &Stack) -> Looked {
+    let nics = host.nics();
+    let is_tunnel = |nic: &&String| overhead(host, nic) > 0;
+    let ways = nics.iter().filter(|nic| !is_tunnel(nic) && host.device_type(nic).is_none());
+    let widest = ways.filter_map(|nic| Some((mtu(host, nic).ok()?.0, nic))).max();
+    let Some((_, widest)) = widest else { return Ok(Vec::new()) };
+    let mut findings = Vec::new();
+    for nic in nics.iter().filter(is_tunnel) {
+        if stack.below(nic).next().is_none() && mtu(host, nic).is_ok() {
+            findings.extend(judge(host, nic, widest)?);
+        }
+    }
+    Ok(findings)
+}
+
 /// Bytes that an interface adds to each packet.
 pub(super) fn overhead(host: &Host, nic: &str) -> u64 {
-    if host.device_type(nic).as_deref() == Some("vxlan") { VXLAN } else { 0 }
+    match host.device_type(nic).as_deref() {
+        Some("vxlan" | "geneve") => VXLAN,
+        Some("wireguard") => WIREGUARD,
+        _ => 0,
+    }
 }
 
 fn judge(host: &Host, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> {
@@ -46,8 +69,9 @@ fn judge(host: &Host, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> {
     } else {
         let summary =
             format!("{nic} needs {need} bytes with its headers, {lower} below it takes {below}");
-        let cause = "A tunnel wraps each frame: VXLAN takes 50 bytes, 70 over IPv6. What does not \
-                     fit is cut into two packets, which costs both ends, or dropped.";
+        let cause = "A tunnel wraps each frame: VXLAN and Geneve take 50 bytes, WireGuard 60, and \
+                     20 more over IPv6. What does not fit is cut into two packets, which costs \
+                     both ends, or dropped.";
         (summary, cause)
     };
     let finding = Finding::new(Severity::Warning, nic, summary)
@@ -63,4 +87,30 @@ fn judge(host: &Host, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> {
             widen(lower, below, need),
         ));
     Ok(Some(finding))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Source;
+
+    #[test]
+    fn a_tunnel_that_routes_lead_is_judged_by_the_widest_way() {
+        let judged = |mtu: &str, card: &str| {
+            let pieces = [
+                ("sys/class/net/vx/uevent", "DEVTYPE=vxlan\n"),
+                ("sys/class/net/vx/mtu", mtu),
+                ("sys/class/net/eth0/mtu", card),
+                ("sys/class/net/eth1/mtu", "1400\n"),
+            ];
+            let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+            let host = Host::new(Source::Memory(pieces.map(own).into()));
+            let found = routed(&host, &host.stack()).expect("sound");
+            found.into_iter().map(|one| one.summary).collect::<Vec<_>>()
+        };
+        let said = judged("1500\n", "1500\n");
+        assert_eq!(said, ["vx needs 1550 bytes with its headers, eth0 below it takes 1500"]);
+        assert_eq!(judged("1450\n", "1500\n"), Vec::<String>::new());
+        assert_eq!(judged("1500\n", "9000\n"), Vec::<String>::new());
+    }
 }

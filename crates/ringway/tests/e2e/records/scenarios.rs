@@ -292,7 +292,7 @@ pub(super) fn all() -> Vec<Scenario> {
                 state(
                     "sick-host",
                     "A veth between neighbours, and TCP with BBR",
-                    &["iperf3 -c 10.98.0.2 -b 20M -t 60"],
+                    IPERF,
                     &["sysctl -qw net.ipv4.tcp_congestion_control=bbr"],
                 ),
                 state(
