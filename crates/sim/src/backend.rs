@@ -251,7 +251,7 @@ impl Backend {
         let Backend { store, domain, config, .. } = self;
         let now = plane.now;
         let mut serving = Serving { rest: &mut served.rest, plane, domain, config };
-        served.end.start(store, &mut serving, keys.state(), now)?;
+        served.end.start(store, &mut serving, keys, now)?;
         self.vifs.insert(vif, served);
         Ok(())
     }

@@ -199,7 +199,9 @@ impl Knob {
             Knob::TxQueueLen { nic } => vec!["ip", "link", "set", "dev", nic, "txqueuelen"],
             Knob::Mtu { nic } => vec!["ip", "link", "set", "dev", nic, "mtu"],
             Knob::Qdisc { nic } => vec!["tc", "qdisc", "replace", "dev", nic, "root"],
-            Knob::MaxQueues { vif } => vec!["ringway", "vif", "set", "--reconnect", vif, "max-queues"],
+            Knob::MaxQueues { vif } => {
+                vec!["ringway", "vif", "set", "--reconnect", vif, "max-queues"]
+            }
             Knob::Sysctl { .. }
             | Knob::IrqAffinity { .. }
             | Knob::Rps { .. }
