@@ -11,8 +11,8 @@ use ringway_net::{Link, LinkSetting, Netlink};
 use ringway_tap::{Lifetime, Tap};
 use ringway_xenbus::{Hotplug, Keys, Vif};
 
-use crate::uplink::GSO_MAX;
-
+/// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
+pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
 /// Addresses of the host's end: the largest that is no group's, so that no bridge chooses it for
 /// its own. A guest with the same one would not hear its answers.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);

@@ -7,12 +7,14 @@
 
 mod capture;
 mod config;
-mod connection;
 mod control;
 mod device;
 mod log;
+mod reports;
+mod served;
 mod service;
 mod services;
+mod serving;
 mod turns;
 mod uplink;
 mod vif;
@@ -35,7 +37,7 @@ use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused}
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use service::Service;
 
-use crate::service::Reports;
+use crate::reports::Reports;
 use crate::services::{Hosting, Services};
 use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;

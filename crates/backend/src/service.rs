@@ -1,23 +1,14 @@
 //! What the service manager is told: sd_notify(3), which systemd speaks and others have taken up.
 //! Where there is none, nothing happens.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ringway_hypervisor::Hypervisor;
-use ringway_xenbus::XenbusState;
 use sd_notify::NotifyState;
-
-use crate::Backend;
-use crate::vif::VifShell;
-
-/// How long workers may take to show that they are alive. The control thread waits for them, and
-/// they answer between two rounds, which take microseconds where CPUs are to be had.
-const WORKER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager that looks after this process, or none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Service {
-    watchdog: Option<Duration>,
+    pub(crate) watchdog: Option<Duration>,
 }
 
 impl Service {
@@ -28,64 +19,9 @@ impl Service {
         Service { watchdog: sd_notify::watchdog_enabled() }
     }
 
-    fn tell(states: &[NotifyState<'_>]) {
+    pub(crate) fn tell(states: &[NotifyState<'_>]) {
         if let Err(error) = sd_notify::notify(states) {
             tracing::debug!("the service manager: {error}");
-        }
-    }
-}
-
-/// What it was told last.
-pub(crate) struct Reports {
-    service: Service,
-    /// When it is to get the next sign of life.
-    due: Instant,
-    /// Vifs, and those that are connected.
-    counts: Option<(usize, usize)>,
-    /// Whether all workers answered when they were last asked.
-    is_alive: bool,
-}
-
-impl Reports {
-    pub(crate) fn new(service: Service) -> Reports {
-        Reports { service, due: Instant::now(), counts: None, is_alive: true }
-    }
-
-    /// All vifs that there are have been looked at, and new ones will be.
-    pub(crate) fn ready(&self) {
-        Service::tell(&[NotifyState::Ready]);
-    }
-
-    /// What comes to an end does so in order.
-    pub(crate) fn stopping(&self) {
-        Service::tell(&[NotifyState::Stopping]);
-    }
-}
-
-impl<H: Hypervisor> Backend<H> {
-    /// Tells how many vifs there are, when that has changed; and, when it is time, that all threads
-    /// are alive: this one by calling this, the others by answering. One that is stuck or has
-    /// panicked leaves queues unserved, which a new process does not.
-    pub(crate) fn tell_service(&mut self) {
-        let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
-        let counts = (self.vifs.len(), self.vifs.values().filter(is_connected).count());
-        if self.reports.counts.replace(counts) != Some(counts) {
-            let (vifs, connected) = counts;
-            let status = format!("{vifs} vifs, {connected} connected");
-            Service::tell(&[NotifyState::Status(&status)]);
-        }
-        let Some(interval) = self.reports.service.watchdog else { return };
-        let now = Instant::now();
-        if now < self.reports.due {
-            return;
-        }
-        let is_alive = self.services.host.workers.all_respond(WORKER_PATIENCE);
-        let was_alive = std::mem::replace(&mut self.reports.is_alive, is_alive);
-        if is_alive {
-            self.reports.due = now + interval / 2;
-            Service::tell(&[NotifyState::Watchdog]);
-        } else if was_alive {
-            tracing::error!("a worker does not answer: no more signs of life until it does");
         }
     }
 }

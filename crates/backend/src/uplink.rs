@@ -10,6 +10,7 @@ use ringway_switch::PortId;
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Stations};
 
+use crate::device::GSO_MAX;
 use crate::services::Hosting;
 
 /// The uplink while it is attached.
@@ -55,6 +56,3 @@ impl<H: Hypervisor> Hosting<H> {
         Ok(Some(UplinkPort { port, counters, tap }))
     }
 }
-
-/// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
-pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);

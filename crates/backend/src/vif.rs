@@ -4,45 +4,26 @@
 //! here looks another vif up.
 
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ringway_datapath::{Completion, MacAddr};
+use ringway_datapath::MacAddr;
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_vif_shell::{BackendEnd, device};
-use ringway_worker::Credit;
 use ringway_xenbus::backend::Input;
-use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Rate, Vif, XenbusState};
+use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::connection::{Connection, Serving};
-use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
-use crate::log::{LeftOut, LogAllowance};
+use crate::device::{HOST_ADDRESS, VifDevice};
+use crate::log::LogAllowance;
+use crate::served::Served;
 use crate::services::{Hosting, Services};
+use crate::serving::Serving;
 
 /// A vif in this backend's care.
 pub(crate) struct VifShell {
     pub(crate) end: BackendEnd,
     pub(crate) served: Served,
-}
-
-/// What a vif has beside its handshake.
-pub(crate) struct Served {
-    pub(crate) vif: Vif,
-    pub(crate) offer: Offer,
-    pub(crate) mac: Option<String>,
-    /// If the vif is not on the switch.
-    pub(crate) device: Option<VifDevice>,
-    /// When what its guest transmits is completed.
-    pub(crate) completion: Completion,
-    /// What the guest may transmit, as the toolstack has it.
-    rate: Result<Option<Rate>, BadKeys>,
-    /// The same as a budget. It outlives connections, or each would bring a new one.
-    pub(crate) credit: Option<Arc<Credit>>,
-    /// While queues are attached.
-    pub(crate) connection: Option<Connection>,
-    log: LogAllowance,
 }
 
 /// Why this host cannot serve a vif as the toolstack describes it.
@@ -180,35 +161,6 @@ impl VifShell {
         let name = vif_device.tap.name().to_owned();
         if let Err(error) = vif_device.remove() {
             tracing::debug!(name, %error, "the network device was gone already");
-        }
-    }
-}
-
-impl Served {
-    /// Whether something that the guest did may be logged, and how much was left out before.
-    pub(crate) fn may_log(&mut self) -> Option<LeftOut> {
-        self.log.line(Instant::now())
-    }
-
-    /// Limits what the guest may transmit as the toolstack wants it. A rate that cannot be read is
-    /// no limit, as for Linux' backend.
-    fn set_rate<H: Hypervisor>(&mut self, keys: &Keys, host: &mut Hosting<H>) {
-        let rate = keys.rate();
-        if self.rate == rate {
-            return;
-        }
-        let limit = rate.as_ref().ok().copied().flatten();
-        self.credit = limit.map(|Rate { bytes, interval_us }| {
-            Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
-        });
-        let vif = vif_name(self.vif);
-        match &rate {
-            Ok(rate) => tracing::info!(vif, ?rate, "limit of what the guest transmits"),
-            Err(bad) => tracing::warn!(vif, "{bad}: transmits without a limit"),
-        }
-        self.rate = rate;
-        if let Some(connection) = &self.connection {
-            host.workers.limit(connection.port, self.credit.as_ref());
         }
     }
 }

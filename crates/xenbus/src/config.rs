@@ -102,7 +102,7 @@ impl Written {
 pub enum Returns {
     /// It takes the offer.
     ByItself,
-    /// It stays closed until its driver, or whoever runs it, starts over.
+    /// It stays closed until its driver, or its user, starts over.
     No,
 }
 
@@ -155,7 +155,7 @@ impl FrontendConfig {
     }
 
     /// The keys, and the removal of those of up to `stale_max` queues that an earlier answer may
-    /// have left, so that nobody takes them for part of this one.
+    /// have left, so that they are not taken for part of this one.
     pub(crate) fn changes(&self, stale_max: usize, written: Written) -> Vec<KeyChange> {
         let count = self.queues.len();
         let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));

@@ -271,7 +271,7 @@ impl Keys {
     /// wish (`ringway-completion`, ours: a stock toolstack has no key for it).
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is none of the ways to answer.
+    /// [`BadKeys::Unreadable`] when it is not one of the ways to answer.
     pub fn completion_wanted(&self) -> Result<Option<Completion>, BadKeys> {
         let parse = |text: &str| {
             text.parse().map_err(|_| self.unreadable(COMPLETION_WANTED, text, "copied or sent"))

@@ -59,7 +59,7 @@ impl Settings {
         let processes = link("proc/self/ns/pid");
         if processes.as_deref() != Some(Path::new(FIRST_PROCESSES)) {
             return Err("this is a container, or another process namespace: whether its /etc is \
-                        read when the machine starts cannot be told"
+                        read when the machine starts is unknown"
                 .to_owned());
         }
         let mounts = link("proc/self/ns/mnt");
@@ -82,7 +82,7 @@ fn check_folder(root: &Path, folder: &str) -> Result<(), String> {
     if fs::metadata(&theirs).is_err() {
         return Err(format!(
             "these are not the mounts that the machine started with, and whether /{folder} is the \
-             same cannot be told: process 1 may not be looked at"
+             same is unknown: process 1 may not be looked at"
         ));
     }
     match (number(&root.join(folder)), number(&theirs.join(folder))) {
@@ -148,7 +148,7 @@ mod tests {
         ];
         let (root, settings) = machine(&other, &[MACHINES]);
         let said = settings.is_home_of(OURS).expect_err("unknown");
-        assert!(said.contains("cannot be told"), "{said}");
+        assert!(said.contains("is unknown"), "{said}");
         fs::create_dir_all(root.path().join("proc/1/root/etc")).expect("made");
         let said = settings.is_home_of(OURS).expect_err("another one");
         assert!(said.contains("/etc here is not"), "{said}");

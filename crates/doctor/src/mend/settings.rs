@@ -18,7 +18,7 @@ use crate::finding::Knob;
 use crate::parse::cpus::{cpu_list, cpu_mask, masked_cpus};
 use crate::parse::ethtool::{Features, Settings as Numbers};
 
-/// Bytes of a setting; more is none.
+/// Bytes of a setting; a longer one is invalid.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
 
 /// The settings of a host.

@@ -140,9 +140,9 @@ fn sysctls_and_queue_lengths_are_set_and_given_back() {
     found("net.ipv4.tcp_sack", "sysctl");
     found(VIF, "tx-queue-len");
     let before = values();
-    ok(&mut pair.mend(&pair.host, "apply D19 --interval 1"));
+    ok(&mut pair.fix(&pair.host, "apply D19 --interval 1"));
     assert_eq!(values(), ["1", "1", "1000"]);
-    ok(&mut pair.mend(&pair.host, "undo"));
+    ok(&mut pair.fix(&pair.host, "undo"));
     assert_eq!(values(), before);
 }
 
@@ -161,17 +161,17 @@ fn bbr_between_neighbours_gives_way_to_cubic() {
     let (mut code, mut told) = (None, String::new());
     // A round trip may take more than a moment on a busy machine.
     until("the check finds it", || {
-        (code, told) = said(pair.mend(&pair.host, "apply D26 --interval 1"));
-        !told.contains("Nothing was found")
+        (code, printed) = said(pair.fix(&pair.host, "apply D26 --interval 1"));
+        !printed.contains("Nothing was found")
     });
-    assert!(told.contains(&format!("D26 {control}: bbr -> cubic")), "{told}");
+    assert!(printed.contains(&format!("D26 {control}: bbr -> cubic")), "{printed}");
     let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     if allowed.is_ok_and(|allowed| allowed.contains("cubic")) {
-        assert_eq!((code, read(&pair.host, file).as_str()), (Some(0), "cubic"), "{told}");
-        ok(&mut pair.mend(&pair.host, "undo"));
+        assert_eq!((code, read(&pair.host, file).as_str()), (Some(0), "cubic"), "{printed}");
+        ok(&mut pair.fix(&pair.host, "undo"));
     } else {
         // Only the machine's own namespace may choose what is not allowed to everybody.
-        assert!(code == Some(1) && told.contains("bbr again"), "{told}");
+        assert!(code == Some(1) && printed.contains("bbr again"), "{printed}");
     }
     assert_eq!(read(&pair.host, file), "bbr");
 }
@@ -193,8 +193,8 @@ fn channels_are_used_and_given_back() {
         return skipped(&format!("channels: {:?} on {cpus} CPUs", channels()));
     }
     let refusal = |line: &str, why: &str| {
-        let (code, told) = said(guest.mend(line));
-        assert!(code != Some(0) && told.contains(why), "{line}: {code:?} {told}");
+        let (code, printed) = said(guest.mend(line));
+        assert!(code != Some(0) && printed.contains(why), "{line}: {code:?} {printed}");
         assert_eq!(channels(), [1, 1]);
     };
     assert_found(&mut guest.doctor("--check D14 --interval 1 --json"), "eth0", "channels");
@@ -221,7 +221,7 @@ fn a_guest_of_ringway_may_have_more_queues() {
     let (a, b) = (("a", "", "queues = 2"), ("b", "", "queues = 2"));
     let host = Host::start(&describe("max-queues = 1", &[a, b]));
     let mend = |line: &str| {
-        let mut command = pair.mend(&pair.host, line);
+        let mut command = pair.fix(&pair.host, line);
         // Not from the root: who takes changes back is somewhere else.
         let dir = host.dir();
         command.current_dir(dir.parent().expect("one"));
@@ -233,8 +233,8 @@ fn a_guest_of_ringway_may_have_more_queues() {
     let mut look = pair.doctor(&pair.host, "--check D14 --interval 1 --json");
     assert_found(look.env("RINGWAY_DIR", host.dir()), "vif1.0", "max-queues");
     let line = "apply D14 --subject vif1.0 --interval 1";
-    let (code, told) = said(mend(line));
-    assert!(code == Some(3) && told.contains("--allow-disruptive"), "{told}");
+    let (code, printed) = said(mend(line));
+    assert!(code == Some(3) && printed.contains("--allow-disruptive"), "{printed}");
     ok(&mut mend(&format!("{line} --allow-disruptive --confirm-within 5")));
     until("the guest uses them", || offered().is_some_and(|(_, queues)| queues == 2));
     let other = host.vif("vif2.0").map(|vif| vif.max_queues);
@@ -264,12 +264,12 @@ fn what_the_kernel_refuses_is_taken_back_with_all_else() {
     ok(&mut pair.on_host("ip link set over master br0"));
     let mtu = |nic: &str| read(&pair.host, &format!("/sys/class/net/{nic}/mtu"));
     let line = "apply D08 --interval 1 --allow-disruptive --confirm-within 3";
-    let (code, told) = said(pair.mend(&pair.host, line));
-    assert!(code == Some(1), "{code:?} {told}");
-    assert!(told.contains("MTU of over cannot be set to \"9000\""), "{told}");
-    assert!(told.contains("MTU of a-port: 1500 again"), "{told}");
+    let (code, printed) = said(pair.fix(&pair.host, line));
+    assert!(code == Some(1), "{code:?} {printed}");
+    assert!(printed.contains("MTU of over cannot be set to \"9000\""), "{printed}");
+    assert!(printed.contains("MTU of a-port: 1500 again"), "{printed}");
     assert_eq!(["a-port", "over", "br0"].map(mtu), ["1500", "1500", "1500"]);
-    let journal = text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
+    let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
     assert!(journal.contains("taken back") && !journal.contains("being made"), "{journal}");
 }
 
@@ -312,19 +312,19 @@ fn whoever_is_killed_in_between_leaves_what_can_be_undone() {
     let killed = |when, seconds: u32| {
         let line = format!("apply D30 --interval 2 --confirm-within {seconds}");
         until("the limit is reached, and apply killed", || {
-            let mut apply = pair.mend(&pair.host, &line);
+            let mut apply = pair.fix(&pair.host, &line);
             deadly_tc(&pair, when, &mut apply);
-            let (code, told) = said(apply);
-            assert!(code.is_none() || told.contains("Nothing was found"), "{code:?} {told}");
+            let (code, printed) = said(apply);
+            assert!(code.is_none() || told.contains("Nothing was found"), "{code:?} {printed}");
             code.is_none()
         });
         assert_eq!(is_limited(), when == When::Before);
-        let journal = text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
+        let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
         assert!(journal.contains("being made, or was interrupted"), "{journal}");
     };
     for when in [When::Before, When::After] {
         killed(when, 120);
-        ok(&mut pair.mend(&pair.host, "undo"));
+        ok(&mut pair.fix(&pair.host, "undo"));
         assert!(is_limited());
     }
     // Whoever was to wait lives on.
@@ -355,13 +355,13 @@ fn one_queue_is_served_by_both_cpus() {
     let mask = || read(&pair.guest, "/sys/class/net/eth0/queues/rx-0/rps_cpus");
     let before = mask();
     let line = format!("try D04 --runs 4 --interval 2 --iperf3 -- {iperf}");
-    let (code, told) = said(guest.mend(&line));
-    let _ = writeln!(std::io::stderr(), "{told}");
-    if code != Some(0) && is_inconclusive("RPS, whether it helps", &told) {
+    let (code, printed) = said(guest.mend(&line));
+    let _ = writeln!(std::io::stderr(), "{printed}");
+    if code != Some(0) && is_inconclusive("RPS, whether it helps", &printed) {
         return assert_eq!(mask(), before);
     }
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("RPS of eth0 rx-0") && told.contains("Kept"), "{told}");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("RPS of eth0 rx-0") && printed.contains("Kept"), "{printed}");
     assert_ne!(mask(), before);
     ok(&mut guest.mend("undo"));
     assert_eq!(mask(), before);
@@ -369,13 +369,13 @@ fn one_queue_is_served_by_both_cpus() {
 
 /// Whether a measurement that is not as it should be says nothing, and a line that says so: it
 /// shows no difference, or other programs use the CPUs.
-pub(crate) fn is_inconclusive(what: &str, told: &str) -> bool {
+pub(crate) fn is_inconclusive(what: &str, printed: &str) -> bool {
     let is_same = told.contains("no more than luck makes");
     let is_inconclusive = is_same || !is_quiet();
     if is_inconclusive {
         let why =
             if is_same { "no difference was measured" } else { "other programs use the CPUs" };
-        skipped(&format!("{what}: {why}; {told}"));
+        skipped(&format!("{what}: {why}; {printed}"));
     }
     is_inconclusive
 }

@@ -73,13 +73,13 @@ fn the_hops_of_a_path_take_packets_of_one_length() {
     assert_eq!(long_replies(&pair), 0);
     let found = pair.doctor(&pair.host, "--check D08 --interval 1").output().expect("it starts");
     assert!(text(&found.stdout).contains("joins own-port of MTU 9000"), "{}", text(&found.stdout));
-    let refused = pair.mend(&pair.host, "apply D08 --interval 1").output().expect("it starts");
+    let refused = pair.fix(&pair.host, "apply D08 --interval 1").output().expect("it starts");
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     assert!(text(&refused.stdout).contains("--allow-disruptive"), "{}", text(&refused.stdout));
     assert_eq!(long_replies(&pair), 0);
-    ok(&mut pair.mend(&pair.host, "apply D08 --interval 1 --allow-disruptive"));
+    ok(&mut pair.fix(&pair.host, "apply D08 --interval 1 --allow-disruptive"));
     assert_eq!(long_replies(&pair), 5);
-    ok(&mut pair.mend(&pair.host, "undo"));
+    ok(&mut pair.fix(&pair.host, "undo"));
     assert_eq!(long_replies(&pair), 0);
 }
 
@@ -92,9 +92,9 @@ fn what_nobody_confirms_is_taken_back_though_the_terminal_is_gone() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("revert") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
-    ok(&mut pair.mend(&pair.host, "apply D19 --interval 1 --dry-run"));
+    ok(&mut pair.fix(&pair.host, "apply D19 --interval 1 --dry-run"));
     assert_eq!(sack(&pair), "0");
-    let mut apply = pair.mend(&pair.host, "apply D19 --interval 1 --confirm-within 4");
+    let mut apply = pair.fix(&pair.host, "apply D19 --interval 1 --confirm-within 4");
     let mut apply = apply.process_group(0).stdout(Stdio::null()).spawn().expect("it starts");
     let group = rustix::process::Pid::from_child(&apply);
     assert!(apply.wait().expect("it ends").success());
@@ -102,12 +102,12 @@ fn what_nobody_confirms_is_taken_back_though_the_terminal_is_gone() {
     // As the kernel does when the terminal closes. It may be that nobody is left in the group.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::HUP);
     until("it is taken back", || sack(&pair) == "0");
-    let shown = || text(&ok(&mut pair.mend(&pair.host, "journal")).stdout);
+    let shown = || text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
     until("the journal knows", || shown().contains("taken back"));
     // Not again, and not what somebody else set.
-    ok(&mut pair.mend(&pair.host, "apply D19 --interval 1"));
+    ok(&mut pair.fix(&pair.host, "apply D19 --interval 1"));
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=2"));
-    let left = pair.mend(&pair.host, "undo").output().expect("it starts");
+    let left = pair.fix(&pair.host, "undo").output().expect("it starts");
     assert_eq!(left.status.code(), Some(3));
     assert!(text(&left.stdout).contains("left at 2"), "{}", text(&left.stdout));
     assert_eq!(sack(&pair), "2");
@@ -123,25 +123,25 @@ fn a_trial_keeps_what_helps_and_nothing_else() {
     // To whom more is worse.
     let number = "\"bits_per_second\":\\s*([0-9.e+]+)";
     let line = format!("try D13 --runs 4 --interval 1 --number {number} --lower -- {iperf}");
-    let worse = pair.mend(&pair.host, &line).output().expect("it starts");
-    let told = text(&worse.stdout) + &text(&worse.stderr);
-    let is_told = worse.status.code() == Some(3) && told.contains("worse");
-    if !is_told && is_inconclusive("a trial of what is worse", &told) {
+    let worse = pair.fix(&pair.host, &line).output().expect("it starts");
+    let printed = text(&worse.stdout) + &text(&worse.stderr);
+    let is_refused = worse.status.code() == Some(3) && printed.contains("worse");
+    if !is_refused && is_inconclusive("a trial of what is worse", &printed) {
         return;
     }
-    assert!(is_told, "{told}");
+    assert!(is_refused, "{printed}");
     let is_on = || {
         let features = text(&ok(&mut pair.on_host(&format!("ethtool -k {VIF}"))).stdout);
         features.contains("tcp-segmentation-offload: on")
     };
     assert!(!is_on());
     let line = format!("try D13 --runs 4 --interval 1 --iperf3 -- {iperf}");
-    let kept = pair.mend(&pair.host, &line).output().expect("it starts");
-    let told = text(&kept.stdout) + &text(&kept.stderr);
-    if kept.status.code() == Some(3) && is_inconclusive("a trial of what helps", &told) {
-        return assert!(!is_on(), "what is not kept is taken back: {told}");
+    let kept = pair.fix(&pair.host, &line).output().expect("it starts");
+    let printed = text(&kept.stdout) + &text(&kept.stderr);
+    if kept.status.code() == Some(3) && is_inconclusive("a trial of what helps", &printed) {
+        return assert!(!is_on(), "what is not kept is taken back: {printed}");
     }
-    assert!(kept.status.success() && told.contains("Kept"), "{told}");
+    assert!(kept.status.success() && printed.contains("Kept"), "{printed}");
     assert!(is_on());
 }
 
@@ -150,7 +150,7 @@ fn a_trial_that_is_killed_leaves_nothing() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("killed") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
-    let mut trial = pair.mend(&pair.host, "try D19 --interval 1 --runs 50 -- sleep 0.05");
+    let mut trial = pair.fix(&pair.host, "try D19 --interval 1 --runs 50 -- sleep 0.05");
     let trial = trial.stdout(Stdio::null()).spawn().expect("it starts");
     let trial = Traffic(trial);
     until("it is applied", || sack(&pair) == "1");

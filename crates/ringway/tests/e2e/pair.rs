@@ -172,7 +172,7 @@ impl Pair {
     }
 
     /// A verb that uses the journal.
-    pub(crate) fn mend(&self, netns: &str, line: &str) -> Command {
+    pub(crate) fn fix(&self, netns: &str, line: &str) -> Command {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let journal = self.journal.path().display();
         self.doctor(netns, &format!("{verb} --journal {journal} {rest}"))
@@ -252,16 +252,16 @@ impl Pair {
             ok(&mut self.mend(netns, "confirm"));
         }
         let after = self.throughput();
-        let told = format!(
+        let printed = format!(
             "{check}: {:.0} -> {:.0} Mbit/s, {:.1} times",
             before / 1e6,
             after / 1e6,
             after / before
         );
-        let _ = writeln!(std::io::stderr(), "{told}");
+        let _ = writeln!(std::io::stderr(), "{printed}");
         ok(&mut self.mend(netns, "undo"));
         let is_faster = after > factor * before;
-        assert!(is_faster || is_inconclusive(check, &told), "{told}, not {factor}");
+        assert!(is_faster || is_inconclusive(check, &printed), "{printed}, not {factor}");
     }
 }
 

@@ -30,26 +30,26 @@ fn what_a_namespace_has_is_not_kept_in_files_of_the_machine() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("persist") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
-    ok(&mut pair.mend(&pair.host, "apply D19 --interval 1 --confirm-within 0"));
+    ok(&mut pair.fix(&pair.host, "apply D19 --interval 1 --confirm-within 0"));
     let journal = pair.journal.path().display();
     // As `ip netns exec` leaves it, and with a process 1 that is in the namespace as well.
     for options in [&["--fork"][..], &["--pid", "--fork", "--mount-proc"]] {
-        let Some((code, told)) = said(&pair, options, &format!("persist --journal {journal}"))
+        let Some((code, printed)) = said(&pair, options, &format!("persist --journal {journal}"))
         else {
             skipped(&format!("unshare --mount {options:?}: no /etc of its own can be made"));
             continue;
         };
-        assert_eq!(code, 1, "{options:?}: {told}");
-        assert!(told.contains("this is a network namespace"), "{options:?}: {told}");
-        assert!(!told.contains("WRITTEN"), "{options:?}: {told}");
+        assert_eq!(code, 1, "{options:?}: {printed}");
+        assert!(printed.contains("this is a network namespace"), "{options:?}: {printed}");
+        assert!(!printed.contains("WRITTEN"), "{options:?}: {printed}");
     }
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
     for (tool, code) in [("sysctl.d", 1), ("udev", 1), ("ansible", 1), ("shell", 0)] {
         let line = format!("apply D19 --interval 1 --journal {journal} --emit {tool}");
         let mut emit = pair.doctor(&pair.host, &line);
         let output = emit.output().expect("it starts");
-        let told = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{tool}: {told}");
+        let printed = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{tool}: {printed}");
     }
     assert!(!written(Path::new("/etc/sysctl.d")), "a file of ours is in /etc");
 }

@@ -1,4 +1,4 @@
-//! A guest that is served: its queues, and those of its vif's network device.
+//! Serves a guest: attaches its queues, and those of its vif's network device.
 
 use std::io;
 use std::sync::Arc;
@@ -14,17 +14,8 @@ use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 
 use crate::device::vif_name;
 use crate::log::LeftOut;
+use crate::served::{Connection, Served};
 use crate::services::Hosting;
-use crate::vif::Served;
-
-/// What is attached while a guest is connected.
-pub(crate) struct Connection {
-    pub(crate) port: PortId,
-    /// Of the vif's network device, if it has one.
-    pub(crate) device_port: Option<PortId>,
-    pub(crate) queues: Vec<Arc<QueueCounters>>,
-    pub(crate) caps: OffloadCaps,
-}
 
 /// One vif, with what it takes to serve its guest.
 pub(crate) struct Serving<'a, H: Hypervisor> {
