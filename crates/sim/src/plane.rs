@@ -156,7 +156,8 @@ impl DataPlane {
             Wait::Until(_) => self.marks.hit(Mark::EngineWaitsForTime),
             Wait::Now | Wait::Poll => {}
         }
-        self.journal.note(|| format!("engine {number} runs a round, then waits: {waited:?}"));
+        let waits = described(waited, self.now);
+        self.journal.note(|| format!("engine {number} runs a round, then waits {waits}"));
         let left = workers.budget.bytes_left();
         if left < BUDGET_LOW {
             self.marks.hit(Mark::NoBuffer);
@@ -317,10 +318,10 @@ impl DataPlane {
         Err(Flaw::new(Rule::Rest, format!("there is no rest; engines wait: {waits:?}")))
     }
 
-    /// How each engine waits.
-    pub(crate) fn waits(&self) -> Vec<Wait> {
+    /// How each engine waits, in words.
+    pub(crate) fn waits(&self) -> Vec<String> {
         let workers = self.workers.iter().flat_map(|workers| &workers.workers);
-        workers.map(|worker| worker.waited).collect()
+        workers.map(|worker| described(worker.waited, self.now)).collect()
     }
 
     /// The next time that an engine waits for.
@@ -329,7 +330,8 @@ impl DataPlane {
             Wait::Until(then) => Some(then),
             Wait::Now | Wait::Poll | Wait::Event => None,
         };
-        self.waits().into_iter().filter_map(until).min()
+        let workers = self.workers.iter().flat_map(|workers| &workers.workers);
+        workers.filter_map(|worker| until(worker.waited)).min()
     }
 
     /// Lets the world go on until something is so, as a thread that waits for others does. False if
@@ -367,5 +369,15 @@ impl DataPlane {
         let of_host = self.workers.iter().flat_map(|workers| &workers.workers);
         let of_host = of_host.flat_map(Worker::ports).filter(|_| domid == HOST);
         of_guests.chain(of_host).for_each(|port| self.machine.raise(domid, *port));
+    }
+}
+
+/// A wait in words that are the same in every run.
+fn described(waited: Wait, now: Instant) -> String {
+    match waited {
+        Wait::Now => "not at all".to_owned(),
+        Wait::Poll => "not at all, for it polls".to_owned(),
+        Wait::Event => "for an event".to_owned(),
+        Wait::Until(then) => format!("for {:?}", then.saturating_duration_since(now)),
     }
 }

@@ -6,6 +6,7 @@ use ringway_xenbus::{Features, Offer};
 
 use crate::canary::Canary;
 use crate::choices::Choices;
+use crate::known;
 use crate::traffic::Kind;
 
 /// The domain of the backend.
@@ -62,6 +63,8 @@ impl Troubles {
 
 /// Frame memory of which there is never too little.
 const BUDGET_AMPLE: usize = 64 << 20;
+/// Frame memory that is used up at times: seven large buffers.
+const BUDGET_LOW: usize = 512 << 10;
 
 impl Scenario {
     pub(crate) fn choose(choices: &mut Choices, canary: Option<Canary>) -> Scenario {
@@ -76,6 +79,8 @@ impl Scenario {
         };
         let troubles =
             [Troubles::None, Troubles::Rates, Troubles::Faults, Troubles::Deaths, Troubles::All];
+        let has_ample_memory = !choices.is_one_in(4);
+        let hostiles = choices.pick(&[0, 0, 1, 2]);
         Scenario {
             engines: choices.from_to(1, 3),
             guests,
@@ -89,8 +94,12 @@ impl Scenario {
                 Completion::Copied,
                 Completion::Sent,
             ]),
-            budget_bytes: choices.pick(&[BUDGET_AMPLE, BUDGET_AMPLE, BUDGET_AMPLE, 512 << 10]),
-            hostiles: choices.pick(&[0, 0, 1, 2]),
+            budget_bytes: match hostiles {
+                _ if has_ample_memory => BUDGET_AMPLE,
+                0 => BUDGET_LOW,
+                _ => known::BUDGET_WITH_HOSTILES,
+            },
+            hostiles,
             burst_max: choices.pick(&[4, 16, 16, 64]),
             troubles: choices.pick(&troubles),
             steps_per_phase: choices.from_to(50, 400),

@@ -3,7 +3,7 @@
 use ringway_datapath::MacAddr;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, XenbusState};
-use ringway_xenstore::{Client, DomId, Local, LocalStore, Permissions, Rights, XsError};
+use ringway_xenstore::{Client, DomId, Local, LocalStore, XsError};
 
 use crate::known::Errors;
 use crate::scenario::HOST;
@@ -18,20 +18,10 @@ impl Toolstack {
         Toolstack(client)
     }
 
-    /// Writes a vif's two directories. No other process runs in between.
+    /// Writes a vif's two directories.
     pub(crate) fn make(&mut self, vif: Vif, mac: MacAddr) -> Result<(), XsError> {
         let made = Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
-        let ends = [
-            (vif.frontend_dir(), vif.frontend, HOST, made.frontend_changes()),
-            (vif.backend_dir(), HOST, vif.frontend, made.backend_changes()),
-        ];
-        for (dir, owner, reader, changes) in ends {
-            let permissions = Permissions::new(owner, Rights::None).with(reader, Rights::Read);
-            self.0.mkdir(&dir)?;
-            self.0.set_permissions(&dir, &permissions)?;
-            device::change(&mut self.0, &dir, &changes)?;
-        }
-        Ok(())
+        self.0.transaction(|tx| device::make(tx, &made))
     }
 
     /// Asks the backend to let a vif go.
