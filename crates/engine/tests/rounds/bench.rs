@@ -6,8 +6,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Budget, DropReason, FrameBatch, FramePool, FrameQueue, Gso, MacAddr, OffloadCaps, Pending,
-    PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
+    Budget, Checksum, DropReason, FrameBatch, FramePool, FrameQueue, Gso, MacAddr, OffloadCaps,
+    Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
 };
 use ringway_engine::{
     Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Roster, Stations, Wait,
@@ -83,6 +83,9 @@ impl PortQueue for TestQueue {
             head[6..12].copy_from_slice(&address(self.number).0);
             head[12..14].copy_from_slice(&[0x88, 0xb5]);
             frame.offload.gso = far.gso;
+            if far.gso.is_some() {
+                frame.offload.checksum = Checksum::Blank;
+            }
             bytes += len;
             far.taken += 1;
             far.taken_bytes += u64::try_from(len).expect("frames are short");
