@@ -51,6 +51,8 @@ pub struct BackendEnd {
 struct Rest {
     vif: Vif,
     error: Option<String>,
+    /// Nodes that say why it is closed: also those that a backend which was killed has left.
+    has_error_nodes: bool,
     pace: Pace,
     /// When the frontend's keys are to be read, if they are, and of how many queues at most.
     read: Option<(Instant, u16)>,
@@ -63,6 +65,7 @@ impl BackendEnd {
         let rest = Rest {
             vif,
             error: None,
+            has_error_nodes: true,
             pace: Pace::new(READS_BURST, READ_INTERVAL, now),
             read: None,
             is_finished: false,
@@ -243,6 +246,7 @@ impl Rest {
     /// Says why the vif is closed, where tools look for it.
     fn report<T: Transport>(&mut self, store: &mut Client<T>, reason: &str) -> Result<(), XsError> {
         self.error = Some(reason.to_owned());
+        self.has_error_nodes = true;
         let [for_tools, beside_keys] = self.vif.backend_errors();
         let state = self.vif.backend_state();
         store.transaction(|tx| {
@@ -255,7 +259,8 @@ impl Rest {
     }
 
     fn clear_error<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
-        if self.error.take().is_some() {
+        self.error = None;
+        if std::mem::replace(&mut self.has_error_nodes, false) {
             for node in self.vif.backend_errors() {
                 unless_refused(store.remove(&node), ())?;
             }

@@ -95,6 +95,7 @@ fn ci(root: &Path) -> Result<()> {
     package(root)?;
     run::all_tests(root)?;
     run::interleavings(root)?;
+    run::worlds(root)?;
     fuzz::run(root, fuzz::SECONDS_CI, &[])?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");

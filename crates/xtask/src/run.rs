@@ -13,6 +13,8 @@ use crate::layers::Metadata;
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
 pub(crate) const SLOW: [&str; 5] = ["ringway", "bench", "lab", "backend", "frontend"];
+/// Worlds of `ringway-sim`, which take two minutes on two CPUs.
+const SEEDS: &str = "0..10000";
 /// Crates whose atomics can be those of loom, by a feature of that name.
 const INTERLEAVED: [&str; 1] = ["ringway-engine"];
 /// What all tests may take once they are built, which is five times what they take on two CPUs: a
@@ -119,6 +121,11 @@ pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
         Some(CANNOT_BOOT_XEN) => skip("real Xen", said.lines().last().unwrap_or("no reason given")),
         _ => bail!("tests/xen/run --set smoke failed"),
     }
+}
+
+/// Whole hosts under the seeds that CI looks at. A failure prints its seed.
+pub(crate) fn worlds(root: &Path) -> Result<()> {
+    run(root, &["run", "--release", "--quiet", "--package", "ringway-sim", "--", "--seeds", SEEDS])
 }
 
 /// Every interleaving of what crosses threads, on the real types.
