@@ -356,15 +356,27 @@ impl World {
         self.captures.push(capture);
     }
 
-    /// Ends everything, and checks that nothing is left.
-    fn finish(&mut self) -> Checked {
+    /// The vifs of all guests.
+    fn vifs(&self) -> Vec<Vif> {
         let honest = self.plane.guests.iter().map(|guest| guest.domid);
         let domids = honest.chain(self.plane.hostiles.iter().map(|hostile| hostile.domid));
-        let vifs: Vec<Vif> = domids.map(vif_of).collect();
-        for vif in &vifs {
-            self.toolstack.ask_to_remove(*vif).map_err(|error| refused(&error))?;
+        domids.map(vif_of).collect()
+    }
+
+    /// Ends everything, and checks that nothing is left.
+    fn finish(&mut self) -> Checked {
+        let mut vifs = self.vifs();
+        loop {
+            for vif in &vifs {
+                self.toolstack.ask_to_remove(*vif).map_err(|error| refused(&error))?;
+            }
+            self.settle()?;
+            // A guest that died meanwhile has another one in its place.
+            let asked = std::mem::replace(&mut vifs, self.vifs());
+            if asked == vifs {
+                break;
+            }
         }
-        self.settle()?;
         for (guest, vif) in vifs.iter().enumerate() {
             let is_let_go = self.toolstack.is_let_go(*vif).map_err(|error| refused(&error))?;
             ensure(is_let_go, Rule::Handshake, || {
