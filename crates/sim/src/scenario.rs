@@ -6,7 +6,6 @@ use ringway_xenbus::{Features, Offer};
 
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::known;
 use crate::traffic::Kind;
 
 /// The domain of the backend.
@@ -94,11 +93,7 @@ impl Scenario {
                 Completion::Copied,
                 Completion::Sent,
             ]),
-            budget_bytes: match hostiles {
-                _ if has_ample_memory => BUDGET_AMPLE,
-                0 => BUDGET_LOW,
-                _ => known::BUDGET_WITH_HOSTILES,
-            },
+            budget_bytes: if has_ample_memory { BUDGET_AMPLE } else { BUDGET_LOW },
             hostiles,
             burst_max: choices.pick(&[4, 16, 16, 64]),
             troubles: choices.pick(&troubles),

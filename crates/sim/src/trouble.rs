@@ -5,7 +5,6 @@ use ringway_wire::DomId;
 
 use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Pace;
-use crate::known;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::scenario::HOST;
@@ -73,10 +72,6 @@ impl World {
         if placed.is_none_or(|placed| placed.address.engine == engine) {
             return Ok(());
         }
-        let is_paused = self.plane.paused == Some(engine);
-        if is_paused && !known::MAY_MOVE_TO_PAUSED_ENGINES {
-            return Ok(());
-        }
         if self.plane.flows.iter().any(crate::traffic::Flow::has_gaps) {
             self.plane.marks.hit(Mark::MovedUnderTraffic);
         }
@@ -130,9 +125,7 @@ impl World {
 
     fn pause_engine(&mut self) {
         let engine = self.plane.choices.below(self.scenario.engines);
-        let workers = self.plane.workers.as_ref();
-        let has_commands = workers.is_none_or(|it| it.workers[engine].has_commands());
-        if has_commands && !known::MAY_MOVE_TO_PAUSED_ENGINES {
+        if self.plane.workers.is_none() {
             return;
         }
         self.plane.paused = self.plane.paused.is_none().then_some(engine);
