@@ -62,13 +62,19 @@ impl Router<'_> {
             Some(address) => address,
             None => steer(&mut frame, queues),
         };
-        let admission = match (source.stations, pressure(self.number, address, self.directory)) {
-            (Stations::Many, _) => Admission::Shared,
-            (Stations::One(_), None) => Admission::Waits,
-            (Stations::One(_), Some(gauge)) => match source.hold(gauge, self.at.now) {
-                Held::Yes => return Err(frame),
-                Held::No => Admission::Late,
-            },
+        let admission = match source.stations {
+            Stations::Many => Admission::Shared,
+            Stations::One(_) => {
+                if let Some(inbox) = self.full_inbox(address) {
+                    source.hold_for_engine(inbox);
+                    return Err(frame);
+                }
+                match source.hold(&address.gauge, self.at.now) {
+                    Held::NotNeeded => Admission::Waits,
+                    Held::Yes => return Err(frame),
+                    Held::No => Admission::Late,
+                }
+            }
         };
         self.hand_over(frame, admission, address, source);
         Ok(())
@@ -106,7 +112,7 @@ impl Router<'_> {
             return self.outboxes.enqueue(parcel, self.pool, self.at);
         }
         let inbox = &self.directory.inboxes[to.engine];
-        // A frame whose source does not wait is not to fill the inbox for those whose does.
+        // A copy of a flood is not to fill the inbox for frames whose sources wait.
         if admission == Admission::Late && inbox.gauge().has_pressure() {
             return self.discard(parcel.frame, DropReason::InboxFull, source);
         }
@@ -123,23 +129,16 @@ impl Router<'_> {
         }
     }
 
+    /// The gauge of the inbox on the way to a queue, if that is full.
+    fn full_inbox(&self, to: &QueueAddress) -> Option<&Arc<Gauge>> {
+        let inbox = (to.engine != self.number).then(|| self.directory.inboxes[to.engine].gauge());
+        inbox.filter(|gauge| gauge.has_pressure())
+    }
+
     fn discard<Q: PortQueue>(&mut self, frame: Frame, reason: DropReason, source: &Source<Q>) {
         source.count_drop(reason);
         self.pool.recycle(frame);
     }
-}
-
-/// The gauge that holds sources of engine `number` on the way to a queue, if one does.
-fn pressure<'a>(
-    number: usize,
-    to: &'a QueueAddress,
-    directory: &'a Directory,
-) -> Option<&'a Arc<Gauge>> {
-    if to.gauge.has_pressure() {
-        return Some(&to.gauge);
-    }
-    let inbox = (to.engine != number).then(|| directory.inboxes[to.engine].gauge());
-    inbox.filter(|gauge| gauge.has_pressure())
 }
 
 /// The queue that goes on with those of a source that is patched to it, if each of the source's

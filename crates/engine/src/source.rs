@@ -128,8 +128,11 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// A frame of it met pressure: whether the source waits for that to fall.
+    /// A frame of it is for this queue: whether the source waits for it.
     pub(crate) fn hold(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
+        if !gauge.has_pressure() {
+            return Held::NotNeeded;
+        }
         let until = match &mut self.patience {
             Patience::Endless => None,
             Patience::Limited(allowance) => match allowance.begin(now) {
@@ -141,6 +144,13 @@ impl<Q: PortQueue> Source<Q> {
         self.held_since = Some((gauge.sent(), now));
         self.on(IngressEvent::Pressure { gauge: Arc::clone(gauge), until });
         Held::Yes
+    }
+
+    /// A frame of it met a full inbox. The source waits at no charge: an engine empties its inbox
+    /// whatever guests do.
+    pub(crate) fn hold_for_engine(&mut self, inbox: &Arc<Gauge>) {
+        self.held_since = None;
+        self.on(IngressEvent::Pressure { gauge: Arc::clone(inbox), until: None });
     }
 
     /// Charges a hold that ends to the allowance.
@@ -281,6 +291,8 @@ impl<Q: PortQueue> Source<Q> {
 /// Whether a source waits for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
+    /// The queue has room.
+    NotNeeded,
     /// It does, and keeps the frame.
     Yes,
     /// It does not: the frame is for a queue that may drop it.

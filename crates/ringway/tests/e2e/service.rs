@@ -49,6 +49,9 @@ impl Notices {
     }
 }
 
+/// The status when the two guests of the test are served.
+const CONNECTED: &str = "STATUS=2 vifs, 2 connected";
+
 #[test]
 fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     let Some(_turn) = turn(&[]) else { return };
@@ -65,9 +68,14 @@ fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     ];
     let host = Host::start_with(place, &pair(), &variables);
 
+    // A start that takes long, because there are many vifs, shows signs of life; and it may be that
+    // both vifs are connected by then.
     let before = notices.wait_for("READY=1", SOON);
-    assert_eq!(before, [""; 0], "it is not ready before it serves");
-    notices.wait_for("STATUS=2 vifs, 2 connected", SOON);
+    let is_life = |line: &String| line.starts_with("STATUS=") || line == "WATCHDOG=1";
+    assert!(before.iter().all(is_life), "{before:?}");
+    if !before.iter().any(|line| line == CONNECTED) {
+        notices.wait_for(CONNECTED, SOON);
+    }
     // Each is due within half of the interval, and the control thread looks every half second.
     for _ in 0..3 {
         notices.wait_for("WATCHDOG=1", WATCHDOG);

@@ -134,10 +134,17 @@ fn a_broadcast_reaches_every_other_port_once_or_is_counted_there() {
         })
         .unzip();
     peers[0].send_flow(1, EVERYONE, 0, 0, 1000);
-    for (peer, counters) in peers.iter().zip(&counters).skip(1) {
-        peer.wait_until("all broadcasts", |far| far.received + dropped(counters) >= 1000);
-        let far = peer.far();
-        assert_eq!((far.received + dropped(counters), far.reordered), (1000, 0));
+    // A copy that found the inbox of another worker full is counted where the frame came from.
+    let deadline = Instant::now() + FAILURE;
+    let accounted = || {
+        let received: u64 = peers.iter().map(|peer| peer.far().received).sum();
+        received + counters.iter().map(|counters| dropped(counters)).sum::<u64>()
+    };
+    while accounted() < 5 * 1000 {
+        assert!(Instant::now() < deadline, "{} of 5000", accounted());
+        std::thread::yield_now();
     }
+    assert_eq!(accounted(), 5 * 1000);
+    assert!(peers.iter().all(|peer| peer.far().reordered == 0));
     assert_eq!(peers[0].far().received, 0);
 }
