@@ -22,7 +22,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         from: &mut FrameQueue,
         pool: &mut FramePool,
     ) -> Result<(), PortDown> {
-        // A full ring keeps the backend busy. Until enough of it is answered, each look at its slots
+        // A full ring keeps the backend busy. Reading its slots before enough of them are answered
         // would only take their cache lines from the backend, for room of a frame or two.
         if self.tx.pending().map_err(PortDown::peer)? < self.tx_answers_wanted {
             return Ok(());
