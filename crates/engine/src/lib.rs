@@ -24,6 +24,7 @@ mod engine;
 mod forward;
 pub mod gauge;
 mod inbox;
+mod inspect;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
 mod outbox;
@@ -41,6 +42,7 @@ pub use directory::{Directory, Forwarding, QueueAddress};
 pub use engine::{Engine, Failure, IfIdle, Wait};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
+pub use inspect::Whereabouts;
 pub use roster::{Move, Placed, Roster};
 pub use share::{Stations, Weight};
 pub use slot::SlotId;

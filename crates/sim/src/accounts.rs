@@ -25,8 +25,7 @@ impl Accounts {
 
     /// What has been lost, and what was dropped meanwhile.
     fn compare(&self, plane: &DataPlane) -> (Lost, u64) {
-        let is_steady = |guest: usize| !plane.guests[guest].is_disturbed;
-        let flows = plane.flows.iter().filter(|flow| is_steady(flow.from) && is_steady(flow.to));
+        let flows = plane.flows.iter().filter(|flow| plane.is_steady(flow));
         let lost = flows.map(Flow::lost).fold(Lost::default(), Lost::and);
         let dropped = plane.workers.as_ref().map_or(0, Workers::dropped);
         (lost, dropped.saturating_sub(self.dropped))
@@ -43,7 +42,9 @@ impl Accounts {
                 "{lost} frames have not arrived, by flow {flows:?}; {dropped} drops are counted"
             )
         })?;
-        let is_calm = self.was_calm && plane.guests.iter().all(|guest| !guest.is_disturbed);
+        let is_calm = self.was_calm
+            && plane.guests.iter().all(|guest| !guest.is_disturbed)
+            && plane.devices.iter().all(|device| !device.is_disturbed);
         ensure(!is_calm || dropped <= lost.most, rule, || {
             format!("{dropped} drops are counted for at most {} lost pieces", lost.most)
         })

@@ -21,32 +21,45 @@ use crate::workers::Workers;
 #[derive(Debug)]
 pub(crate) struct Ended;
 
+/// A port to attach.
+pub(crate) struct NewPort {
+    pub(crate) id: PortId,
+    pub(crate) credit: Option<Arc<Credit>>,
+    /// The one other port that its frames go to; where the switch says without one.
+    pub(crate) patched_to: Option<PortId>,
+    pub(crate) is_shared: bool,
+    pub(crate) queues: Vec<(Port, Arc<QueueCounters>)>,
+}
+
 impl DataPlane {
     /// Gives all queues of a port to engines.
-    pub(crate) fn attach(
-        &mut self,
-        port: PortId,
-        credit: Option<&Arc<Credit>>,
-        queues: Vec<(Port, Arc<QueueCounters>)>,
-    ) -> Result<(), Ended> {
+    pub(crate) fn attach(&mut self, port: NewPort) -> Result<(), Ended> {
+        let NewPort { id: port, credit, patched_to, is_shared, queues } = port;
         let Some(workers) = &mut self.workers else { return Err(Ended) };
         let weight = self.choices.pick(&[1, 1, 1, 3]);
         let weight = Weight::new(weight).unwrap_or(Weight::ONE);
+        let stations = if is_shared { Stations::Many } else { Stations::One(weight) };
+        let forwarding = match patched_to {
+            None => Forwarding::Switch(Arc::clone(&workers.switch)),
+            Some(to) => Forwarding::Patch(to),
+        };
+        let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
         let mut engines = BTreeSet::new();
         for (queue_index, (queue, counters)) in (0..).zip(queues) {
             let engine = self.choices.below(workers.workers.len());
-            let address = workers.roster.place(port, queue_index, None, engine);
+            let address = workers.roster.place(port, queue_index, patched_to, engine);
             let parts = AttachedParts {
                 id: address.slot,
                 port_id: port,
                 queue_index,
+                queue_count,
                 queue,
-                forwarding: Forwarding::Switch(Arc::clone(&workers.switch)),
+                forwarding: forwarding.clone(),
                 flood: workers.switch.flood_budget(Ticks::default()),
                 counters,
                 gauge: address.gauge,
-                credit: credit.cloned(),
-                stations: Stations::One(weight),
+                credit: credit.clone(),
+                stations,
             };
             let attached = Box::new(Attached::new(parts, self.now));
             workers.workers[engine].command(Command::Attach { attached });

@@ -1,22 +1,26 @@
 //! The data plane of a world: guests, engines, and the events between them. No XenStore.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{FrameBatch, PortDown};
+use ringway_datapath::{FrameBatch, PortDown, QueueCounters};
 use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
+use ringway_switch::PortId;
 use ringway_wire::DomId;
 
 use crate::canary::Canary;
 use crate::choices::Choices;
+use crate::device::{Device, Kind, Station};
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{BACKLOG_MAX, Guest, Pace};
 use crate::hostile::Hostile;
 use crate::journal::Journal;
 use crate::marks::{Mark, Marks};
+use crate::port::Port;
 use crate::scenario::HOST;
 use crate::traffic::{Flow, Piece};
 use crate::worker::Worker;
@@ -44,6 +48,10 @@ pub(crate) struct DataPlane {
     pub(crate) workers: Option<Workers>,
     pub(crate) guests: Vec<Guest>,
     pub(crate) hostiles: Vec<Hostile>,
+    /// Network devices of the backend's host, and the stations behind them. Flows number guests
+    /// first, and then these stations.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) stations: Vec<Station>,
     pub(crate) flows: Vec<Flow>,
     /// Frames that a guest sends at once, at most.
     pub(crate) burst_max: usize,
@@ -75,7 +83,7 @@ impl DataPlane {
     /// Lets something happen.
     pub(crate) fn step(&mut self) -> Checked {
         self.journal.count_step();
-        let guests = self.guests.len();
+        let (guests, devices) = (self.guests.len(), self.devices.len());
         match self.choices.below(32) {
             0..=13 => {
                 let engines = self.workers.as_ref().map_or(0, |workers| workers.workers.len());
@@ -84,10 +92,10 @@ impl DataPlane {
                     self.run_engine(number, Effort::Some)?;
                 }
             }
-            14..=29 if guests > 0 => {
-                let guest = self.choices.below(guests);
-                self.run_guest(guest)?;
-            }
+            14..=29 if guests > 0 => match self.choices.below(guests + devices) {
+                guest if guest < guests => self.run_guest(guest)?,
+                device => self.run_device(device - guests)?,
+            },
             30 if !self.hostiles.is_empty() => self.run_hostile(),
             _ => self.pass_time(),
         }
@@ -104,6 +112,15 @@ impl DataPlane {
     fn run_hostile(&mut self) {
         let number = self.choices.below(self.hostiles.len());
         let hostile = &mut self.hostiles[number];
+        if !self.guests.is_empty() && self.choices.is_one_in(16) {
+            let victim = self.choices.below(self.guests.len());
+            if hostile.impersonate(self.guests[victim].mac, &mut self.choices) {
+                self.guests[victim].is_impersonated = true;
+                self.marks.hit(Mark::HostileAddress);
+                self.journal.note(|| format!("hostile guest {number} poses as guest {victim}"));
+            }
+            return;
+        }
         if let Some(mark) = hostile.act(&self.machine, &mut self.choices) {
             self.marks.hit(mark);
             self.journal.note(|| format!("{}, guest {number}", mark.name()));
@@ -165,6 +182,9 @@ impl DataPlane {
         if workers.workers.iter().any(|worker| worker.inbox.len() >= INBOX_HIGH) {
             self.marks.hit(Mark::InboxHigh);
         }
+        if self.devices.iter().any(Device::take_fullness) {
+            self.marks.hit(Mark::DeviceFull);
+        }
         let limit = left <= workers.budget_bytes;
         ensure(limit, Rule::Budget, || "more buffers came back than were taken".to_owned())?;
         Ok(true)
@@ -219,6 +239,130 @@ impl DataPlane {
         self.unless_down(guest, sent)
     }
 
+    /// Stations behind a device send something by it, and receive what it has for them.
+    fn run_device(&mut self, device: usize) -> Checked {
+        if self.choices.is_one_in(2) {
+            self.send_from_station(device);
+        }
+        self.empty_device(device, Effort::Some)?;
+        Ok(())
+    }
+
+    fn send_from_station(&mut self, device: usize) {
+        let first = self.guests.len();
+        let is_behind = |station: usize| {
+            let station = station.checked_sub(first).and_then(|it| self.stations.get(it));
+            station.is_some_and(|station| station.device == device)
+        };
+        let flows = self.flows.iter().enumerate().filter(|(_, flow)| is_behind(flow.from));
+        let flows: Vec<usize> = flows.map(|(index, _)| index).collect();
+        let queues = self.devices[device].queues();
+        if flows.is_empty() || queues == 0 {
+            return;
+        }
+        let flow = &mut self.flows[flows[self.choices.below(flows.len())]];
+        let sender = &self.devices[device];
+        let (began, queue) = (flow.next(), usize::from(flow.number) % queues);
+        for _ in 0..=self.choices.below(self.burst_max) {
+            let choices = &mut self.choices;
+            if !sender.send(queue, |pool| Some(flow.make(choices, sender.caps, pool)?.0)) {
+                break;
+            }
+            self.marks.hit(Mark::StationSent);
+        }
+        let (number, next) = (flow.number, flow.next());
+        self.journal.note(|| {
+            format!("a station behind device {device} sends {began} to {next} of flow {number}")
+        });
+    }
+
+    /// Gives what a device has received to the stations behind it. True if there was something.
+    fn empty_device(&mut self, device: usize, effort: Effort) -> Checked<bool> {
+        let budget = match (effort, self.devices[device].pace) {
+            (Effort::Some, Pace::Stalled) => return Ok(false),
+            (Effort::Some, Pace::Slow) => self.choices.from_to(1, 4),
+            _ => ringway_datapath::BATCH,
+        };
+        let mut count = 0;
+        for queue in 0..self.devices[device].queues() {
+            let mut batch = FrameBatch::new();
+            self.devices[device].receive(queue, budget, &mut batch);
+            count += batch.len();
+            for frame in batch {
+                let to = self.station_of(device, frame.bytes());
+                let piece = if to.is_some() { Piece::read(&frame)? } else { None };
+                self.devices[device].recycle(frame);
+                if let Some((to, piece)) = to.zip(piece) {
+                    self.arrived(to, &piece)?;
+                    self.marks.hit(Mark::StationReceived);
+                }
+            }
+        }
+        if count > 0 {
+            self.journal.note(|| format!("device {device} has sent {count} frames"));
+        }
+        Ok(count > 0)
+    }
+
+    /// The station behind a device that a frame is for.
+    fn station_of(&self, device: usize, frame: &[u8]) -> Option<usize> {
+        let is_for =
+            |station: &Station| station.device == device && frame.starts_with(&station.mac.0);
+        Some(self.guests.len() + self.stations.iter().position(is_for)?)
+    }
+
+    fn arrived(&mut self, to: usize, piece: &Piece) -> Checked {
+        let flow = self.flows.get_mut(usize::from(piece.flow));
+        let Some(flow) = flow.filter(|flow| flow.to == to) else {
+            let found = format!("station {to} received of flow {}", piece.flow);
+            return Err(Flaw::new(Rule::Content, found));
+        };
+        flow.arrived(piece)
+    }
+
+    /// Whether nothing that is known of has happened to either end of a flow for which its frames
+    /// may be gone uncounted.
+    pub(crate) fn is_steady(&self, flow: &Flow) -> bool {
+        [flow.from, flow.to].into_iter().all(|end| match self.guests.get(end) {
+            Some(guest) => !guest.is_disturbed && !guest.is_impersonated,
+            None => {
+                let station = &self.stations[end - self.guests.len()];
+                !self.devices[station.device].is_disturbed
+            }
+        })
+    }
+
+    /// The device that the vif of a guest is patched to.
+    pub(crate) fn device_of(&self, domid: DomId) -> Option<usize> {
+        let guest = self.guests.iter().position(|guest| guest.domid == domid)?;
+        self.devices.iter().position(|device| device.kind == Kind::Vif { guest })
+    }
+
+    /// The queues of a device as those of a port.
+    pub(crate) fn device_queues(
+        &mut self,
+        device: usize,
+        canary: Option<Canary>,
+    ) -> Vec<(Port, Arc<QueueCounters>)> {
+        let device = &self.devices[device];
+        let queues = (0..device.queues()).map(|queue| {
+            let counters: Arc<QueueCounters> = Arc::default();
+            (Port::of_device(device.queue(queue, Arc::clone(&counters)), canary), counters)
+        });
+        let queues: Vec<_> = queues.collect();
+        if let Some(workers) = &mut self.workers {
+            workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
+        }
+        queues
+    }
+
+    /// The number of a new port.
+    pub(crate) fn allocate_port(&mut self) -> io::Result<PortId> {
+        let workers = self.workers.as_mut();
+        let port = workers.and_then(Workers::allocate_port);
+        port.ok_or_else(|| io::Error::other("no port is free"))
+    }
+
     /// Lets a guest look after one of its queues, if it would. True if it did.
     pub(crate) fn run_nic(&mut self, guest: usize, nic: usize, effort: Effort) -> Checked<bool> {
         let pending = self.machine.pending_ports(self.guests[guest].domid);
@@ -261,12 +405,7 @@ impl DataPlane {
             let piece = if is_ours { Piece::read(&frame)? } else { None };
             self.guests[guest].pool.recycle(frame);
             let Some(piece) = piece else { continue };
-            let flow = self.flows.get_mut(usize::from(piece.flow));
-            let Some(flow) = flow.filter(|flow| flow.to == guest) else {
-                let found = format!("guest {guest} received of flow {}", piece.flow);
-                return Err(Flaw::new(Rule::Content, found));
-            };
-            flow.arrived(&piece)?;
+            self.arrived(guest, &piece)?;
             self.marks.hit(Mark::Arrived);
         }
         Ok(())
@@ -302,6 +441,9 @@ impl DataPlane {
                     has_run |= self.run_nic(guest, nic, Effort::All)?;
                 }
             }
+        }
+        for device in 0..self.devices.len() {
+            has_run |= self.empty_device(device, Effort::All)?;
         }
         self.check_step()?;
         Ok(has_run)

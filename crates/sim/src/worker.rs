@@ -15,6 +15,7 @@ use ringway_wire::EvtchnPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::canary::Canary;
+use crate::device::DeviceEvent;
 use crate::port::Port;
 
 /// An engine as its thread drives it.
@@ -52,13 +53,15 @@ struct Events {
     ports: Vec<EvtchnPort>,
     /// Of a queue that responds when frames have left.
     descriptors: Vec<OwnedFd>,
+    /// Of a queue of a device.
+    device: Option<DeviceEvent>,
 }
 
 impl Events {
     fn of(port: &Port) -> Events {
         let mut descriptors = Vec::new();
         port.wakers(&mut |fd, _| descriptors.extend(fd.try_clone_to_owned().ok()));
-        Events { ports: port.events.clone(), descriptors }
+        Events { ports: port.events.clone(), descriptors, device: port.device_event() }
     }
 
     fn are_there(&self, pending: &[EvtchnPort]) -> bool {
@@ -69,6 +72,12 @@ impl Events {
         };
         self.ports.iter().any(|port| pending.contains(port))
             || self.descriptors.iter().any(is_readable)
+            || self.device.as_ref().is_some_and(DeviceEvent::is_there)
+    }
+
+    /// They have been reported. Those of a device are edge-triggered; the others the queue clears.
+    fn reported(&self) {
+        self.device.iter().for_each(DeviceEvent::clear);
     }
 }
 
@@ -199,6 +208,7 @@ impl Worker {
         if self.canary == Some(Canary::LostEvent) && self.events_taken % 8 == 7 {
             self.overlooked.push(slot);
         } else {
+            self.events.get(&slot).into_iter().for_each(Events::reported);
             self.engine.ready(slot);
         }
     }
@@ -226,7 +236,8 @@ impl Worker {
 
     pub(crate) fn next_failure(&mut self) -> Option<Failure<Port>> {
         let failure = self.engine.next_failure()?;
-        self.events.retain(|_, events| events.ports != failure.queue.events);
+        // The queue of a device does not fail.
+        self.events.retain(|_, it| it.device.is_some() || it.ports != failure.queue.events);
         Some(failure)
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Workers {
     /// Of all queues of honest guests that there are or were.
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     ports_taken: Vec<PortId>,
+    /// The port of the uplink, if there is one.
+    pub(crate) uplink: Option<PortId>,
 }
 
 /// How a backend's process is made.
@@ -68,6 +70,7 @@ impl Workers {
             failures: VecDeque::new(),
             counters: Vec::new(),
             ports_taken: Vec::new(),
+            uplink: None,
         };
         started.publish();
         started

@@ -137,9 +137,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         if self.roster.queues().iter().any(|placed| placed.port == port) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        if u16::try_from(queues.len()).is_err() {
+        let Ok(queue_count) = u16::try_from(queues.len()) else {
             return Err(io::ErrorKind::InvalidInput.into());
-        }
+        };
         let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
         let workers: BTreeSet<usize> = addresses.iter().map(|address| address.engine).collect();
         for ((queue_index, address), attachment) in (0..).zip(addresses).zip(queues) {
@@ -147,6 +147,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 id: address.slot,
                 port_id: port,
                 queue_index,
+                queue_count,
                 queue: attachment.queue,
                 forwarding: forwarding.clone(),
                 flood: attachment.flood,
