@@ -80,6 +80,11 @@ impl<Q: PortQueue> Attached<Q> {
         self.source.id
     }
 
+    /// Its port.
+    pub fn port_id(&self) -> PortId {
+        self.source.port_id
+    }
+
     /// The queue.
     pub fn queue(&self) -> &Q {
         &self.source.queue

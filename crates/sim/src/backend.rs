@@ -26,6 +26,7 @@ use ringway_xenstore::{
 
 use crate::canary::Canary;
 use crate::control::{Ended, NewPort};
+use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::port::Port;
@@ -342,6 +343,9 @@ impl Serving<'_> {
         let features =
             FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
         let mut queues = Vec::new();
+        let guest = self.rest.vif.frontend;
+        let owner = self.plane.guests.iter().position(|honest| honest.domid == guest);
+        let owner = owner.map(Owner::Guest);
         for queue in &config.queues {
             let (parts, ports) = self.queue_parts(queue, features)?;
             let counters = Arc::clone(&parts.counters);
@@ -349,11 +353,11 @@ impl Serving<'_> {
             if self.config.completion == Completion::Sent {
                 queue.answer_when_sent()?;
             }
-            queues.push((Port::of_vif(queue, ports, self.config.canary), counters));
+            let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
+            queues.push((Port::of_vif(queue, ports, counted, self.config.canary), counters));
         }
-        let port = self.plane.allocate_port()?;
+        let port = self.plane.allocate_port(owner)?;
         self.rest.port = Some(port);
-        let guest = self.rest.vif.frontend;
         let honest = self.plane.guests.iter().find(|honest| honest.domid == guest);
         let is_honest = honest.is_some();
         if honest.is_some_and(|honest| honest.is_up) {
@@ -379,7 +383,7 @@ impl Serving<'_> {
         if self.plane.devices[device].queues() != count {
             self.plane.devices[device].reset(count);
         }
-        let id = self.plane.allocate_port()?;
+        let id = self.plane.allocate_port(Some(Owner::Device(device)))?;
         let queues = self.plane.device_queues(device, self.config.canary);
         let port = NewPort { id, credit: None, patched_to: Some(to), is_shared: false, queues };
         self.plane.attach(port).map_err(|Ended| io::Error::other("the process has ended"))?;

@@ -3,20 +3,17 @@
 //! engines has left them, is in them, or was dropped and counted.
 
 use ringway_datapath::Frame;
+use ringway_engine::SlotId;
 use ringway_engine::gauge::{Backlog, LIMIT};
-use ringway_engine::{SlotId, Whereabouts};
+use ringway_switch::PortId;
 
-use crate::accounts::Accounts;
 use crate::flaw::{Checked, Rule, ensure};
-use crate::ledger::Owner;
 use crate::plane::DataPlane;
 use crate::worker::Waiting;
 use crate::workers::Workers;
 
 /// A backlog that is not full yet takes one more frame, which may become so many segments.
 const SEGMENTS_MAX: Backlog = Backlog { frames: 200, bytes: 96 << 10 };
-/// No frame holds more bytes of a stream.
-const UNITS_PER_FRAME_MAX: u64 = 65_536;
 
 /// Sums over all engines.
 #[derive(Default)]
@@ -53,20 +50,14 @@ impl DataPlane {
         for (number, worker) in workers.workers.iter().enumerate() {
             sums.bytes += worker.bytes_kept();
             worker.visit_frames(&mut |waiting, frame| {
+                let owner_of = |slot, port: Option<PortId>| match port {
+                    Some(port) => workers.owner(port),
+                    None => workers.owner_at(number, slot),
+                };
                 let (from, to, place) = match waiting {
-                    Waiting::Engine(Whereabouts::Kept { from }) => {
-                        (workers.owner(from), None, None)
-                    }
-                    Waiting::Engine(Whereabouts::Waits { to, slot }) => {
-                        (None, workers.owner(to), Some(slot))
-                    }
-                    Waiting::Engine(Whereabouts::Gathers { slot }) => {
-                        (None, workers.owner_at(number, slot), Some(slot))
-                    }
-                    Waiting::Parcel { to: slot, port } => {
-                        let owner = port.map(|port| workers.owner(port));
-                        (None, owner.unwrap_or_else(|| workers.owner_at(number, slot)), None)
-                    }
+                    Waiting::Kept { from } => (workers.owner(from), None, None),
+                    Waiting::Backlog { slot, to } => (None, owner_of(slot, to), Some(slot)),
+                    Waiting::Parcel { slot, to } => (None, owner_of(slot, to), None),
                 };
                 sums.add(place, frame);
                 self.ledger.hold(from, to, frame);
@@ -79,7 +70,7 @@ impl DataPlane {
         let Backlog { frames, bytes } = sums.longest;
         let is_bounded = frames <= LIMIT.frames + SEGMENTS_MAX.frames
             && bytes <= LIMIT.bytes + SEGMENTS_MAX.bytes;
-        ensure(is_bounded, Rule::Budget, || {
+        ensure(is_bounded, Rule::Backlog, || {
             format!("a backlog of {frames} frames, one of {bytes} bytes")
         })?;
         self.check_flows(workers)

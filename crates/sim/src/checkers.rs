@@ -160,7 +160,8 @@ impl World {
         let workers = self.plane.workers.as_ref();
         let full = workers.map_or(0, |workers| workers.dropped_for(DropReason::QueueFull));
         self.plane.marks.add(Mark::QueueFull, u64::from(full > 0));
-        self.accounts.dropped = workers.map_or(0, Workers::dropped);
+        self.plane.dropped_before = workers.map_or(0, Workers::dropped);
+        self.plane.ledger.settle();
         self.plane.flows.iter_mut().for_each(Flow::settle);
         let workers = self.plane.workers.as_ref();
         let devices = &self.plane.devices;

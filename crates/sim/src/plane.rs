@@ -19,6 +19,7 @@ use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{BACKLOG_MAX, Guest, Pace};
 use crate::hostile::Hostile;
 use crate::journal::Journal;
+use crate::ledger::{Ledger, Owner};
 use crate::marks::{Mark, Marks};
 use crate::port::Port;
 use crate::scenario::HOST;
@@ -53,6 +54,11 @@ pub(crate) struct DataPlane {
     pub(crate) devices: Vec<Device>,
     pub(crate) stations: Vec<Station>,
     pub(crate) flows: Vec<Flow>,
+    pub(crate) ledger: Ledger,
+    /// Drops that were accounted for.
+    pub(crate) dropped_before: u64,
+    /// An engine has done something since all were looked through.
+    pub(crate) is_census_due: bool,
     /// Frames that a guest sends at once, at most.
     pub(crate) burst_max: usize,
     /// An engine whose thread gets no processor for the time being.
@@ -103,7 +109,10 @@ impl DataPlane {
     }
 
     /// What holds after every step.
-    fn check_step(&mut self) -> Checked {
+    pub(crate) fn check_step(&mut self) -> Checked {
+        if self.is_census_due {
+            self.take_census()?;
+        }
         ensure(self.machine.copies_out_of_page(HOST) == 0, Rule::CopiesInPage, || {
             "the backend submitted a copy that leaves its page".to_owned()
         })
@@ -161,11 +170,14 @@ impl DataPlane {
             _ => IfIdle::Sleep,
         };
         worker.round(self.now, if_idle);
+        self.is_census_due = true;
         let waited = worker.waited;
+        let mut failed = Vec::new();
         while let Some(failure) = worker.next_failure() {
             let (port, down) = (failure.port_id, failure.down.to_string());
             self.journal
                 .note(|| format!("engine {number} gives up a queue of port {port}: {down}"));
+            failed.push(failure.port_id);
             workers.failures.push_back(failure);
         }
         match waited {
@@ -185,8 +197,8 @@ impl DataPlane {
         if self.devices.iter().any(Device::take_fullness) {
             self.marks.hit(Mark::DeviceFull);
         }
-        let limit = left <= workers.budget_bytes;
-        ensure(limit, Rule::Budget, || "more buffers came back than were taken".to_owned())?;
+        let owners: Vec<Owner> = failed.iter().filter_map(|port| workers.owner(*port)).collect();
+        owners.into_iter().for_each(|owner| self.disturb_owner(owner));
         Ok(true)
     }
 
@@ -332,6 +344,14 @@ impl DataPlane {
         })
     }
 
+    /// Whose end a flow has there.
+    pub(crate) fn owner_of_end(&self, end: usize) -> Owner {
+        match end.checked_sub(self.guests.len()) {
+            None => Owner::Guest(end),
+            Some(station) => Owner::Device(self.stations[station].device),
+        }
+    }
+
     /// The device that the vif of a guest is patched to.
     pub(crate) fn device_of(&self, domid: DomId) -> Option<usize> {
         let guest = self.guests.iter().position(|guest| guest.domid == domid)?;
@@ -344,10 +364,12 @@ impl DataPlane {
         device: usize,
         canary: Option<Canary>,
     ) -> Vec<(Port, Arc<QueueCounters>)> {
+        let (number, ledger) = (device, self.ledger.clone());
         let device = &self.devices[device];
         let queues = (0..device.queues()).map(|queue| {
             let counters: Arc<QueueCounters> = Arc::default();
-            (Port::of_device(device.queue(queue, Arc::clone(&counters)), canary), counters)
+            let queue = device.queue(queue, Arc::clone(&counters));
+            (Port::of_device(queue, (Owner::Device(number), ledger.clone()), canary), counters)
         });
         let queues: Vec<_> = queues.collect();
         if let Some(workers) = &mut self.workers {
@@ -357,9 +379,8 @@ impl DataPlane {
     }
 
     /// The number of a new port.
-    pub(crate) fn allocate_port(&mut self) -> io::Result<PortId> {
-        let workers = self.workers.as_mut();
-        let port = workers.and_then(Workers::allocate_port);
+    pub(crate) fn allocate_port(&mut self, owner: Option<Owner>) -> io::Result<PortId> {
+        let port = self.workers.as_mut().and_then(|workers| workers.allocate_port(owner));
         port.ok_or_else(|| io::Error::other("no port is free"))
     }
 

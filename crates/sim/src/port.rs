@@ -13,12 +13,21 @@ use ringway_wire::EvtchnPort;
 
 use crate::canary::Canary;
 use crate::device::{DeviceEvent, DeviceQueue};
+use crate::ledger::{Ledger, Owner};
+use crate::traffic::Share;
+
+/// Frames that leave in one call at most: all slots of a ring.
+const FRAMES_PER_CALL_MAX: usize = 256;
 
 /// A queue. The thread of an engine would wait for the descriptors of its events; here the world
 /// asks the machine which of [`events`](Port::events) are pending, and the device for its own.
 pub(crate) struct Port {
     queue: Queue,
     pub(crate) events: Vec<EvtchnPort>,
+    /// Whose it is, and where it counts; nowhere for a hostile guest.
+    owner: Option<(Owner, Ledger)>,
+    /// Working memory of one call.
+    leaving: Vec<Option<Share>>,
     canary: Option<Canary>,
     calls: u64,
 }
@@ -32,13 +41,27 @@ impl Port {
     pub(crate) fn of_vif(
         queue: VifQueue<LoopbackMemory, LoopbackEvent>,
         events: Vec<EvtchnPort>,
+        owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
     ) -> Port {
-        Port { queue: Queue::Vif(Box::new(queue)), events, canary, calls: 0 }
+        Port::new(Queue::Vif(Box::new(queue)), events, owner, canary)
     }
 
-    pub(crate) fn of_device(queue: DeviceQueue, canary: Option<Canary>) -> Port {
-        Port { queue: Queue::Device(queue), events: Vec::new(), canary, calls: 0 }
+    pub(crate) fn of_device(
+        queue: DeviceQueue,
+        owner: (Owner, Ledger),
+        canary: Option<Canary>,
+    ) -> Port {
+        Port::new(Queue::Device(queue), Vec::new(), Some(owner), canary)
+    }
+
+    fn new(
+        queue: Queue,
+        events: Vec<EvtchnPort>,
+        owner: Option<(Owner, Ledger)>,
+        canary: Option<Canary>,
+    ) -> Port {
+        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0 }
     }
 
     pub(crate) fn device_event(&self) -> Option<DeviceEvent> {
@@ -61,6 +84,9 @@ impl PortQueue for Port {
             Queue::Vif(queue) => queue.ingress(budget, pool, into),
             Queue::Device(queue) => queue.ingress(budget, pool, into),
         };
+        if let Some((owner, ledger)) = &self.owner {
+            into[before..].iter().for_each(|frame| ledger.enter(*owner, frame));
+        }
         self.calls += 1;
         match self.canary {
             Some(Canary::SwappedFrames) if into.len() > before + 1 && self.calls % 4 == 0 => {
@@ -87,10 +113,22 @@ impl PortQueue for Port {
             let last = from.front_mut().and_then(|frame| frame.bytes_mut().last_mut());
             last.into_iter().for_each(|byte| *byte ^= 1);
         }
-        match &mut self.queue {
+        let before = from.len();
+        self.leaving.clear();
+        if self.owner.is_some() {
+            let first = from.iter().take(FRAMES_PER_CALL_MAX);
+            self.leaving.extend(first.map(|frame| Share::of(frame.bytes())));
+        }
+        let sent = match &mut self.queue {
             Queue::Vif(queue) => queue.egress(from, pool),
             Queue::Device(queue) => queue.egress(from, pool),
+        };
+        if let Some((owner, ledger)) = &self.owner {
+            let count = before - from.len();
+            assert!(count <= FRAMES_PER_CALL_MAX, "a call sends {count} frames");
+            self.leaving.drain(..).take(count).flatten().for_each(|it| ledger.leave(*owner, it));
         }
+        sent
     }
 
     fn arm(&mut self) -> Result<Pending, PortDown> {

@@ -4,8 +4,10 @@ use ringway_loopback::FaultPoint;
 use ringway_switch::PortId;
 use ringway_wire::DomId;
 
+use crate::device::{Device, Kind};
 use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Pace;
+use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::scenario::{HOST, QUEUES_MAX};
@@ -193,10 +195,21 @@ impl DataPlane {
 
     /// Frames to and from a domain may go with its connection.
     pub(crate) fn disturb(&mut self, domid: DomId) {
-        let device = self.device_of(domid).map(|device| &mut self.devices[device]);
-        device.into_iter().for_each(|device| device.is_disturbed = true);
-        let it = self.guests.iter_mut().filter(|guest| guest.domid == domid);
-        it.for_each(|guest| guest.is_disturbed = true);
+        if let Some(guest) = self.guests.iter().position(|guest| guest.domid == domid) {
+            self.disturb_owner(Owner::Guest(guest));
+        }
+    }
+
+    /// Frames to and from a port may go with it.
+    pub(crate) fn disturb_owner(&mut self, owner: Owner) {
+        match owner {
+            Owner::Guest(guest) => {
+                let its = |device: &&mut Device| device.kind == Kind::Vif { guest };
+                self.devices.iter_mut().filter(its).for_each(|it| it.is_disturbed = true);
+                self.guests[guest].is_disturbed = true;
+            }
+            Owner::Device(device) => self.devices[device].is_disturbed = true,
+        }
     }
 
     /// Whether events were lost since the last call.

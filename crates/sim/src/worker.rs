@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use ringway_datapath::{FramePool, PoolBudget, Wakers};
+use ringway_datapath::{Frame, FramePool, PoolBudget, Wakers};
 use ringway_engine::{
     Attached, Capture, Credit, Directory, Engine, Failure, Gauge, IfIdle, Inbox, SlotId, Wait,
+    Whereabouts,
 };
+use ringway_switch::PortId;
 use ringway_wire::EvtchnPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -46,6 +48,17 @@ pub(crate) enum Command {
     Detach { id: SlotId },
     Capture { id: SlotId, capture: Arc<Capture> },
     Limit { id: SlotId, credit: Option<Arc<Credit>> },
+}
+
+/// Where a frame is that has entered. A port is known if its queue is there, or about to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Waiting {
+    /// It came from this port and could not go on.
+    Kept { from: PortId },
+    /// It waits for the queue in this place to send it.
+    Backlog { slot: SlotId, to: Option<PortId> },
+    /// It is in the inbox of the engine.
+    Parcel { slot: SlotId, to: Option<PortId> },
 }
 
 /// What reports the events of a queue.
@@ -136,6 +149,46 @@ impl Worker {
 
     pub(crate) fn has_commands(&self) -> bool {
         !self.commands.is_empty()
+    }
+
+    /// Memory in buffers that the engine keeps for later frames.
+    pub(crate) fn bytes_kept(&self) -> usize {
+        self.engine.bytes_kept()
+    }
+
+    /// Shows every frame that is in the engine, on its way to it, or comes from it with a queue.
+    pub(crate) fn visit_frames(&self, visit: &mut dyn FnMut(Waiting, &Frame)) {
+        let mut in_engine = |at, frame: &Frame| match at {
+            Whereabouts::Kept { from } => visit(Waiting::Kept { from }, frame),
+            Whereabouts::Waits { to, slot } => {
+                visit(Waiting::Backlog { slot, to: Some(to) }, frame);
+            }
+            Whereabouts::Gathers { slot } => {
+                visit(Waiting::Backlog { slot, to: self.port_at(slot) }, frame);
+            }
+        };
+        self.engine.visit_frames(&mut in_engine);
+        for attached in self.attaching().chain(self.returned.iter().flatten()) {
+            attached.visit_frames(&mut in_engine);
+        }
+        self.inbox.visit_parcels(&mut |parcel| {
+            let (slot, to) = (parcel.to, self.port_at(parcel.to));
+            visit(Waiting::Parcel { slot, to }, &parcel.frame);
+        });
+    }
+
+    /// Queues that the engine is to take over.
+    fn attaching(&self) -> impl Iterator<Item = &Box<Attached<Port>>> {
+        self.commands.iter().filter_map(|command| match command {
+            Command::Attach { attached } => Some(attached),
+            _ => None,
+        })
+    }
+
+    /// The port of the queue that is in this place, or will be once it has obeyed.
+    fn port_at(&self, slot: SlotId) -> Option<PortId> {
+        let coming = || self.attaching().find(|attached| attached.id() == slot);
+        self.engine.port_at(slot).or_else(|| Some(coming()?.port_id()))
     }
 
     /// The ports of the events of all its queues.

@@ -25,6 +25,7 @@ use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
+use crate::ledger::{Ledger, Owner};
 use crate::marks::{Mark, Marks};
 use crate::plane::DataPlane;
 use crate::scenario::{HOST, Scenario, Uplink};
@@ -83,6 +84,9 @@ impl World {
             devices: Vec::new(),
             stations: Vec::new(),
             flows: Vec::new(),
+            ledger: Ledger::default(),
+            dropped_before: 0,
+            is_census_due: false,
             is_sound: !troubles.have_faults() && !troubles.have_deaths(),
             burst_max: scenario.burst_max,
             paused: None,
@@ -153,6 +157,7 @@ impl World {
         if let Some(flaw) = self.plane.flaw.take() {
             return Err(flaw);
         }
+        self.plane.check_step()?;
         if !self.plane.is_alive.get() {
             self.start_backend()?;
         }
@@ -231,7 +236,10 @@ impl World {
     fn make_flows(&mut self) {
         let pairs = self.pairs();
         for (number, kind) in (0..).zip(self.scenario.flow_kinds.clone()) {
-            let ends = self.plane.choices.pick(&pairs).map(|end| (end, self.mac_of_end(end)));
+            let pair = self.plane.choices.pick(&pairs);
+            let [from, to] = pair.map(|end| self.plane.owner_of_end(end));
+            self.plane.ledger.add(from, to);
+            let ends = pair.map(|end| (end, self.mac_of_end(end)));
             self.plane.flows.push(Flow::new(number, kind, ends));
         }
     }
@@ -343,7 +351,9 @@ impl World {
             if frames == ringway_datapath::Completion::Sent {
                 self.plane.flows.iter_mut().for_each(Flow::may_repeat);
             }
-            self.accounts.backend_ended();
+            // Its counters have ended with it.
+            self.plane.dropped_before = 0;
+            self.plane.ledger.settle();
         }
         let config = WorkersConfig {
             engines: self.scenario.engines,
@@ -377,7 +387,8 @@ impl World {
         let device = self.plane.devices.iter().position(|device| device.kind == Kind::Uplink);
         let device = device.expect("the scenario has an uplink");
         self.plane.devices[device].reset(queues);
-        let id = self.plane.allocate_port().expect("it is among the first");
+        let id = self.plane.allocate_port(Some(Owner::Device(device)));
+        let id = id.expect("it is among the first");
         if let Some(workers) = &mut self.plane.workers {
             workers.uplink = Some(id);
         }
