@@ -13,7 +13,8 @@
 //!   other queue.
 //! * Ports share an engine by what their frames cost, not by their number of queues.
 //!
-//! Read `engine.rs` first, then the table in [`state`].
+//! Read `engine.rs` first, then the table in [`state`]. How a control plane attaches, detaches and
+//! moves queues is in [`steps`].
 
 mod allowance;
 mod attached;
@@ -33,6 +34,7 @@ mod share;
 mod slot;
 mod source;
 pub mod state;
+pub mod steps;
 mod sync;
 
 pub use attached::{Attached, AttachedParts};

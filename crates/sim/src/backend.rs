@@ -25,7 +25,7 @@ use ringway_xenstore::{
 };
 
 use crate::canary::Canary;
-use crate::control::{Ended, NewPort};
+use crate::control::{Ended, PortParts};
 use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
@@ -371,7 +371,7 @@ impl Serving<'_> {
         let patched_to = self.rest.device_port;
         let credit = self.rest.credit.clone();
         let attached =
-            self.plane.attach(NewPort { id: port, credit, patched_to, is_shared: false, queues });
+            self.plane.attach(PortParts { id: port, credit, patched_to, is_shared: false, queues });
         self.plane.marks.hit(Mark::Connected);
         attached.map_err(ended)
     }
@@ -385,7 +385,7 @@ impl Serving<'_> {
         }
         let id = self.plane.allocate_port(Some(Owner::Device(device)))?;
         let queues = self.plane.device_queues(device, self.config.canary);
-        let port = NewPort { id, credit: None, patched_to: Some(to), is_shared: false, queues };
+        let port = PortParts { id, credit: None, patched_to: Some(to), is_shared: false, queues };
         self.plane.attach(port).map_err(|Ended| io::Error::other("the process has ended"))?;
         self.plane.marks.hit(Mark::Patched);
         Ok(Some(id))

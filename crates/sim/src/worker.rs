@@ -8,9 +8,9 @@ use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use ringway_datapath::{Frame, FramePool, PoolBudget, Wakers};
+use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{
-    Attached, Capture, Credit, Directory, Engine, Failure, Gauge, IfIdle, Inbox, SlotId, Wait,
-    Whereabouts,
+    Attached, Directory, Engine, Failure, IfIdle, Inbox, SlotId, Wait, Whereabouts,
 };
 use ringway_switch::PortId;
 use ringway_wire::EvtchnPort;
@@ -25,7 +25,7 @@ pub(crate) struct Worker {
     engine: Engine<Port>,
     pub(crate) inbox: Arc<Inbox>,
     bell: Arc<Bell>,
-    commands: VecDeque<Command>,
+    requests: VecDeque<Request>,
     /// The newest directory that it has begun a round with.
     pub(crate) seen: u64,
     pub(crate) waited: Wait,
@@ -34,20 +34,16 @@ pub(crate) struct Worker {
     /// By slot: what reports the events of the queue there.
     events: BTreeMap<usize, Events>,
     /// What was detached, in the order of the commands.
-    pub(crate) returned: VecDeque<Option<Box<Attached<Port>>>>,
+    pub(crate) returned: VecDeque<Taken<Port>>,
     canary: Option<Canary>,
     events_taken: u64,
     overlooked: Vec<usize>,
 }
 
-/// What the control plane asks of an engine.
-pub(crate) enum Command {
-    Expect { id: SlotId, gauge: Arc<Gauge> },
-    Forget { id: SlotId },
-    Attach { attached: Box<Attached<Port>> },
-    Detach { id: SlotId },
-    Capture { id: SlotId, capture: Arc<Capture> },
-    Limit { id: SlotId, credit: Option<Arc<Credit>> },
+/// What the control plane asks of an engine's thread.
+pub(crate) enum Request {
+    Obey(Command<Port>),
+    TakeBack { id: SlotId },
 }
 
 /// Where a frame is that has entered. A port is known if its queue is there, or about to be.
@@ -130,7 +126,7 @@ impl Worker {
             engine: Engine::new(number, Arc::clone(&inbox), pool, started),
             inbox,
             bell,
-            commands: VecDeque::new(),
+            requests: VecDeque::new(),
             seen: 0,
             waited: Wait::Now,
             begun: None,
@@ -142,13 +138,13 @@ impl Worker {
         }
     }
 
-    pub(crate) fn command(&mut self, command: Command) {
-        self.commands.push_back(command);
+    pub(crate) fn request(&mut self, request: Request) {
+        self.requests.push_back(request);
         self.inbox.announce_command();
     }
 
-    pub(crate) fn has_commands(&self) -> bool {
-        !self.commands.is_empty()
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
     }
 
     /// Memory in buffers that the engine keeps for later frames.
@@ -179,8 +175,8 @@ impl Worker {
 
     /// Queues that the engine is to take over.
     fn attaching(&self) -> impl Iterator<Item = &Box<Attached<Port>>> {
-        self.commands.iter().filter_map(|command| match command {
-            Command::Attach { attached } => Some(attached),
+        self.requests.iter().filter_map(|request| match request {
+            Request::Obey(Command::Attach { attached }) => Some(attached),
             _ => None,
         })
     }
@@ -234,8 +230,8 @@ impl Worker {
             }
         }
         if self.inbox.take_commands() {
-            while let Some(command) = self.commands.pop_front() {
-                self.apply(command);
+            while let Some(request) = self.requests.pop_front() {
+                self.obey(request);
             }
         }
         self.seen = directory.version;
@@ -266,24 +262,21 @@ impl Worker {
         }
     }
 
-    fn apply(&mut self, command: Command) {
-        match command {
-            Command::Expect { id, gauge } => self.engine.expect(id, gauge),
-            Command::Forget { id } => self.engine.forget(id),
-            Command::Attach { attached } => {
-                let slot = attached.id().index;
-                self.events.insert(slot, Events::of(attached.queue()));
-                self.engine.attach(*attached);
+    fn obey(&mut self, request: Request) {
+        match request {
+            Request::Obey(command) => {
+                if let Command::Attach { attached } = &command {
+                    self.events.insert(attached.id().index, Events::of(attached.queue()));
+                }
+                self.engine.obey(command);
             }
-            Command::Detach { id } => {
+            Request::TakeBack { id } => {
                 let detached = self.engine.detach(id).map(Box::new);
                 if detached.is_some() {
                     self.events.remove(&id.index);
                 }
                 self.returned.push_back(detached);
             }
-            Command::Capture { id, capture } => self.engine.capture(id, &capture),
-            Command::Limit { id, credit } => self.engine.limit(id, credit),
         }
     }
 

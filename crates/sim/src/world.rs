@@ -18,7 +18,7 @@ use crate::accounts::Accounts;
 use crate::backend::{Backend, BackendConfig};
 use crate::canary::Canary;
 use crate::choices::Choices;
-use crate::control::{Ended, NewPort};
+use crate::control::{Ended, PortParts};
 use crate::device::{Device, Kind, Station};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
@@ -393,7 +393,7 @@ impl World {
             workers.uplink = Some(id);
         }
         let queues = self.plane.device_queues(device, self.scenario.canary);
-        let port = NewPort { id, credit: None, patched_to: None, is_shared: true, queues };
+        let port = PortParts { id, credit: None, patched_to: None, is_shared: true, queues };
         self.plane.attach(port)?;
         self.plane.marks.hit(Mark::Uplink);
         let behind = self.plane.stations.iter().filter(|station| station.device == device);
