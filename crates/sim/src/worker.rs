@@ -152,6 +152,11 @@ impl Worker {
         self.engine.bytes_kept()
     }
 
+    /// Drops that no queue has counted so far.
+    pub(crate) fn drops_to_count(&self) -> u64 {
+        self.engine.drops_to_count()
+    }
+
     /// Shows every frame that is in the engine, on its way to it, or comes from it with a queue.
     pub(crate) fn visit_frames(&self, visit: &mut dyn FnMut(Waiting, &Frame)) {
         let mut in_engine = |at, frame: &Frame| match at {
