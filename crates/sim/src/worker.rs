@@ -42,7 +42,7 @@ pub(crate) struct Worker {
 
 /// What the control plane asks of an engine's thread.
 pub(crate) enum Request {
-    Obey(Command<Port>),
+    Apply(Command<Port>),
     TakeBack { id: SlotId },
 }
 
@@ -181,12 +181,12 @@ impl Worker {
     /// Queues that the engine is to take over.
     fn attaching(&self) -> impl Iterator<Item = &Box<Attached<Port>>> {
         self.requests.iter().filter_map(|request| match request {
-            Request::Obey(Command::Attach { attached }) => Some(attached),
+            Request::Apply(Command::Attach { attached }) => Some(attached),
             _ => None,
         })
     }
 
-    /// The port of the queue that is in this place, or will be once it has obeyed.
+    /// The port of the queue that is in this place, or will be once it has applied its commands.
     fn port_at(&self, slot: SlotId) -> Option<PortId> {
         let coming = || self.attaching().find(|attached| attached.id() == slot);
         self.engine.port_at(slot).or_else(|| Some(coming()?.port_id()))
@@ -236,7 +236,7 @@ impl Worker {
         }
         if self.inbox.take_commands() {
             while let Some(request) = self.requests.pop_front() {
-                self.obey(request);
+                self.apply(request);
             }
         }
         self.seen = directory.version;
@@ -267,13 +267,13 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, request: Request) {
+    fn apply(&mut self, request: Request) {
         match request {
-            Request::Obey(command) => {
+            Request::Apply(command) => {
                 if let Command::Attach { attached } = &command {
                     self.events.insert(attached.id().index, Events::of(attached.queue()));
                 }
-                self.engine.obey(command);
+                self.engine.apply(command);
             }
             Request::TakeBack { id } => {
                 let detached = self.engine.detach(id).map(Box::new);
