@@ -247,7 +247,11 @@ impl PortQueue for DeviceQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::SystemCall }
+        QueueTraits {
+            caps: OffloadCaps::ALL,
+            probe: Probe::SystemCall,
+            retry: Some(std::time::Duration::from_millis(50)),
+        }
     }
 }
 
