@@ -73,6 +73,20 @@ pub struct VifStatus {
     pub state: String,
     /// The guest's address.
     pub mac: Option<String>,
+    /// What is checked of what the guest sends: `unlocked`, `locked`, `disabled`, or `default`: its
+    /// Ethernet address, and what only routers and DHCP servers send.
+    #[serde(default)]
+    pub locking_mode: String,
+    /// IP addresses that the guest may have, where they are checked.
+    #[serde(default)]
+    pub allowed_ips: Vec<String>,
+    /// Ethernet addresses that the guest may have.
+    #[serde(default)]
+    pub addresses_max: u32,
+    /// Frames of this connection that were refused for that, by reason; reasons with none are left
+    /// out.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
     /// What the guest may ask for.
@@ -105,6 +119,9 @@ pub struct FdbStatus {
     pub port: String,
     /// Seconds since it was seen.
     pub age_seconds: u32,
+    /// It is the port's by configuration, and was not learned.
+    #[serde(default)]
+    pub is_static: bool,
 }
 
 /// Everything about a backend process.

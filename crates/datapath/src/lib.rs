@@ -11,6 +11,7 @@ pub mod headers;
 mod mac;
 mod pending;
 mod queue;
+mod rules;
 pub mod segment;
 mod times;
 pub mod vnet;
@@ -21,6 +22,7 @@ pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMA
 pub use mac::MacAddr;
 pub use pending::Pending;
 pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};
+pub use rules::{IpNetwork, LockingMode, PortRules, link_local_of};
 pub use times::TimeCounters;
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{FramePool, PortQueue, QueueCounters};
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::credit::Credit;
 use crate::directory::Forwarding;
@@ -32,6 +32,8 @@ pub struct AttachedParts<Q> {
     pub queue: Q,
     /// Where its frames go.
     pub forwarding: Forwarding,
+    /// What may enter by its port.
+    pub policy: Arc<PortPolicy>,
     /// The flooding it may cause.
     pub flood: FloodBudget,
     /// Where it counts.
@@ -61,6 +63,7 @@ impl<Q: PortQueue> Attached<Q> {
             queue_index: parts.queue_index,
             queue: parts.queue,
             forwarding: parts.forwarding,
+            policy: parts.policy,
             flood: parts.flood,
             counters: parts.counters,
             gauge: parts.gauge,

@@ -8,7 +8,7 @@ use ringway_datapath::{FramePool, QueueCounters};
 use ringway_engine::{
     Attached, AttachedParts, Capture, Credit, Forwarding, Move, QueueAddress, Stations, Weight,
 };
-use ringway_switch::{PortId, Ticks};
+use ringway_switch::{PortId, PortPolicy, Ticks};
 
 use crate::canary::Canary;
 use crate::marks::Mark;
@@ -42,6 +42,7 @@ impl DataPlane {
                 queue_index,
                 queue,
                 forwarding: Forwarding::Switch(Arc::clone(&workers.switch)),
+                policy: Arc::new(PortPolicy::open()),
                 flood: workers.switch.flood_budget(Ticks::default()),
                 counters,
                 gauge: address.gauge,

@@ -5,8 +5,8 @@ use ringway_datapath::MacAddr;
 use ringway_datapath::headers::macs;
 use ringway_datapath::{BATCH, DropReason, FrameBatch};
 
-use crate::fdb::Fdb;
-use crate::{FloodBudget, FloodLimit, PortId, Ticks};
+use crate::fdb::{Fdb, Learned};
+use crate::{FloodBudget, FloodLimit, PortId, PortPolicy, Ticks};
 
 /// Limits of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,16 +71,18 @@ impl Switch {
     }
 
     /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
-    /// becomes one for each frame, in order. `flood` is the budget of `from` on this worker.
+    /// becomes one for each frame, in order. `policy` says what the port may send, `flood` is its
+    /// budget on this worker.
     ///
     /// Frames that follow each other with the same addresses, as those of a flow do, cost one
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
-    /// [`DropReason::BadSource`] for a source that is a group or all zeros,
-    /// [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the link, and
-    /// [`DropReason::FloodLimit`].
+    /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
+    /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the link,
+    /// [`DropReason::FloodLimit`], and what [`PortPolicy::refuse`] finds.
     pub fn classify(
         &self,
         from: PortId,
+        policy: &PortPolicy,
         batch: &FrameBatch,
         now: Ticks,
         flood: &mut FloodBudget,
@@ -96,7 +98,10 @@ impl Switch {
             };
             if last_macs != Some((dst, src)) {
                 last_macs = Some((dst, src));
-                verdict = self.verdict(from, dst, src, now);
+                verdict = self.verdict(from, policy, dst, src, now);
+            }
+            if let Some(reason) = policy.refuse(frame.bytes()) {
+                return Verdict::Drop(reason);
             }
             // Each frame pays for itself, however it came to its verdict.
             if verdict == Verdict::Flood && !flood.take() {
@@ -106,14 +111,32 @@ impl Switch {
         }));
     }
 
-    fn verdict(&self, from: PortId, dst: MacAddr, src: MacAddr, now: Ticks) -> Verdict {
-        if src.is_multicast() || src == NOBODY {
-            return Verdict::Drop(DropReason::BadSource);
+    fn verdict(
+        &self,
+        from: PortId,
+        policy: &PortPolicy,
+        dst: MacAddr,
+        src: MacAddr,
+        now: Ticks,
+    ) -> Verdict {
+        if let Some(reason) = policy.refuse_source(src) {
+            return Verdict::Drop(reason);
         }
         if is_link_local(dst) {
             return Verdict::Drop(DropReason::NoRoute);
         }
-        self.fdb.learn(src, from, now);
+        if src != policy.bound {
+            let learned = self.fdb.learn(src, from, now);
+            match learned {
+                Learned::Taken if policy.is_strict() => {
+                    return Verdict::Drop(DropReason::AddressTaken);
+                }
+                Learned::PortFull if policy.is_strict() => {
+                    return Verdict::Drop(DropReason::BadSource);
+                }
+                _ => {}
+            }
+        }
         if dst.is_multicast() {
             return Verdict::Flood;
         }
@@ -130,5 +153,3 @@ impl Switch {
 fn is_link_local(dst: MacAddr) -> bool {
     matches!(dst.0, [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00..=0x0f])
 }
-
-const NOBODY: MacAddr = MacAddr([0; 6]);

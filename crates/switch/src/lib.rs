@@ -5,14 +5,20 @@
 //! ring, grant or domain, reads no clock (time is an argument, in [`Ticks`]) and takes no lock; the
 //! forwarding table in [`fdb`] says what that means for workers that use it at the same time.
 //!
+//! What a port may send is its [`PortPolicy`]: which Ethernet and IP addresses, and whether it may
+//! speak as a router or a DHCP server.
+//!
 //! VLAN tags are carried, not looked at: an address is learned once for all VLANs.
 
 mod classify;
 pub mod fdb;
 mod flood;
+mod inspect;
+mod policy;
 
 pub use classify::{Switch, SwitchConfig, Verdict, Verdicts};
 pub use flood::{FloodBudget, FloodLimit};
+pub use policy::{Binding, PortPolicy};
 
 use std::fmt;
 

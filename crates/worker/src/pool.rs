@@ -16,7 +16,7 @@ use ringway_engine::{
     Attached, AttachedParts, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, Move,
     QueueAddress, Roster, Stations,
 };
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
@@ -49,6 +49,22 @@ pub struct Attachment<Q> {
     pub flood: FloodBudget,
     /// How many stations are behind the port, which is the same for all its queues.
     pub stations: Stations,
+}
+
+/// What limits what enters by a port.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How much may enter by all its queues together, if there is a limit.
+    pub credit: Option<Arc<Credit>>,
+    /// What may enter.
+    pub policy: Arc<PortPolicy>,
+}
+
+impl Limits {
+    /// None: whatever comes may enter.
+    pub fn none() -> Limits {
+        Limits { credit: None, policy: Arc::new(PortPolicy::open()) }
+    }
 }
 
 /// The most workers there can be, whatever the policy.
@@ -119,11 +135,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        self.attach_limited(port, forwarding, None, queues)
+        self.attach_limited(port, forwarding, &Limits::none(), queues)
     }
 
-    /// The same, with a limit of what enters from the first frame on; see
-    /// [`limit`](Workers::limit).
+    /// The same, with limits of what enters from the first frame on; see
+    /// [`limit`](Workers::limit) and [`set_policy`](Workers::set_policy).
     ///
     /// # Errors
     /// As [`attach`](Workers::attach).
@@ -131,7 +147,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         &mut self,
         port: PortId,
         forwarding: &Forwarding,
-        credit: Option<&Arc<Credit>>,
+        limits: &Limits,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
         if self.roster.queues().iter().any(|placed| placed.port == port) {
@@ -152,7 +168,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 flood: attachment.flood,
                 counters: attachment.counters,
                 gauge: address.gauge,
-                credit: credit.cloned(),
+                credit: limits.credit.clone(),
+                policy: Arc::clone(&limits.policy),
                 stations: attachment.stations,
             };
             let attached = Box::new(Attached::new(parts, Instant::now()));
@@ -227,6 +244,14 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         for address in self.addresses(port) {
             let (id, credit) = (address.slot, credit.cloned());
             self.command(address.engine, Command::Limit { id, credit });
+        }
+    }
+
+    /// What may enter by all queues of a port from now on. Frames that have entered go on.
+    pub fn set_policy(&self, port: PortId, policy: &Arc<PortPolicy>) {
+        for address in self.addresses(port) {
+            let (id, policy) = (address.slot, Arc::clone(policy));
+            self.command(address.engine, Command::SetPolicy { id, policy });
         }
     }
 

@@ -14,6 +14,7 @@ use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
 use ringway_engine::{
     Attached, Capture, Credit, Directory, Engine, Failure, Gauge, Inbox, SlotId, Wait,
 };
+use ringway_switch::PortPolicy;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::idle::Idle;
@@ -39,6 +40,8 @@ pub(crate) enum Command<Q> {
     Capture { id: SlotId, capture: Arc<Capture> },
     /// Limit how much enters by a queue, or no longer.
     Limit { id: SlotId, credit: Option<Arc<Credit>> },
+    /// What may enter by a queue from now on.
+    SetPolicy { id: SlotId, policy: Arc<PortPolicy> },
     /// Reply, when all before is done.
     Reply { reply: Sender<()> },
     /// End.
@@ -259,6 +262,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
                 }
                 Command::Capture { id, capture } => self.engine.capture(id, &capture),
                 Command::Limit { id, credit } => self.engine.limit(id, credit),
+                Command::SetPolicy { id, policy } => self.engine.set_policy(id, &policy),
                 Command::Reply { reply } => {
                     let _ = reply.send(());
                 }

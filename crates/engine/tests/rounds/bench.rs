@@ -13,7 +13,7 @@ use ringway_engine::{
     Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Roster, Stations, Wait,
     Weight,
 };
-use ringway_switch::{FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks};
 
 /// What a round costs in simulated time.
 const ROUND: Duration = Duration::from_micros(20);
@@ -208,6 +208,7 @@ impl Bench {
                 queue_index: index,
                 queue: TestQueue { far: Arc::clone(&far), probe, number },
                 forwarding: Forwarding::Switch(Arc::clone(&self.switch)),
+                policy: Arc::new(PortPolicy::open()),
                 flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
                 counters: Arc::clone(&counters),
                 gauge: address.gauge,

@@ -58,6 +58,7 @@ pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
             queues: uplink.queues,
             mtu: u32::from(uplink.mtu),
         }),
+        locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),
         service: Service::from_env(),
     })

@@ -159,6 +159,10 @@ fn show(args: &ShowOne) -> Result<()> {
         return print_json(&vif);
     }
     let mut text = String::new();
+    let allowed = match vif.allowed_ips.is_empty() {
+        true => "-".to_owned(),
+        false => vif.allowed_ips.join(" "),
+    };
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
@@ -167,6 +171,10 @@ fn show(args: &ShowOne) -> Result<()> {
         ("handle", &vif.handle.to_string()),
         ("state", &vif.state),
         ("mac", vif.mac.as_deref().unwrap_or("-")),
+        ("locking-mode", &vif.locking_mode),
+        ("allowed ips", &allowed),
+        ("addresses", &vif.addresses_max.to_string()),
+        ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
         ("max-queues", &vif.max_queues.to_string()),
         ("offloads", &offloads),
