@@ -47,9 +47,9 @@ fuzz_target!(|data: &[u8]| {
             }
             _ => {
                 let from = PortId(input.u16() % PORTS);
-                let batch = batch(&mut input, &mut pool);
+                let mut batch = batch(&mut input, &mut pool);
                 let index = usize::from(from.0);
-                switch.classify(from, &policy, &batch, now, &mut budgets[index], &mut verdicts);
+                switch.classify(from, &policy, &mut batch, now, &mut budgets[index], &mut verdicts);
                 assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
                 for (frame, verdict) in batch.iter().zip(&verdicts) {
                     check(frame.bytes(), *verdict, from, now, &mut seen, limit);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_control::RunDir;
-use ringway_datapath::{Completion, LockingMode, OffloadCaps};
+use ringway_datapath::{Completion, LockingMode, OffloadCaps, VlanRules};
 use ringway_switch::SwitchConfig;
 use ringway_worker::WorkersConfig;
 
@@ -46,4 +46,6 @@ pub struct Uplink {
     pub queues: u16,
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// The VLANs that it is in.
+    pub vlan: VlanRules,
 }

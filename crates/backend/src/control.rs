@@ -7,7 +7,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reconnect, Reply, VifStatus,
     WorkerStatus, offload_names,
 };
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
@@ -134,8 +134,9 @@ impl<H: Hypervisor> Backend<H> {
             let name = vif.map(|(vif, _)| vif_name(*vif));
             name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
         };
-        let entries = host.switch.fdb().entries(host.ticks());
-        let entry = entries.map(|entry| FdbStatus {
+        let entries = host.switch.entries(host.ticks());
+        let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
+            vlan: vlan.map(Vid::get),
             mac: entry.mac.to_string(),
             port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
             age_seconds: entry.age_ticks,
@@ -168,6 +169,9 @@ fn vif_status(
         allowed_ips: rules.allowed(),
         addresses_max: rules.addresses_max(config.locking, config.switch.addresses_per_port_max),
         refused: served.refused(),
+        vlan: rules.vlan().untagged.map(Vid::get),
+        trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
+        is_private: rules.is_private(),
         attached_to: served
             .device
             .as_ref()

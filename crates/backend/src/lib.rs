@@ -9,6 +9,7 @@ mod capture;
 mod config;
 mod control;
 mod device;
+mod enforced;
 mod log;
 mod reports;
 mod rules;
@@ -124,7 +125,7 @@ impl<H: Hypervisor> Backend<H> {
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
                 let host = &mut self.services.host;
-                host.switch.fdb().expire(host.ticks());
+                host.switch.expire(host.ticks());
                 if let Some(moved) = host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }

@@ -94,7 +94,16 @@ impl<H: Hypervisor> Serving<'_, H> {
             None => Forwarding::Switch(Arc::clone(&host.switch)),
             Some(device_port) => Forwarding::Patch(device_port),
         };
-        let policy = served.apply_rules(port, host);
+        let policy = match served.apply_rules(port, host) {
+            Ok(policy) => policy,
+            Err(error) => {
+                for port in device_port.into_iter().chain([port]) {
+                    host.workers.detach(port);
+                    host.forget_port(port);
+                }
+                return Err(io::Error::other(error));
+            }
+        };
         let limits = Limits { credit: served.credit.clone(), policy };
         let attached = host.workers.attach_limited(port, &forwarding, &limits, attachments);
         let caps = features.caps.and(host.config.offloads);

@@ -36,6 +36,11 @@ enum Unservable {
         "the vif's mac is {0}, expected the address of one station, and not that of the host's end"
     )]
     Mac(MacAddr),
+    #[error(
+        "the vif has VLANs or is private, which only ringway's own switch can do: leave its script \
+         and bridge out, or have the bridge do it"
+    )]
+    NotOnSwitch,
     #[error(transparent)]
     Device(#[from] io::Error),
 }
@@ -174,6 +179,9 @@ fn prepare<H: Hypervisor>(
         return Err(Unservable::Mac(mac));
     }
     let completion = host.completion(keys)?;
+    if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
+        return Err(Unservable::NotOnSwitch);
+    }
     let offer = host.offer(keys.max_queues_wanted()?);
     // A guest that is connected keeps what an earlier run of this backend has offered.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));

@@ -87,6 +87,15 @@ pub struct VifStatus {
     /// out.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
+    /// The VLAN of its frames without a tag.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// Those of its frames with one.
+    #[serde(default)]
+    pub trunk: Vec<u16>,
+    /// It may talk to the uplink only.
+    #[serde(default)]
+    pub is_private: bool,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
     /// What the guest may ask for.
@@ -115,6 +124,9 @@ pub struct WorkerStatus {
 pub struct FdbStatus {
     /// The address.
     pub mac: String,
+    /// Its VLAN, if its port is in some.
+    #[serde(default)]
+    pub vlan: Option<u16>,
     /// The port it is behind.
     pub port: String,
     /// Seconds since it was seen.

@@ -46,11 +46,15 @@ pub enum DropReason {
     Protocol,
     /// The port is disabled.
     PortDisabled,
+    /// A tag of a VLAN that the port is not in, or none where it is in none without a tag.
+    Vlan,
+    /// For a port that this one may not talk to, because one of them is private.
+    Isolated,
 }
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 19] = [
+    pub const ALL: [DropReason; 21] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -70,6 +74,8 @@ impl DropReason {
         DropReason::Undetermined,
         DropReason::Protocol,
         DropReason::PortDisabled,
+        DropReason::Vlan,
+        DropReason::Isolated,
     ];
 
     /// Its name in tables and JSON.
@@ -94,6 +100,8 @@ impl DropReason {
             DropReason::Undetermined => "undetermined",
             DropReason::Protocol => "protocol",
             DropReason::PortDisabled => "port_disabled",
+            DropReason::Vlan => "vlan",
+            DropReason::Isolated => "isolated",
         }
     }
 
@@ -104,7 +112,7 @@ impl DropReason {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | InboxFull | NoBuffer
             | NoRoute | FloodLimit => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
-            | DhcpServerOnly | Undetermined | Protocol | PortDisabled => true,
+            | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }
     }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::Vid;
+
 /// How strictly a port's addresses are checked. The words are XenServer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockingMode {
@@ -72,7 +74,7 @@ impl IpNetwork {
     /// `ip` key has them.
     ///
     /// # Errors
-    /// Which of them is none, or that there are more than [`IpNetwork::LIST_MAX`].
+    /// Which of them is no address, or that there are more than [`IpNetwork::LIST_MAX`].
     pub fn parse_list(text: &str) -> Result<Vec<IpNetwork>, String> {
         let items = text.split([',', ' ', '\n', '\t']).filter(|item| !item.is_empty());
         let networks: Vec<IpNetwork> =
@@ -139,6 +141,29 @@ pub struct PortRules {
     pub is_router: bool,
     /// Whether it may send what only DHCP servers send.
     pub is_dhcp_server: bool,
+    /// The VLANs that it is in.
+    pub vlan: VlanRules,
+    /// Whether it may talk to an uplink only, and to no other port.
+    pub is_private: bool,
+}
+
+/// The VLANs that a port is in. In none, its frames are carried as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VlanRules {
+    /// Of its frames without a tag, if any.
+    pub untagged: Option<Vid>,
+    /// Of its frames with one.
+    pub tagged: Vec<Vid>,
+}
+
+impl VlanRules {
+    /// VLANs that one port may be in with tags.
+    pub const TAGGED_MAX: usize = 64;
+
+    /// Whether it is in none.
+    pub fn is_none(&self) -> bool {
+        self.untagged.is_none() && self.tagged.is_empty()
+    }
 }
 
 impl PortRules {
@@ -182,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_listed_are_checked_unless_somebody_says_otherwise() {
+    fn addresses_that_are_listed_are_checked_unless_a_mode_is_set() {
         let listed = PortRules {
             allowed: vec![IpNetwork::host(IpAddr::from([10, 0, 0, 1]))],
             ..PortRules::default()

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr};
+use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, VlanRules};
 use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
@@ -29,6 +29,7 @@ const RING_PAGES: u64 = 256;
 
 type Queues = Within<1, QUEUES_MAX>;
 type Addresses = Within<1, 1_048_576>;
+type VlanNumber = Within<1, 4094>;
 type Mtu = Within<68, 65521>;
 
 /// A description that cannot be used.
@@ -97,6 +98,9 @@ struct UplinkSection {
     addresses: Vec<Cidr>,
     queues: Option<Queues>,
     mtu: Option<Mtu>,
+    vlan: Option<VlanNumber>,
+    #[serde(default)]
+    trunk: Vec<VlanNumber>,
 }
 
 #[derive(Deserialize, Default)]
@@ -151,6 +155,10 @@ struct VifSection {
     router: bool,
     #[serde(default)]
     dhcp_server: bool,
+    vlan: Option<Spanned<VlanNumber>>,
+    #[serde(default)]
+    trunk: Vec<Spanned<VlanNumber>>,
+    private: Option<Spanned<bool>>,
 }
 
 /// Reads the description of a host.
@@ -240,6 +248,8 @@ impl Source<'_> {
                 addresses: section.addresses,
                 queues: section.queues.and_then(Within::get).unwrap_or(1),
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
+                vlan: section.vlan.and_then(Within::get),
+                trunk: section.trunk.into_iter().filter_map(Within::get).collect(),
             }),
             switch: Switch {
                 fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
@@ -327,6 +337,18 @@ impl Source<'_> {
             }
         }
         let allowed_ips = self.allowed_ips(section)?;
+        let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
+            .or(section.trunk.first().map(Spanned::span))
+            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span));
+        if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
+            let message = "guest.vif.vlan, trunk, private: only for vifs on the switch; expect no \
+                           `bridge`";
+            return Err(self.refuse(Some(at.start), message));
+        }
+        if section.trunk.len() > VlanRules::TAGGED_MAX {
+            let message = format!("guest.vif.trunk: expected at most {}", VlanRules::TAGGED_MAX);
+            return Err(self.refuse_at(&section.trunk[0], &message));
+        }
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen's guests; the rest tells guests and vifs apart.
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
@@ -346,6 +368,9 @@ impl Source<'_> {
             addresses_max: section.addresses_per_vif.and_then(Within::get),
             is_router: section.router,
             is_dhcp_server: section.dhcp_server,
+            vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
+            trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
+            is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
         })
     }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringway_datapath::{Completion, LockingMode, OffloadCaps, PortRules};
+use ringway_datapath::{Completion, LockingMode, OffloadCaps, PortRules, Vid, VlanRules};
 use ringway_switch::{FloodLimit, SwitchConfig};
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,24 @@ pub struct Uplink {
     pub queues: u16,
     /// Its MTU in bytes.
     pub mtu: u16,
+    /// The VLAN of its frames without a tag.
+    pub vlan: Option<u16>,
+    /// Those of its frames with one.
+    pub trunk: Vec<u16>,
+}
+
+impl Uplink {
+    /// The VLANs that it is in.
+    pub fn vlan_rules(&self) -> VlanRules {
+        vlan_rules(self.vlan, &self.trunk)
+    }
+}
+
+fn vlan_rules(untagged: Option<u16>, tagged: &[u16]) -> VlanRules {
+    VlanRules {
+        untagged: untagged.and_then(Vid::new),
+        tagged: tagged.iter().copied().filter_map(Vid::new).collect(),
+    }
 }
 
 /// Limits of the switch.
@@ -182,7 +200,7 @@ pub struct GuestVif {
     pub offloads: Offloads,
     /// How strictly its addresses are checked, if not as the switch has it.
     pub locking_mode: Option<Locking>,
-    /// IP addresses that the guest may have; any if there are none and it is not locked.
+    /// IP addresses that the guest may have; any if the list is empty and it is not locked.
     pub allowed_ips: Vec<Network>,
     /// Ethernet addresses that it may have, if not as many as the switch says.
     pub addresses_max: Option<u32>,
@@ -190,6 +208,12 @@ pub struct GuestVif {
     pub is_router: bool,
     /// Whether it may answer DHCP requests.
     pub is_dhcp_server: bool,
+    /// The VLAN of its frames without a tag.
+    pub vlan: Option<u16>,
+    /// Those of its frames with one.
+    pub trunk: Vec<u16>,
+    /// Whether it may talk to the uplink only.
+    pub is_private: bool,
 }
 
 impl GuestVif {
@@ -201,6 +225,8 @@ impl GuestVif {
             addresses_max: self.addresses_max,
             is_router: self.is_router,
             is_dhcp_server: self.is_dhcp_server,
+            vlan: vlan_rules(self.vlan, &self.trunk),
+            is_private: self.is_private,
         }
     }
 }

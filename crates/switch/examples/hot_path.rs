@@ -73,7 +73,7 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
             batch.push(frame);
         }
         measure(&format!("classify a batch of 64, {name}"), || {
-            switch.classify(PortId(1), &policy, &batch, Ticks(0), &mut flood, &mut verdicts);
+            switch.classify(PortId(1), &policy, &mut batch, Ticks(0), &mut flood, &mut verdicts);
             verdicts.len()
         });
     }

@@ -7,9 +7,9 @@
 //! # Whose an address is
 //!
 //! A live address stays where it is: it moves to another port only after it has aged, or when its
-//! port has gone. Otherwise a guest would take another's place by sending from its address. A static
-//! address ([`Fdb::bind`]) neither ages nor moves. It takes the place of a learned one, because who
-//! binds is in charge of the host.
+//! port has gone. Otherwise a guest would take another's place by sending from its address. A
+//! static address ([`Fdb::bind`]) neither ages nor moves. It takes the place of a learned one,
+//! because who binds is in charge of the host.
 //!
 //! Every port has room for its first address, however many the others have learned, and a static
 //! one counts against no limit.
@@ -432,7 +432,7 @@ enum Choice<'fdb> {
     Known,
     /// Another port has the address.
     Taken,
-    /// There is none.
+    /// No entry.
     Nothing,
 }
 

@@ -4,8 +4,8 @@
 //! The frame is in private memory, so what is read here cannot change. Each header is read once,
 //! every loop has a bound, and what hides from a check is refused ([`DropReason::Undetermined`]):
 //! RFC 7113 and RFC 7610 say why for IPv6. Sources of the rules: RFC 6105 (router advertisements),
-//! RFC 7610 (DHCPv6), RFC 6980 (no neighbor discovery in fragments), RFC 5227 (ARP probes), RFC 4862
-//! (duplicate address detection).
+//! RFC 7610 (DHCPv6), RFC 6980 (no neighbor discovery in fragments), RFC 5227 (ARP probes),
+//! RFC 4862 (duplicate address detection).
 
 use ringway_datapath::headers::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EXT_AUTHENTICATION, EXT_DESTINATION,
@@ -150,7 +150,7 @@ impl PortPolicy {
         let mut options = options;
         for _ in 0..ND_OPTIONS_MAX {
             let Some([kind, len]) = chunk(options, 0) else { return Ok(()) };
-            // Zero is no length, and ends the message for whoever receives it.
+            // Zero is no length, and ends the message for its receiver.
             let len = usize::from(len) * 8;
             let option = options.get(..len).filter(|option| !option.is_empty());
             let option = option.ok_or(DropReason::Undetermined)?;
@@ -216,7 +216,7 @@ struct Chain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fragment {
-    /// There is no fragment header.
+    /// No fragment header.
     None,
     First,
     /// One that shows nothing of the headers: the first is judged for all.

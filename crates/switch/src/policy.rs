@@ -5,9 +5,16 @@
 //! frame; `inspect.rs` judges the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ringway_datapath::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, chunk, macs};
-use ringway_datapath::{DropReason, IpNetwork, LockingMode, MacAddr, PortRules};
+use ringway_datapath::tagging::remove_tag;
+use ringway_datapath::vlan::Tag;
+use ringway_datapath::{
+    DropReason, Frame, FrameVlan, IpNetwork, LockingMode, MacAddr, PortRules, Vid,
+};
+
+use crate::domain::Domain;
 
 /// What is checked of the frames that enter by a port.
 #[derive(Debug, Clone)]
@@ -24,6 +31,53 @@ pub struct PortPolicy {
     /// Allowed networks, as addresses and masks.
     v4: Box<[(u32, u32)]>,
     v6: Box<[(u128, u128)]>,
+    vlan: PortVlan,
+}
+
+/// The VLANs of a port, as [`Switch::join`](crate::Switch::join) has made them ready.
+#[derive(Debug, Clone, Default)]
+pub enum PortVlan {
+    /// None: frames are carried as they are.
+    #[default]
+    None,
+    /// Some.
+    Some(Arc<PortVlans>),
+}
+
+/// The VLANs of a port that is in some.
+#[derive(Debug)]
+pub struct PortVlans {
+    pub(crate) untagged: Option<Arc<Domain>>,
+    /// By their numbers.
+    pub(crate) tagged: Box<[Arc<Domain>]>,
+}
+
+impl PortVlans {
+    fn tagged(&self, vid: Vid) -> Option<&Domain> {
+        let found = self.tagged.binary_search_by_key(&vid, |domain| domain.vid);
+        found.ok().map(|index| &*self.tagged[index])
+    }
+
+    /// The VLAN that a frame belongs to which enters by this port.
+    pub(crate) fn enter(&self, frame: &mut Frame) {
+        let mut tag = Tag::of(frame.bytes());
+        if tag == Tag::Priority {
+            remove_tag(frame);
+            // Another one behind it would be taken for the frame's own.
+            tag = match Tag::of(frame.bytes()) {
+                Tag::None => Tag::None,
+                _ => Tag::Other,
+            };
+        }
+        frame.vlan = match tag {
+            Tag::None => {
+                let vid = self.untagged.as_ref().map(|domain| domain.vid);
+                vid.map_or(FrameVlan::Foreign, FrameVlan::Untagged)
+            }
+            Tag::Vlan(vid) if self.tagged(vid).is_some() => FrameVlan::Tagged(vid),
+            Tag::Vlan(_) | Tag::Priority | Tag::Other => FrameVlan::Foreign,
+        };
+    }
 }
 
 /// How closely frames are looked at.
@@ -60,7 +114,14 @@ impl PortPolicy {
             is_dhcp_server: true,
             v4: Box::default(),
             v6: Box::default(),
+            vlan: PortVlan::None,
         }
+    }
+
+    /// The same for a port in these VLANs.
+    #[must_use]
+    pub fn in_vlans(self, vlan: PortVlan) -> PortPolicy {
+        PortPolicy { vlan, ..self }
     }
 
     /// For a port that may send nothing.
@@ -93,6 +154,7 @@ impl PortPolicy {
             is_dhcp_server: rules.is_dhcp_server,
             v4: rules.allowed.iter().filter_map(v4_of).collect(),
             v6: rules.allowed.iter().filter_map(v6_of).collect(),
+            vlan: PortVlan::None,
         }
     }
 
@@ -126,6 +188,25 @@ impl PortPolicy {
             Checks::Nothing => None,
             _ if self.is_plain(frame) => None,
             _ => self.inspect(frame).err(),
+        }
+    }
+
+    /// Whether frames belong to VLANs.
+    #[inline]
+    pub(crate) fn vlans(&self) -> Option<&PortVlans> {
+        match &self.vlan {
+            PortVlan::None => None,
+            PortVlan::Some(vlans) => Some(vlans),
+        }
+    }
+
+    /// The VLAN of a frame that entered by this port.
+    #[inline]
+    pub(crate) fn domain(&self, vlan: FrameVlan) -> Option<&Domain> {
+        match (self.vlans()?, vlan) {
+            (vlans, FrameVlan::Untagged(_)) => vlans.untagged.as_deref(),
+            (vlans, FrameVlan::Tagged(vid)) => vlans.tagged(vid),
+            (_, FrameVlan::None | FrameVlan::Foreign) => None,
         }
     }
 

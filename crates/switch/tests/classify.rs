@@ -90,7 +90,7 @@ fn frames_without_an_ethernet_header_are_malformed() {
         batch.push(frame);
     }
     let malformed = Verdict::Drop(DropReason::Malformed);
-    let verdicts = bench.classify(PORT_A, &batch);
+    let verdicts = bench.classify(PORT_A, &mut batch);
     assert_eq!(verdicts[..4], [malformed; 4]);
     assert_ne!(verdicts[4], malformed);
 }
@@ -158,12 +158,12 @@ impl Bench {
             frame.bytes_mut()[6..12].copy_from_slice(src);
             batch.push(frame);
         }
-        let verdicts = self.classify(from, &batch);
+        let verdicts = self.classify(from, &mut batch);
         batch.drain(..).for_each(|frame| self.pool.recycle(frame));
         verdicts
     }
 
-    fn classify(&mut self, from: PortId, batch: &FrameBatch) -> Vec<Verdict> {
+    fn classify(&mut self, from: PortId, batch: &mut FrameBatch) -> Vec<Verdict> {
         let mut verdicts = Verdicts::new();
         let (policy, flood) = (&self.policy, &mut self.flood);
         self.switch.classify(from, policy, batch, self.now, flood, &mut verdicts);

@@ -226,7 +226,7 @@ fn a_live_address_stays_where_it_is_and_an_aged_one_may_move() {
     assert_eq!(fdb.lookup(mac(1), Ticks(10)), Some(PortId(1)));
     assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(11)), Learned::Moved);
     assert_eq!(fdb.lookup(mac(1), Ticks(11)), Some(PortId(2)));
-    // A port that goes leaves its addresses to whoever comes.
+    // A port that goes leaves its addresses to others.
     fdb.remove_port(PortId(2));
     assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(11)), Learned::New);
 }

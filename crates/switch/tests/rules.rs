@@ -132,7 +132,7 @@ fn behind(extensions: &[u8], upper: u8, payload: &[u8]) -> (u8, Vec<u8>) {
 fn check(policy: &PortPolicy, name: &str, frame: &[u8], expected: Option<DropReason>) {
     assert_eq!(policy.refuse(frame), expected, "{name}");
     assert_eq!(policy.refuse_patched(frame), expected, "{name}, to a bridge");
-    // Inside a VLAN tag it is the same frame; a tag with VLAN 0 is none to Linux.
+    // Inside a VLAN tag it is the same frame; Linux ignores a tag with VLAN 0.
     assert_eq!(policy.refuse(&tagged(frame, 0)), expected, "{name}, with a tag");
     assert_eq!(policy.refuse(&tagged(&tagged(frame, 7), 0)), expected, "{name}, with two");
     if expected.is_some() {

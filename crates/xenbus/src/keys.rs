@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::rate::Rate;
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules};
+use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules, Vid, VlanRules};
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -28,6 +28,9 @@ pub(crate) const IPV6_ALLOWED: &str = "ipv6-allowed";
 pub(crate) const ADDRESSES_MAX: &str = "ringway-addresses-per-vif";
 pub(crate) const IS_ROUTER: &str = "ringway-router";
 pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
+pub(crate) const VLAN: &str = "ringway-vlan";
+pub(crate) const TRUNK: &str = "ringway-trunk";
+pub(crate) const IS_PRIVATE: &str = "ringway-private";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
@@ -249,7 +252,7 @@ impl Keys {
     ///
     /// # Errors
     /// [`BadKeys::Unreadable`] when one of them cannot be read: the vif is not served then, as
-    /// nobody knows what it may do.
+    /// what it may do is unknown.
     pub fn rules(&self) -> Result<PortRules, BadKeys> {
         let mut allowed = Vec::new();
         for key in [IP, IPV4_ALLOWED, IPV6_ALLOWED] {
@@ -272,7 +275,26 @@ impl Keys {
             addresses_max: addresses_max.filter(|addresses| *addresses > 0),
             is_router: self.flag(IS_ROUTER, Absent::False)?,
             is_dhcp_server: self.flag(IS_DHCP_SERVER, Absent::False)?,
+            vlan: self.vlan_rules()?,
+            is_private: self.flag(IS_PRIVATE, Absent::False)?,
         })
+    }
+
+    fn vlan_rules(&self) -> Result<VlanRules, BadKeys> {
+        let expected = "at most 64 numbers of VLANs, 1 to 4094, with commas between them";
+        let parse = |key: &str, text: &str| {
+            let number = text.trim().parse().ok().and_then(Vid::new);
+            number.ok_or_else(|| self.unreadable(key, text, expected))
+        };
+        let untagged = self.text(VLAN).map(|text| parse(VLAN, text)).transpose()?;
+        let list = self.text(TRUNK).unwrap_or_default();
+        let items = list.split(',').filter(|item| !item.is_empty());
+        let tagged = items.take(VlanRules::TAGGED_MAX + 1).map(|item| parse(TRUNK, item));
+        let tagged = tagged.collect::<Result<Vec<Vid>, _>>()?;
+        if tagged.len() > VlanRules::TAGGED_MAX {
+            return Err(self.unreadable(TRUNK, list, expected));
+        }
+        Ok(VlanRules { untagged, tagged })
     }
 
     /// The Linux bridge that the vif is to be attached to, if the toolstack has named one. What is

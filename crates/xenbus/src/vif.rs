@@ -4,8 +4,9 @@ use ringway_wire::DomId;
 
 use crate::keys::{
     ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND,
-    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER, IS_ROUTER,
-    KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, STATE, TYPE,
+    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
+    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU, ONLINE,
+    RATE, STATE, TRUNK, TYPE, VLAN,
 };
 use crate::state::XenbusState;
 use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules};
@@ -53,13 +54,23 @@ impl Vif {
         format!("{}/{STATE}", self.frontend_dir())
     }
 
+    /// The node by which the toolstack wishes to remove the vif.
+    pub fn online(self) -> String {
+        format!("{}/{ONLINE}", self.backend_dir())
+    }
+
+    /// The node in which the toolstack's hotplug script says that it has run.
+    pub fn hotplug_status(self) -> String {
+        format!("{}/{HOTPLUG_STATUS}", self.backend_dir())
+    }
+
     /// The node with which a toolstack limits what the guest may transmit.
     pub fn rate(self) -> String {
         format!("{}/{RATE}", self.backend_dir())
     }
 
-    /// Whether a path is the backend's directory, or a node in it by which a toolstack or its script
-    /// changes a vif that is served.
+    /// Whether a path is the backend's directory, or a node in it by which a toolstack or its
+    /// script changes a vif that is served.
     pub fn is_toolstacks(self, path: &str) -> bool {
         let dir = self.backend_dir();
         match path.strip_prefix(&dir) {
@@ -126,7 +137,7 @@ impl Vif {
 }
 
 /// Keys of the toolstack and its scripts that count while a vif is served.
-const CHANGEABLE: [&str; 11] = [
+const CHANGEABLE: [&str; 14] = [
     ONLINE,
     HOTPLUG_STATUS,
     RATE,
@@ -138,6 +149,9 @@ const CHANGEABLE: [&str; 11] = [
     ADDRESSES_MAX,
     IS_ROUTER,
     IS_DHCP_SERVER,
+    VLAN,
+    TRUNK,
+    IS_PRIVATE,
 ];
 
 /// What a toolstack knows of a vif it makes.
@@ -215,7 +229,15 @@ fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
         changes.extend((!texts.is_empty()).then(|| KeyChange::set(key, texts.join(","))));
     }
     changes.extend(rules.addresses_max.map(|max| KeyChange::number(ADDRESSES_MAX, max)));
-    for (key, is_set) in [(IS_ROUTER, rules.is_router), (IS_DHCP_SERVER, rules.is_dhcp_server)] {
+    let vid = rules.vlan.untagged.map(|vid| KeyChange::number(VLAN, vid.get()));
+    changes.extend(vid);
+    let trunk: Vec<String> = rules.vlan.tagged.iter().map(|vid| vid.get().to_string()).collect();
+    changes.extend((!trunk.is_empty()).then(|| KeyChange::set(TRUNK, trunk.join(","))));
+    for (key, is_set) in [
+        (IS_ROUTER, rules.is_router),
+        (IS_DHCP_SERVER, rules.is_dhcp_server),
+        (IS_PRIVATE, rules.is_private),
+    ] {
         changes.extend(is_set.then(|| KeyChange::flag(key, true)));
     }
     changes

@@ -142,7 +142,7 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
     let dropped = &vif.queues[0].dropped;
     assert!(dropped["no_route"] >= 200, "to the link's own addresses: {dropped:?}");
 
-    // The victim's address is where it was, and nobody has learned another.
+    // The victim's address is where it was, and no other was learned.
     let fdb = host.backend().expect("it responds").fdb;
     let of = |mac: MacAddr| fdb.iter().filter(move |entry| entry.mac == mac.to_string());
     let place: Vec<_> = of(MAC_B).map(|entry| (entry.port.as_str(), entry.is_static)).collect();
@@ -191,7 +191,7 @@ fn a_locked_guest_cannot_take_the_ip_address_of_another() {
     assert_eq!(status.locking_mode, "locked");
     assert_eq!(status.allowed_ips, ["10.77.0.66", "fd77::66"]);
 
-    // What the same frames do to a guest that nobody protects from them shows that they would work,
+    // What the same frames do to a guest without rules shows that they would work,
     // and that rules change while a guest is connected.
     let mode = format!("{}/locking-mode", guest.vif().backend_dir());
     host.tool_text("xenstore-write", &[&mode, "unlocked"]);
@@ -220,7 +220,8 @@ fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     let Some(_turn) = turn(&["ping", "ip", "python3", "xenstore-read"]) else { return };
     let locked = "locking-mode = \"locked\"";
     let of_a = format!(
-        "{locked}\nallowed-ips = [\"10.77.0.1\", \"10.77.0.50\", \"fd77::/64\", \"2001:db8:77::/64\"]"
+        "{locked}\nallowed-ips = [\"10.77.0.1\", \"10.77.0.50\", \"fd77::/64\", \
+         \"2001:db8:77::/64\"]"
     );
     let of_b = format!("{locked}\ndhcp-server = true");
     let host = Host::start(&describe("", &[("a", "", &of_a), ("b", "", &of_b)]));
@@ -243,7 +244,7 @@ fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     });
     let addresses = host.guest_text("a", &["ip", "-6", "-o", "addr", "show"]);
     assert!(!addresses.contains("dadfailed"), "{addresses}");
-    // Nobody but a locked guest's own may use it, so b, which has another, is refused.
+    // The prefix is not on the list of b, which is refused.
     host.guest_text("b", &["ip", "route", "flush", "cache"]);
 
     // DHCP: a server in b, and a client in a that has no address.
@@ -325,4 +326,82 @@ fn a_guest_on_a_bridge_is_held_to_its_rules_as_well() {
     guest.send(&arp(own, (own, IP_B)));
     refused(&host, &name, "arp_spoofed", 51);
     assert_eq!(host.vif(&name).expect("it is listed").refused["bad_source"], before);
+}
+
+#[test]
+fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\nvlan = 10\ntrunk = [20]\n";
+    let guests = [
+        ("a", "", "vlan = 10"),
+        ("b", "", "vlan = 10"),
+        ("c", "", "vlan = 20"),
+        ("p", "", "vlan = 10\nprivate = true"),
+    ];
+    let host = Host::start(&(describe("", &guests) + uplink));
+    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
+    let reaches = |guest: &str, address: &str| {
+        let ping = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", address];
+        host.in_guest(guest, &ping).output().expect("it can be started").status.success()
+    };
+    host.ping("a", "10.77.0.2");
+    host.ping("a", "fd77::2");
+    host.ping("a", "10.77.0.254");
+    assert!(!reaches("a", "10.77.0.3"), "another VLAN");
+    host.ping("p", "10.77.0.254");
+    assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.4"), "p is private");
+
+    // A trunk speaks to each VLAN with its tag, and only then.
+    let mut trunk = Hostile::with_keys(&host, &toolstack, &[("ringway-trunk", "10,20")]);
+    trunk.connect();
+    let (own, name) = (trunk.mac(), trunk.name());
+    let ask = |from: u8, whom: u8, vid: Option<u8>| {
+        let (sender, target) = (Ipv4Addr::new(10, 77, 0, from), Ipv4Addr::new(10, 77, 0, whom));
+        let mut frame = arp(own, (own, sender));
+        frame[21] = 1;
+        frame[38..42].copy_from_slice(&target.octets());
+        if let Some(vid) = vid {
+            frame.splice(12..12, [0x81, 0, 0, vid]);
+        }
+        frame
+    };
+    let knows = |host: &Host, guest: &str, last: u8| {
+        neighbor(host, guest, &format!("10.77.0.{last}")).contains(&own.to_string())
+    };
+    trunk.send(&ask(61, 1, None));
+    trunk.send(&ask(62, 1, Some(20)));
+    trunk.send(&ask(63, 1, Some(30)));
+    for (guest, from, whom, vid) in [("a", 64, 1, 10), ("c", 65, 3, 20)] {
+        trunk.send(&ask(from, whom, Some(vid)));
+        host.wait("an answer", SOON, |host| knows(host, guest, from).then_some(()));
+    }
+    for from in 61..64 {
+        assert!(!knows(&host, "a", from), "{from}");
+    }
+    let vlan = refused(&host, &name, "vlan", 2);
+    assert_eq!(vlan["vlan"], 2, "{vlan:?}");
+    // Its tag does not bring a guest into another VLAN.
+    let mut access = Hostile::with_keys(&host, &toolstack, &[("ringway-vlan", "10")]);
+    access.connect();
+    for vid in [10, 20] {
+        let mut frame = arp(access.mac(), (access.mac(), Ipv4Addr::new(10, 77, 0, 70)));
+        frame.splice(12..12, [0x81, 0, 0, vid]);
+        access.send(&frame);
+    }
+    refused(&host, &access.name(), "vlan", 2);
+
+    let fdb = host.backend().expect("it responds").fdb;
+    let vlans = |port: &str| -> Vec<Option<u16>> {
+        fdb.iter().filter(|entry| entry.port == port).map(|entry| entry.vlan).collect()
+    };
+    assert_eq!((vlans("vif1.0"), vlans("vif3.0")), (vec![Some(10)], vec![Some(20)]));
+    assert_eq!(vlans(&name), [Some(10), Some(20)], "{fdb:?}");
+    let shown = host.text(&["vif", "show", &name]);
+    assert!(shown.contains("tagged 10,20"), "{shown}");
+
+    // A guest that is connected changes its VLAN.
+    let node = "/local/domain/0/backend/vif/3/0/ringway-vlan";
+    host.tool_text("xenstore-write", &[node, "10"]);
+    host.wait("the change", SOON, |host| host.vif("vif3.0").filter(|vif| vif.vlan == Some(10)));
+    host.ping("c", "10.77.0.1");
 }
