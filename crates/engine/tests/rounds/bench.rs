@@ -53,6 +53,8 @@ pub(crate) struct TestQueue {
     far: Arc<Mutex<Far>>,
     probe: Probe,
     number: u8,
+    /// The last ingress that was to take something in did not find the queue empty.
+    may_have_more: bool,
 }
 
 impl TestQueue {
@@ -72,13 +74,21 @@ impl PortQueue for TestQueue {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
+        if budget.is_nothing() {
+            return self.far().map(drop);
+        }
+        let mut may_have_more = true;
         let mut far = self.far()?;
         let mut bytes = 0;
         for _ in 0..into.remaining_capacity().min(budget.frames) {
             if bytes >= budget.bytes {
                 break;
             }
-            let Some((to, len)) = far.script.front().copied() else { break };
+            let next = far.script.front().copied();
+            let Some((to, len)) = next else {
+                may_have_more = false;
+                break;
+            };
             let Some(mut frame) = pool.take(len) else { break };
             far.script.pop_front();
             if far.is_endless {
@@ -102,6 +112,8 @@ impl PortQueue for TestQueue {
             far.taken_bytes += u64::try_from(len).expect("frames are short");
             into.push(frame);
         }
+        drop(far);
+        self.may_have_more = may_have_more;
         Ok(())
     }
 
@@ -121,6 +133,10 @@ impl PortQueue for TestQueue {
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let far = self.far()?;
+        if self.probe == Probe::SystemCall {
+            // As a TAP device: its descriptor tells of every frame that comes to an empty one.
+            return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });
+        }
         let is_idle = far.script.is_empty() && !(far.wants_room && far.room > 0);
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
@@ -210,7 +226,11 @@ impl Bench {
     ) -> Vec<Station> {
         let port = PortId(number.into());
         self.switch.fdb().learn(address(number), port, Ticks(0));
-        self.attach(port, queues, stations, probe, PortPolicy::open())
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let attached =
+            self.attach(number, queues, stations, probe, &forwarding, PortPolicy::open());
+        self.publish();
+        attached
     }
 
     /// A port with one queue, in VLANs.
@@ -219,18 +239,34 @@ impl Bench {
         let vlan = self.switch.join(port, rules, Role::Ordinary).expect("there is room");
         self.switch.bind(Some(address(number)), port, 1, Ticks(0)).expect("there is room");
         let policy = PortPolicy::open().in_vlans(vlan);
-        self.attach(port, 1, ONE, Probe::Memory, policy).remove(0)
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let attached = self.attach(number, 1, ONE, Probe::Memory, &forwarding, policy).remove(0);
+        self.publish();
+        attached
+    }
+
+    /// Attaches a port whose frames all go to another, and leaves the directory as it was.
+    pub(crate) fn patched_port(&mut self, number: u8, queues: u16, to: u8) -> Vec<Station> {
+        let forwarding = Forwarding::Patch(PortId(to.into()));
+        self.attach(number, queues, ONE, Probe::Memory, &forwarding, PortPolicy::open())
+    }
+
+    /// Shows all ports in the directory.
+    pub(crate) fn publish(&mut self) {
+        let version = self.directory.version + 1;
+        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
     }
 
     fn attach(
         &mut self,
-        port: PortId,
+        number: u8,
         queues: u16,
         stations: Stations,
         probe: Probe,
+        forwarding: &Forwarding,
         policy: PortPolicy,
     ) -> Vec<Station> {
-        let (policy, number) = (Arc::new(policy), u8::try_from(port.0).expect("few ports"));
+        let (port, policy) = (PortId(number.into()), Arc::new(policy));
         let attach = |index| {
             let address = self.roster.place(port, index, None, 0);
             let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
@@ -239,8 +275,9 @@ impl Bench {
                 id: address.slot,
                 port_id: port,
                 queue_index: index,
-                queue: TestQueue { far: Arc::clone(&far), probe, number },
-                forwarding: Forwarding::Switch(Arc::clone(&self.switch)),
+                queue_count: queues,
+                queue: TestQueue { far: Arc::clone(&far), probe, number, may_have_more: false },
+                forwarding: forwarding.clone(),
                 policy: Arc::clone(&policy),
                 flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
                 counters: Arc::clone(&counters),
@@ -251,10 +288,7 @@ impl Bench {
             self.engine.attach(Attached::new(parts, self.now));
             Station { far, counters, slot: address.slot.index }
         };
-        let stations = (0..queues).map(attach).collect();
-        let version = self.directory.version + 1;
-        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
-        stations
+        (0..queues).map(attach).collect()
     }
 
     pub(crate) fn round(&mut self) -> Wait {
