@@ -14,6 +14,10 @@ use crate::Service;
 pub struct BackendConfig {
     /// Where its control socket goes.
     pub dir: RunDir,
+    /// By what network devices of this host are known, whichever of its processes makes them. A
+    /// host with another run directory may serve another XenStore, where the same names mean other
+    /// vifs.
+    pub owner: String,
     /// Its threads.
     pub workers: WorkersConfig,
     /// Queues that a guest may ask for, unless its vif says otherwise.

@@ -106,7 +106,7 @@ impl<H: Hypervisor> Backend<H> {
             vifs.push(vif_status(shell, guest, &placements, &host.config));
         }
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
-            name: uplink.tap.name().to_owned(),
+            name: uplink.name.clone(),
             state: "Connected".to_owned(),
             attached_to: "switch".to_owned(),
             queues: queue_statuses(uplink.port, &uplink.counters, &placements),
@@ -123,6 +123,7 @@ impl<H: Hypervisor> Backend<H> {
             vifs,
             uplink,
             fdb: self.fdb(),
+            ..BackendStatus::default()
         })
     }
 
@@ -132,7 +133,7 @@ impl<H: Hypervisor> Backend<H> {
             let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
             let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
             let name = vif.map(|(vif, _)| vif_name(*vif));
-            name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
+            name.or_else(|| uplink.map(|uplink| uplink.name.clone()))
         };
         let entries = host.switch.entries(host.ticks());
         let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
@@ -176,6 +177,7 @@ fn vif_status(
             .device
             .as_ref()
             .map_or("switch".to_owned(), |it| it.attached_to.clone()),
+        tenant: None,
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
         completion: served.completion.to_string(),
@@ -184,7 +186,7 @@ fn vif_status(
     }
 }
 
-fn queue_statuses(
+pub(crate) fn queue_statuses(
     port: PortId,
     counters: &[Arc<QueueCounters>],
     placements: &[Placement],

@@ -10,13 +10,17 @@ mod config;
 mod control;
 mod device;
 mod enforced;
+mod guard;
 mod log;
 mod reports;
 mod rules;
+mod scope;
 mod served;
 mod service;
 mod services;
 mod serving;
+mod station;
+mod switch_process;
 mod turns;
 mod uplink;
 mod vif;
@@ -30,16 +34,19 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
-use ringway_control::{BackendRequest, Call, ControlServer};
+use ringway_control::{BackendRequest, Call, ControlServer, RunDir};
 use ringway_hypervisor::Hypervisor;
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-pub use service::Service;
+pub use scope::Tenancy;
+pub use service::{Report, Service};
+pub use switch_process::run_switch;
 
 use crate::reports::Reports;
+use crate::scope::{Duty, Scope};
 use crate::services::{Hosting, Services};
 use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;
@@ -57,6 +64,7 @@ const ROOT_TOKEN: &str = "vifs";
 /// Everything a backend has.
 struct Backend<H: Hypervisor> {
     services: Services<H>,
+    scope: Scope,
     vifs: BTreeMap<Vif, VifShell>,
     turns: Turns,
     uplink: Option<UplinkPort>,
@@ -73,8 +81,7 @@ pub fn run<H: Hypervisor>(
     config: BackendConfig,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (_control, calls) = serve_control(&config, &wake)?;
+    let (wake, calls, _control) = serve_control(&config.dir)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
         // A driver domain whose toolstack has yet to make it, and to give it away.
@@ -83,34 +90,73 @@ pub fn run<H: Hypervisor>(
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
-    let reports = Reports::new(config.service);
+    let reports = Reports::new(config.service.clone());
     let mut host = Hosting::start(hypervisor, config)?;
     let uplink = host.attach_uplink()?;
+    let scope = Scope::Domain;
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
-    let mut backend = Backend { services, vifs, turns, uplink, reports };
-    backend.scan()?;
-    while !backend.turns.is_empty() {
-        backend.take_turns()?;
-        backend.tell_service();
-    }
-    backend.delete_stale_devices();
-    backend.reports.ready();
-    backend.serve(&calls, &wake, stop)
+    Backend { services, scope, vifs, turns, uplink, reports }.start(&calls, &wake, stop)
 }
 
-fn serve_control(
-    config: &BackendConfig,
-    wake: &Arc<OwnedFd>,
-) -> io::Result<(ControlServer, Receiver<Call<BackendRequest>>)> {
-    let wake = Arc::clone(wake);
-    ControlServer::start(&config.dir.backend(), move || {
+/// Serves the vifs of one tenant until `stop` becomes readable. What is for others leaves by the
+/// tenant's trunk.
+///
+/// # Errors
+/// As [`run`]; and if the supervisor has ended.
+pub fn run_tenant<H: Hypervisor>(
+    hypervisor: H,
+    mut store: Client,
+    config: BackendConfig,
+    tenancy: Tenancy,
+    stop: impl AsFd,
+) -> io::Result<()> {
+    let (wake, calls, _control) = serve_control(&config.dir)?;
+    let Tenancy { link, trunk, vifs } = tenancy;
+    let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
+    let Scope::Tenant { vifs, .. } = &scope else { return Ok(()) };
+    for vif in vifs {
+        or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
+    }
+    let reports = Reports::new(config.service.clone());
+    let mut host = Hosting::start(hypervisor, config)?;
+    let uplink = Some(host.attach_trunk(trunk)?);
+    let services = Services { store, host };
+    let (vifs, turns) = (BTreeMap::new(), Turns::default());
+    Backend { services, scope, vifs, turns, uplink, reports }.start(&calls, &wake, stop)
+}
+
+type Control = (Arc<OwnedFd>, Receiver<Call<BackendRequest>>, ControlServer);
+
+/// Listens for the command line. The descriptor becomes readable when there is a call.
+fn serve_control(dir: &RunDir) -> io::Result<Control> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let caller = Arc::clone(&wake);
+    let (control, calls) = ControlServer::start(&dir.backend(), move || {
         // The counter cannot overflow between two turns of the loop.
-        let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
-    })
+        let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
+    })?;
+    Ok((wake, calls, control))
 }
 
 impl<H: Hypervisor> Backend<H> {
+    /// Looks at every vif that there is, and serves from then on.
+    fn start(
+        mut self,
+        calls: &Receiver<Call<BackendRequest>>,
+        wake: &OwnedFd,
+        stop: impl AsFd,
+    ) -> io::Result<()> {
+        self.scan()?;
+        while !self.turns.is_empty() {
+            self.take_turns()?;
+            self.tell_service();
+        }
+        self.delete_stale_devices();
+        self.reports.ready();
+        self.serve(calls, wake, stop)
+    }
+
     fn serve(
         &mut self,
         calls: &Receiver<Call<BackendRequest>>,
@@ -135,6 +181,7 @@ impl<H: Hypervisor> Backend<H> {
                 }
                 self.tell_service();
             }
+            self.take_orders()?;
             self.take_turns()?;
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
@@ -142,12 +189,14 @@ impl<H: Hypervisor> Backend<H> {
             let pause = self.note_due();
             let is_idle = watches == Watches::Taken && self.turns.is_empty();
             let pause = if is_idle { pause } else { Duration::ZERO };
-            let mut fds = [
+            let mut fds = vec![
                 PollFd::new(&self.services.store, PollFlags::IN),
                 PollFd::new(&self.services.host.workers, PollFlags::IN),
                 PollFd::new(wake, PollFlags::IN),
                 PollFd::new(&stop, PollFlags::IN),
             ];
+            let orders = self.scope.waker();
+            fds.extend(orders.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
             match poll(&mut fds, Some(&timespec(pause))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -166,12 +215,35 @@ impl<H: Hypervisor> Backend<H> {
         let backend = self.services.host.hypervisor.domid();
         let root = Vif::backend_root(backend);
         let mut vifs: BTreeSet<Vif> = self.vifs.keys().copied().collect();
-        for guest in list(&mut self.services.store, &root)? {
-            for handle in list(&mut self.services.store, &format!("{root}/{guest}"))? {
-                vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
+        match &self.scope {
+            Scope::Tenant { vifs: ours, .. } => vifs.extend(ours),
+            Scope::Domain => {
+                for guest in list(&mut self.services.store, &root)? {
+                    for handle in list(&mut self.services.store, &format!("{root}/{guest}"))? {
+                        vifs.extend(Vif::from_backend_path(&format!("{root}/{guest}/{handle}")));
+                    }
+                }
             }
         }
         for vif in vifs {
+            self.turns.note(vif, |news| news.has_device_changed = true);
+        }
+        Ok(())
+    }
+
+    /// Takes what the supervisor says of the vifs of this process.
+    fn take_orders(&mut self) -> io::Result<()> {
+        let backend = self.services.host.hypervisor.domid();
+        for _ in 0..EVENTS_MAX {
+            let Some((vif, duty)) = self.scope.next_order(backend)? else { return Ok(()) };
+            let (store, dir) = (&mut self.services.store, vif.backend_dir());
+            let done = match duty {
+                Duty::Begins => or_refusal(store.watch(&dir, ROOT_TOKEN))?,
+                Duty::Ends => or_refusal(store.unwatch(&dir, ROOT_TOKEN))?,
+            };
+            if let Err(refusal) = done {
+                tracing::warn!(dir, "{refusal}");
+            }
             self.turns.note(vif, |news| news.has_device_changed = true);
         }
         Ok(())
@@ -185,11 +257,10 @@ impl<H: Hypervisor> Backend<H> {
             // One that could not be made ready may be repaired.
             shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
         };
-        match device::delete_stale(&self.services.host.device_owner(), is_kept) {
-            Ok(deleted) if deleted.is_empty() => {}
-            Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
-            Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
-        }
+        // Those of other processes are for the supervisor.
+        delete_devices(&self.services.host.config.owner, |vif, name| {
+            !self.scope.has(vif) || is_kept(vif, name)
+        });
     }
 
     /// Notes what has happened.
@@ -289,8 +360,8 @@ impl<H: Hypervisor> Backend<H> {
     /// The toolstack has made, changed or removed a vif.
     fn device_changed(&mut self, vif: Vif) -> Result<(), Lost> {
         let read = read_keys(&mut self.services.store, &vif.backend_dir(), KeySet::BackendDevice);
-        // A directory that we may not read is as good as none.
-        let keys = unless_refused(read, None)?;
+        // A directory that we may not read is as good as none, and so is another process's vif.
+        let keys = unless_refused(read, None)?.filter(|_| self.scope.has(vif));
         if let Some(shell) = self.vifs.get_mut(&vif) {
             // Nobody else writes this state but who makes the vif: where the keys came one by one,
             // that may be after our offer, which the frontend then never sees.
@@ -356,6 +427,16 @@ impl<H: Hypervisor> Backend<H> {
             }
         }
         Ok(())
+    }
+}
+
+/// Deletes network devices that an earlier process of `owner` has left for vifs that are not
+/// `kept`, which is asked with the names of those that are there.
+pub fn delete_devices(owner: &str, is_kept: impl Fn(Vif, &str) -> bool) {
+    match device::delete_stale(owner, is_kept) {
+        Ok(deleted) if deleted.is_empty() => {}
+        Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
+        Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
     }
 }
 

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use ringway_hypervisor::Hypervisor;
 use ringway_xenbus::XenbusState;
-use sd_notify::NotifyState;
 
 use crate::Backend;
-use crate::service::Service;
+use crate::service::{Report, Service};
 use crate::vif::VifShell;
 
 /// How long workers may take to show that they are alive. The control thread waits for them, and
@@ -32,12 +31,12 @@ impl Reports {
 
     /// All vifs that there are have been looked at, and new ones will be.
     pub(crate) fn ready(&self) {
-        Service::tell(&[NotifyState::Ready]);
+        self.service.report(Report::Ready);
     }
 
     /// What comes to an end does so in order.
     pub(crate) fn stopping(&self) {
-        Service::tell(&[NotifyState::Stopping]);
+        self.service.report(Report::Stopping);
     }
 }
 
@@ -49,11 +48,10 @@ impl<H: Hypervisor> Backend<H> {
         let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
         let counts = (self.vifs.len(), self.vifs.values().filter(is_connected).count());
         if self.reports.counts.replace(counts) != Some(counts) {
-            let (vifs, connected) = counts;
-            let status = format!("{vifs} vifs, {connected} connected");
-            Service::tell(&[NotifyState::Status(&status)]);
+            let (count, connected) = counts;
+            self.reports.service.report(Report::Vifs { count, connected });
         }
-        let Some(interval) = self.reports.service.watchdog else { return };
+        let Some(interval) = self.reports.service.watchdog() else { return };
         let now = Instant::now();
         if now < self.reports.due {
             return;
@@ -62,7 +60,7 @@ impl<H: Hypervisor> Backend<H> {
         let was_alive = std::mem::replace(&mut self.reports.is_alive, is_alive);
         if is_alive {
             self.reports.due = now + interval / 2;
-            Service::tell(&[NotifyState::Watchdog]);
+            self.reports.service.report(Report::Alive);
         } else if was_alive {
             tracing::error!("a worker does not answer: no more signs of life until it does");
         }

@@ -15,10 +15,11 @@ use ringway_xenbus::{BadKeys, Features, Keys, Offer};
 use ringway_xenstore::Client;
 
 use crate::BackendConfig;
+use crate::station::VifOrTrunk;
 
-/// A queue of a vif or of a TAP device.
+/// A queue of a vif, of a trunk or of a TAP device.
 pub(crate) type Station<H> =
-    VifOrTap<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>;
+    VifOrTap<VifOrTrunk<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>>;
 
 /// What a vif is handed to work with.
 pub(crate) struct Services<H: Hypervisor> {
@@ -112,11 +113,5 @@ impl<H: Hypervisor> Hosting<H> {
     /// When a vif's frames are completed, as the toolstack or else the configuration has it.
     pub(crate) fn completion(&self, keys: &Keys) -> Result<Completion, BadKeys> {
         Ok(keys.completion_wanted()?.unwrap_or(self.config.completion))
-    }
-
-    /// By what devices of this backend are known. A backend with another run directory may serve
-    /// another XenStore, where the same names mean other vifs.
-    pub(crate) fn device_owner(&self) -> String {
-        self.config.dir.path().display().to_string()
     }
 }

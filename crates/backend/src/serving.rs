@@ -16,6 +16,7 @@ use crate::device::vif_name;
 use crate::log::LeftOut;
 use crate::served::{Connection, Served};
 use crate::services::Hosting;
+use crate::station::VifOrTrunk;
 
 /// One vif, with what it takes to serve its guest.
 pub(crate) struct Serving<'a, H: Hypervisor> {
@@ -75,7 +76,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             if served.completion == Completion::Sent {
                 queue.answer_when_sent()?;
             }
-            let queue = VifOrTap::Vif(queue);
+            let queue = VifOrTap::Vif(VifOrTrunk::Vif(queue));
             let flood = host.switch.flood_budget(host.ticks());
             let stations = Stations::One(Weight::ONE);
             attachments.push(Attachment { queue, counters, flood, stations });

@@ -1,24 +1,31 @@
-//! The way from the switch to the host: a TAP device in the backend's own network namespace.
+//! The way out of a switch: to the host, by a TAP device in the backend's own network namespace, or
+//! from the process of a tenant to the switch process, by a trunk.
 
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
+use ringway_datapath::{Completion, OffloadCaps, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::{PortId, PortPolicy, Role};
 use ringway_tap::{Side, Tap, VifOrTap};
+use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::GSO_MAX;
 use crate::services::Hosting;
+use crate::station::{TrunkQueue, VifOrTrunk};
+
+/// What the process of a tenant calls its way to the switch process.
+const TRUNK_NAME: &str = "trunk";
 
 /// The uplink while it is attached.
 pub(crate) struct UplinkPort {
     pub(crate) port: PortId,
     pub(crate) counters: Vec<Arc<QueueCounters>>,
+    pub(crate) name: String,
     /// Kept, because the device goes with it.
-    pub(crate) tap: Tap,
+    _tap: Option<Tap>,
 }
 
 impl<H: Hypervisor> Hosting<H> {
@@ -58,6 +65,38 @@ impl<H: Hypervisor> Hosting<H> {
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
         let limits = Limits { credit: None, policy };
         self.workers.attach_limited(port, &forwarding, &limits, attachments)?;
-        Ok(Some(UplinkPort { port, counters, tap }))
+        let name = tap.name().to_owned();
+        Ok(Some(UplinkPort { port, counters, name, _tap: Some(tap) }))
+    }
+
+    /// Attaches a trunk to the switch, by its tenant's end.
+    pub(crate) fn attach_trunk(&mut self, trunk: End) -> io::Result<UplinkPort> {
+        let port = self.allocate_port()?;
+        // In no VLAN, and no way for private ports: the switch process knows of neither.
+        let vlans = VlanRules::default();
+        let vlan = self.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
+        // The other tenants and all of the world are behind it.
+        let addresses_max = self.config.switch.fdb_entries_max;
+        let _ = self.switch.bind(None, port, addresses_max, self.ticks());
+        let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
+        let mut all_counters = Vec::new();
+        let mut attachments = Vec::new();
+        for TenantQueue { grants, events } in trunk.into_tenant_queues()? {
+            let counters = Arc::new(QueueCounters::default());
+            let mut queue = TrunkQueue::new(grants, PEER, events, Arc::clone(&counters))?;
+            queue.set_caps(OffloadCaps::ALL);
+            all_counters.push(Arc::clone(&counters));
+            attachments.push(Attachment {
+                queue: VifOrTap::Vif(VifOrTrunk::Trunk(Box::new(queue))),
+                counters,
+                flood: self.switch.flood_budget(self.ticks()),
+                stations: Stations::Many,
+            });
+        }
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let limits = Limits { credit: None, policy };
+        self.workers.attach_limited(port, &forwarding, &limits, attachments)?;
+        let name = TRUNK_NAME.to_owned();
+        Ok(UplinkPort { port, counters: all_counters, name, _tap: None })
     }
 }

@@ -185,6 +185,6 @@ fn prepare<H: Hypervisor>(
     let offer = host.offer(keys.max_queues_wanted()?);
     // A guest that is connected keeps what an earlier run of this backend has offered.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
-    let vif_device = VifDevice::make(vif, keys, queues, &host.device_owner(), completion)?;
+    let vif_device = VifDevice::make(vif, keys, queues, &host.config.owner, completion)?;
     Ok((offer, rules, vif_device))
 }

@@ -32,6 +32,16 @@ impl RunDir {
         self.0.join("backend.sock")
     }
 
+    /// The directory of a process that serves one tenant: it may change nothing outside.
+    pub fn tenant(&self, name: &str) -> RunDir {
+        RunDir(self.0.join(format!("tenant-{name}")))
+    }
+
+    /// The directory of the switch process.
+    pub fn switch(&self) -> RunDir {
+        RunDir(self.0.join("switch"))
+    }
+
     /// A guest's control socket.
     pub fn guest(&self, name: &str) -> PathBuf {
         self.0.join(format!("guest-{name}.sock"))

@@ -5,8 +5,10 @@
 //! stream of bytes after it. The types here are also what `--json` prints.
 
 mod dir;
+mod link;
 mod server;
 mod status;
+mod tenancy;
 mod times;
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,15 +16,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
+pub use link::{Link, Received};
 pub use server::{Call, ControlServer, Reply};
 pub use status::{
-    BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, QueueStatus, VifStatus, WorkerStatus,
-    offload_names,
+    BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, QueueStatus, TenantStatus, VifStatus,
+    WorkerStatus, offload_names,
 };
+pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, VifNumber};
 pub use times::{Bucket, Times};
 
 /// What the backend can be asked.
@@ -106,26 +111,50 @@ pub fn open<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
 ) -> io::Result<(T, BufReader<UnixStream>)> {
+    open_within(socket, request, ANSWER_TIMEOUT)
+}
+
+/// Like [`open`], with a limit of its own to how long all of it may take.
+///
+/// # Errors
+/// As [`ask`]; of kind `WouldBlock` when so many wait at the socket already that no more may.
+pub fn open_within<R: Serialize, T: DeserializeOwned>(
+    socket: &Path,
+    request: &R,
+    limit: Duration,
+) -> io::Result<(T, BufReader<UnixStream>)> {
     let explain =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
-    let mut stream = UnixStream::connect(socket).map_err(explain)?;
+    let mut stream = connect_at_once(socket).map_err(explain)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     stream.write_all(line.as_bytes()).map_err(explain)?;
     let mut reader = BufReader::new(stream);
     let mut answer = String::new();
     reader.read_line(&mut answer).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => explain(io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("the process has not answered for {} s", ANSWER_TIMEOUT.as_secs()),
+            format!("the process has not answered for {} s", limit.as_secs()),
         )),
         _ => explain(error),
     })?;
     // A stream may rest for as long as there is nothing to tell.
     reader.get_ref().set_read_timeout(None)?;
+    reader.get_ref().set_write_timeout(None)?;
     match serde_json::from_str(&answer)? {
         Answer::Ok(answer) => Ok((answer, reader)),
         Answer::Error(reason) => Err(io::Error::other(reason)),
     }
+}
+
+/// Connects without waiting for a process that has stopped to accept connections.
+fn connect_at_once(socket: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&connection, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(connection);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }

@@ -98,6 +98,9 @@ pub struct VifStatus {
     pub is_private: bool,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
+    /// The tenant whose process serves it, where tenants have processes of their own.
+    #[serde(default)]
+    pub tenant: Option<String>,
     /// What the guest may ask for.
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
@@ -139,7 +142,7 @@ pub struct FdbStatus {
 /// Everything about a backend process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BackendStatus {
-    /// Its process id.
+    /// Its process id; that of the switch process where tenants have processes of their own.
     pub pid: u32,
     /// How queues are placed.
     pub policy: String,
@@ -151,6 +154,36 @@ pub struct BackendStatus {
     pub uplink: Option<VifStatus>,
     /// The forwarding table.
     pub fdb: Vec<FdbStatus>,
+    /// The processes of tenants, where they have their own.
+    #[serde(default)]
+    pub tenants: Vec<TenantStatus>,
+    /// The trunks of the tenants, seen from the switch process: TX is what a tenant transmits.
+    #[serde(default)]
+    pub trunks: Vec<VifStatus>,
+}
+
+impl BackendStatus {
+    /// All that frames enter and leave by: vifs, trunks, and the uplink last.
+    pub fn ports(&self) -> impl Iterator<Item = &VifStatus> {
+        self.vifs.iter().chain(&self.trunks).chain(&self.uplink)
+    }
+}
+
+/// The process of one tenant.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct TenantStatus {
+    /// The tenant.
+    pub name: String,
+    /// The process, if it runs.
+    pub pid: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// `serving`, `starting`, `waiting` until it is started again, or `silent`.
+    pub state: String,
+    /// Why it was ended or does not answer, if so.
+    pub error: Option<String>,
+    /// Its vifs, by name.
+    pub vifs: Vec<String>,
 }
 
 /// One vif, as its guest sees it.

@@ -11,7 +11,7 @@ use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::value::{Cidr, GuestName, InterfaceName, Mac, Network, Within, text};
+use crate::value::{Cidr, GuestName, InterfaceName, Mac, Network, TenantName, Within, text};
 use crate::{
     Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Locking, Offloads, OnExit, QUEUES_MAX,
     Switch, Uplink, Workers,
@@ -74,6 +74,8 @@ struct HostSection {
     dir: Option<PathBuf>,
     #[serde(default)]
     network: HostNetwork,
+    #[serde(default)]
+    isolate: bool,
     workers: Option<Within<1, 1024>>,
     #[serde(default, with = "text")]
     policy: Policy,
@@ -136,6 +138,7 @@ struct GuestSection {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct VifSection {
     mac: Option<Spanned<Mac>>,
+    tenant: Option<TenantName>,
     #[serde(default)]
     addresses: Vec<Spanned<Cidr>>,
     gateway: Option<Spanned<IpAddr>>,
@@ -232,6 +235,7 @@ impl Source<'_> {
         Ok(Host {
             dir: host.dir,
             network: host.network,
+            is_isolated: host.isolate,
             workers: Workers {
                 count: host.workers.and_then(Within::get),
                 policy: host.policy,
@@ -354,6 +358,7 @@ impl Source<'_> {
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
         Ok(GuestVif {
             mac: section.mac.as_ref().map_or(mac, |mac| *mac.get_ref()),
+            tenant: section.tenant.clone(),
             addresses,
             gateway: section.gateway.as_ref().map(|gateway| *gateway.get_ref()),
             mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
@@ -480,6 +485,7 @@ mod tests {
             (format!("{guest}addresses = [\"10.0.0.1/33\"]\n"), 4, ["/33", "10.77.0.1/24"]),
             (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "reach"]),
             (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
+            (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
             (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
             (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
             (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
@@ -489,6 +495,29 @@ mod tests {
             for part in parts {
                 assert!(refusal.contains(part), "{refusal} has no {part}");
             }
+        }
+    }
+
+    #[test]
+    fn tenants_have_processes_unless_answers_wait_for_frames_that_leave_by_a_trunk() {
+        let obstacle = |host: &str, vif: &str| {
+            let bridge = "[[bridge]]\nname = \"br0\"\n";
+            let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");
+            let text = format!("[host]\n{host}\n{bridge}{guest}\n");
+            parse("host.toml", &text).expect("good").obstacle_to_isolation()
+        };
+        let sent = "completion = \"sent\"";
+        assert_eq!(obstacle("", "tenant = \"red\""), None);
+        assert_eq!(obstacle(sent, "bridge = \"br0\""), None);
+        assert_eq!(obstacle(sent, "completion = \"copied\""), None);
+        for (host, vif, found) in [
+            (sent, "", "completion"),
+            ("", sent, "completion"),
+            ("", "vlan = 7", "a VLAN"),
+            ("", "private = true", "private"),
+        ] {
+            let reason = obstacle(host, vif).expect("an obstacle");
+            assert!(reason.starts_with(&format!("guest a has {found}")), "{reason}");
         }
     }
 

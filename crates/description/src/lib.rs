@@ -17,7 +17,7 @@ use ringway_worker::{Policy, Polling, WorkersConfig};
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
-pub use value::{Cidr, GuestName, InterfaceName, Mac, Network};
+pub use value::{Cidr, GuestName, InterfaceName, Mac, Network, TenantName};
 
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
@@ -26,6 +26,9 @@ pub const QUEUES_MAX: u64 = 64;
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.
 const POLL_US: u64 = 50;
 
+/// Queues of a trunk, where workers are more: each takes 2 MiB.
+const TRUNK_QUEUES_MAX: usize = 8;
+
 /// A host and its guests.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Host {
@@ -33,6 +36,8 @@ pub struct Host {
     pub dir: Option<PathBuf>,
     /// Where bridges and the uplink are made.
     pub network: HostNetwork,
+    /// Whether each tenant has a process of its own.
+    pub is_isolated: bool,
     /// The backend's workers.
     pub workers: Workers,
     /// Queues that a guest may ask for, unless its vif says otherwise.
@@ -179,6 +184,8 @@ pub enum OnExit {
 pub struct GuestVif {
     /// Its Ethernet address.
     pub mac: Mac,
+    /// Whose it is, if it shares a process with vifs of other guests where tenants have their own.
+    pub tenant: Option<TenantName>,
     /// The guest's addresses on it.
     pub addresses: Vec<Cidr>,
     /// Where the guest's default route goes.
@@ -259,6 +266,38 @@ impl Host {
     /// If the CPUs cannot be counted.
     pub fn backend_workers(&self) -> std::io::Result<WorkersConfig> {
         self.workers.config("worker")
+    }
+
+    /// Why tenants of this host cannot have processes of their own, if they cannot.
+    pub fn obstacle_to_isolation(&self) -> Option<String> {
+        let obstacle = |vif: &GuestVif| {
+            let completion = vif.completion.map_or(self.completion, |answered| answered.0);
+            let is_in_vlan = vif.vlan.is_some() || !vif.trunk.is_empty();
+            match () {
+                () if vif.bridge.is_some() => None,
+                () if completion == Completion::Sent => Some("completion = \"sent\""),
+                () if is_in_vlan => Some("a VLAN"),
+                () if vif.is_private => Some("private = true"),
+                () => None,
+            }
+        };
+        self.guests.iter().find_map(|guest| {
+            let found = guest.vifs.iter().find_map(obstacle)?;
+            Some(format!(
+                "guest {} has {found}, which does not reach from one process to another: expected \
+                 a vif without it, or a bridge for the vif, or no --isolate",
+                guest.name
+            ))
+        })
+    }
+
+    /// Queues of each trunk: as many as there are workers.
+    ///
+    /// # Errors
+    /// If the CPUs cannot be counted.
+    pub fn trunk_queues(&self) -> std::io::Result<u16> {
+        let queues = self.backend_workers()?.workers.min(TRUNK_QUEUES_MAX);
+        Ok(u16::try_from(queues).unwrap_or(u16::MAX))
     }
 
     /// A guest's threads: they share the CPUs with the backend's, and are pinned nowhere.

@@ -12,6 +12,10 @@ use serde::ser::{Serialize, Serializer};
 const INTERFACE_NAME_LEN_MAX: usize = 15;
 /// Longest name of a guest: it becomes part of the path of a socket, which has 108 bytes in all.
 const GUEST_NAME_LEN_MAX: usize = 32;
+/// Longest name of a tenant: that of a directory with a socket in it, within the same bytes.
+const TENANT_NAME_LEN_MAX: usize = 20;
+/// How the names begin that vifs without a tenant of their own have.
+const OF_DOMAIN: &str = "domain-";
 
 /// An address with the length of its network's prefix, such as `10.77.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +149,43 @@ impl fmt::Display for GuestName {
     }
 }
 
+/// The name of a tenant, whose vifs have a process of their own: part of the names of files, as a
+/// guest's is, and of sockets, whose paths must be short.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantName(pub String);
+
+impl TenantName {
+    /// Of the vifs of a domain for which no tenant is named.
+    pub fn of_domain(domid: u16) -> TenantName {
+        TenantName(format!("{OF_DOMAIN}{domid}"))
+    }
+}
+
+impl FromStr for TenantName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TenantName, String> {
+        let is_good = (1..=TENANT_NAME_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && !text.starts_with(OF_DOMAIN);
+        if !is_good {
+            return Err(format!(
+                "`{}` is no name of a tenant: expected 1 to {TENANT_NAME_LEN_MAX} letters, \
+                 digits, `-`, `_` and `.`, the first a letter or digit, and not `{OF_DOMAIN}`",
+                text.escape_debug().take(2 * TENANT_NAME_LEN_MAX).collect::<String>()
+            ));
+        }
+        Ok(TenantName(text.to_owned()))
+    }
+}
+
+impl fmt::Display for TenantName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// A whole number with limits that its type names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Within<const MIN: u64, const MAX: u64>(u64);
@@ -205,4 +246,4 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Cidr, Mac, Network, InterfaceName, GuestName);
+as_text!(Cidr, Mac, Network, InterfaceName, GuestName, TenantName);

@@ -41,7 +41,7 @@ impl Verb {
     pub(crate) fn process_name(&self) -> String {
         match self {
             Verb::Broker(_) => "broker".to_owned(),
-            Verb::Backend(_) => "backend".to_owned(),
+            Verb::Backend(backend) => backend.process_name(),
             Verb::Guest(guest) => guest.process_name(),
             _ => String::new(),
         }

@@ -44,10 +44,8 @@ pub(crate) fn between(before: &Look, after: &Look) -> Vec<QueueRate> {
         table::float(now.saturating_sub(then)) / seconds
     };
     let mut rates = Vec::new();
-    let vifs = after.status.vifs.iter().chain(&after.status.uplink);
-    for vif in vifs {
-        let old = before.status.vifs.iter().chain(&before.status.uplink);
-        let old = old.into_iter().find(|old| old.name == vif.name);
+    for vif in after.status.ports() {
+        let old = before.status.ports().find(|old| old.name == vif.name);
         let Some(old) = old else { continue };
         for queue in &vif.queues {
             let zero = QueueStatus::default();

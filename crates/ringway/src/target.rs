@@ -35,6 +35,18 @@ impl Target {
         self.ask_backend(&BackendRequest::Status)
     }
 
+    /// The control socket of the process that serves a vif: the backend's, or that of the vif's
+    /// tenant where tenants have processes of their own.
+    pub(crate) fn serving(&self, vif: &str) -> Result<PathBuf> {
+        let status = self.backend()?;
+        let found = status.vifs.into_iter().find(|found| found.name == vif);
+        let dir = self.dir();
+        Ok(match found.and_then(|found| found.tenant) {
+            Some(tenant) => dir.tenant(&tenant).backend(),
+            None => dir.backend(),
+        })
+    }
+
     /// Asks a guest.
     pub(crate) fn ask_guest<T: DeserializeOwned>(
         &self,

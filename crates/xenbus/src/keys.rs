@@ -35,6 +35,7 @@ pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 pub(crate) const COMPLETION_WANTED: &str = "ringway-completion";
+pub(crate) const TENANT: &str = "ringway-tenant";
 
 pub(crate) const FEATURE_SG: &str = "feature-sg";
 pub(crate) const FEATURE_GSO_TCPV4: &str = "feature-gso-tcpv4";

@@ -6,7 +6,7 @@ use crate::keys::{
     ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND,
     FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
     IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU, ONLINE,
-    RATE, STATE, TRUNK, TYPE, VLAN,
+    RATE, STATE, TENANT, TRUNK, TYPE, VLAN,
 };
 use crate::state::XenbusState;
 use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules};
@@ -78,6 +78,11 @@ impl Vif {
             Some(rest) => rest.strip_prefix('/').is_some_and(|key| CHANGEABLE.contains(&key)),
             None => false,
         }
+    }
+
+    /// The node in which the toolstack names the vif's tenant (`ringway-tenant`, ours), if it does.
+    pub fn tenant(self) -> String {
+        format!("{}/{TENANT}", self.backend_dir())
     }
 
     /// The directory in which Xen's tools look for errors of the vifs that a domain serves: one

@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 8] = [
     &["wire"],
     &["sys", "datapath", "confine"],
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus", "xenstore"],
-    &["netback", "netfront", "emu", "loopback", "xen", "engine", "vif-shell"],
+    &["netback", "netfront", "emu", "loopback", "trunk", "xen", "engine", "vif-shell"],
     &["worker"],
     &["backend", "frontend", "description"],
     &["lab", "doctor"],

@@ -215,6 +215,9 @@ fn remove_files(dir: &RunDir) -> io::Result<()> {
             || ["state.json", "state.new", DESCRIPTION].contains(&name.as_ref());
         if is_ours {
             fs::remove_file(entry.path())?;
+        } else if name == "switch" || name.starts_with("tenant-") {
+            // A directory of one process, with its socket in it.
+            fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(())

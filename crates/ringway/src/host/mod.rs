@@ -7,10 +7,12 @@
 
 mod bridges;
 mod claim;
+mod isolation;
 mod nodes;
 mod process;
 mod progress;
 mod supervisor;
+pub(crate) mod this_domain;
 pub(crate) mod xen;
 
 pub(crate) use claim::{default_dir, read_description, read_state};

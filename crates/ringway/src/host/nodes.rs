@@ -52,7 +52,11 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         completion: described.completion.map(|answered| answered.0),
         rules: described.rules(),
     };
-    device::make(tx, &made)
+    device::make(tx, &made)?;
+    match &described.tenant {
+        Some(tenant) => tx.write(&vif.tenant(), &tenant.0),
+        None => Ok(()),
+    }
 }
 
 /// Asks the backend to let go of all vifs of a guest.

@@ -85,6 +85,16 @@ impl Process {
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         stdout: Stdio,
     ) -> Result<Process> {
+        Process::start_with(name, level, arguments, [Stdio::null(), stdout])
+    }
+
+    /// The same, with standard input and output.
+    pub(crate) fn start_with(
+        name: &str,
+        level: LevelFilter,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        [stdin, stdout]: [Stdio; 2],
+    ) -> Result<Process> {
         let mut child = Command::new("/proc/self/exe")
             .arg0("ringway")
             .arg("--log-level")
@@ -94,7 +104,7 @@ impl Process {
             .args(arguments)
             // The service manager's wish for signs of life is the backend's to fulfil, for us.
             .env_remove("WATCHDOG_PID")
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(stdout)
             // Ctrl-C is for us: we end the others in order.
             .process_group(0)
@@ -135,6 +145,12 @@ impl Process {
             // It is our child and was not waited for, so the number is still its own.
             let _ = kill_process(pid, Signal::TERM);
         }
+    }
+
+    /// Kills it, without waiting.
+    pub(crate) fn kill(&mut self) {
+        // Harmless when it has ended.
+        let _ = self.child.kill();
     }
 
     /// Waits until it has ended, and kills it after a time.

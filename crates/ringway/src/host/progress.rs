@@ -27,6 +27,15 @@ pub(crate) enum Event<'a> {
         /// Its process.
         pid: u32,
     },
+    /// A process of an isolated backend ended and was started again.
+    ProcessRestarted {
+        /// The tenant that it serves, or `switch`.
+        process: &'a str,
+        /// How often that has happened.
+        restarts: u64,
+        /// Its process.
+        pid: u32,
+    },
     /// A guest ended.
     GuestEnded {
         /// Its name.
@@ -98,6 +107,9 @@ fn sentence(event: &Event<'_>) -> String {
         }
         Event::BackendRestarted { restarts, .. } => {
             format!("the backend was started again ({restarts} so far)\n")
+        }
+        Event::ProcessRestarted { process, restarts, .. } => {
+            format!("the process {process} was started again ({restarts} so far)\n")
         }
         Event::GuestEnded { name, .. } => format!("guest {name} has ended\n"),
         Event::GuestStarted { name, domid, .. } => {

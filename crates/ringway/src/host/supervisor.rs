@@ -18,8 +18,10 @@ use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{Client, DomId};
 use tracing::level_filters::LevelFilter;
 
+use super::HypervisorKind;
 use super::bridges::Bridges;
 use super::claim::Claim;
+use super::isolation::{self, Isolation};
 use super::nodes;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, ReadyGuest, Show};
@@ -46,7 +48,7 @@ const EARLY_DEATHS_MAX: u64 = 3;
 /// The fields are dropped from first to last, so what is needed longest comes last.
 pub(crate) struct Supervisor {
     guests: Vec<GuestSlot>,
-    backend: Backend,
+    backend: Serving,
     store: Client,
     toolstack: EmuHypervisor,
     broker: Process,
@@ -56,6 +58,14 @@ pub(crate) struct Supervisor {
     level: LevelFilter,
     show: Show,
     is_ready: bool,
+}
+
+/// Who serves the guests' vifs.
+enum Serving {
+    /// One process, all of them.
+    Together(Backend),
+    /// A process for each tenant.
+    Isolated(Box<Isolation>),
 }
 
 struct Backend {
@@ -107,7 +117,21 @@ impl Supervisor {
         let mut store = Client::connect(&claim.dir().xenstore())?;
         nodes::make_host(&mut store)?;
         store.watch(&Vif::backend_root(nodes::BACKEND), "vifs")?;
-        let process = Some(start_backend(&claim, level)?);
+        let backend = match host.is_isolated {
+            true => Serving::Isolated(Box::new(Isolation::start(isolation::Setup {
+                dir: claim.dir().clone(),
+                hypervisor: HypervisorKind::Emulated,
+                domid: nodes::BACKEND,
+                level,
+                show,
+                queues: host.trunk_queues()?,
+                defaults: isolation::Defaults::of(&host),
+            })?)),
+            false => {
+                let process = Some(start_backend(&claim, level)?);
+                Serving::Together(Backend { process, restarts: 0, due: Instant::now() })
+            }
+        };
         let guests = host.guests.iter().map(|guest| GuestSlot {
             guest: guest.clone(),
             life: Life::Gone,
@@ -115,7 +139,7 @@ impl Supervisor {
         });
         let mut supervisor = Supervisor {
             guests: guests.collect(),
-            backend: Backend { process, restarts: 0, due: Instant::now() },
+            backend,
             store,
             toolstack,
             broker,
@@ -145,9 +169,9 @@ impl Supervisor {
     fn look_after(&mut self, stop: &Stop) -> Result<()> {
         self.record_processes()?;
         loop {
-            self.note_connections()?;
             self.check_broker()?;
             self.check_backend()?;
+            self.note_connections()?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
             }
@@ -157,7 +181,10 @@ impl Supervisor {
                 continue;
             }
             let mut fds = vec![stop.as_fd(), self.store.as_fd(), self.broker.as_fd()];
-            fds.extend(self.backend.process.as_ref().map(AsFd::as_fd));
+            match &self.backend {
+                Serving::Together(backend) => fds.extend(backend.process.as_ref().map(AsFd::as_fd)),
+                Serving::Isolated(isolation) => fds.extend(isolation.wakers()),
+            }
             fds.extend(self.guests.iter().filter_map(|slot| match &slot.life {
                 Life::Running(_, process) => Some(process.as_fd()),
                 _ => None,
@@ -178,6 +205,9 @@ impl Supervisor {
 
     /// Takes all watch events; true if there were any.
     fn take_watches(&mut self) -> Result<bool> {
+        if let Serving::Isolated(isolation) = &mut self.backend {
+            return isolation.take_watches(&mut self.store);
+        }
         let mut is_any = false;
         while self.store.next_watch().context("XenStore is lost")?.is_some() {
             is_any = true;
@@ -187,7 +217,10 @@ impl Supervisor {
 
     /// The time until something is due.
     fn next_deadline(&self) -> Option<Duration> {
-        let backend = self.backend.process.is_none().then_some(self.backend.due);
+        let backend = match &self.backend {
+            Serving::Together(backend) => backend.process.is_none().then_some(backend.due),
+            Serving::Isolated(isolation) => Some(isolation.deadline()),
+        };
         let guests = self.guests.iter().filter_map(|slot| match slot.life {
             Life::Leaving(_, due) | Life::Waiting(due) => Some(due),
             Life::Running(..) | Life::Gone => None,
@@ -204,29 +237,36 @@ impl Supervisor {
     }
 
     fn check_backend(&mut self) -> Result<()> {
-        if let Some(process) = &mut self.backend.process {
+        let backend = match &mut self.backend {
+            Serving::Together(backend) => backend,
+            Serving::Isolated(isolation) => {
+                isolation.look(&mut self.store, self.is_ready)?;
+                return if isolation.has_changed() { self.record_processes() } else { Ok(()) };
+            }
+        };
+        if let Some(process) = &mut backend.process {
             let Some(status) = process.ended()? else { return Ok(()) };
             let is_young = process.started.elapsed() < LIFE_MIN;
             if !self.is_ready {
                 fail_if_failed("backend", status)?;
                 // The first process counts, too.
-                let deaths = self.backend.restarts + 1;
+                let deaths = backend.restarts + 1;
                 if deaths >= EARLY_DEATHS_MAX {
                     bail!("the backend ended {deaths} times ({status}) before the host was ready");
                 }
             }
             tracing::warn!("the backend ended ({status}) and is started again");
             let pause = if is_young { RESTART_PAUSE } else { Duration::ZERO };
-            self.backend.process = None;
-            self.backend.due = Instant::now() + pause;
+            backend.process = None;
+            backend.due = Instant::now() + pause;
         }
-        if self.backend.due > Instant::now() {
+        if backend.due > Instant::now() {
             return Ok(());
         }
         let process = start_backend(&self.claim, self.level)?;
-        self.backend.restarts += 1;
-        let (restarts, pid) = (self.backend.restarts, process.record().pid);
-        self.backend.process = Some(process);
+        backend.restarts += 1;
+        let (restarts, pid) = (backend.restarts, process.record().pid);
+        backend.process = Some(process);
         self.record_processes()?;
         self.show.event(&Event::BackendRestarted { restarts, pid });
         Ok(())
@@ -344,7 +384,11 @@ impl Supervisor {
                 slot.is_connected = is_connected;
             }
         }
-        if !self.is_ready && self.guests.iter().all(|slot| slot.is_connected) {
+        let is_served = match &self.backend {
+            Serving::Together(_) => true,
+            Serving::Isolated(isolation) => isolation.is_complete(),
+        };
+        if !self.is_ready && is_served && self.guests.iter().all(|slot| slot.is_connected) {
             self.is_ready = true;
             let guests = self.guests.iter().filter_map(|slot| match &slot.life {
                 Life::Running(domid, process) => Some(ReadyGuest {
@@ -371,7 +415,12 @@ impl Supervisor {
             ProcessRecord::of("ringway run", std::process::id())?,
             self.broker.record().clone(),
         ];
-        processes.extend(self.backend.process.as_ref().map(|process| process.record().clone()));
+        match &self.backend {
+            Serving::Together(backend) => {
+                processes.extend(backend.process.as_ref().map(|process| process.record().clone()));
+            }
+            Serving::Isolated(isolation) => processes.extend(isolation.records()),
+        }
         processes.extend(self.guests.iter().filter_map(|slot| match &slot.life {
             Life::Running(_, process) => Some(process.record().clone()),
             _ => None,
@@ -396,7 +445,14 @@ impl Supervisor {
         for process in ending {
             process.end_by(deadline);
         }
-        for process in self.backend.process.as_mut().into_iter().chain([&mut self.broker]) {
+        let backend = match &mut self.backend {
+            Serving::Together(backend) => backend.process.as_mut(),
+            Serving::Isolated(isolation) => {
+                isolation.end();
+                None
+            }
+        };
+        for process in backend.into_iter().chain([&mut self.broker]) {
             process.ask_to_end();
             process.end_by(Instant::now() + END_TIMEOUT);
         }

@@ -2,23 +2,31 @@
 //! looks after. Domains and vifs are the toolstack's.
 
 use std::fs;
-use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use ringway_backend::Service;
 use ringway_confine::BACKEND_DEVICES;
 use ringway_control::RunDir;
+use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
-
+use ringway_vif_shell::device::remove_stale_errors;
 use ringway_xen::XenHypervisor;
-use ringway_xenstore::{Client, DomId};
+use ringway_xenbus::Vif;
+use ringway_xenstore::{Client, DomId, unless_refused};
+use tracing::level_filters::LevelFilter;
 
+use super::HypervisorKind;
 use super::claim::Claim;
+use super::isolation::{self, Isolation};
 use super::process::ProcessRecord;
 use super::progress::{Event, Show};
+use super::this_domain::{connect_backend, own_domid};
 use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
-use crate::stop::Stop;
+use crate::stop::{Stop, wait_readable};
 use crate::verb::backend;
 
 /// The kernel's backend, while its module is loaded.
@@ -31,7 +39,13 @@ const KERNEL_FRONTEND: &str = "/sys/module/xen_netfront";
 const GRANTS_WANTED: u32 = 16384;
 
 /// Serves all vifs of this domain until `stop`.
-pub(crate) fn serve(mut host: Host, dir: &Path, show: Show, stop: &Stop) -> Result<()> {
+pub(crate) fn serve(
+    mut host: Host,
+    dir: &Path,
+    level: LevelFilter,
+    show: Show,
+    stop: &Stop,
+) -> Result<()> {
     check(&host)?;
     // Polling takes time from virtual CPUs, those of the guests that it serves among them.
     host.workers.poll_us.get_or_insert(0);
@@ -43,17 +57,66 @@ pub(crate) fn serve(mut host: Host, dir: &Path, show: Show, stop: &Stop) -> Resu
              and run `modprobe -r xen-netback`"
         );
     }
-    let mut store = Client::of_this_domain()?;
-    let domid = own_domid(&mut store)?;
-    let hypervisor = XenHypervisor::backend(domid)?;
-    let _claim = claim(dir, &host)?;
-    let config = backend::config(&host, RunDir::new(dir))?;
+    let (hypervisor, mut store) = connect_backend()?;
+    let domid = hypervisor.domid();
+    let mut claim = claim(dir, &host)?;
+    if host.is_isolated {
+        drop(hypervisor);
+        return supervise(&host, &mut store, &mut claim, (domid, level, show), stop);
+    }
+    let own = RunDir::new(dir);
+    let config = backend::config(&host, (&own, own.clone()), Service::from_env())?;
     // Everything that needs more rights is open, and no thread has been started.
     confine(dir, BACKEND_DEVICES)?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     ringway_backend::run(hypervisor, store, config, stop)?;
     Ok(())
+}
+
+/// Has the vifs of this domain served by a process for each tenant, until `stop`.
+fn supervise(
+    host: &Host,
+    store: &mut Client,
+    claim: &mut Claim,
+    (domid, level, show): (DomId, LevelFilter, Show),
+    stop: &Stop,
+) -> Result<()> {
+    let root = Vif::backend_root(domid);
+    // A driver domain's toolstack may have yet to make it, and to give it away.
+    unless_refused(store.mkdir(&root), ())?;
+    store.watch(&root, "vifs")?;
+    remove_stale_errors(store, domid)?;
+    let mut isolation = Isolation::start(isolation::Setup {
+        dir: claim.dir().clone(),
+        hypervisor: HypervisorKind::Xen,
+        domid,
+        level,
+        show,
+        queues: host.trunk_queues()?,
+        defaults: isolation::Defaults::of(host),
+    })?;
+    let dir = claim.dir().path().display().to_string();
+    show.event(&Event::Serving { dir: &dir, domid: domid.0 });
+    loop {
+        isolation.look(store, false)?;
+        if isolation.has_changed() {
+            let ours = ProcessRecord::of("ringway", std::process::id())?;
+            let processes = [ours].into_iter().chain(isolation.records()).collect();
+            claim.record(|state| state.processes = processes)?;
+        }
+        // An event that came together with a reply does not make the descriptor readable.
+        if isolation.take_watches(store)? {
+            continue;
+        }
+        let mut fds = vec![stop.as_fd(), store.as_fd()];
+        fds.extend(isolation.wakers());
+        let pause = isolation.deadline().saturating_duration_since(Instant::now());
+        if wait_readable(&fds, Some(pause))?.first() == Some(&true) {
+            isolation.end();
+            return Ok(());
+        }
+    }
 }
 
 /// What a frontend needs of the domain that it runs in.
@@ -112,18 +175,6 @@ fn raise_grant_limit() {
     {
         tracing::info!("{LIMIT_FILE} was {}, and is {GRANTS_WANTED} now", limit.unwrap_or(0));
     }
-}
-
-/// The domain that this program runs in.
-fn own_domid(store: &mut Client) -> Result<DomId> {
-    let domid = store.read("domid").context("XenStore: read the number of this domain")?;
-    let domid = domid.and_then(|domid| domid.parse().ok()).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            "XenStore has no node `domid` for this domain; in a domain 0 `xen-init-dom0` writes it",
-        )
-    })?;
-    Ok(DomId(domid))
 }
 
 /// Whether a description makes sense where domains are not ours to make.

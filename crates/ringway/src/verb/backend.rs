@@ -2,19 +2,23 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clap::Args;
-use ringway_backend::{BackendConfig, Service, Uplink};
+use clap::{Args, ValueEnum};
+use ringway_backend::{BackendConfig, Service, Tenancy, Uplink};
 use ringway_confine::BACKEND_DEVICES;
-use ringway_control::RunDir;
+use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::confine;
 use crate::description::Host;
-use crate::host::read_description;
+use crate::host::{HypervisorKind, read_description, this_domain};
 use crate::stop::Stop;
+
+/// The switch process opens the device of its uplink.
+const SWITCH_DEVICES: &[&str] = &["/dev/net/tun"];
 
 /// The backend of one host. `ringway run` starts it, and starts it again when it ends.
 #[derive(Debug, Args)]
@@ -22,6 +26,36 @@ pub(crate) struct Backend {
     /// Run directory
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// Where the guests are
+    #[arg(long, value_name = "KIND", default_value = "emulated")]
+    hypervisor: HypervisorKind,
+    /// What the process does
+    #[arg(long, value_name = "ROLE", default_value = "all")]
+    role: Role,
+    /// Whose vifs it serves; its standard input is the way to its supervisor
+    #[arg(long, value_name = "NAME", required_if_eq("role", "tenant"))]
+    tenant: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// It serves all vifs.
+    All,
+    /// It serves the vifs of one tenant.
+    Tenant,
+    /// It joins the tenants and the uplink.
+    Switch,
+}
+
+impl Backend {
+    /// What the log calls this process.
+    pub(crate) fn process_name(&self) -> String {
+        match (self.role, &self.tenant) {
+            (Role::Switch, _) => "switch".to_owned(),
+            (Role::Tenant, Some(tenant)) => format!("tenant {tenant}"),
+            _ => "backend".to_owned(),
+        }
+    }
 }
 
 pub(crate) fn run(args: &Backend) -> Result<()> {
@@ -29,20 +63,82 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
     let host = read_description(&dir)?;
+    match (args.role, &args.tenant) {
+        (Role::Switch, _) => run_switch(&host, &dir, &stop),
+        (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args.hypervisor, &stop),
+        _ => {
+            let (hypervisor, store) = connect(&dir)?;
+            confine(dir.path(), BACKEND_DEVICES)?;
+            let config = config(&host, (&dir, dir.clone()), Service::from_env())?;
+            Ok(ringway_backend::run(hypervisor, store, config, stop)?)
+        }
+    }
+}
+
+fn connect(dir: &RunDir) -> Result<(EmuHypervisor, Client)> {
     let hypervisor = EmuHypervisor::connect(dir.path(), DomId(0))
         .context("connect to the broker as domain 0")?;
-    let store = Client::connect(&dir.xenstore())?;
-    confine(dir.path(), BACKEND_DEVICES)?;
-    ringway_backend::run(hypervisor, store, config(&host, dir)?, stop)?;
+    Ok((hypervisor, Client::connect(&dir.xenstore())?))
+}
+
+/// Joins the trunks of all tenants and the uplink.
+fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
+    let link = link()?;
+    let own = dir.switch();
+    confine(own.path(), SWITCH_DEVICES)?;
+    let config = config(host, (dir, own), Service::of_supervisor(Arc::clone(&link)))?;
+    Ok(ringway_backend::run_switch(config, link, stop)?)
+}
+
+/// Serves the vifs of a tenant.
+fn run_tenant(
+    host: &Host,
+    dir: &RunDir,
+    tenant: &str,
+    hypervisor: HypervisorKind,
+    stop: &Stop,
+) -> Result<()> {
+    let link = link()?;
+    let own = dir.tenant(tenant);
+    // The uplink is the switch process's.
+    let host = Host { uplink: None, ..host.clone() };
+    let service = Service::of_supervisor(Arc::clone(&link));
+    let config = config(&host, (dir, own.clone()), service)?;
+    match hypervisor {
+        HypervisorKind::Emulated => {
+            let (hypervisor, store) = connect(dir)?;
+            let tenancy = Tenancy::wait(link)?;
+            confine(own.path(), BACKEND_DEVICES)?;
+            ringway_backend::run_tenant(hypervisor, store, config, tenancy, stop)?;
+        }
+        HypervisorKind::Xen => {
+            let (hypervisor, store) = this_domain::connect_backend()?;
+            let tenancy = Tenancy::wait(link)?;
+            confine(own.path(), BACKEND_DEVICES)?;
+            ringway_backend::run_tenant(hypervisor, store, config, tenancy, stop)?;
+        }
+    }
     Ok(())
 }
 
-/// What the description means for the backend.
-pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
+/// The way to the supervisor, which is this process's standard input.
+fn link() -> Result<Arc<Link>> {
+    let link = rustix::stdio::stdin().try_clone_to_owned();
+    Ok(Arc::new(Link::new(link.context("standard input, the way to the supervisor")?)))
+}
+
+/// What the description means for a process of the backend, with a directory of its own in that of
+/// the host.
+pub(crate) fn config(
+    host: &Host,
+    (host_dir, dir): (&RunDir, RunDir),
+    service: Service,
+) -> Result<BackendConfig> {
     // The seed of a hash map, which the system draws at random for each process.
     let hash_seed = RandomState::new().build_hasher().finish();
     Ok(BackendConfig {
         dir,
+        owner: host_dir.path().display().to_string(),
         workers: host.backend_workers()?,
         max_queues: host.max_queues,
         completion: host.completion,
@@ -61,6 +157,6 @@ pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
         }),
         locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),
-        service: Service::from_env(),
+        service,
     })
 }

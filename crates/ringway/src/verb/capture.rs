@@ -52,7 +52,7 @@ const LAST_FRAMES_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &Capture) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = BackendRequest::Capture { vif: args.vif.clone(), snap_len: args.snaplen };
-    let socket = args.target.dir().backend();
+    let socket = args.target.serving(&args.vif)?;
     let ((), mut stream) = open(&socket, &request).map_err(|error| args.target.explain(error))?;
     // Made only now, so that a refusal leaves no file.
     let mut out = output(&args.write)?;

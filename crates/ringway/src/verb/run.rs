@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use ringway_datapath::Completion;
 use ringway_worker::Policy;
@@ -52,6 +52,9 @@ pub(crate) struct Run {
     /// When the backend answers what guests transmit: copied or sent [default: copied]
     #[arg(long, value_name = "WHEN")]
     completion: Option<Completion>,
+    /// Give each tenant a process of its own, and the switch between them another
+    #[arg(long)]
+    isolate: bool,
     /// Print events as lines of JSON
     #[arg(long)]
     json: bool,
@@ -67,6 +70,10 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
     host.workers.policy = args.policy.unwrap_or(host.workers.policy);
     host.max_queues = args.max_queues.unwrap_or(host.max_queues);
     host.completion = args.completion.unwrap_or(host.completion);
+    host.is_isolated |= args.isolate;
+    if let Some(reason) = host.obstacle_to_isolation().filter(|_| host.is_isolated) {
+        bail!("{reason}");
+    }
     let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
     // The processes are told this path, and have no other directory to start from.
     let dir = std::path::absolute(dir)?;
@@ -77,6 +84,6 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
         HypervisorKind::Emulated => {
             Supervisor::start(host, &dir, common.log_level, show)?.run(&stop)
         }
-        HypervisorKind::Xen => xen::serve(host, &dir, show, &stop),
+        HypervisorKind::Xen => xen::serve(host, &dir, common.log_level, show, &stop),
     }
 }

@@ -13,6 +13,9 @@ use crate::stop::Stop;
 use crate::table;
 use crate::target::Target;
 
+/// Where the tenant stands in a list of vifs, if it does: after the guest.
+const TENANT_COLUMN: usize = 2;
+
 /// Vifs: their state and counters per queue; change what a guest may ask for.
 #[derive(Debug, Args)]
 pub(crate) struct Vif {
@@ -119,7 +122,7 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
 /// All vifs, and the uplink as the last; only the named one if there is a name.
 fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
     let status = target.backend()?;
-    let mut vifs: Vec<VifStatus> = status.vifs.into_iter().chain(status.uplink).collect();
+    let mut vifs: Vec<VifStatus> = status.ports().cloned().collect();
     if let Some(name) = name {
         let known: Vec<String> = vifs.iter().map(|vif| vif.name.clone()).collect();
         vifs.retain(|vif| vif.name == name);
@@ -136,9 +139,16 @@ fn list(args: &List) -> Result<()> {
         return print_json(&vifs);
     }
     let head = ["VIF", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
+    // Only where tenants have processes of their own is there anything to say of them.
+    let is_isolated = vifs.iter().any(|vif| vif.tenant.is_some());
+    let mut head = head.to_vec();
+    if is_isolated {
+        head.insert(TENANT_COLUMN, "TENANT");
+    }
     let dash = || "-".to_owned();
     let rows = vifs.into_iter().map(|vif| {
-        vec![
+        let tenant = is_isolated.then(|| vif.tenant.unwrap_or_else(dash));
+        let mut cells = vec![
             vif.name,
             vif.guest.unwrap_or_else(dash),
             vif.state,
@@ -147,7 +157,11 @@ fn list(args: &List) -> Result<()> {
             vif.queues.len().to_string(),
             if vif.max_queues == 0 { dash() } else { vif.max_queues.to_string() },
             vif.error.unwrap_or_else(dash),
-        ]
+        ];
+        if let Some(tenant) = tenant {
+            cells.insert(TENANT_COLUMN, tenant);
+        }
+        cells
     });
     print(&table::render(&head, rows))
 }
@@ -179,6 +193,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("private", if vif.is_private { "yes" } else { "no" }),
         ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
+        ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &vif.max_queues.to_string()),
         ("offloads", &offloads),
         ("completion", &vif.completion),

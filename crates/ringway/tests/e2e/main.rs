@@ -13,6 +13,7 @@ mod greedy;
 mod guests;
 mod host;
 mod hostile;
+mod isolated;
 mod knobs;
 mod lab;
 mod lifetime;

@@ -94,3 +94,32 @@ fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     let (status, _place, log) = host.ended();
     assert!(status.success(), "{status}\n{log}");
 }
+
+#[test]
+fn the_supervisor_of_tenants_reports_for_all_processes() {
+    let Some(_turn) = turn(&[]) else { return };
+    let place = tempfile::tempdir().expect("a directory can be made");
+    let path = place.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bound");
+    let mut notices = Notices { socket, lines: VecDeque::new() };
+    let interval = WATCHDOG.as_micros().to_string();
+    let variables = [("NOTIFY_SOCKET", path.as_os_str()), ("WATCHDOG_USEC", OsStr::new(&interval))];
+    let host =
+        Host::start_with(place, &pair().replace("[host]", "[host]\nisolate = true"), &variables);
+    let before = notices.wait_for("READY=1", SOON);
+    if !before.iter().any(|line| line == CONNECTED) {
+        notices.wait_for(CONNECTED, SOON);
+    }
+    for _ in 0..3 {
+        notices.wait_for("WATCHDOG=1", WATCHDOG);
+    }
+    // A tenant that hangs is the supervisor's to replace, and no reason to end all others.
+    send(host.pid_of("tenant domain-1"), Signal::STOP);
+    for _ in 0..3 {
+        notices.wait_for("WATCHDOG=1", WATCHDOG);
+    }
+    host.signal(Signal::TERM);
+    notices.wait_for("STOPPING=1", SOON);
+    let (status, _place, log) = host.ended();
+    assert!(status.success(), "{status}\n{log}");
+}

@@ -1,0 +1,103 @@
+//! Which vifs a backend serves: all of its domain, or those of one tenant.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use ringway_control::{Link, Received, TenantOrder, VifNumber};
+use ringway_trunk::End;
+use ringway_wire::DomId;
+use ringway_xenbus::Vif;
+
+/// What the process of a tenant is started with.
+pub struct Tenancy {
+    /// To its supervisor.
+    pub link: Arc<Link>,
+    /// Its end of the trunk to the switch process.
+    pub trunk: End,
+    /// The vifs that it serves.
+    pub vifs: Vec<VifNumber>,
+}
+
+impl Tenancy {
+    /// Waits for what the supervisor says first.
+    ///
+    /// # Errors
+    /// If it says something else, or has ended.
+    pub fn wait(link: Arc<Link>) -> io::Result<Tenancy> {
+        match link.wait()? {
+            Received::Message(TenantOrder::Start { vifs }, fds) => {
+                Ok(Tenancy { link, trunk: End::from_fds(fds)?, vifs })
+            }
+            Received::Message(..) => Err(io::ErrorKind::InvalidData.into()),
+            Received::Nothing | Received::End => Err(ended()),
+        }
+    }
+}
+
+/// Which vifs a process serves.
+pub(crate) enum Scope {
+    /// All that XenStore has for its domain.
+    Domain,
+    /// Those that the supervisor names.
+    Tenant { link: Arc<Link>, vifs: BTreeSet<Vif> },
+}
+
+impl Scope {
+    pub(crate) fn of_tenant(link: &Arc<Link>, vifs: &[VifNumber], backend: DomId) -> Scope {
+        let vifs = vifs.iter().map(|number| vif_of(*number, backend)).collect();
+        Scope::Tenant { link: Arc::clone(link), vifs }
+    }
+
+    /// Whether a vif is this process's to serve.
+    pub(crate) fn has(&self, vif: Vif) -> bool {
+        match self {
+            Scope::Domain => true,
+            Scope::Tenant { vifs, .. } => vifs.contains(&vif),
+        }
+    }
+
+    /// The next order of the supervisor: a vif that is to be served from now on, or no longer.
+    pub(crate) fn next_order(&mut self, backend: DomId) -> io::Result<Option<(Vif, Duty)>> {
+        let Scope::Tenant { link, vifs } = self else { return Ok(None) };
+        let (number, duty) = match link.receive()? {
+            Received::Message(TenantOrder::Serve(number), _) => (number, Duty::Begins),
+            Received::Message(TenantOrder::Forget(number), _) => (number, Duty::Ends),
+            Received::Message(TenantOrder::Start { .. }, _) => {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            Received::Nothing => return Ok(None),
+            Received::End => return Err(ended()),
+        };
+        let vif = vif_of(number, backend);
+        match duty {
+            Duty::Begins => vifs.insert(vif),
+            Duty::Ends => vifs.remove(&vif),
+        };
+        Ok(Some((vif, duty)))
+    }
+
+    /// Readable when there is an order.
+    pub(crate) fn waker(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Scope::Domain => None,
+            Scope::Tenant { link, .. } => Some(link.as_fd()),
+        }
+    }
+}
+
+/// What is to happen to a vif.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duty {
+    Begins,
+    Ends,
+}
+
+fn vif_of(number: VifNumber, backend: DomId) -> Vif {
+    Vif { backend, frontend: DomId(number.domid), handle: number.handle }
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the supervisor has ended")
+}

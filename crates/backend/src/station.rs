@@ -1,0 +1,84 @@
+//! The two kinds of ring that a backend serves, as one type, so that workers call them directly.
+
+use std::os::fd::BorrowedFd;
+
+use ringway_datapath::{
+    Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
+    Wakers,
+};
+use ringway_trunk::{TrunkEvent, TrunkGrants};
+
+use crate::guard::Guarded;
+
+/// A queue of a trunk, at the tenant's end.
+pub(crate) type TrunkQueue = ringway_netfront::VifQueue<TrunkGrants, TrunkEvent>;
+
+/// A queue whose backend this process is, or one whose frontend it is.
+pub(crate) enum VifOrTrunk<V> {
+    /// Of a vif.
+    Vif(V),
+    /// Of a trunk, in the switch process.
+    Guarded(Guarded<V>),
+    /// Of a trunk, in the process of a tenant.
+    Trunk(Box<TrunkQueue>),
+}
+
+impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
+    #[inline]
+    fn ingress(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        match self {
+            VifOrTrunk::Vif(vif) => vif.ingress(budget, pool, into),
+            VifOrTrunk::Guarded(trunk) => trunk.ingress(budget, pool, into),
+            VifOrTrunk::Trunk(trunk) => trunk.ingress(budget, pool, into),
+        }
+    }
+
+    #[inline]
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
+        match self {
+            VifOrTrunk::Vif(vif) => vif.egress(from, pool),
+            VifOrTrunk::Guarded(trunk) => trunk.egress(from, pool),
+            VifOrTrunk::Trunk(trunk) => trunk.egress(from, pool),
+        }
+    }
+
+    #[inline]
+    fn arm(&mut self) -> Result<Pending, PortDown> {
+        match self {
+            VifOrTrunk::Vif(vif) => vif.arm(),
+            VifOrTrunk::Guarded(trunk) => trunk.arm(),
+            VifOrTrunk::Trunk(trunk) => trunk.arm(),
+        }
+    }
+
+    fn woken(&mut self) -> Result<(), PortDown> {
+        match self {
+            VifOrTrunk::Vif(vif) => vif.woken(),
+            VifOrTrunk::Guarded(trunk) => trunk.woken(),
+            VifOrTrunk::Trunk(trunk) => trunk.woken(),
+        }
+    }
+
+    fn describe(&self) -> QueueTraits {
+        match self {
+            VifOrTrunk::Vif(vif) => vif.describe(),
+            VifOrTrunk::Guarded(trunk) => trunk.describe(),
+            VifOrTrunk::Trunk(trunk) => trunk.describe(),
+        }
+    }
+}
+
+impl<V: Wakers> Wakers for VifOrTrunk<V> {
+    fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
+        match self {
+            VifOrTrunk::Vif(vif) => vif.wakers(visit),
+            VifOrTrunk::Guarded(trunk) => trunk.wakers(visit),
+            VifOrTrunk::Trunk(trunk) => trunk.wakers(visit),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The switch process of an isolated backend: it joins the trunks of tenants and the uplink.
+//!
+//! It sees no guest, no XenStore and no hypervisor. To it the process of a tenant is what a guest
+//! is to a backend: each trunk is served by the code that serves vifs, with the same checks, share
+//! and limits, and one that breaks the protocol is cut off alone. Which trunks there are, and which
+//! addresses may be used behind each, it learns from the supervisor and from no tenant.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use ringway_control::{
+    Allowed, BackendRequest, BackendStatus, Call, FdbStatus, Link, ProcessReport, Received, Reply,
+    SwitchOrder, VifStatus, WorkerStatus,
+};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, VlanRules};
+use ringway_hypervisor::Hypervisor;
+use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_switch::{PortId, PortPolicy, Role};
+use ringway_tap::VifOrTap;
+use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
+use ringway_wire::{DomId, EvtchnPort};
+use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::config::BackendConfig;
+use crate::control::queue_statuses;
+use crate::guard::{Guard, Guarded};
+use crate::service::Report;
+use crate::services::{Hosting, Station};
+use crate::station::VifOrTrunk;
+use crate::uplink::UplinkPort;
+
+/// How often load is evened out, the forwarding table is swept and a sign of life given.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// Orders that are carried out before anything else is done.
+const ORDERS_MAX: usize = 256;
+/// How long workers may take to show that they are alive.
+const WORKER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What stands in the place of a hypervisor: trunks come whole, from the supervisor.
+struct Trunks;
+
+impl Hypervisor for Trunks {
+    type Memory = TrunkMemory;
+    type Grants = TrunkGrants;
+    type Event = TrunkEvent;
+
+    fn domid(&self) -> DomId {
+        PEER
+    }
+
+    fn memory(&self) -> io::Result<TrunkMemory> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn grants(&self) -> io::Result<TrunkGrants> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn alloc_unbound(&self, _remote: DomId) -> io::Result<TrunkEvent> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn bind_interdomain(&self, _remote: DomId, _port: EvtchnPort) -> io::Result<TrunkEvent> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A tenant that has a trunk.
+struct Tenant {
+    port: PortId,
+    counters: Vec<Arc<QueueCounters>>,
+    guard: Arc<Guard>,
+}
+
+struct SwitchProcess {
+    host: Hosting<Trunks>,
+    uplink: Option<UplinkPort>,
+    tenants: BTreeMap<String, Tenant>,
+    link: Arc<Link>,
+    alive_due: Instant,
+}
+
+/// Joins trunks and the uplink until `stop` becomes readable.
+///
+/// # Errors
+/// If the supervisor has ended, the uplink fails, or what this host lacks at the start: threads,
+/// devices, sockets.
+pub fn run_switch(config: BackendConfig, link: Arc<Link>, stop: impl AsFd) -> io::Result<()> {
+    let (wake, calls, _control) = crate::serve_control(&config.dir)?;
+    let service = config.service.clone();
+    let mut host = Hosting::start(Trunks, config)?;
+    let uplink = host.attach_uplink()?;
+    service.report(Report::Ready);
+    let tenants = BTreeMap::new();
+    let process = SwitchProcess { host, uplink, tenants, link, alive_due: Instant::now() };
+    process.serve(&calls, &wake, stop)
+}
+
+impl SwitchProcess {
+    fn serve(
+        mut self,
+        calls: &Receiver<Call<BackendRequest>>,
+        wake: &OwnedFd,
+        stop: impl AsFd,
+    ) -> io::Result<()> {
+        let mut swept = Instant::now();
+        loop {
+            self.take_port_events()?;
+            while let Ok(call) = calls.try_recv() {
+                let reply = match &call.request {
+                    BackendRequest::Status => Reply::ok(&self.status()),
+                    _ => Reply::error("the switch process has no vifs"),
+                };
+                call.answer(reply);
+            }
+            if swept.elapsed() >= HOUSEKEEPING {
+                swept = Instant::now();
+                self.host.switch.expire(self.host.ticks());
+                if let Some(moved) = self.host.workers.rebalance() {
+                    tracing::debug!(?moved, "queue moved to another worker");
+                }
+                self.show_life();
+            }
+            let is_more = self.take_orders()?;
+            let mut fds = [
+                PollFd::new(&self.link, PollFlags::IN),
+                PollFd::new(&self.host.workers, PollFlags::IN),
+                PollFd::new(wake, PollFlags::IN),
+                PollFd::new(&stop, PollFlags::IN),
+            ];
+            let pause = if is_more { Duration::ZERO } else { HOUSEKEEPING };
+            match poll(&mut fds, Some(&crate::timespec(pause))) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let should_stop = !fds[3].revents().is_empty();
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+            if should_stop {
+                return Ok(());
+            }
+        }
+    }
+
+    /// All threads are alive: this one by calling this, the others by their answers. The supervisor
+    /// ends a process of which it hears nothing.
+    fn show_life(&mut self) {
+        let Some(interval) = self.host.config.service.watchdog() else { return };
+        if Instant::now() < self.alive_due || !self.host.workers.all_respond(WORKER_PATIENCE) {
+            return;
+        }
+        self.alive_due = Instant::now() + interval / 2;
+        self.host.config.service.report(Report::Alive);
+    }
+
+    /// Carries out what the supervisor has ordered; true if there may be more.
+    fn take_orders(&mut self) -> io::Result<bool> {
+        for _ in 0..ORDERS_MAX {
+            match self.link.receive()? {
+                Received::Message(SwitchOrder::Attach { tenant, allowed }, fds) => {
+                    self.detach(&tenant);
+                    let attached = End::from_fds(fds).and_then(|end| self.attach(end, &allowed));
+                    match attached {
+                        Ok(attached) => {
+                            tracing::info!(tenant, queues = attached.counters.len(), "attached");
+                            self.tell(&ProcessReport::Attached { tenant: tenant.clone() });
+                            self.tenants.insert(tenant, attached);
+                        }
+                        Err(error) => self.cut_off(tenant, &error.to_string()),
+                    }
+                }
+                Received::Message(SwitchOrder::Allow { tenant, allowed }, _) => {
+                    if let Some(found) = self.tenants.get(&tenant) {
+                        found.guard.set(&allowed);
+                        self.bind(found.port, &allowed);
+                    }
+                }
+                Received::Message(SwitchOrder::Detach { tenant }, _) => self.detach(&tenant),
+                Received::Nothing => return Ok(false),
+                Received::End => {
+                    let message = "the supervisor has ended";
+                    return Err(io::Error::new(io::ErrorKind::BrokenPipe, message));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn attach(&mut self, end: End, allowed: &Allowed) -> io::Result<Tenant> {
+        let mut all_counters = Vec::new();
+        let mut attachments: Vec<Attachment<Station<Trunks>>> = Vec::new();
+        let now = self.host.ticks();
+        let guard = Arc::new(Guard::new(allowed));
+        for SwitchQueue { memory, tx_ring, rx_ring, events } in end.into_switch_queues()? {
+            let counters = Arc::new(QueueCounters::default());
+            all_counters.push(Arc::clone(&counters));
+            let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
+            let queue = VifQueue::attach(QueueParts {
+                peer: PEER,
+                memory,
+                tx_ring,
+                rx_ring,
+                events,
+                features,
+                counters: Arc::clone(&counters),
+            });
+            let queue = Guarded {
+                queue: queue.map_err(io::Error::other)?,
+                guard: Arc::clone(&guard),
+                counters: Arc::clone(&counters),
+            };
+            attachments.push(Attachment {
+                queue: VifOrTap::Vif(VifOrTrunk::Guarded(queue)),
+                counters,
+                flood: self.host.switch.flood_budget(now),
+                stations: Stations::One(Weight::ONE),
+            });
+        }
+        let port = self.host.allocate_port()?;
+        let vlans = VlanRules::default();
+        let vlan = self.host.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
+        self.bind(port, allowed);
+        let forwarding = Forwarding::Switch(Arc::clone(&self.host.switch));
+        let limits = Limits { credit: None, policy: Arc::new(PortPolicy::open().in_vlans(vlan)) };
+        let workers = &mut self.host.workers;
+        if let Err(error) = workers.attach_limited(port, &forwarding, &limits, attachments) {
+            self.host.workers.detach(port);
+            self.host.forget_port(port);
+            return Err(error);
+        }
+        Ok(Tenant { port, counters: all_counters, guard })
+    }
+
+    /// Makes the addresses of a tenant those of its port, which no other port can take then.
+    fn bind(&self, port: PortId, allowed: &Allowed) {
+        let (host, now) = (&self.host, self.host.ticks());
+        let Allowed::Only(addresses) = allowed else {
+            let _ = host.switch.bind(None, port, host.config.switch.fdb_entries_max, now);
+            return;
+        };
+        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        for address in addresses.iter().copied().map(MacAddr) {
+            if let Err(refused) = host.switch.bind(Some(address), port, count, now) {
+                tracing::warn!(%address, ?refused, "not kept from others");
+            }
+        }
+    }
+
+    fn detach(&mut self, tenant: &str) {
+        let Some(gone) = self.tenants.remove(tenant) else { return };
+        self.host.workers.detach(gone.port);
+        self.host.forget_port(gone.port);
+        tracing::info!(tenant, "detached");
+    }
+
+    /// Workers gave queues up: a trunk whose tenant broke the protocol, or the uplink.
+    fn take_port_events(&mut self) -> io::Result<()> {
+        while let Some(event) = self.host.next_port_event() {
+            let reason = format!("queue {}: {}", event.queue_index, event.down);
+            drop(event.queue);
+            let found = self.tenants.iter().find(|(_, tenant)| tenant.port == event.port_id);
+            if let Some((tenant, _)) = found {
+                let tenant = tenant.clone();
+                self.detach(&tenant);
+                self.cut_off(tenant, &reason);
+            } else if self.uplink.as_ref().is_some_and(|uplink| uplink.port == event.port_id) {
+                return Err(io::Error::other(format!("the uplink failed: {reason}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that a tenant has no trunk any more, by its own doing.
+    fn cut_off(&self, tenant: String, reason: &str) {
+        tracing::warn!(tenant, "cut off: {reason}");
+        self.tell(&ProcessReport::CutOff { tenant, reason: reason.to_owned() });
+    }
+
+    fn tell(&self, report: &ProcessReport) {
+        if let Err(error) = self.link.send(report, &[]) {
+            tracing::warn!("a report to the supervisor: {error}");
+        }
+    }
+
+    fn status(&self) -> BackendStatus {
+        let host = &self.host;
+        let placements = host.workers.placements();
+        let port_status = |name: String, port, counters: &[Arc<QueueCounters>]| VifStatus {
+            name,
+            state: "Connected".to_owned(),
+            attached_to: "switch".to_owned(),
+            queues: queue_statuses(port, counters, &placements),
+            ..VifStatus::default()
+        };
+        let trunks = self.tenants.iter().map(|(name, tenant)| VifStatus {
+            tenant: Some(name.clone()),
+            ..port_status(format!("trunk-{name}"), tenant.port, &tenant.counters)
+        });
+        let uplink = self.uplink.as_ref();
+        let worker = |index| WorkerStatus {
+            index,
+            queues: placements.iter().filter(|placed| placed.worker == index).count(),
+        };
+        BackendStatus {
+            pid: std::process::id(),
+            policy: host.config.workers.policy.to_string(),
+            workers: (0..host.workers.count()).map(worker).collect(),
+            uplink: uplink.map(|it| port_status(it.name.clone(), it.port, &it.counters)),
+            fdb: self.fdb(),
+            trunks: trunks.collect(),
+            ..BackendStatus::default()
+        }
+    }
+
+    fn fdb(&self) -> Vec<FdbStatus> {
+        let name_of = |port: PortId| {
+            let tenant = self.tenants.iter().find(|(_, tenant)| tenant.port == port);
+            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+            let name = tenant.map(|(name, _)| format!("trunk-{name}"));
+            name.or_else(|| uplink.map(|uplink| uplink.name.clone()))
+        };
+        let entries = self.host.switch.fdb().entries(self.host.ticks());
+        let entry = entries.map(|entry| FdbStatus {
+            mac: entry.mac.to_string(),
+            port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
+            age_seconds: entry.age_ticks,
+            is_static: entry.is_static,
+            vlan: None,
+        });
+        entry.collect()
+    }
+}

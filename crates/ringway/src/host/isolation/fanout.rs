@@ -1,0 +1,178 @@
+//! Answers to the command line, put together from those of all processes.
+//!
+//! Each is asked on a thread, with a limit of time: one that does not answer is named in the
+//! result, and delays the answers of others by no more than that.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use ringway_control::{
+    BackendRequest, BackendStatus, Call, ControlServer, Reply, RunDir, TenantStatus, open_within,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use serde::de::DeserializeOwned;
+
+/// How long one process may take to tell its state.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long all of them may take together: less than the command line waits.
+const ALL_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long a process may take to change something.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Processes that are asked at the same time.
+const THREADS_MAX: usize = 16;
+/// Calls that are answered at the same time.
+const CALLS_MAX: usize = 8;
+
+/// The control socket of an isolated backend.
+pub(super) struct Fanout {
+    _server: ControlServer,
+    calls: Receiver<Call<BackendRequest>>,
+    wake: Arc<OwnedFd>,
+    open: Arc<AtomicUsize>,
+}
+
+/// Who is to be asked, as things are now.
+pub(super) struct Respondents {
+    pub(super) switch: PathBuf,
+    pub(super) tenants: Vec<(TenantStatus, PathBuf)>,
+}
+
+impl Fanout {
+    pub(super) fn start(dir: &RunDir) -> io::Result<Fanout> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let caller = Arc::clone(&wake);
+        let (server, calls) = ControlServer::start(&dir.backend(), move || {
+            // The counter cannot overflow between two turns of the loop.
+            let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
+        })?;
+        Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
+    }
+
+    /// Answers what has been asked, on threads of their own.
+    pub(super) fn answer(&self, respondents: impl Fn() -> Respondents) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        while let Ok(call) = self.calls.try_recv() {
+            if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                call.answer(Reply::error("too many ask at the same time: ask again"));
+                continue;
+            }
+            let (open, respondents) = (Arc::clone(&self.open), respondents());
+            std::thread::spawn(move || {
+                let reply = respondents.reply(&call.request);
+                call.answer(reply);
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+impl AsFd for Fanout {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Respondents {
+    fn reply(self, request: &BackendRequest) -> Reply {
+        match request {
+            BackendRequest::Status => Reply::ok(&self.status()),
+            BackendRequest::SetMaxQueues { vif, .. } => match self.of_vif(vif) {
+                Ok(socket) => match ask_within::<()>(socket, request, CHANGE_TIMEOUT) {
+                    Ok(()) => Reply::ok(&()),
+                    Err(error) => Reply::error(&error.to_string()),
+                },
+                Err(reason) => Reply::error(&reason),
+            },
+            BackendRequest::Capture { vif, .. } => match self.of_vif(vif) {
+                Ok(socket) => Reply::error(&format!(
+                    "the frames of {vif} are seen by the process of its tenant: ask at {}",
+                    socket.display()
+                )),
+                Err(reason) => Reply::error(&reason),
+            },
+        }
+    }
+
+    /// The socket of the process that serves a vif.
+    fn of_vif(&self, vif: &str) -> Result<&PathBuf, String> {
+        let has_it =
+            |(tenant, _): &&(TenantStatus, PathBuf)| tenant.vifs.iter().any(|it| it == vif);
+        let found = self.tenants.iter().find(has_it);
+        found.map(|(_, socket)| socket).ok_or_else(|| {
+            let known = self.tenants.iter().flat_map(|(tenant, _)| &tenant.vifs);
+            let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "none".to_owned() } else { known };
+            format!("there is no vif {vif:?}; there is {known}")
+        })
+    }
+
+    fn status(self) -> BackendStatus {
+        let sockets = [&self.switch].into_iter().chain(self.tenants.iter().map(|(_, it)| it));
+        let sockets: Vec<&PathBuf> = sockets.collect();
+        let mut answers = ask_all(&sockets);
+        let of_tenants = answers.split_off(1);
+        let mut all = answers.pop().and_then(Result::ok).unwrap_or_default();
+        for ((mut tenant, _), answer) in self.tenants.into_iter().zip(of_tenants) {
+            match answer {
+                Ok(status) => {
+                    all.vifs.extend(status.vifs.into_iter().map(|mut vif| {
+                        vif.tenant = Some(tenant.name.clone());
+                        vif
+                    }));
+                }
+                Err(error) if tenant.state == "serving" => {
+                    tenant.state = "silent".to_owned();
+                    tenant.error = Some(error.to_string());
+                }
+                Err(_) => {}
+            }
+            all.tenants.push(tenant);
+        }
+        all.vifs.sort_by_key(|vif| (vif.domid, vif.handle));
+        all
+    }
+}
+
+/// Asks all for their state; the answers are in the order of the sockets.
+fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
+    let deadline = Instant::now() + ALL_TIMEOUT;
+    let next = AtomicUsize::new(0);
+    let (sender, answers) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..sockets.len().min(THREADS_MAX) {
+            let (next, sender) = (&next, sender.clone());
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(socket) = sockets.get(index) else { return };
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    let answer = match left.min(STATUS_TIMEOUT) {
+                        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+                        limit => ask_within(socket, &BackendRequest::Status, limit),
+                    };
+                    if sender.send((index, answer)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    drop(sender);
+    let mut answers: Vec<_> = answers.into_iter().collect();
+    answers.sort_by_key(|(index, _)| *index);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+fn ask_within<T: DeserializeOwned>(
+    socket: &Path,
+    request: &BackendRequest,
+    limit: Duration,
+) -> io::Result<T> {
+    open_within(socket, request, limit).map(|(answer, _)| answer)
+}

@@ -1,0 +1,481 @@
+//! An isolated backend: the switch process, a process for each tenant, and who looks after them.
+//!
+//! [`Isolation`] starts the processes and starts them again, makes the trunks between them, and
+//! says which vif is whose. It moves no frame. A tenant's process that ends, hangs or breaks the
+//! protocol of its trunk is replaced, and no other process notices; when the switch process ends,
+//! all are replaced. Read [`Isolation::look`] first.
+
+mod child;
+mod fanout;
+mod roster;
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ringway_backend::{Report, Service, delete_devices};
+use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus};
+use ringway_description::TenantName;
+use ringway_trunk::{End, QUEUES_MAX, Trunk};
+use ringway_xenbus::Vif;
+use ringway_xenstore::{Client, DomId, Watched};
+use tracing::level_filters::LevelFilter;
+
+use self::child::{Child, Happened};
+use self::fanout::{Fanout, Respondents};
+pub(crate) use self::roster::Defaults;
+use self::roster::{Change, Roster, number};
+use super::HypervisorKind;
+use super::process::{Process, ProcessRecord};
+use super::progress::{Event, Show};
+
+/// Tenants of one host.
+const TENANTS_MAX: usize = 512;
+/// Watch events that are noted before anything else is done.
+const EVENTS_MAX: usize = 1024;
+/// How long processes may take to end when asked.
+const END_TIMEOUT: Duration = Duration::from_secs(4);
+/// Processes that may end before the host is ready, until that is no accident.
+const EARLY_DEATHS_MAX: u64 = 3;
+
+/// What an isolated backend is started with.
+pub(crate) struct Setup {
+    pub(crate) dir: RunDir,
+    pub(crate) hypervisor: HypervisorKind,
+    /// The domain whose vifs are served.
+    pub(crate) domid: DomId,
+    pub(crate) level: LevelFilter,
+    pub(crate) show: Show,
+    /// Queues of each trunk.
+    pub(crate) queues: u16,
+    pub(crate) defaults: Defaults,
+}
+
+/// The processes of an isolated backend. Dropping it ends them at once.
+pub(crate) struct Isolation {
+    setup: Setup,
+    fanout: Fanout,
+    roster: Roster,
+    tenants: BTreeMap<TenantName, Tenant>,
+    /// Processes of tenants that have no vif any more.
+    leaving: Vec<Leaving>,
+    switch: Child,
+    service: Service,
+    reported: Reported,
+    /// Of the processes that ran when that was last asked.
+    pids: Vec<u32>,
+    /// Whether network devices may be there whose vifs are gone.
+    must_sweep: bool,
+}
+
+/// A process that was asked to end.
+struct Leaving {
+    name: TenantName,
+    process: Process,
+    deadline: Instant,
+}
+
+/// What the service manager knows.
+struct Reported {
+    is_ready: bool,
+    vifs: Option<(usize, usize)>,
+    alive_due: Instant,
+}
+
+struct Tenant {
+    child: Child,
+    /// The other end of its trunk, until the switch process has it.
+    trunk: Option<End>,
+    /// Whether the switch process moves its frames.
+    is_attached: bool,
+    /// Whether it ever did, or its process has ended.
+    has_begun: bool,
+}
+
+impl Isolation {
+    /// Starts the switch process; tenants follow as vifs are found.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub(crate) fn start(setup: Setup) -> Result<Isolation> {
+        let fanout = Fanout::start(&setup.dir)?;
+        let roster = Roster::new(setup.domid, setup.defaults);
+        let switch = Child::new("switch".to_owned());
+        let reported = Reported { is_ready: false, vifs: None, alive_due: Instant::now() };
+        let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
+        let mut isolation = Isolation {
+            setup,
+            fanout,
+            roster,
+            tenants,
+            leaving,
+            switch,
+            service,
+            reported,
+            pids: Vec::new(),
+            must_sweep: true,
+        };
+        isolation.start_switch()?;
+        Ok(isolation)
+    }
+
+    /// Takes all watch events below the backend's root; true if there were any.
+    ///
+    /// # Errors
+    /// If XenStore is lost.
+    pub(crate) fn take_watches(&mut self, store: &mut Client) -> Result<bool> {
+        for count in 0..EVENTS_MAX {
+            match store.next_watch().context("XenStore is lost")? {
+                Some(Watched::Node(event)) => self.roster.note(&event.path),
+                Some(Watched::Overflow) => self.roster.note_all(),
+                None => return Ok(count > 0),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Does what is to be done now. `is_host_ready` says whether all has worked before: until then
+    /// a process that gives up is an error.
+    ///
+    /// # Errors
+    /// If XenStore is lost, or a process cannot be started.
+    pub(crate) fn look(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
+        for change in self.roster.look(store)? {
+            self.apply(change);
+        }
+        if std::mem::take(&mut self.must_sweep) {
+            let owner = self.setup.dir.path().display().to_string();
+            delete_devices(&owner, |vif, _| self.roster.has(vif));
+        }
+        let now = Instant::now();
+        self.look_at_leaving(now)?;
+        self.look_at_switch(now, is_host_ready)?;
+        let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
+        for name in names {
+            self.look_at_tenant(&name, now, is_host_ready)?;
+        }
+        self.fanout.answer(|| self.respondents());
+        self.report(now);
+        Ok(())
+    }
+
+    /// Whether the frames of all tenants are moved.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.tenants.values().all(|tenant| tenant.is_attached)
+    }
+
+    /// Descriptors that are readable when there is something to look at.
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let tenants = self.tenants.values().flat_map(|tenant| tenant.child.wakers());
+        let leaving = self.leaving.iter().map(|leaving| leaving.process.as_fd());
+        let ours = [self.fanout.as_fd()].into_iter().chain(self.switch.wakers());
+        ours.chain(tenants).chain(leaving)
+    }
+
+    /// When to look, whatever happens.
+    pub(crate) fn deadline(&self) -> Instant {
+        let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
+        let reports = self.service.watchdog().map(|_| self.reported.alive_due);
+        let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
+        let first = tenants.chain(reports).chain(leaving).min();
+        first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
+    }
+
+    /// Whether other processes run than when this was last asked.
+    pub(crate) fn has_changed(&mut self) -> bool {
+        let pids: Vec<u32> = self.records().map(|record| record.pid).collect();
+        std::mem::replace(&mut self.pids, pids.clone()) != pids
+    }
+
+    /// The processes that run.
+    pub(crate) fn records(&self) -> impl Iterator<Item = ProcessRecord> {
+        let tenants = self.tenants.values().filter_map(|tenant| tenant.child.record());
+        self.switch.record().into_iter().chain(tenants).cloned()
+    }
+
+    /// Ends the tenants' processes, then the switch process, each in order.
+    pub(crate) fn end(&mut self) {
+        self.service.report(Report::Stopping);
+        let mut ending: Vec<&mut Process> =
+            self.tenants.values_mut().filter_map(|tenant| tenant.child.process_mut()).collect();
+        ending.iter_mut().for_each(|process| process.ask_to_end());
+        let deadline = Instant::now() + END_TIMEOUT;
+        ending.into_iter().for_each(|process| process.end_by(deadline));
+        self.leaving.clear();
+        if let Some(process) = self.switch.process_mut() {
+            process.ask_to_end();
+            process.end_by(Instant::now() + END_TIMEOUT);
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Added(name, vif) => {
+                if !self.tenants.contains_key(&name) && self.tenants.len() >= TENANTS_MAX {
+                    let dir = vif.backend_dir();
+                    tracing::error!(dir, "not served: there are {TENANTS_MAX} tenants");
+                    return;
+                }
+                let tenant = self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
+                    child: Child::new(format!("tenant {name}")),
+                    trunk: None,
+                    is_attached: false,
+                    has_begun: false,
+                });
+                tenant.child.send(&TenantOrder::Serve(number(vif)), &[]);
+                self.allow(&name);
+            }
+            Change::Removed(name, vif) => {
+                if let Some(tenant) = self.tenants.get_mut(&name) {
+                    tenant.child.send(&TenantOrder::Forget(number(vif)), &[]);
+                    // Its process takes the vif's device along, if it is there to do that.
+                    self.must_sweep |= !tenant.child.is_ready();
+                }
+                self.allow(&name);
+                if self.roster.of_tenant(&name).next().is_none() {
+                    self.dismiss(&name);
+                }
+            }
+            Change::Addresses(name) => self.allow(&name),
+        }
+    }
+
+    /// Says which addresses a tenant may use, if the switch process knows it.
+    fn allow(&mut self, name: &TenantName) {
+        let allowed = self.roster.allowed(name);
+        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), allowed }, &[]);
+    }
+
+    /// A tenant has no vif any more.
+    fn dismiss(&mut self, name: &TenantName) {
+        let Some(tenant) = self.tenants.remove(name) else { return };
+        self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
+        match tenant.child.into_process() {
+            Some(mut process) => {
+                process.ask_to_end();
+                let deadline = Instant::now() + END_TIMEOUT;
+                self.leaving.push(Leaving { name: name.clone(), process, deadline });
+            }
+            None => remove_dir(self.setup.dir.tenant(&name.0).path()),
+        }
+    }
+
+    /// Lets processes of tenants without vifs go, by force when they have taken too long.
+    fn look_at_leaving(&mut self, now: Instant) -> Result<()> {
+        for mut leaving in std::mem::take(&mut self.leaving) {
+            let is_back = self.tenants.contains_key(&leaving.name);
+            if leaving.process.ended()?.is_none() && leaving.deadline > now && !is_back {
+                self.leaving.push(leaving);
+                continue;
+            }
+            let Leaving { name, process, .. } = leaving;
+            drop(process);
+            remove_dir(self.setup.dir.tenant(&name.0).path());
+        }
+        Ok(())
+    }
+
+    fn look_at_switch(&mut self, now: Instant, is_host_ready: bool) -> Result<()> {
+        for happened in self.switch.look(now)? {
+            match happened {
+                Happened::Ready => {
+                    let names: Vec<TenantName> = self.tenants.keys().cloned().collect();
+                    names.iter().for_each(|name| self.attach(name));
+                }
+                Happened::Attached { tenant } => {
+                    if let Some(tenant) = self.tenants.get_mut(&TenantName(tenant)) {
+                        tenant.is_attached = true;
+                        tenant.has_begun = true;
+                    }
+                }
+                Happened::CutOff { tenant, reason } => {
+                    let name = TenantName(tenant);
+                    if let Some(tenant) = self.tenants.get_mut(&name) {
+                        tenant.child.kill(&format!("it was cut off: {reason}"));
+                    }
+                }
+                Happened::Ended { status, has_given_up } => {
+                    let deaths = self.switch.restarts() + 1;
+                    fail_early(is_host_ready, "switch", &status, has_given_up, deaths)?;
+                    tracing::warn!("the switch process ended ({status}): all are started again");
+                    for tenant in self.tenants.values_mut() {
+                        tenant.child.replace();
+                        tenant.trunk = None;
+                        tenant.is_attached = false;
+                    }
+                }
+            }
+        }
+        if self.switch.is_due(now) {
+            self.start_switch()?;
+            self.show_restart("switch", &self.switch);
+        }
+        Ok(())
+    }
+
+    fn look_at_tenant(
+        &mut self,
+        name: &TenantName,
+        now: Instant,
+        is_host_ready: bool,
+    ) -> Result<()> {
+        let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
+        for happened in tenant.child.look(now)? {
+            match happened {
+                Happened::Ready => self.attach(name),
+                Happened::Attached { .. } | Happened::CutOff { .. } => {}
+                Happened::Ended { status, has_given_up } => {
+                    let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
+                    let deaths = tenant.child.restarts() + 1;
+                    let process = format!("tenant {name}");
+                    let is_ready = is_host_ready || self.setup.hypervisor == HypervisorKind::Xen;
+                    fail_early(is_ready, &process, &status, has_given_up, deaths)?;
+                    tracing::warn!("the process of {process} ended ({status})");
+                    tenant.trunk = None;
+                    tenant.is_attached = false;
+                    tenant.has_begun = true;
+                    let order = SwitchOrder::Detach { tenant: name.to_string() };
+                    self.switch.send(&order, &[]);
+                }
+            }
+        }
+        let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
+        if tenant.child.is_due(now) {
+            self.start_tenant(name)?;
+            if let Some(tenant) = self.tenants.get(name) {
+                self.show_restart(&name.to_string(), &tenant.child);
+            }
+        }
+        Ok(())
+    }
+
+    fn show_restart(&self, process: &str, child: &Child) {
+        if let (1.., Some(record)) = (child.restarts(), child.record()) {
+            let (restarts, pid) = (child.restarts(), record.pid);
+            self.setup.show.event(&Event::ProcessRestarted { process, restarts, pid });
+        }
+    }
+
+    fn start_switch(&mut self) -> Result<()> {
+        let dir = self.setup.dir.switch();
+        make_dir(dir.path())?;
+        let arguments = self.arguments(&["--role", "switch"])?;
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.switch.start(self.setup.level, &arguments)
+    }
+
+    fn start_tenant(&mut self, name: &TenantName) -> Result<()> {
+        make_dir(self.setup.dir.tenant(&name.0).path())?;
+        let arguments = self.arguments(&["--role", "tenant", "--tenant", &name.0])?;
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (theirs, ours) = Trunk::make(self.setup.queues.min(QUEUES_MAX))?.split()?;
+        let vifs = self.roster.of_tenant(name).map(number).collect();
+        let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
+        tenant.child.start(self.setup.level, &arguments)?;
+        tenant.child.send(&TenantOrder::Start { vifs }, &theirs.fds());
+        tenant.trunk = Some(ours);
+        Ok(())
+    }
+
+    fn arguments(&self, role: &[&str]) -> Result<Vec<String>> {
+        let dir = self.setup.dir.path().to_str().context("the run directory's name is no text")?;
+        let hypervisor = match self.setup.hypervisor {
+            HypervisorKind::Emulated => "emulated",
+            HypervisorKind::Xen => "xen",
+        };
+        let fixed = ["backend", "--dir", dir, "--hypervisor", hypervisor];
+        Ok(fixed.iter().chain(role).map(|argument| (*argument).to_owned()).collect())
+    }
+
+    /// Gives the switch process its end of a tenant's trunk, once both serve.
+    fn attach(&mut self, name: &TenantName) {
+        let allowed = self.roster.allowed(name);
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        if !tenant.child.is_ready() || !self.switch.is_ready() {
+            return;
+        }
+        if let Some(trunk) = tenant.trunk.take() {
+            let order = SwitchOrder::Attach { tenant: name.to_string(), allowed };
+            self.switch.send(&order, &trunk.fds());
+        }
+    }
+
+    fn respondents(&self) -> Respondents {
+        let tenants = self.tenants.iter().map(|(name, tenant)| {
+            let vif_name = |vif: Vif| format!("vif{}.{}", vif.frontend, vif.handle);
+            let status = TenantStatus {
+                name: name.to_string(),
+                pid: tenant.child.record().map(|record| record.pid),
+                restarts: tenant.child.restarts(),
+                state: tenant.child.state().to_owned(),
+                error: tenant.child.trouble().map(str::to_owned),
+                vifs: self.roster.of_tenant(name).map(vif_name).collect(),
+            };
+            (status, self.setup.dir.tenant(&name.0).backend())
+        });
+        Respondents { switch: self.setup.dir.switch().backend(), tenants: tenants.collect() }
+    }
+
+    /// Tells the service manager that all serve, how many vifs there are, and that this process
+    /// is alive: it ends and replaces every other one that is not.
+    fn report(&mut self, now: Instant) {
+        let has_begun = self.tenants.values().all(|tenant| tenant.has_begun);
+        if !self.reported.is_ready && self.switch.is_ready() && has_begun {
+            self.reported.is_ready = true;
+            self.service.report(Report::Ready);
+        }
+        let vifs = self.tenants.values().map(|tenant| tenant.child.vifs());
+        let (count, connected) = vifs.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        if self.reported.vifs.replace((count, connected)) != Some((count, connected)) {
+            self.service.report(Report::Vifs { count, connected });
+        }
+        if let Some(interval) = self.service.watchdog() {
+            if self.reported.alive_due <= now {
+                self.reported.alive_due = now + interval / 2;
+                self.service.report(Report::Alive);
+            }
+        }
+    }
+}
+
+/// Before the host is ready, a process that gives up does so for a reason that stays, and one that
+/// is killed again and again is no accident.
+fn fail_early(
+    is_host_ready: bool,
+    process: &str,
+    status: &str,
+    has_given_up: bool,
+    deaths: u64,
+) -> Result<()> {
+    if is_host_ready {
+        return Ok(());
+    }
+    if has_given_up {
+        bail!("{process} did not start; its reason is above");
+    }
+    if deaths >= EARLY_DEATHS_MAX {
+        bail!("{process} ended {deaths} times ({status}) before the host was ready");
+    }
+    Ok(())
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("make {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the directory of a process that has ended.
+fn remove_dir(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path) {
+        tracing::warn!("{}: {error}", path.display());
+    }
+}

@@ -1,0 +1,189 @@
+//! Which vif is whose, as the toolstack has it in XenStore.
+//!
+//! A vif has the tenant that it was made with. Each is looked at when its directory appears and
+//! goes, and what its backend writes there is of no interest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringway_control::{Allowed, VifNumber};
+use ringway_datapath::{LockingMode, MacAddr};
+use ringway_description::{Host, TenantName};
+use ringway_vif_shell::device::read_keys;
+use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
+use ringway_xenstore::{Client, DomId, Lost, unless_refused};
+
+/// Vifs of one tenant: as many as a message has room for.
+const VIFS_PER_TENANT_MAX: usize = 1024;
+
+/// All vifs that are served.
+#[derive(Debug)]
+pub(super) struct Roster {
+    backend: DomId,
+    defaults: Defaults,
+    vifs: BTreeMap<Vif, Entry>,
+    /// To be looked at.
+    changed: BTreeSet<Vif>,
+    must_scan: bool,
+}
+
+/// What holds for vifs that have no rules of their own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Defaults {
+    pub(crate) locking: Option<LockingMode>,
+    /// Ethernet addresses of a vif.
+    pub(crate) addresses_max: u32,
+}
+
+impl Defaults {
+    pub(crate) fn of(host: &Host) -> Defaults {
+        let locking = host.switch.locking_mode.map(|locking| locking.0);
+        Defaults { locking, addresses_max: host.switch.addresses_per_vif }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    tenant: TenantName,
+    mac: Option<MacAddr>,
+    /// Whether other addresses may be behind it as well.
+    is_open: bool,
+}
+
+/// What follows from a look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Change {
+    /// A tenant has a vif more.
+    Added(TenantName, Vif),
+    /// One less.
+    Removed(TenantName, Vif),
+    /// Its addresses are others.
+    Addresses(TenantName),
+}
+
+impl Roster {
+    pub(super) fn new(backend: DomId, defaults: Defaults) -> Roster {
+        Roster {
+            backend,
+            defaults,
+            vifs: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            must_scan: true,
+        }
+    }
+
+    /// A node below the backend's root has changed.
+    pub(super) fn note(&mut self, path: &str) {
+        match Vif::from_backend_path(path) {
+            None => self.must_scan = true,
+            Some(vif) if !self.vifs.contains_key(&vif) => drop(self.changed.insert(vif)),
+            Some(vif) if vif.is_toolstacks(path) => drop(self.changed.insert(vif)),
+            Some(_) => {}
+        }
+    }
+
+    /// Anything may have changed.
+    pub(super) fn note_all(&mut self) {
+        self.must_scan = true;
+    }
+
+    /// Reads what has changed.
+    pub(super) fn look(&mut self, store: &mut Client) -> Result<Vec<Change>, Lost> {
+        if std::mem::take(&mut self.must_scan) {
+            self.scan(store)?;
+        }
+        let mut changes = Vec::new();
+        for vif in std::mem::take(&mut self.changed) {
+            let read = read_keys(store, &vif.backend_dir(), KeySet::BackendDevice);
+            let keys = unless_refused(read, None)?;
+            // It has a state when it is written to the end.
+            let is_there = keys.as_ref().is_some_and(|it| it.state() != XenbusState::Unknown);
+            let mac = keys.as_ref().and_then(|keys| keys.mac().ok().flatten());
+            let is_open = keys.as_ref().is_some_and(|keys| self.is_open(keys));
+            match self.vifs.get_mut(&vif) {
+                None if is_there => {
+                    let tenant = self.tenant_of(store, vif)?;
+                    if self.of_tenant(&tenant).count() >= VIFS_PER_TENANT_MAX {
+                        let dir = vif.backend_dir();
+                        tracing::warn!(dir, "not served: {tenant} has {VIFS_PER_TENANT_MAX} vifs");
+                        continue;
+                    }
+                    self.vifs.insert(vif, Entry { tenant: tenant.clone(), mac, is_open });
+                    changes.push(Change::Added(tenant, vif));
+                }
+                None => {}
+                Some(_) if !is_there => {
+                    if let Some(Entry { tenant, .. }) = self.vifs.remove(&vif) {
+                        changes.push(Change::Removed(tenant, vif));
+                    }
+                }
+                // The first address counts, as long as the vif is there.
+                Some(entry)
+                    if entry.is_open != is_open || (entry.mac.is_none() && mac.is_some()) =>
+                {
+                    entry.mac = entry.mac.or(mac);
+                    entry.is_open = is_open;
+                    changes.push(Change::Addresses(entry.tenant.clone()));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Whether a vif is there.
+    pub(super) fn has(&self, vif: Vif) -> bool {
+        self.vifs.contains_key(&vif)
+    }
+
+    /// The vifs of a tenant.
+    pub(super) fn of_tenant(&self, tenant: &TenantName) -> impl Iterator<Item = Vif> {
+        let own = self.vifs.iter().filter(move |(_, entry)| entry.tenant == *tenant);
+        own.map(|(vif, _)| *vif)
+    }
+
+    /// Where frames of a tenant may come from.
+    pub(super) fn allowed(&self, tenant: &TenantName) -> Allowed {
+        let own = self.vifs.values().filter(|entry| entry.tenant == *tenant);
+        let addresses: Option<Vec<[u8; 6]>> =
+            own.map(|entry| Some(entry.mac.filter(|_| !entry.is_open)?.0)).collect();
+        addresses.map_or(Allowed::Any, Allowed::Only)
+    }
+
+    /// Whether a vif may have more addresses than its own.
+    fn is_open(&self, keys: &Keys) -> bool {
+        // With rules that cannot be read it is not served.
+        let Ok(rules) = keys.rules() else { return false };
+        let addresses_max = rules.addresses_max.unwrap_or(self.defaults.addresses_max);
+        rules.mode(self.defaults.locking) == Some(LockingMode::Unlocked) || addresses_max > 1
+    }
+
+    fn scan(&mut self, store: &mut Client) -> Result<(), Lost> {
+        let root = Vif::backend_root(self.backend);
+        self.changed.extend(self.vifs.keys());
+        for guest in unless_refused(store.directory(&root), Vec::new())? {
+            let dir = format!("{root}/{guest}");
+            for handle in unless_refused(store.directory(&dir), Vec::new())? {
+                self.changed.extend(Vif::from_backend_path(&format!("{dir}/{handle}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn tenant_of(&self, store: &mut Client, vif: Vif) -> Result<TenantName, Lost> {
+        let own = TenantName::of_domain(vif.frontend.0);
+        let Some(text) = read(store, &vif.tenant())? else { return Ok(own) };
+        Ok(text.parse().unwrap_or_else(|error| {
+            tracing::warn!("{}: {error}; it gets a process of its domain", vif.tenant());
+            own
+        }))
+    }
+}
+
+/// As messages have it.
+pub(super) fn number(vif: Vif) -> VifNumber {
+    VifNumber { domid: vif.frontend.0, handle: vif.handle }
+}
+
+fn read(store: &mut Client, path: &str) -> Result<Option<String>, Lost> {
+    unless_refused(store.read(path), None)
+}
