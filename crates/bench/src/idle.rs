@@ -90,7 +90,7 @@ fn cpu_percent(pid: u32, span: Duration) -> Result<f64> {
 }
 
 /// Memory of a process that is no guest's and no file's.
-fn own_memory_kib(pid: u32) -> Result<f64> {
+pub(crate) fn own_memory_kib(pid: u32) -> Result<f64> {
     let file = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&file).with_context(|| file.clone())?;
     anonymous_kib(&text).with_context(|| format!("no Pss_Anon in {file}"))

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ringway_lab::child::Child;
 
 use crate::child::is_installed;
 use crate::options::Options;
-use crate::path::{self, OpenPath};
+use crate::path;
 use crate::report::{Better, Case, Report};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,16 +30,27 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     }
     let seconds = options.spans.window.as_secs().max(1);
     for path in path::all("latency", options, report) {
-        report.measure_all(&cases, path.name(), || ping_pong(&path.open()?, seconds));
+        report.measure_all(&cases, path.name(), || {
+            let path = path.open()?;
+            let start = |end, words: &[&str]| path.start(end, "sockperf", words);
+            ping_pong(&start, &path.end(1).address.to_string(), seconds)
+        });
     }
 }
 
-fn ping_pong(path: &OpenPath, seconds: u64) -> Result<Vec<f64>> {
-    let (address, time) = (path.end(1).address.to_string(), seconds.to_string());
-    let mut server = path.start(1, "sockperf", &["server", "-i", &address, "-p", PORT])?;
+/// Times between two ends, of which the second, with the address, serves: the median and the 99th
+/// percentile, in microseconds. `start` starts sockperf at an end.
+pub(crate) fn ping_pong<E: Into<anyhow::Error>>(
+    start: &impl Fn(usize, &[&str]) -> Result<Child, E>,
+    address: &str,
+    seconds: u64,
+) -> Result<Vec<f64>> {
+    let time = seconds.to_string();
+    let start = |end, words: &[&str]| start(end, words).map_err(Into::into);
+    let mut server = start(1, &["server", "-i", address, "-p", PORT])?;
     server.wait_for(PATIENCE, |line| line.contains("to block on socket").then_some(()))?;
-    let words = ["ping-pong", "-i", &address, "-p", PORT, "-m", MESSAGE_LEN, "--full-rtt"];
-    let client = path.start(0, "sockperf", &[&words[..], &["-t", &time]].concat())?;
+    let words = ["ping-pong", "-i", address, "-p", PORT, "-m", MESSAGE_LEN, "--full-rtt"];
+    let client = start(0, &[&words[..], &["-t", &time]].concat())?;
     let output = client.output(PATIENCE + Duration::from_secs(seconds))?;
     ["50.000", "99.000"].iter().map(|percentile| percentile_of(&output, percentile)).collect()
 }

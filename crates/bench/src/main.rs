@@ -1,7 +1,8 @@
 //! Measures ringway beside its peers on one machine, in turns.
 //!
 //! Each section is a file: `ring` (frames a second through a ring), `tcp` and `latency` (between
-//! two namespaces), `icount` (instructions a frame), `idle` (what a thousand quiet vifs cost). The
+//! two namespaces), `isolate` (what it costs that tenants have processes of their own), `icount`
+//! (instructions a frame), `idle` (what a thousand quiet vifs cost). The
 //! subjects of a case run one after the other within a round, so that what changes on the machine
 //! meanwhile hits all of them.
 
@@ -9,6 +10,7 @@ mod child;
 mod host;
 mod icount;
 mod idle;
+mod isolate;
 mod latency;
 mod options;
 mod path;
@@ -78,6 +80,9 @@ fn bench(options: &Options) -> Result<ExitCode> {
         }
         if options.has_section("latency") {
             latency::round(options, &mut report);
+        }
+        if options.has_section("isolate") {
+            isolate::round(options, &mut report);
         }
         // Instructions hardly vary: two rounds show that.
         if options.has_section("icount") && round < 2 {
