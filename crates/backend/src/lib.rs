@@ -225,9 +225,12 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Something in a backend's directory has changed, perhaps by our own doing.
     fn note_device(&mut self, vif: Vif, path: &str) {
-        let theirs = [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate(), vif.mac()];
+        let theirs = [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.mac()];
         // Our own writes come back as well; only these are the toolstack's word.
-        if !self.vifs.contains_key(&vif) || theirs.iter().any(|node| node == path) {
+        if !self.vifs.contains_key(&vif)
+            || theirs.iter().any(|node| node == path)
+            || vif.is_limit(path)
+        {
             self.turns.note(vif, |news| news.has_device_changed = true);
         } else if path == vif.backend_state() {
             self.turns.note(vif, |news| news.was_own_state_written = true);

@@ -20,6 +20,9 @@ use crate::BackendConfig;
 pub(crate) type Station<H> =
     VifOrTap<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>;
 
+/// Ethernet's MTU, in bytes.
+const MTU: u32 = 1500;
+
 /// What a vif is handed to work with.
 pub(crate) struct Services<H: Hypervisor> {
     pub(crate) store: Client,
@@ -107,6 +110,11 @@ impl<H: Hypervisor> Hosting<H> {
             split_event_channels: self.config.split_event_channels,
             features: Features::from(self.config.offloads),
         }
+    }
+
+    /// The MTU of a vif on the switch without one of its own, in bytes: what the way out takes.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.config.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU))
     }
 
     /// When a vif's frames are completed, as the toolstack or else the configuration has it.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
-use ringway_switch::PortId;
+use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding, Stations, Weight};
+use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 
 use crate::device::vif_name;
@@ -76,8 +76,8 @@ impl<H: Hypervisor> Serving<'_, H> {
                 queue.answer_when_sent()?;
             }
             let queue = VifOrTap::Vif(queue);
-            let flood = host.switch.flood_budget(host.ticks());
-            let stations = Stations::One(Weight::ONE);
+            let flood = Arc::clone(&served.limited.flood);
+            let stations = served.limited.stations();
             attachments.push(Attachment { queue, counters, flood, stations });
         }
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
@@ -94,8 +94,8 @@ impl<H: Hypervisor> Serving<'_, H> {
             None => Forwarding::Switch(Arc::clone(&host.switch)),
             Some(device_port) => Forwarding::Patch(device_port),
         };
-        let credit = served.credit.as_ref();
-        let attached = host.workers.attach_limited(port, &forwarding, credit, attachments);
+        let limits = served.limits(host);
+        let attached = host.workers.attach_limited(port, &forwarding, &limits, attachments);
         let caps = features.caps.and(host.config.offloads);
         served.connection = Some(Connection { port, device_port, queues: counters, caps });
         if let Err(error) = attached {
@@ -117,7 +117,6 @@ impl<H: Hypervisor> Serving<'_, H> {
         caps: OffloadCaps,
     ) -> io::Result<Option<PortId>> {
         let Serving { served, host } = self;
-        let now = host.ticks();
         let Some(vif_device) = &mut served.device else { return Ok(None) };
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
@@ -130,8 +129,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters,
-            flood: host.switch.flood_budget(now),
-            stations: Stations::One(Weight::ONE),
+            flood: unlimited(),
+            stations: served.limited.stations(),
         });
         let taps = taps.collect();
         if let Err(error) = host.workers.attach(port, &Forwarding::Patch(to), taps) {
@@ -140,6 +139,11 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
         Ok(Some(port))
     }
+}
+
+/// Of a port that floods nobody, or is trusted with it.
+pub(crate) fn unlimited() -> Arc<FloodBudget> {
+    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }
 
 fn queue_parts<H: Hypervisor>(

@@ -12,6 +12,7 @@ use ringway_worker::{Attachment, Forwarding, Stations};
 
 use crate::device::GSO_MAX;
 use crate::services::Hosting;
+use crate::serving::unlimited;
 
 /// The uplink while it is attached.
 pub(crate) struct UplinkPort {
@@ -47,7 +48,8 @@ impl<H: Hypervisor> Hosting<H> {
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
-            flood: self.switch.flood_budget(self.ticks()),
+            // The world may flood; a guest that is full drops its copy.
+            flood: unlimited(),
             stations: Stations::Many,
         });
         let attachments = attachments.collect();

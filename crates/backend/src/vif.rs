@@ -16,7 +16,7 @@ use ringway_xenstore::{Lost, unless_refused};
 
 use crate::device::{HOST_ADDRESS, VifDevice};
 use crate::log::LogAllowance;
-use crate::served::Served;
+use crate::served::{Limited, Served};
 use crate::services::{Hosting, Services};
 use crate::serving::Serving;
 
@@ -59,14 +59,13 @@ impl VifShell {
             mac: mac.map(|mac| mac.to_string()),
             device,
             completion: host.completion(keys).unwrap_or_default(),
-            rate: Ok(None),
-            credit: None,
+            limited: Limited::new(host.switch.flood_budget(host.ticks())),
             connection: None,
             log: LogAllowance::new(now),
         };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
         let mut shell = VifShell { end, served };
-        shell.served.set_rate(keys, &mut services.host);
+        shell.served.set_limits(keys, &mut services.host);
         match refused {
             Some(reason) => shell.feed(Input::Refused(reason), services)?,
             None => {
@@ -86,7 +85,7 @@ impl VifShell {
     ) -> Result<(), Lost> {
         let Services { store, host } = services;
         if let Some(keys) = keys.filter(|keys| keys.is_online()) {
-            self.served.set_rate(keys, host);
+            self.served.set_limits(keys, host);
             if let (None, Ok(Some(mac))) = (&self.served.mac, keys.mac()) {
                 self.served.mac = Some(mac.to_string());
             }

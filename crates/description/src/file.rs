@@ -11,10 +11,10 @@ use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::value::{Cidr, GuestName, InterfaceName, Mac, Within, text};
+use crate::value::{Cidr, GuestName, InterfaceName, Mac, RateText, Within, text};
 use crate::{
-    Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit, QUEUES_MAX, Switch,
-    Uplink, Workers,
+    Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit,
+    QUEUES_MAX, Switch, Uplink, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -104,7 +104,8 @@ struct SwitchSection {
     fdb_entries: Option<Within<8, 1_048_576>>,
     addresses_per_vif: Option<Within<1, 1_048_576>>,
     ageing_seconds: Option<Within<1, 1_000_000>>,
-    flood_rate: Option<Within<1, 4_294_967_294>>,
+    flood_rate: Option<Within<0, 4_294_967_294>>,
+    flood_mbit: Option<Within<0, 4_294_967_294>>,
 }
 
 #[derive(Deserialize)]
@@ -142,6 +143,11 @@ struct VifSection {
     sg: Option<bool>,
     csum: Option<bool>,
     gso: Option<bool>,
+    rate: Option<RateText>,
+    rate_rx: Option<RateText>,
+    weight: Option<Within<1, 1000>>,
+    flood_rate: Option<Within<0, 4_294_967_294>>,
+    flood_mbit: Option<Within<0, 4_294_967_294>>,
 }
 
 /// Reads the description of a host.
@@ -236,7 +242,8 @@ impl Source<'_> {
                 fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
                 addresses_per_vif: switch.addresses_per_vif.and_then(Within::get).unwrap_or(256),
                 ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
-                flood_rate: switch.flood_rate.and_then(Within::get),
+                flood_rate: switch.flood_rate.and_then(Within::get).unwrap_or(FLOOD_RATE),
+                flood_mbit: switch.flood_mbit.and_then(Within::get).unwrap_or(FLOOD_MBIT),
                 ports,
             },
             bridges,
@@ -330,6 +337,11 @@ impl Source<'_> {
             completion: section.completion,
             max_unanswered: section.max_unanswered.and_then(Within::get),
             offloads: offloads(section.sg, section.csum, section.gso),
+            rate: section.rate.clone(),
+            rate_rx: section.rate_rx.clone(),
+            weight: section.weight.and_then(Within::get),
+            flood_rate: section.flood_rate.and_then(Within::get),
+            flood_mbit: section.flood_mbit.and_then(Within::get),
         })
     }
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use ringway_datapath::{FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId};
 
-use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
+use crate::limits::Limits;
 use crate::outbox::Outbox;
 use crate::share::Stations;
 use crate::slot::SlotId;
@@ -32,14 +32,14 @@ pub struct AttachedParts<Q> {
     pub queue: Q,
     /// Where its frames go.
     pub forwarding: Forwarding,
-    /// The flooding it may cause.
-    pub flood: FloodBudget,
+    /// The flooding that its port may cause.
+    pub flood: Arc<FloodBudget>,
     /// Where it counts.
     pub counters: Arc<QueueCounters>,
     /// Its back-pressure, which the directory shows to senders.
     pub gauge: Arc<Gauge>,
-    /// What limits how much enters by its port, if anything does.
-    pub credit: Option<Arc<Credit>>,
+    /// What limits its port.
+    pub limits: Limits,
     /// How many stations are behind its port.
     pub stations: Stations,
 }
@@ -48,13 +48,14 @@ impl<Q: PortQueue> Attached<Q> {
     /// A queue that nothing waits for yet.
     pub fn new(parts: AttachedParts<Q>, now: Instant) -> Attached<Q> {
         let traits = parts.queue.describe();
-        let outbox = Outbox::new(
+        let mut outbox = Outbox::new(
             parts.id,
             parts.queue_index,
             traits,
             Arc::clone(&parts.counters),
             Arc::clone(&parts.gauge),
         );
+        outbox.limit(&parts.limits);
         let source = Source::new(SourceParts {
             id: parts.id,
             port_id: parts.port_id,
@@ -64,7 +65,7 @@ impl<Q: PortQueue> Attached<Q> {
             flood: parts.flood,
             counters: parts.counters,
             gauge: parts.gauge,
-            credit: parts.credit,
+            limits: parts.limits,
             stations: parts.stations,
             now,
         });

@@ -9,13 +9,13 @@ use ringway_switch::{PortId, Ticks, Verdict};
 
 use crate::attached::Attached;
 use crate::capture::Capture;
-use crate::credit::Credit;
 use crate::directory::Directory;
 use crate::forward::Router;
 use crate::gauge::{Admission, Gauge, STALL};
 use crate::inbox::{Inbox, Parcel};
+use crate::limits::Limits;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
-use crate::share::{Shares, cost_of};
+use crate::share::{Shares, Stations, Weight, cost_of};
 use crate::slot::SlotId;
 use crate::source::{Intake, Share, Source};
 use crate::state::{Ingress, IngressEvent};
@@ -23,7 +23,7 @@ use crate::sync::{Ordering, fence};
 
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
-/// The part of the memory that is left that the frames of one queue may take: a quarter.
+/// The part of the memory that is left that the frames of one port may take: a quarter.
 const MEMORY_PART: usize = 4;
 /// How long to wait for buffers that other engines have.
 const SHORTAGE: Duration = Duration::from_millis(1);
@@ -40,7 +40,7 @@ pub struct Engine<Q> {
     sources: Vec<Option<Source<Q>>>,
     outboxes: Outboxes,
     shares: Shares,
-    /// Memory that the frames of one queue may take, in this round.
+    /// Memory that the frames of one port may take, in this round.
     memory_max: usize,
     /// Slots of the sources that are visited in each round: all but those that are armed.
     turns: Vec<usize>,
@@ -137,7 +137,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.pass_relief_on(directory);
         let opened = self.open_parcels();
         let taken = self.take_turns(directory);
-        let sent = self.send_out();
+        let sent = self.send_out(directory);
         self.nudge_mailed(directory);
         let worked = opened.or(taken).or(sent) == Work::Done;
         match if_idle {
@@ -145,7 +145,7 @@ impl<Q: PortQueue> Engine<Q> {
             _ if worked || self.has_relieved => Wait::Now,
             _ if self.is_starved() => self.wait_for_buffers(),
             IfIdle::Poll => Wait::Poll,
-            IfIdle::Sleep => self.fall_asleep(),
+            IfIdle::Sleep => self.fall_asleep(directory),
         }
     }
 
@@ -234,11 +234,11 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Sends what has gathered, queue by queue.
-    fn send_out(&mut self) -> Work {
+    fn send_out(&mut self, directory: &Directory) -> Work {
         let mut work = Work::None;
         let mut position = 0;
         while let Some(&slot) = self.outboxes.draining.get(position) {
-            match self.send(slot) {
+            match self.send(slot, directory) {
                 Ok(sent) => {
                     work = work.or(sent);
                     if self.is_draining(slot) {
@@ -254,12 +254,13 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Sends what one outbox has.
-    fn send(&mut self, slot: usize) -> Result<Work, PortDown> {
+    fn send(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
         let source = self.sources.get_mut(slot).and_then(Option::as_mut);
         let (Some(source), Some(outbox)) = (source, self.outboxes.get(slot)) else {
             return Ok(Work::None);
         };
-        let sent = outbox.send(&mut source.queue, &mut self.pool, self.now)?;
+        let of_port = directory.queues(source.port_id);
+        let sent = outbox.send(&mut source.queue, &mut self.pool, of_port, self.now)?;
         self.has_relieved |= sent.relieved;
         Ok(Work::of(sent.moved > 0))
     }
@@ -302,8 +303,9 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Arms every queue, makes sure that nothing came meanwhile, and finds how long to wait.
-    fn fall_asleep(&mut self) -> Wait {
-        let pending = self.arm_sources() == Pending::Work || self.arm_outboxes() == Pending::Work;
+    fn fall_asleep(&mut self, directory: &Directory) -> Wait {
+        let pending =
+            self.arm_sources() == Pending::Work || self.arm_outboxes(directory) == Pending::Work;
         if pending || !self.inbox.prepare_sleep() {
             return Wait::Now;
         }
@@ -323,6 +325,7 @@ impl<Q: PortQueue> Engine<Q> {
             }
         }
         let stall = self.outboxes.have_clock().then(|| self.now + STALL);
+        let until = sooner(until, self.outboxes.credit_due(self.now));
         sooner(until, stall).map_or(Wait::Event, Wait::Until)
     }
 
@@ -356,11 +359,11 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Asks for events for the room that backlogs wait for.
-    fn arm_outboxes(&mut self) -> Pending {
+    fn arm_outboxes(&mut self, directory: &Directory) -> Pending {
         let mut pending = Pending::Nothing;
         let mut position = 0;
         while let Some(&slot) = self.outboxes.draining.get(position) {
-            match self.arm_outbox(slot) {
+            match self.arm_outbox(slot, directory) {
                 Ok(armed) => {
                     if armed == Pending::Work {
                         pending = Pending::Work;
@@ -377,7 +380,7 @@ impl<Q: PortQueue> Engine<Q> {
         pending
     }
 
-    fn arm_outbox(&mut self, slot: usize) -> Result<Pending, PortDown> {
+    fn arm_outbox(&mut self, slot: usize, directory: &Directory) -> Result<Pending, PortDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Pending::Nothing) };
         if source.queue.arm()? == Pending::Nothing {
             return Ok(Pending::Nothing);
@@ -386,7 +389,7 @@ impl<Q: PortQueue> Engine<Q> {
             return Ok(Pending::Work);
         }
         // While its source waits, frames that could enter are no reason to stay awake; room is.
-        let is_room = self.send(slot)? == Work::Done || self.has_relieved;
+        let is_room = self.send(slot, directory)? == Work::Done || self.has_relieved;
         Ok(if is_room { Pending::Work } else { Pending::Nothing })
     }
 
@@ -497,11 +500,23 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Limits how much enters by a queue from now on, or no longer.
-    pub fn limit(&mut self, id: SlotId, credit: Option<Arc<Credit>>) {
-        if let Some(source) = self.source(id) {
-            source.limit(credit);
+    /// Limits what enters and leaves by a queue from now on.
+    pub fn limit(&mut self, id: SlotId, limits: Limits) {
+        if let Some(outbox) = self.outboxes.get(id.index).filter(|outbox| outbox.id == id) {
+            outbox.limit(&limits);
         }
+        if let Some(source) = self.source(id) {
+            source.limit(limits);
+        }
+    }
+
+    /// Gives the port of a queue another weight, if it is one of a single station.
+    pub fn weigh(&mut self, id: SlotId, weight: Weight) {
+        let Some(source) = self.source(id) else { return };
+        let Stations::One(of_source) = &mut source.stations else { return };
+        *of_source = weight;
+        let share = source.share;
+        self.shares.weigh(share, weight);
     }
 
     fn source(&mut self, id: SlotId) -> Option<&mut Source<Q>> {

@@ -26,6 +26,7 @@ pub mod gauge;
 mod inbox;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
+mod limits;
 mod outbox;
 mod roster;
 mod share;
@@ -41,6 +42,7 @@ pub use directory::{Directory, Forwarding, QueueAddress};
 pub use engine::{Engine, Failure, IfIdle, Wait};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
+pub use limits::{Limits, egress_credit};
 pub use roster::{Move, Placed, Roster};
 pub use share::{Stations, Weight};
 pub use slot::SlotId;

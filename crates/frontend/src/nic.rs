@@ -359,6 +359,6 @@ impl<H: Hypervisor> Serving<'_, H> {
 }
 
 /// A patched port floods nobody.
-fn unlimited() -> FloodBudget {
-    FloodBudget::new(FloodLimit::NONE, Ticks::default())
+fn unlimited() -> Arc<FloodBudget> {
+    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringway_datapath::Completion;
-use ringway_engine::Credit;
+use ringway_engine::{Credit, Limits};
 use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_loopback::LoopbackDomain;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
@@ -284,7 +284,7 @@ impl Rest {
         });
         plane.credits.extend(self.credit.clone());
         if let Some(port) = self.port {
-            plane.limit(port, self.credit.as_ref());
+            plane.limit(port, &Limits::of_ingress(self.credit.as_ref()));
         }
     }
 }
@@ -347,8 +347,8 @@ impl Serving<'_> {
         if let Some(workers) = self.plane.workers.as_mut().filter(|_| is_honest) {
             workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
         }
-        let credit = self.rest.credit.clone();
-        let attached = self.plane.attach(port, credit.as_ref(), queues);
+        let limits = Limits::of_ingress(self.rest.credit.as_ref());
+        let attached = self.plane.attach(port, &limits, queues);
         self.plane.marks.hit(Mark::Connected);
         attached.map_err(|Ended| io::Error::other("the process has ended"))
     }

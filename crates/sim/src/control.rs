@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{FramePool, QueueCounters};
 use ringway_engine::{
-    Attached, AttachedParts, Capture, Credit, Forwarding, Move, QueueAddress, Stations, Weight,
+    Attached, AttachedParts, Capture, Forwarding, Limits, Move, QueueAddress, Stations, Weight,
 };
 use ringway_switch::{PortId, Ticks};
 
@@ -26,7 +26,7 @@ impl DataPlane {
     pub(crate) fn attach(
         &mut self,
         port: PortId,
-        credit: Option<&Arc<Credit>>,
+        limits: &Limits,
         queues: Vec<(Port, Arc<QueueCounters>)>,
     ) -> Result<(), Ended> {
         let Some(workers) = &mut self.workers else { return Err(Ended) };
@@ -45,7 +45,7 @@ impl DataPlane {
                 flood: workers.switch.flood_budget(Ticks::default()),
                 counters,
                 gauge: address.gauge,
-                credit: credit.cloned(),
+                limits: limits.clone(),
                 stations: Stations::One(weight),
             };
             let attached = Box::new(Attached::new(parts, self.now));
@@ -117,10 +117,10 @@ impl DataPlane {
     }
 
     /// Limits what enters by a port from now on, or no longer.
-    pub(crate) fn limit(&mut self, port: PortId, credit: Option<&Arc<Credit>>) {
+    pub(crate) fn limit(&mut self, port: PortId, limits: &Limits) {
         self.command_port(port, |address| Command::Limit {
             id: address.slot,
-            credit: credit.cloned(),
+            limits: limits.clone(),
         });
         self.marks.hit(Mark::RateChanged);
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ringway_datapath::{FramePool, PoolBudget, Wakers};
 use ringway_engine::{
-    Attached, Capture, Credit, Directory, Engine, Failure, Gauge, IfIdle, Inbox, SlotId, Wait,
+    Attached, Capture, Directory, Engine, Failure, Gauge, IfIdle, Inbox, Limits, SlotId, Wait,
 };
 use ringway_wire::EvtchnPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Attach { attached: Box<Attached<Port>> },
     Detach { id: SlotId },
     Capture { id: SlotId, capture: Arc<Capture> },
-    Limit { id: SlotId, credit: Option<Arc<Credit>> },
+    Limit { id: SlotId, limits: Limits },
 }
 
 /// What reports the events of a queue.
@@ -220,7 +220,7 @@ impl Worker {
                 self.returned.push_back(detached);
             }
             Command::Capture { id, capture } => self.engine.capture(id, &capture),
-            Command::Limit { id, credit } => self.engine.limit(id, credit),
+            Command::Limit { id, limits } => self.engine.limit(id, limits),
         }
     }
 

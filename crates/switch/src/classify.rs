@@ -1,5 +1,7 @@
 //! Verdicts: where the frames of a batch go.
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use ringway_datapath::MacAddr;
 use ringway_datapath::headers::macs;
@@ -20,7 +22,7 @@ pub struct SwitchConfig {
     pub addresses_per_port_max: u32,
     /// Ticks after which an address that is not seen is forgotten (IEEE 802.1D recommends 300 s).
     pub ageing_ticks: u32,
-    /// What one port may flood.
+    /// What one port may flood, unless its budget says otherwise.
     pub flood: FloodLimit,
     /// A random number, so that nobody can choose addresses that compete for the same entries.
     pub hash_seed: u64,
@@ -65,13 +67,13 @@ impl Switch {
         &self.fdb
     }
 
-    /// A full budget by the configured limit, for one port on one worker.
-    pub fn flood_budget(&self, now: Ticks) -> FloodBudget {
-        FloodBudget::new(self.flood, now)
+    /// A full budget by the configured limit, for all queues of one port.
+    pub fn flood_budget(&self, now: Ticks) -> Arc<FloodBudget> {
+        Arc::new(FloodBudget::new(self.flood, now))
     }
 
     /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
-    /// becomes one for each frame, in order. `flood` is the budget of `from` on this worker.
+    /// becomes one for each frame, in order. `flood` is the budget of `from`.
     ///
     /// Frames that follow each other with the same addresses, as those of a flow do, cost one
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
@@ -83,7 +85,7 @@ impl Switch {
         from: PortId,
         batch: &FrameBatch,
         now: Ticks,
-        flood: &mut FloodBudget,
+        flood: &FloodBudget,
         verdicts: &mut Verdicts,
     ) {
         flood.refill(now);
@@ -99,7 +101,7 @@ impl Switch {
                 verdict = self.verdict(from, dst, src, now);
             }
             // Each frame pays for itself, however it came to its verdict.
-            if verdict == Verdict::Flood && !flood.take() {
+            if verdict == Verdict::Flood && !flood.take(frame.len()) {
                 return Verdict::Drop(DropReason::FloodLimit);
             }
             verdict

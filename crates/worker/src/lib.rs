@@ -18,5 +18,6 @@ pub use idle::Polling;
 pub use placement::{Placement, Policy};
 pub use pool::{Attachment, WORKERS_MAX, Workers, WorkersConfig};
 pub use ringway_engine::{
-    Capture, CapturedFrame, Credit, Failure, Forwarding, Passage, Stations, Weight, gauge,
+    Capture, CapturedFrame, Credit, Failure, Forwarding, Limits, Passage, Stations, Weight,
+    egress_credit, gauge,
 };

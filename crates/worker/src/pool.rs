@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, QueueCounters, Wakers};
 use ringway_engine::{
-    Attached, AttachedParts, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, Move,
-    QueueAddress, Roster, Stations,
+    Attached, AttachedParts, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits, Move,
+    QueueAddress, Roster, Stations, Weight,
 };
 use ringway_switch::{FloodBudget, PortId};
 
@@ -45,8 +45,8 @@ pub struct Attachment<Q> {
     pub queue: Q,
     /// Where it counts.
     pub counters: Arc<QueueCounters>,
-    /// The flooding it may cause.
-    pub flood: FloodBudget,
+    /// The flooding that the port may cause: one budget for all its queues.
+    pub flood: Arc<FloodBudget>,
     /// How many stations are behind the port, which is the same for all its queues.
     pub stations: Stations,
 }
@@ -119,10 +119,10 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        self.attach_limited(port, forwarding, None, queues)
+        self.attach_limited(port, forwarding, &Limits::default(), queues)
     }
 
-    /// The same, with a limit of what enters from the first frame on; see
+    /// The same, with limits that hold from the first frame on; see
     /// [`limit`](Workers::limit).
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         &mut self,
         port: PortId,
         forwarding: &Forwarding,
-        credit: Option<&Arc<Credit>>,
+        limits: &Limits,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
         if self.roster.queues().iter().any(|placed| placed.port == port) {
@@ -152,7 +152,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 flood: attachment.flood,
                 counters: attachment.counters,
                 gauge: address.gauge,
-                credit: credit.cloned(),
+                limits: limits.clone(),
                 stations: attachment.stations,
             };
             let attached = Box::new(Attached::new(parts, Instant::now()));
@@ -221,12 +221,19 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         found
     }
 
-    /// Limits how much enters by all queues of a port together, from now on; `None` ends that. It
-    /// stays with the queues until they are detached.
-    pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
+    /// Limits what enters and leaves by all queues of a port together, from now on. It stays with
+    /// the queues until they are detached.
+    pub fn limit(&self, port: PortId, limits: &Limits) {
         for address in self.addresses(port) {
-            let (id, credit) = (address.slot, credit.cloned());
-            self.command(address.engine, Command::Limit { id, credit });
+            let (id, limits) = (address.slot, limits.clone());
+            self.command(address.engine, Command::Limit { id, limits });
+        }
+    }
+
+    /// Gives a port of a single station another share of the workers, from now on.
+    pub fn weigh(&self, port: PortId, weight: Weight) {
+        for address in self.addresses(port) {
+            self.command(address.engine, Command::Weigh { id: address.slot, weight });
         }
     }
 

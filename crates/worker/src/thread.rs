@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
 use ringway_engine::{
-    Attached, Capture, Credit, Directory, Engine, Failure, Gauge, Inbox, SlotId, Wait,
+    Attached, Capture, Directory, Engine, Failure, Gauge, Inbox, Limits, SlotId, Wait, Weight,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -37,8 +37,10 @@ pub(crate) enum Command<Q> {
     Detach { id: SlotId, reply: Sender<Option<Box<Attached<Q>>>> },
     /// Copy frames of a queue to a capture, which replaces any earlier one.
     Capture { id: SlotId, capture: Arc<Capture> },
-    /// Limit how much enters by a queue, or no longer.
-    Limit { id: SlotId, credit: Option<Arc<Credit>> },
+    /// Limit what enters and leaves by a queue.
+    Limit { id: SlotId, limits: Limits },
+    /// Give a queue's port another share of the worker.
+    Weigh { id: SlotId, weight: Weight },
     /// Reply, when all before is done.
     Reply { reply: Sender<()> },
     /// End.
@@ -258,7 +260,8 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
                     let _ = reply.send(detached);
                 }
                 Command::Capture { id, capture } => self.engine.capture(id, &capture),
-                Command::Limit { id, credit } => self.engine.limit(id, credit),
+                Command::Limit { id, limits } => self.engine.limit(id, limits),
+                Command::Weigh { id, weight } => self.engine.weigh(id, weight),
                 Command::Reply { reply } => {
                     let _ = reply.send(());
                 }

@@ -21,6 +21,10 @@ pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
 pub(crate) const VIFNAME: &str = "vifname";
 pub(crate) const RATE: &str = "rate";
+pub(crate) const RATE_RX: &str = "ringway-rate-rx";
+pub(crate) const WEIGHT: &str = "ringway-weight";
+pub(crate) const FLOOD_RATE: &str = "ringway-flood-rate";
+pub(crate) const FLOOD_MBIT: &str = "ringway-flood-mbit";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
@@ -228,12 +232,16 @@ impl Keys {
     /// # Errors
     /// [`BadKeys::Unreadable`] when it is no rate. Linux' backend takes that for no limit.
     pub fn rate(&self) -> Result<Option<Rate>, BadKeys> {
+        self.rate_of(RATE)
+    }
+
+    pub(crate) fn rate_of(&self, key: &str) -> Result<Option<Rate>, BadKeys> {
         let parse = |text: &str| {
             Rate::parse(text).ok_or_else(|| {
-                self.unreadable(RATE, text, "bytes and microseconds with a comma between them")
+                self.unreadable(key, text, "bytes and microseconds with a comma between them")
             })
         };
-        Ok(self.text(RATE).map(parse).transpose()?.flatten())
+        Ok(self.text(key).map(parse).transpose()?.flatten())
     }
 
     /// The Linux bridge that the vif is to be attached to, if the toolstack has named one. What is

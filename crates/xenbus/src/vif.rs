@@ -6,6 +6,7 @@ use crate::keys::{
     BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
     HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, STATE, TYPE,
 };
+use crate::limits::LimitName;
 use crate::state::XenbusState;
 use ringway_datapath::{Completion, MacAddr};
 
@@ -62,9 +63,16 @@ impl Vif {
         format!("{}/{HOTPLUG_STATUS}", self.backend_dir())
     }
 
-    /// The node to watch for another limit of what the guest may transmit.
+    /// The node of the limit of what the guest may transmit.
     pub fn rate(self) -> String {
         format!("{}/{RATE}", self.backend_dir())
+    }
+
+    /// Whether a path is one of the nodes to watch for other limits.
+    pub fn is_limit(self, path: &str) -> bool {
+        let dir = self.backend_dir();
+        let key = path.strip_prefix(&dir).and_then(|rest| rest.strip_prefix('/'));
+        key.is_some_and(|key| key == MTU || LimitName::ALL.iter().any(|limit| limit.key() == key))
     }
 
     /// The node to watch for the guest's Ethernet address.
@@ -156,6 +164,7 @@ impl Device {
             KeyChange::flag(ONLINE, true),
             // As Xen's tools call a vif that has no emulated card beside it.
             KeyChange::set(TYPE, "vif"),
+            KeyChange::number(MTU, self.mtu),
         ];
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));

@@ -10,11 +10,13 @@ use ringway_datapath::{
     Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
 };
 use ringway_engine::{
-    Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Roster, Stations, Wait,
-    Weight,
+    Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Limits, Roster, SlotId,
+    Stations, Wait, Weight,
 };
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks};
 
+/// Lengths that a station keeps.
+const LENS_MAX: usize = 1000;
 /// What a round costs in simulated time.
 const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
@@ -24,6 +26,10 @@ pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 pub(crate) struct Far {
     /// Frames to come in: where each goes, and its length.
     pub(crate) script: VecDeque<(u8, usize)>,
+    /// Flows that frames are of, in turn; 0 for one.
+    pub(crate) flows: u16,
+    /// Lengths of the newest frames that left.
+    pub(crate) lens: VecDeque<usize>,
     /// The script begins again when it ends.
     pub(crate) is_endless: bool,
     /// Frames that may still leave.
@@ -82,6 +88,10 @@ impl PortQueue for TestQueue {
             head[..6].copy_from_slice(&address(to).0);
             head[6..12].copy_from_slice(&address(self.number).0);
             head[12..14].copy_from_slice(&[0x88, 0xb5]);
+            if far.flows > 0 {
+                let flow = u16::try_from(far.taken % u64::from(far.flows)).expect("below it");
+                write_flow(head, flow);
+            }
             frame.offload.gso = far.gso;
             if far.gso.is_some() {
                 frame.offload.checksum = Checksum::Blank;
@@ -101,6 +111,10 @@ impl PortQueue for TestQueue {
             far.room = if far.room == usize::MAX { far.room } else { far.room - 1 };
             far.received += 1;
             far.received_bytes += u64::try_from(frame.len()).expect("frames are short");
+            far.lens.push_back(frame.len());
+            if far.lens.len() > LENS_MAX {
+                far.lens.pop_front();
+            }
             pool.recycle(frame);
         }
         far.wants_room = !from.is_empty();
@@ -122,6 +136,17 @@ impl PortQueue for TestQueue {
     }
 }
 
+/// Makes a frame one of UDP over IPv4, of one of many flows.
+fn write_flow(frame: &mut [u8], flow: u16) {
+    let len = u16::try_from(frame.len() - 14).expect("frames are short");
+    frame[12..42].fill(0);
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    frame[23] = 17;
+    frame[34..36].copy_from_slice(&flow.to_be_bytes());
+}
+
 /// The station of a number, or everyone for 255.
 pub(crate) fn address(station: u8) -> MacAddr {
     match station {
@@ -134,7 +159,7 @@ pub(crate) fn address(station: u8) -> MacAddr {
 pub(crate) struct Station {
     far: Arc<Mutex<Far>>,
     pub(crate) counters: Arc<QueueCounters>,
-    slot: usize,
+    id: SlotId,
 }
 
 impl Station {
@@ -208,14 +233,14 @@ impl Bench {
                 queue_index: index,
                 queue: TestQueue { far: Arc::clone(&far), probe, number },
                 forwarding: Forwarding::Switch(Arc::clone(&self.switch)),
-                flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
+                flood: Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks(0))),
                 counters: Arc::clone(&counters),
                 gauge: address.gauge,
-                credit: None,
+                limits: Limits::default(),
                 stations,
             };
             self.engine.attach(Attached::new(parts, self.now));
-            Station { far, counters, slot: address.slot.index }
+            Station { far, counters, id: address.slot }
         };
         let stations = (0..queues).map(attach).collect();
         let version = self.directory.version + 1;
@@ -240,6 +265,14 @@ impl Bench {
 
     /// An event of a queue comes.
     pub(crate) fn ready(&mut self, station: &Station) {
-        self.engine.ready(station.slot);
+        self.engine.ready(station.id.index);
+    }
+
+    pub(crate) fn limit(&mut self, station: &Station, limits: &Limits) {
+        self.engine.limit(station.id, limits.clone());
+    }
+
+    pub(crate) fn weigh(&mut self, station: &Station, weight: Weight) {
+        self.engine.weigh(station.id, weight);
     }
 }

@@ -16,6 +16,7 @@ mod hostile;
 mod knobs;
 mod lab;
 mod lifetime;
+mod limits;
 mod mended;
 mod narrow;
 mod pair;
