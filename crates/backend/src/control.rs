@@ -31,6 +31,8 @@ impl<H: Hypervisor> Backend<H> {
                 self.set_max_queues(vif, *max_queues, *reconnect)?
             }
             BackendRequest::SetLimit { vif, limit, value } => self.set_limit(vif, limit, value)?,
+            BackendRequest::Release { vif } => self.release(vif),
+            BackendRequest::Panic { vif } => self.panic_for_test(vif),
             BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
         };
         call.answer(reply);
@@ -91,6 +93,25 @@ impl<H: Hypervisor> Backend<H> {
             Ok(()) => Reply::ok(&()),
             Err(refusal) => Reply::error(&refusal.to_string()),
         })
+    }
+
+    fn release(&mut self, name: &str) -> Reply {
+        let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
+        self.services.host.quarantine.release(vif);
+        self.begin_again_if_released(vif);
+        Reply::ok(&())
+    }
+
+    /// For tests of what comes after a panic: only where the environment says that this is one.
+    fn panic_for_test(&mut self, name: &str) -> Reply {
+        if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
+            return Reply::error("this process is not under test");
+        }
+        let connection =
+            self.find(name).and_then(|vif| self.vifs.get(&vif)?.served.connection.as_ref());
+        let Some(connection) = connection else { return self.no_such_vif(name) };
+        self.services.host.workers.panic_for_test(connection.port);
+        Reply::ok(&())
     }
 
     fn capture(&mut self, name: &str, snap_len: u32) -> Reply {

@@ -10,11 +10,13 @@ mod config;
 mod control;
 mod device;
 mod log;
+pub mod quarantine;
 mod reports;
 mod served;
 mod service;
 mod services;
 mod serving;
+mod sockets;
 mod turns;
 mod uplink;
 mod vif;
@@ -28,7 +30,7 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
-use ringway_control::{BackendRequest, Call, ControlServer};
+use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
 use ringway_vif_shell::device::{read_keys, set_state};
 use ringway_xenbus::backend::Input;
@@ -36,6 +38,7 @@ use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use service::Service;
+pub use sockets::Sockets;
 
 use crate::reports::Reports;
 use crate::services::{Hosting, Services};
@@ -61,7 +64,7 @@ struct Backend<H: Hypervisor> {
     reports: Reports,
 }
 
-/// Serves vifs until `stop` becomes readable.
+/// Serves vifs until `stop` becomes readable. The process may be confined by then.
 ///
 /// # Errors
 /// If XenStore is lost, or what this host lacks at the start: threads, devices, sockets.
@@ -69,10 +72,12 @@ pub fn run<H: Hypervisor>(
     hypervisor: H,
     mut store: Client,
     config: BackendConfig,
+    sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
+    let Sockets { control, netlink } = sockets;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (_control, calls) = serve_control(&config, &wake)?;
+    let (_control, calls) = serve_control(control, &wake)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
         // A driver domain whose toolstack has yet to make it, and to give it away.
@@ -80,8 +85,8 @@ pub fn run<H: Hypervisor>(
         made => made.map_err(io::Error::other)?,
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
-    let reports = Reports::new(config.service);
-    let mut host = Hosting::start(hypervisor, config)?;
+    let reports = Reports::new(config.service.clone());
+    let mut host = Hosting::start(hypervisor, config, netlink)?;
     let uplink = host.attach_uplink()?;
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
@@ -97,11 +102,11 @@ pub fn run<H: Hypervisor>(
 }
 
 fn serve_control(
-    config: &BackendConfig,
+    control: ControlSocket,
     wake: &Arc<OwnedFd>,
 ) -> io::Result<(ControlServer, Receiver<Call<BackendRequest>>)> {
     let wake = Arc::clone(wake);
-    ControlServer::start(&config.dir.backend(), move || {
+    ControlServer::start(control, move || {
         // The counter cannot overflow between two turns of the loop.
         let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
     })
@@ -128,6 +133,7 @@ impl<H: Hypervisor> Backend<H> {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
                 self.tell_service();
+                self.release_expired();
             }
             self.take_turns()?;
             // Last, because all the above asks XenStore, and an event that comes together with a
@@ -171,15 +177,38 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
+    /// Serves vifs again whose panics are so old that they are forgotten.
+    fn release_expired(&mut self) {
+        if !self.services.host.quarantine.expire() {
+            return;
+        }
+        let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
+        for vif in vifs {
+            self.begin_again_if_released(vif);
+        }
+    }
+
+    /// Has a vif served that was quarantined and is not any more.
+    pub(crate) fn begin_again_if_released(&mut self, vif: Vif) {
+        let is_released = self.services.host.quarantine.reason(vif).is_none();
+        let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
+        if self.vifs.get(&vif).is_some_and(is_it) {
+            self.vifs.remove(&vif);
+            self.turns.note(vif, |news| news.has_device_changed = true);
+        }
+    }
+
     /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
     /// hinders no other vif.
-    fn delete_stale_devices(&self) {
+    fn delete_stale_devices(&mut self) {
+        let Backend { services: Services { host, .. }, vifs, .. } = self;
         let is_kept = |vif: Vif, name: &str| {
-            let shell = self.vifs.get(&vif);
+            let shell = vifs.get(&vif);
             // One that could not be made ready may be repaired.
             shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
         };
-        match device::delete_stale(&self.services.host.device_owner(), is_kept) {
+        let owner = host.device_owner();
+        match device::delete_stale(&mut host.netlink, &owner, is_kept) {
             Ok(deleted) if deleted.is_empty() => {}
             Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
             Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
@@ -334,6 +363,7 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = self.vifs.remove(&vif) {
                 shell.remove_device();
             }
+            self.services.host.quarantine.release(vif);
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Served {
     pub(crate) completion: Completion,
     /// What limits it. Budgets outlive connections, or each would bring a new one.
     pub(crate) limited: Limited,
+    /// Whether it is not served because of panics.
+    pub(crate) is_quarantined: bool,
     /// While queues are attached.
     pub(crate) connection: Option<Connection>,
     pub(crate) log: LogAllowance,
@@ -52,7 +54,9 @@ impl Served {
         }
         let vif = vif_name(self.vif);
         bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: it limits nothing"));
-        tracing::info!(vif, ?wanted, "limits");
+        if wanted != (VifLimits { mtu: wanted.mtu, ..VifLimits::default() }) {
+            tracing::info!(vif, ?wanted, "limits");
+        }
         self.limited.bad = bad;
         self.limited.set(wanted, host.config.switch.flood, Instant::now());
         let Some(connection) = &self.connection else { return };

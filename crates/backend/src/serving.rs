@@ -33,6 +33,7 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
         let Some(connection) = self.served.connection.take() else { return };
         for port in connection.device_port.into_iter().chain([connection.port]) {
             self.host.workers.detach(port);
+            self.host.by_port.remove(port);
             self.host.forget_port(port);
         }
         let vif = vif_name(self.served.vif);
@@ -95,6 +96,11 @@ impl<H: Hypervisor> Serving<'_, H> {
             Some(device_port) => Forwarding::Patch(device_port),
         };
         let limits = served.limits(host);
+        // Before the first frame.
+        host.by_port.insert(port, served.vif);
+        if let Some(device_port) = device_port {
+            host.by_port.insert(device_port, served.vif);
+        }
         let attached = host.workers.attach_limited(port, &forwarding, &limits, attachments);
         let caps = features.caps.and(host.config.offloads);
         served.connection = Some(Connection { port, device_port, queues: counters, caps });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::{LinkSetting, Netlink};
+use ringway_net::LinkSetting;
 use ringway_switch::PortId;
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Stations};
@@ -30,11 +30,10 @@ impl<H: Hypervisor> Hosting<H> {
         let make = if is_waited_for { Tap::create_multi_queue } else { Tap::create };
         let tap = make(&uplink.name, uplink.queues)?;
         tap.set_offloads(OffloadCaps::ALL)?;
-        let mut netlink = Netlink::open()?;
         let settings = [LinkSetting::Mtu(uplink.mtu), GSO_MAX, LinkSetting::Up];
-        netlink.set(tap.name(), &settings)?;
+        self.netlink.set(tap.name(), &settings)?;
         for (address, prefix_len) in uplink.addresses {
-            netlink.add_address(tap.name(), address, prefix_len)?;
+            self.netlink.add_address(tap.name(), address, prefix_len)?;
         }
         let port = self.allocate_port()?;
         // All of the world may be behind it.

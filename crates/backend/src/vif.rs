@@ -37,6 +37,8 @@ enum Unservable {
     Mac(MacAddr),
     #[error(transparent)]
     Device(#[from] io::Error),
+    #[error("{0}")]
+    Quarantined(String),
 }
 
 impl VifShell {
@@ -46,9 +48,15 @@ impl VifShell {
         keys: &Keys,
         services: &mut Services<H>,
     ) -> Result<VifShell, Lost> {
-        let host = &services.host;
+        let host = &mut services.host;
         let now = Instant::now();
-        let (prepared, refused) = match prepare(vif, keys, host) {
+        let quarantined = host.quarantine.reason(vif);
+        let is_quarantined = quarantined.is_some();
+        let prepared = match quarantined {
+            Some(reason) => Err(Unservable::Quarantined(reason)),
+            None => prepare(vif, keys, host),
+        };
+        let (prepared, refused) = match prepared {
             Ok(prepared) => (prepared, None),
             Err(reason) => ((host.offer(None), None, None), Some(reason.to_string())),
         };
@@ -60,6 +68,7 @@ impl VifShell {
             device,
             completion: host.completion(keys).unwrap_or_default(),
             limited: Limited::new(host.switch.flood_budget(host.ticks())),
+            is_quarantined,
             connection: None,
             log: LogAllowance::new(now),
         };
@@ -167,7 +176,7 @@ impl VifShell {
 fn prepare<H: Hypervisor>(
     vif: Vif,
     keys: &Keys,
-    host: &Hosting<H>,
+    host: &mut Hosting<H>,
 ) -> Result<(Offer, Option<MacAddr>, Option<VifDevice>), Unservable> {
     let mac = keys.mac()?;
     if let Some(mac) = mac.filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
@@ -177,6 +186,7 @@ fn prepare<H: Hypervisor>(
     let offer = host.offer(keys.max_queues_wanted()?);
     // A guest that is connected keeps what an earlier run of this backend has offered.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
-    let vif_device = VifDevice::make(vif, keys, queues, &host.device_owner(), completion)?;
+    let owner = host.device_owner();
+    let vif_device = VifDevice::make(&mut host.netlink, vif, keys, queues, &owner, completion)?;
     Ok((offer, mac, vif_device))
 }

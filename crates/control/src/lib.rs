@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
-pub use server::{Call, ControlServer, Reply};
+pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
     BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, LimitsStatus, QueueStatus, RateStatus,
     VifStatus, WorkerStatus, offload_names,
@@ -48,6 +48,17 @@ pub enum BackendRequest {
         limit: String,
         /// As its XenStore key has it.
         value: String,
+    },
+    /// Serve a vif again that is quarantined.
+    Release {
+        /// Name of the vif.
+        vif: String,
+    },
+    /// Have the worker of a vif panic: for tests, and refused in any other process.
+    #[doc(hidden)]
+    Panic {
+        /// Name of the vif.
+        vif: String,
     },
     /// Copy a vif's frames to this connection as pcapng.
     Capture {

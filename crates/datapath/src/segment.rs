@@ -57,12 +57,12 @@ const HEADERS_LEN_MAX: usize = 256;
 /// to, which no honest frame reaches.
 pub const OUTPUT_LEN_MAX: usize = 256 << 10;
 
-/// Why a frame is refused where it comes in, whether or not its receiver would take it whole; `None`
-/// if it is not.
+/// Why a frame is refused where it comes in, whether or not its receiver would take it whole;
+/// `None` if it is not.
 ///
-/// It is longer than `len_max` bytes, or its segments would be ([`DropReason::TooLong`]). Or it asks
-/// for segments that no honest sender asks for, and that would cost a thousand times what the frame
-/// did: here, or in the kernel or guest that it goes to ([`DropReason::BadOffload`]).
+/// It is longer than `len_max` bytes, or its segments would be ([`DropReason::TooLong`]). Or it
+/// asks for segments that no honest sender asks for, and that would cost a thousand times what the
+/// frame did: here, or in the kernel or guest that it goes to ([`DropReason::BadOffload`]).
 #[inline]
 pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
     let Some(gso) = frame.offload.gso else {

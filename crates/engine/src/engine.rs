@@ -49,6 +49,8 @@ pub struct Engine<Q> {
     /// Pressure of ours fell since we last woke those who may sleep because of it.
     has_relieved: bool,
     failures: Vec<Failure<Q>>,
+    /// The queue that it is busy with, or was last.
+    serving: Option<(PortId, u16)>,
     batch: FrameBatch,
     verdicts: ArrayVec<Verdict, BATCH>,
 }
@@ -122,6 +124,7 @@ impl<Q: PortQueue> Engine<Q> {
             mailed: Vec::new(),
             has_relieved: false,
             failures: Vec::new(),
+            serving: None,
             batch: FrameBatch::new(),
             verdicts: ArrayVec::new(),
         }
@@ -176,6 +179,7 @@ impl<Q: PortQueue> Engine<Q> {
 
     fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
+        self.serving = Some((source.port_id, source.queue_index));
         let at = Enqueue { now: self.now, memory_max: self.memory_max };
         let mut intake = Intake {
             shares: &mut self.shares,
@@ -212,6 +216,8 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     fn open_parcels(&mut self) -> Work {
+        // Frames of many queues, and none says of which.
+        self.serving = None;
         let at = Enqueue { now: self.now, memory_max: self.memory_max };
         let (mut frames, mut bytes) = (0, 0);
         for _ in 0..PARCELS_PER_ROUND {
@@ -259,6 +265,7 @@ impl<Q: PortQueue> Engine<Q> {
         let (Some(source), Some(outbox)) = (source, self.outboxes.get(slot)) else {
             return Ok(Work::None);
         };
+        self.serving = Some((source.port_id, source.queue_index));
         let of_port = directory.queues(source.port_id);
         let sent = outbox.send(&mut source.queue, &mut self.pool, of_port, self.now)?;
         self.has_relieved |= sent.relieved;
@@ -337,7 +344,10 @@ impl<Q: PortQueue> Engine<Q> {
         while let Some(&slot) = self.turns.get(position) {
             let armed = match self.sources[slot].as_mut() {
                 None => Ok(Pending::Nothing),
-                Some(source) => arm_source(source, self.now),
+                Some(source) => {
+                    self.serving = Some((source.port_id, source.queue_index));
+                    arm_source(source, self.now)
+                }
             };
             match armed {
                 Ok(Pending::Work) => {
@@ -396,6 +406,7 @@ impl<Q: PortQueue> Engine<Q> {
     /// An event of the queue in this slot came.
     pub fn ready(&mut self, slot: usize) {
         let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return };
+        self.serving = Some((source.port_id, source.queue_index));
         match source.queue.woken() {
             Ok(()) => self.wake(slot),
             Err(down) => self.fail(slot, down),
@@ -418,6 +429,20 @@ impl<Q: PortQueue> Engine<Q> {
         let queue = attached.into_queue(&mut self.pool);
         self.has_relieved = true;
         self.failures.push(Failure { port_id, queue_index, queue, down });
+    }
+
+    /// The port and the number of the queue that it is busy with, or was when it panicked; `None`
+    /// where it is busy with frames of many.
+    pub fn serving(&self) -> Option<(PortId, u16)> {
+        self.serving
+    }
+
+    /// Panics as if a defect had shown while it is busy with a queue: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn panic_for_test(&mut self, id: SlotId) {
+        let Some(source) = self.source(id) else { return };
+        self.serving = Some((source.port_id, source.queue_index));
+        panic!("a test asked for it");
     }
 
     /// A queue that failed since the last call.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -79,7 +80,12 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     failures: Receiver<Failure<Q>>,
     failures_sender: Sender<Failure<Q>>,
     failures_bell: Arc<Bell>,
+    on_panic: Arc<OnceLock<OnPanic>>,
 }
+
+/// What is done when a worker has panicked: it is given the port and the number of the queue that
+/// it was busy with, where that is known.
+pub type OnPanic = Box<dyn Fn(Option<(PortId, u16)>) + Send + Sync>;
 
 impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Starts the workers; with [`Policy::PerQueue`] they start with their queues.
@@ -98,6 +104,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             failures,
             failures_sender,
             failures_bell: Arc::new(Bell::new()?),
+            on_panic: Arc::default(),
             config,
         };
         if workers.config.policy != Policy::PerQueue {
@@ -342,6 +349,20 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             .collect()
     }
 
+    /// Has this done when a worker panics, on its thread; without it, the thread ends and its
+    /// queues are not served any more. Of several calls the first counts.
+    pub fn on_panic(&self, then: OnPanic) {
+        let _ = self.on_panic.set(then);
+    }
+
+    /// Has the worker of a port's first queue panic: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn panic_for_test(&self, port: PortId) {
+        if let Some(address) = self.addresses(port).next() {
+            self.command(address.engine, Command::Panic { id: address.slot });
+        }
+    }
+
     /// How many workers there are.
     pub fn count(&self) -> usize {
         self.threads.len()
@@ -396,7 +417,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let inbox = Arc::new(Inbox::new(Waker::from(Arc::clone(&bell))));
         let public = Arc::new(Public::default());
         let pool = FramePool::new(Arc::clone(&self.budget));
-        let worker = Worker::new(WorkerParts {
+        let mut worker = Worker::new(WorkerParts {
             engine: Engine::new(number, Arc::clone(&inbox), pool, self.started),
             inbox: Arc::clone(&inbox),
             bell,
@@ -409,6 +430,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             public: Arc::clone(&public),
             idle: Idle::new(self.config.polling),
         })?;
+        let on_panic = Arc::clone(&self.on_panic);
         let cpus = &self.config.cpus;
         let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
         let handle = std::thread::Builder::new()
@@ -418,7 +440,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                     // A CPU that went offline is no reason not to serve.
                     let _ = ringway_sys::process::pin_current_thread(cpu);
                 }
-                worker.run();
+                run(&mut worker, &on_panic);
             })?;
         self.threads.push(Thread { commands, inbox, public, busy_before: 0, handle });
         self.roster.add_engine();
@@ -469,6 +491,16 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             }
         }
     }
+}
+
+/// Runs a worker to its end. What it has is as the panic left it: of it only which queue it was
+/// busy with is read.
+fn run<Q: PortQueue + Wakers>(worker: &mut Worker<Q>, on_panic: &OnceLock<OnPanic>) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) else { return };
+    if let Some(then) = on_panic.get() {
+        then(worker.serving());
+    }
+    resume_unwind(panic);
 }
 
 impl<Q: PortQueue + Wakers + Send + 'static> AsFd for Workers<Q> {

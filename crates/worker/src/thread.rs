@@ -14,6 +14,7 @@ use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
 use ringway_engine::{
     Attached, Capture, Directory, Engine, Failure, Gauge, Inbox, Limits, SlotId, Wait, Weight,
 };
+use ringway_switch::PortId;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::idle::Idle;
@@ -41,6 +42,8 @@ pub(crate) enum Command<Q> {
     Limit { id: SlotId, limits: Limits },
     /// Give a queue's port another share of the worker.
     Weigh { id: SlotId, weight: Weight },
+    /// Panic, as a test wants it.
+    Panic { id: SlotId },
     /// Reply, when all before is done.
     Reply { reply: Sender<()> },
     /// End.
@@ -159,8 +162,13 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         })
     }
 
+    /// The queue that it is busy with, or was when it panicked.
+    pub(crate) fn serving(&self) -> Option<(PortId, u16)> {
+        self.engine.serving()
+    }
+
     /// Runs until the command to stop.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(&mut self) {
         // Finds a new directory with a plain load; a count of references that all workers write in
         // each round would be the one thing that they contend for.
         let mut directories = arc_swap::Cache::new(Arc::clone(&self.directory));
@@ -262,6 +270,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
                 Command::Capture { id, capture } => self.engine.capture(id, &capture),
                 Command::Limit { id, limits } => self.engine.limit(id, limits),
                 Command::Weigh { id, weight } => self.engine.weigh(id, weight),
+                Command::Panic { id } => self.engine.panic_for_test(id),
                 Command::Reply { reply } => {
                     let _ = reply.send(());
                 }

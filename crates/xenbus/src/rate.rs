@@ -26,8 +26,8 @@ impl Rate {
     }
 }
 
-/// As `xl` reads it: a number, `k`, `M` or `G` of it, bits (`b`) or bytes (`B`), `/s`; and how often
-/// there is more, if not each 50 ms (`@20ms`).
+/// As `xl` reads it: a number, `k`, `M` or `G` of it, bits (`b`) or bytes (`B`), `/s`; and how
+/// often there is more, if not each 50 ms (`@20ms`).
 impl FromStr for Rate {
     type Err = NotARate;
 

@@ -37,13 +37,17 @@ enum Verb {
     ///
     /// The others hold at once and for as long as the vif is there. rate and rate-rx are what the
     /// guest may transmit and receive, such as 100Mb/s or 1MB/s@20ms, or none. weight, from 1 to
-    /// 1000, is its share beside other vifs that have work. flood-rate and flood-mbit are the frames
-    /// and megabits that it may flood in a second; 0 is no limit.
+    /// 1000, is its share beside other vifs that have work. flood-rate and flood-mbit are the
+    /// frames and megabits that it may flood in a second; 0 is no limit.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
                             ringway vif set vif1.0 max-queues 4 --reconnect\n  \
                             ringway vif set vif1.0 rate 100Mb/s\n  \
                             ringway vif set vif1.0 weight 4")]
     Set(Set),
+    /// Serve a vif again that is quarantined
+    ///
+    /// A vif is not served for some hours after the backend has panicked twice over it.
+    Release(Release),
     /// Show what each queue has counted, or does in a second
     ///
     /// Directions are the guest's: TX is what it sends. TX BIT/S and RX BIT/S count whole Ethernet
@@ -70,6 +74,14 @@ struct ShowOne {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Release {
+    #[command(flatten)]
+    target: Target,
+    /// The vif, such as vif1.0
+    vif: String,
 }
 
 #[derive(Debug, Args)]
@@ -122,6 +134,9 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
         Verb::List(args) => list(args),
         Verb::Show(args) => show(args),
         Verb::Set(args) => args.target.ask_backend(&args.request()?),
+        Verb::Release(args) => {
+            args.target.ask_backend(&BackendRequest::Release { vif: args.vif.clone() })
+        }
         Verb::Stats(args) if args.watch => watch(args),
         Verb::Stats(args) => stats(args),
     }

@@ -20,6 +20,7 @@ mod limits;
 mod mended;
 mod narrow;
 mod pair;
+mod panics;
 mod paths;
 mod persisted;
 
