@@ -286,6 +286,11 @@ impl FramePool {
         self.budget.bytes_left()
     }
 
+    /// Bytes of the budget in buffers that the pool keeps for later frames.
+    pub fn bytes_kept(&self) -> usize {
+        self.small.bytes() + self.middle.bytes() + self.large.bytes()
+    }
+
     /// Whether a buffer was refused for want of memory since the last call: a port that took
     /// nothing in may have left frames behind.
     pub fn take_shortage(&mut self) -> bool {
@@ -372,6 +377,6 @@ impl FramePool {
 
 impl Drop for FramePool {
     fn drop(&mut self) {
-        self.budget.give(self.small.bytes() + self.middle.bytes() + self.large.bytes());
+        self.budget.give(self.bytes_kept());
     }
 }

@@ -13,7 +13,8 @@
 //!   other queue.
 //! * Ports share an engine by what their frames cost, not by their number of queues.
 //!
-//! Read `engine.rs` first, then the table in [`state`].
+//! Read `engine.rs` first, then the table in [`state`]. How a control plane attaches, detaches and
+//! moves queues is in [`steps`].
 
 mod allowance;
 mod attached;
@@ -24,6 +25,7 @@ mod engine;
 mod forward;
 pub mod gauge;
 mod inbox;
+mod inspect;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
 mod limits;
@@ -33,6 +35,7 @@ mod share;
 mod slot;
 mod source;
 pub mod state;
+pub mod steps;
 mod sync;
 
 pub use attached::{Attached, AttachedParts};
@@ -42,6 +45,7 @@ pub use directory::{Directory, Forwarding, QueueAddress};
 pub use engine::{Engine, Failure, IfIdle, Wait};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
+pub use inspect::Whereabouts;
 pub use limits::{Limits, egress_credit};
 pub use roster::{Move, Placed, Roster};
 pub use share::{Stations, Weight};

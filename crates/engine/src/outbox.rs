@@ -1,17 +1,17 @@
 //! A queue's sending side: frames that wait to leave by it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, Probe, QueueCounters,
+    BATCH, DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, QueueCounters,
     QueueTraits, segment,
 };
 
 use crate::capture::{Capture, Passage};
 use crate::credit::Credit;
 use crate::directory::QueueAddress;
-use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW};
+use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW, STALL};
 use crate::inbox::Parcel;
 use crate::limits::Limits;
 use crate::share;
@@ -43,6 +43,11 @@ pub(crate) struct Outbox {
 /// Memory that the frames of one queue may take, however little is left; and what a queue
 /// that stands still may keep.
 const MEMORY_MIN: usize = 128 << 10;
+
+/// How long a queue that nothing wakes is tried again before its frames are dropped: as long as
+/// Linux's backend keeps frames for a guest that takes none (`rx_drain_timeout_msecs` of
+/// drivers/net/xen-netback/netback.c).
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// When a frame is added, and to how much.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +97,11 @@ impl Outbox {
     /// How much waits to leave.
     pub(crate) fn waiting(&self) -> Backlog {
         Backlog { frames: self.paid.len() + self.frames.len(), bytes: self.bytes }
+    }
+
+    /// The frames that wait to leave, in order.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.paid.iter().chain(&self.frames)
     }
 
     /// Adds a frame, after doing what the far side cannot.
@@ -148,26 +158,25 @@ impl Outbox {
         queue.egress(leaving, pool)?;
         let left = self.paid.len() + self.frames.len();
         let moved = before.frames - left;
-        self.bytes = self.all().map(Frame::len).sum();
-        self.memory = self.all().map(Frame::capacity).sum();
+        self.bytes = self.frames().map(Frame::len).sum();
+        self.memory = self.frames().map(Frame::capacity).sum();
         if moved > 0 {
-            self.gauge.add_load(u64::try_from(moved).unwrap_or(u64::MAX));
+            self.gauge.add_load(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
             self.gauge.add_sent(share::cost_of(moved, bytes));
         }
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
-        if self.is_stalled() {
+        if self.has_given_up(now) {
+            self.drop_all(pool, now);
+            // So that it does not go on to look for room.
+            queue.egress(&mut self.frames, pool)?;
+        } else if self.is_stalled() {
             self.shed(pool);
         }
         self.gauge.set_memory(self.memory);
         let memories = of_port.iter().map(|address| address.gauge.memory());
         self.memory_of_others = memories.sum::<usize>().saturating_sub(self.memory);
         Ok(Sent { moved, relieved: self.adjust_pressure() })
-    }
-
-    /// All frames that wait, in order.
-    fn all(&self) -> impl Iterator<Item = &Frame> {
-        self.paid.iter().chain(&self.frames)
     }
 
     /// Limits how much leaves from now on, or no longer.
@@ -217,6 +226,14 @@ impl Outbox {
         }
     }
 
+    /// Drops everything, so that a queue need not be tried for ever.
+    fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
+        self.counters.dropped.count(DropReason::QueueFull, count(self.waiting().frames));
+        self.recycle_all(pool);
+        (self.bytes, self.memory) = (0, 0);
+        self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
+    }
+
     /// Drops the newest frames of a queue that stands still, down to what it may keep.
     fn shed(&mut self, pool: &mut FramePool) {
         while self.waiting().reaches(LOW) || self.memory > MEMORY_MIN {
@@ -239,13 +256,22 @@ impl Outbox {
     }
 
     fn is_stalled(&self) -> bool {
-        self.state == Egress::Stalled
+        matches!(self.state, Egress::Stalled { .. })
     }
 
-    /// Whether it has to be tried again without an event. One that has stalled wakes us when it has
-    /// room, if its queue has an event for that; all others have a clock to watch.
-    pub(crate) fn has_clock(&self) -> bool {
-        !self.is_stalled() || self.traits.probe == Probe::SystemCall
+    /// Whether it has stood still for [`GIVE_UP`], and nothing would report that it has room.
+    fn has_given_up(&self, now: Instant) -> bool {
+        let Egress::Stalled { since } = self.state else { return false };
+        self.traits.retry.is_some() && now.saturating_duration_since(since) >= GIVE_UP
+    }
+
+    /// After how long it has to be tried again without an event. Before it stalls, that is when it
+    /// might; one that has stalled waits for its event, if its queue has one for room.
+    fn retry(&self) -> Option<Duration> {
+        match (self.is_stalled(), self.traits.retry) {
+            (false, retry) => Some(retry.map_or(STALL, |retry| retry.min(STALL))),
+            (true, retry) => retry.map(|retry| retry.max(STALL)),
+        }
     }
 
     /// The queue has a new owner, which begins a new wait for what is left.
@@ -264,6 +290,10 @@ impl Outbox {
         if let Some(capture) = &self.capture {
             capture.close();
         }
+        self.recycle_all(pool);
+    }
+
+    fn recycle_all(&mut self, pool: &mut FramePool) {
         self.paid.drain(..).chain(self.frames.drain(..)).for_each(|frame| pool.recycle(frame));
     }
 }
@@ -327,12 +357,18 @@ impl Outboxes {
         }
     }
 
-    /// Whether one has to be tried again without an event.
-    pub(crate) fn have_clock(&self) -> bool {
-        self.draining.iter().any(|slot| match &self.slots[*slot] {
-            OutboxSlot::Here(outbox) => outbox.has_clock(),
-            OutboxSlot::Vacant | OutboxSlot::Expected(_) => false,
-        })
+    /// Every place.
+    pub(crate) fn slots(&self) -> &[OutboxSlot] {
+        &self.slots
+    }
+
+    /// After how long the first of them has to be tried again without an event.
+    pub(crate) fn retry(&self) -> Option<Duration> {
+        let draining = self.draining.iter().filter_map(|slot| match &self.slots[*slot] {
+            OutboxSlot::Here(outbox) => outbox.retry(),
+            OutboxSlot::Vacant | OutboxSlot::Expected(_) => None,
+        });
+        draining.min()
     }
 
     /// The earliest time at which one has credit that waits for nothing else.
@@ -384,4 +420,8 @@ impl Outboxes {
             _ => pool.recycle(frame),
         }
     }
+}
+
+fn count(frames: usize) -> u64 {
+    u64::try_from(frames).unwrap_or(u64::MAX)
 }

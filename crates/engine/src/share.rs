@@ -3,8 +3,8 @@
 //! In a round each port that has turns may take in [`QUANTUM`] over all its queues together, if it
 //! is the heaviest of those that have work, or its part of that by weight. So a round stays short
 //! whatever the weights are. What a frame costs beyond that is paid back in later rounds; what a
-//! port does not use is not saved up. So a port gets no more by having more queues, longer frames or
-//! frames that are laborious to cut. A port that has the engine to itself has no limit but its
+//! port does not use is not saved up. So a port gets no more by having more queues, longer frames
+//! or frames that are laborious to cut. A port that has the engine to itself has no limit but its
 //! batches.
 
 use ringway_datapath::{BATCH, Budget, Frame, Gso};

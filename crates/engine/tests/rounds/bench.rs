@@ -21,6 +21,14 @@ const LENS_MAX: usize = 1000;
 const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
+/// Those of a ring.
+pub(crate) const TRAITS: QueueTraits =
+    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None };
+
+/// Those of a TAP device.
+pub(crate) const DEVICE: QueueTraits =
+    QueueTraits { probe: Probe::SystemCall, retry: Some(Duration::from_millis(50)), ..TRAITS };
+
 /// The far side of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Far {
@@ -51,8 +59,10 @@ pub(crate) struct Far {
 #[derive(Debug)]
 pub(crate) struct TestQueue {
     far: Arc<Mutex<Far>>,
-    probe: Probe,
+    traits: QueueTraits,
     number: u8,
+    /// The last ingress that was to take something in did not find the queue empty.
+    may_have_more: bool,
 }
 
 impl TestQueue {
@@ -72,13 +82,21 @@ impl PortQueue for TestQueue {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
+        if budget.is_nothing() {
+            return self.far().map(drop);
+        }
+        let mut may_have_more = true;
         let mut far = self.far()?;
         let mut bytes = 0;
         for _ in 0..into.remaining_capacity().min(budget.frames) {
             if bytes >= budget.bytes {
                 break;
             }
-            let Some((to, len)) = far.script.front().copied() else { break };
+            let next = far.script.front().copied();
+            let Some((to, len)) = next else {
+                may_have_more = false;
+                break;
+            };
             let Some(mut frame) = pool.take(len) else { break };
             far.script.pop_front();
             if far.is_endless {
@@ -101,6 +119,8 @@ impl PortQueue for TestQueue {
             far.taken_bytes += u64::try_from(len).expect("frames are short");
             into.push(frame);
         }
+        drop(far);
+        self.may_have_more = may_have_more;
         Ok(())
     }
 
@@ -123,6 +143,10 @@ impl PortQueue for TestQueue {
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let far = self.far()?;
+        if self.traits.probe == Probe::SystemCall {
+            // As a TAP device: its descriptor tells of every frame that comes to an empty one.
+            return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });
+        }
         let is_idle = far.script.is_empty() && !(far.wants_room && far.room > 0);
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
@@ -132,7 +156,7 @@ impl PortQueue for TestQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: self.probe }
+        self.traits
     }
 }
 
@@ -211,7 +235,7 @@ impl Bench {
 
     /// Attaches a port with so many queues, whose station is known to the switch.
     pub(crate) fn port(&mut self, number: u8, queues: u16, stations: Stations) -> Vec<Station> {
-        self.port_with(number, queues, stations, Probe::Memory)
+        self.port_with(number, queues, stations, TRAITS)
     }
 
     pub(crate) fn port_with(
@@ -219,10 +243,36 @@ impl Bench {
         number: u8,
         queues: u16,
         stations: Stations,
-        probe: Probe,
+        traits: QueueTraits,
     ) -> Vec<Station> {
         let port = PortId(number.into());
         self.switch.fdb().learn(address(number), port, Ticks(0));
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let attached = self.attach(number, queues, stations, traits, &forwarding);
+        self.publish();
+        attached
+    }
+
+    /// Attaches a port whose frames all go to another, and leaves the directory as it was.
+    pub(crate) fn patched_port(&mut self, number: u8, queues: u16, to: u8) -> Vec<Station> {
+        self.attach(number, queues, ONE, TRAITS, &Forwarding::Patch(PortId(to.into())))
+    }
+
+    /// Shows all ports in the directory.
+    pub(crate) fn publish(&mut self) {
+        let version = self.directory.version + 1;
+        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
+    }
+
+    fn attach(
+        &mut self,
+        number: u8,
+        queues: u16,
+        stations: Stations,
+        traits: QueueTraits,
+        forwarding: &Forwarding,
+    ) -> Vec<Station> {
+        let port = PortId(number.into());
         let attach = |index| {
             let address = self.roster.place(port, index, None, 0);
             let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
@@ -231,8 +281,9 @@ impl Bench {
                 id: address.slot,
                 port_id: port,
                 queue_index: index,
-                queue: TestQueue { far: Arc::clone(&far), probe, number },
-                forwarding: Forwarding::Switch(Arc::clone(&self.switch)),
+                queue_count: queues,
+                queue: TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false },
+                forwarding: forwarding.clone(),
                 flood: Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks(0))),
                 counters: Arc::clone(&counters),
                 gauge: address.gauge,
@@ -242,10 +293,7 @@ impl Bench {
             self.engine.attach(Attached::new(parts, self.now));
             Station { far, counters, id: address.slot }
         };
-        let stations = (0..queues).map(attach).collect();
-        let version = self.directory.version + 1;
-        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
-        stations
+        (0..queues).map(attach).collect()
     }
 
     pub(crate) fn round(&mut self) -> Wait {
