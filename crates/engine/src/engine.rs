@@ -560,6 +560,15 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
+    /// Frames that were dropped and will be counted when the queue comes that they were for.
+    pub fn drops_to_count(&self) -> u64 {
+        let expected = self.outboxes.slots().iter().filter_map(|slot| match slot {
+            OutboxSlot::Expected(expected) => Some(expected.dropped),
+            OutboxSlot::Vacant | OutboxSlot::Here(_) => None,
+        });
+        expected.sum()
+    }
+
     /// The port of the queue in this place, if it is there.
     pub fn port_at(&self, id: SlotId) -> Option<PortId> {
         let source = self.sources.get(id.index)?.as_ref()?;

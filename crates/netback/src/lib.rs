@@ -43,8 +43,8 @@ pub struct FrontendFeatures {
     pub rx_notify: bool,
 }
 
-/// After how long frames are offered again to a guest that sends no event when it posts pages. It is
-/// short against what a burst may wait, and long against what a wake-up costs.
+/// After how long frames are offered again to a guest that sends no event when it posts pages: short
+/// against what a burst may wait, and long against what a wake-up costs.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Everything a queue is made of, once both sides have agreed.

@@ -190,7 +190,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let mut found = false;
         for address in self.addresses(port) {
             let (id, capture) = (address.slot, Arc::clone(capture));
-            self.request(address.engine, Request::Obey(Command::Capture { id, capture }));
+            self.request(address.engine, Request::Apply(Command::Capture { id, capture }));
             found = true;
         }
         found
@@ -201,7 +201,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     pub fn limit(&self, port: PortId, limits: &Limits) {
         for address in self.addresses(port) {
             let (id, limits) = (address.slot, limits.clone());
-            self.request(address.engine, Request::Obey(Command::Limit { id, limits }));
+            self.request(address.engine, Request::Apply(Command::Limit { id, limits }));
         }
     }
 
@@ -209,7 +209,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     pub fn weigh(&self, port: PortId, weight: Weight) {
         for address in self.addresses(port) {
             let weigh = Command::Weigh { id: address.slot, weight };
-            self.request(address.engine, Request::Obey(weigh));
+            self.request(address.engine, Request::Apply(weigh));
         }
     }
 
@@ -306,7 +306,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     pub fn panic_for_test(&self, port: PortId) {
         if let Some(address) = self.addresses(port).next() {
             let panic = Command::Panic { id: address.slot };
-            self.request(address.engine, Request::Obey(panic));
+            self.request(address.engine, Request::Apply(panic));
         }
     }
 
@@ -417,11 +417,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
     }
 
     fn command(&mut self, engine: usize, command: Command<Q>) -> Result<(), Infallible> {
-        self.request(engine, Request::Obey(command));
+        self.request(engine, Request::Apply(command));
         Ok(())
     }
 
-    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Infallible> {
+    fn wait_until_applied(&mut self, engines: &BTreeSet<usize>) -> Result<(), Infallible> {
         let (reply, replies) = mpsc::channel();
         for engine in engines {
             self.request(*engine, Request::Reply { reply: reply.clone() });
