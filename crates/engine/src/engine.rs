@@ -51,7 +51,7 @@ pub struct Engine<Q> {
     has_relieved: bool,
     failures: Vec<Failure<Q>>,
     /// The queue that it is busy with, or was last.
-    serving: Option<(PortId, u16)>,
+    pub(crate) serving: Option<(PortId, u16)>,
     batch: FrameBatch,
     verdicts: ArrayVec<Verdict, BATCH>,
 }
@@ -439,14 +439,6 @@ impl<Q: PortQueue> Engine<Q> {
     /// where it is busy with frames of many.
     pub fn serving(&self) -> Option<(PortId, u16)> {
         self.serving
-    }
-
-    /// Panics as if a defect had shown while it is busy with a queue: for tests of what comes then.
-    #[doc(hidden)]
-    pub fn panic_for_test(&mut self, id: SlotId) {
-        let Some(source) = self.source(id) else { return };
-        self.serving = Some((source.port_id, source.queue_index));
-        panic!("a test asked for it");
     }
 
     /// A queue that failed since the last call.

@@ -79,6 +79,14 @@ impl<Q: PortQueue> Engine<Q> {
         self.shares.weigh(share, weight);
     }
 
+    /// Panics as if a defect had shown while it is busy with a queue: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn panic_for_test(&mut self, id: SlotId) {
+        let Some(source) = self.source(id) else { return };
+        self.serving = Some((source.port_id, source.queue_index));
+        panic!("a test asked for it");
+    }
+
     /// Does what a command says.
     pub fn apply(&mut self, command: Command<Q>) {
         match command {

@@ -38,13 +38,13 @@ use unanswered::Unanswered;
 pub struct FrontendFeatures {
     /// Work it accepts undone in frames it receives.
     pub caps: OffloadCaps,
-    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. One that
-    /// does not, such as Mini-OS, is tried again after a while.
+    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. One
+    /// that does not, such as Mini-OS, is tried again after a while.
     pub rx_notify: bool,
 }
 
-/// After how long frames are offered again to a guest that sends no event when it posts pages: short
-/// against what a burst may wait, and long against what a wake-up costs.
+/// After how long frames are offered again to a guest that sends no event when it posts pages:
+/// short against what a burst may wait, and long against what a wake-up costs.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Everything a queue is made of, once both sides have agreed.
