@@ -18,7 +18,8 @@ fn panic_over(host: &Host, vif: &str, restarts: u64) {
     host.wait("the vif", SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
     let request = BackendRequest::Panic { vif: vif.to_owned() };
     let socket = RunDir::new(host.dir()).backend();
-    ringway_control::ask::<_, ()>(&socket, &request).expect("it is under test");
+    // It may end before it has answered.
+    let _ = ringway_control::ask::<_, ()>(&socket, &request);
     host.wait("the next backend", SOON, |host| {
         host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
     });
