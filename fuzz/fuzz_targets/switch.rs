@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget};
 use ringway_fuzz::{Input, frames};
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
 };
 
 const PORTS: u16 = 4;
@@ -35,6 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let budgets: Vec<Arc<FloodBudget>> = (0..PORTS).map(|_| switch.flood_budget(now)).collect();
     let mut flooded = [0_u64; PORTS as usize];
     let mut seen = Seen::new();
+    let policy = PortPolicy::open();
     let mut verdicts = Verdicts::new();
     while !input.is_empty() {
         match input.u8() % 8 {
@@ -47,9 +48,9 @@ fuzz_target!(|data: &[u8]| {
             }
             _ => {
                 let from = PortId(input.u16() % PORTS);
-                let batch = batch(&mut input, &mut pool);
+                let mut batch = batch(&mut input, &mut pool);
                 let index = usize::from(from.0);
-                switch.classify(from, &batch, now, &budgets[index], &mut verdicts);
+                switch.classify(from, &policy, &mut batch, now, &budgets[index], &mut verdicts);
                 assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
                 for (frame, verdict) in batch.iter().zip(&verdicts) {
                     check(frame.bytes(), *verdict, from, now, &mut seen, limit);

@@ -7,7 +7,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, LimitsStatus, QueueStatus, RateStatus,
     Reconnect, Reply, VifStatus, WorkerStatus, offload_names,
 };
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_vif_shell::device;
@@ -178,11 +178,13 @@ impl<H: Hypervisor> Backend<H> {
             let name = vif.map(|(vif, _)| vif_name(*vif));
             name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
         };
-        let entries = host.switch.fdb().entries(host.ticks());
-        let entry = entries.map(|entry| FdbStatus {
+        let entries = host.switch.entries(host.ticks());
+        let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
+            vlan: vlan.map(Vid::get),
             mac: entry.mac.to_string(),
             port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
             age_seconds: entry.age_ticks,
+            is_static: entry.is_static,
         });
         entry.collect()
     }
@@ -194,6 +196,8 @@ fn vif_status<H: Hypervisor>(
     host: &Hosting<H>,
     placements: &[Placement],
 ) -> VifStatus {
+    let config = &host.config;
+    let rules = &shell.served.rules;
     let served = &shell.served;
     let vif = served.vif;
     let connection = served.connection.as_ref();
@@ -203,7 +207,16 @@ fn vif_status<H: Hypervisor>(
         handle: vif.handle,
         guest,
         state: shell.state().to_string(),
-        mac: served.mac.clone(),
+        mac: rules.mac().map(|mac| mac.to_string()),
+        locking_mode: rules
+            .mode(config.locking)
+            .map_or_else(|| "default".to_owned(), |mode| mode.to_string()),
+        allowed_ips: rules.allowed(),
+        addresses_max: rules.addresses_max(config.locking, config.switch.addresses_per_port_max),
+        refused: served.refused(),
+        vlan: rules.vlan().untagged.map(Vid::get),
+        trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
+        is_private: rules.is_private(),
         attached_to: served
             .device
             .as_ref()

@@ -9,7 +9,7 @@ use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding};
+use ringway_worker::{Attachment, Forwarding, Limits};
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 
 use crate::device::vif_name;
@@ -95,7 +95,17 @@ impl<H: Hypervisor> Serving<'_, H> {
             None => Forwarding::Switch(Arc::clone(&host.switch)),
             Some(device_port) => Forwarding::Patch(device_port),
         };
-        let limits = served.limits(host);
+        let policy = match served.apply_rules(port, host) {
+            Ok(policy) => policy,
+            Err(error) => {
+                for port in device_port.into_iter().chain([port]) {
+                    host.workers.detach(port);
+                    host.forget_port(port);
+                }
+                return Err(io::Error::other(error));
+            }
+        };
+        let limits = Limits { policy, ..served.limits(host) };
         // Before the first frame.
         host.by_port.insert(port, served.vif);
         if let Some(device_port) = device_port {
@@ -123,6 +133,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         caps: OffloadCaps,
     ) -> io::Result<Option<PortId>> {
         let Serving { served, host } = self;
+        let limits = Limits { policy: served.device_policy(host), ..Limits::default() };
         let Some(vif_device) = &mut served.device else { return Ok(None) };
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
@@ -139,7 +150,8 @@ impl<H: Hypervisor> Serving<'_, H> {
             stations: served.limited.stations(),
         });
         let taps = taps.collect();
-        if let Err(error) = host.workers.attach(port, &Forwarding::Patch(to), taps) {
+        let forwarding = Forwarding::Patch(to);
+        if let Err(error) = host.workers.attach_limited(port, &forwarding, &limits, taps) {
             host.free_port(port);
             return Err(error);
         }

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringway_datapath::{DropReason, Frame, segment};
+use ringway_switch::PortPolicy;
 
 use crate::credit::Credit;
 
 /// Limits of one port. What is shared by its queues belongs to the vif, and so outlives
 /// connections: one that begins brings nothing new.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Limits {
+    /// What may enter, when its queues are attached.
+    pub policy: Arc<PortPolicy>,
     /// How much may enter.
     pub ingress: Option<Arc<Credit>>,
     /// How much may leave. What finds no credit waits in its queue, and is dropped as for any queue
@@ -19,6 +22,14 @@ pub struct Limits {
     /// Bytes of the longest frame that may enter, from the Ethernet header on; of one that is to be
     /// cut, of its segments.
     pub frame_len_max: Option<usize>,
+}
+
+impl Default for Limits {
+    /// None: whatever comes may enter and leave.
+    fn default() -> Limits {
+        let policy = Arc::new(PortPolicy::open());
+        Limits { policy, ingress: None, egress: None, frame_len_max: None }
+    }
 }
 
 impl Limits {

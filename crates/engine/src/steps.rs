@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{PortQueue, QueueCounters};
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::attached::{Attached, AttachedParts};
 use crate::capture::Capture;
@@ -67,6 +67,13 @@ pub enum Command<Q> {
         /// The place of the queue.
         id: SlotId,
     },
+    /// What may enter by a queue from now on.
+    SetPolicy {
+        /// The place of the queue.
+        id: SlotId,
+        /// What may.
+        policy: Arc<PortPolicy>,
+    },
 }
 
 impl<Q: PortQueue> Engine<Q> {
@@ -97,6 +104,7 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Limit { id, limits } => self.limit(id, limits),
             Command::Weigh { id, weight } => self.weigh(id, weight),
             Command::Panic { id } => self.panic_for_test(id),
+            Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
         }
     }
 }
@@ -201,6 +209,7 @@ pub fn attach<E: Engines>(
             queue_count,
             queue: attachment.queue,
             forwarding: port.forwarding.clone(),
+            policy: Arc::clone(&port.limits.policy),
             flood: attachment.flood,
             counters: attachment.counters,
             gauge: address.gauge,

@@ -19,7 +19,7 @@ use ringway_engine::{
     Attached, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress, Roster,
     Weight,
 };
-use ringway_switch::PortId;
+use ringway_switch::{PortId, PortPolicy};
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
@@ -120,7 +120,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     }
 
     /// The same, with limits that hold from the first frame on; see
-    /// [`limit`](Workers::limit).
+    /// [`limit`](Workers::limit) and [`set_policy`](Workers::set_policy).
     ///
     /// # Errors
     /// As [`attach`](Workers::attach).
@@ -210,6 +210,14 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         for address in self.addresses(port) {
             let weigh = Command::Weigh { id: address.slot, weight };
             self.request(address.engine, Request::Apply(weigh));
+        }
+    }
+
+    /// What may enter by all queues of a port from now on. Frames that have entered go on.
+    pub fn set_policy(&self, port: PortId, policy: &Arc<PortPolicy>) {
+        for address in self.addresses(port) {
+            let (id, policy) = (address.slot, Arc::clone(policy));
+            self.request(address.engine, Request::Apply(Command::SetPolicy { id, policy }));
         }
     }
 

@@ -34,7 +34,7 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn parse(line: &'a str) -> Option<Row<'a>> {
         let mut cells = line.strip_prefix('|')?.split('|').skip(1);
-        let mut place = cells.next()?.trim().split_whitespace();
+        let mut place = cells.next()?.split_whitespace();
         let (file, name) = (code(place.next()?)?, code(place.next()?)?);
         let value = code(cells.next()?.trim())?;
         file.ends_with(".rs").then_some(Row { file, name, value })

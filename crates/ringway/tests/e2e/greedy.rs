@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use ringway_control::RunDir;
-use ringway_datapath::MacAddr;
+use ringway_datapath::{MacAddr, PortRules};
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_vif_shell::device;
 use ringway_wire::DomId;
@@ -53,7 +53,15 @@ impl Guest {
         let vif = self.vif;
         let [high, low] = vif.frontend.0.to_be_bytes();
         let mac = MacAddr([0x00, 0x16, 0x3e, 0x67, high, low]);
-        Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None }
+        Device {
+            vif,
+            mac,
+            mtu: 1500,
+            bridge: None,
+            max_queues: None,
+            completion: None,
+            rules: PortRules::default(),
+        }
     }
 
     fn wait_for_offer(&self, host: &Host) {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ringway_datapath::MacAddr;
+use ringway_datapath::{MacAddr, PortRules};
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, NewDomain, OwnPages, Role};
 use ringway_hypervisor::{Access, EventChannel, Hypervisor};
 use ringway_ring::{FrontRing, Rx, Tx};
@@ -12,7 +12,7 @@ use ringway_wire::{DomId, PAGE_SIZE};
 use ringway_xenbus::{Device, KeyChange, Vif};
 use ringway_xenstore::Client;
 
-use crate::host::{Host, SOON, describe};
+use crate::host::{Host, SOON, describe, wait_for};
 use crate::traffic::Iperf;
 use crate::turn;
 
@@ -49,10 +49,16 @@ impl<'a> Hostile<'a> {
         let new = NewDomain { domid: None, memory_bytes: 4 << 20, role: Role::Guest };
         let domid = toolstack.create_domain(new).expect("domain 0 may");
         let vif = Vif { backend: HOST, frontend: domid, handle: 0 };
-        let [high, low] = domid.0.to_be_bytes();
-        let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
-        let device =
-            Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
+        let mac = mac_of(vif);
+        let device = Device {
+            vif,
+            mac,
+            mtu: 1500,
+            bridge: None,
+            max_queues: None,
+            completion: None,
+            rules: PortRules::default(),
+        };
         let mut store = host.store();
         let write = |store: &mut Client, dir: &str, changes: Vec<KeyChange>| {
             store.transaction(|tx| {
@@ -127,6 +133,25 @@ impl<'a> Hostile<'a> {
         });
     }
 
+    /// The address that the toolstack gave it.
+    pub(crate) fn mac(&self) -> MacAddr {
+        mac_of(self.vif)
+    }
+
+    /// Sends a frame, and waits until the backend has taken it.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        self.pages.pages.slice(2 * PAGE_SIZE..3 * PAGE_SIZE).copy_from(0, frame);
+        let size = u16::try_from(frame.len()).expect("it fits a page");
+        self.push(TxRequest { gref: self.data, size, ..TxRequest::default() });
+        let mut responses = [TxResponse::default(); 1];
+        wait_for("a response", SOON, || {
+            let count =
+                self.tx.peek_responses(&mut responses).expect("the backend keeps the rules");
+            (count > 0).then_some(())
+        });
+        self.tx.consume(1);
+    }
+
     fn push(&mut self, request: TxRequest) {
         self.tx.push_request(request);
         let _ = self.tx.publish_requests();
@@ -196,6 +221,11 @@ impl<'a> Hostile<'a> {
         let lines = log.lines().filter(|line| line.contains(&name) && line.contains(&reason));
         assert_eq!(lines.count(), 1, "{reason}\n{log}");
     }
+}
+
+fn mac_of(vif: Vif) -> MacAddr {
+    let [high, low] = vif.frontend.0.to_be_bytes();
+    MacAddr([0x00, 0x16, 0x3e, 0x66, high, low])
 }
 
 #[test]
