@@ -22,7 +22,7 @@ pub fn remove_tag(frame: &mut Frame) {
 ///
 /// # Errors
 /// The frame is back in `pool`: [`DropReason::TooLong`] if it would become longer than any buffer,
-/// [`DropReason::NoBuffer`] if there is none for it.
+/// [`DropReason::NoBuffer`] if the pool has no buffer for it.
 pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Frame, DropReason> {
     let len = frame.len();
     if len + VLAN_TAG_LEN > frame.capacity() {

@@ -7,7 +7,7 @@ use crate::headers::{TPID_CUSTOMER, TPID_SERVICE, chunk};
 pub struct Vid(u16);
 
 impl Vid {
-    /// The VLAN with this number; `None` for 0 and 4095, which are none (IEEE 802.1Q, table 9-2).
+    /// The VLAN with this number; `None` for 0 and 4095, which IEEE 802.1Q reserves (table 9-2).
     pub fn new(number: u16) -> Option<Vid> {
         (1..=4094).contains(&number).then_some(Vid(number))
     }

@@ -21,6 +21,14 @@ use ringway_switch::{
 const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
+/// Those of a ring.
+pub(crate) const TRAITS: QueueTraits =
+    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None };
+
+/// Those of a TAP device.
+pub(crate) const DEVICE: QueueTraits =
+    QueueTraits { probe: Probe::SystemCall, retry: Some(Duration::from_millis(50)), ..TRAITS };
+
 /// The far side of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Far {
@@ -51,7 +59,7 @@ pub(crate) struct Far {
 #[derive(Debug)]
 pub(crate) struct TestQueue {
     far: Arc<Mutex<Far>>,
-    probe: Probe,
+    traits: QueueTraits,
     number: u8,
     /// The last ingress that was to take something in did not find the queue empty.
     may_have_more: bool,
@@ -133,7 +141,7 @@ impl PortQueue for TestQueue {
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let far = self.far()?;
-        if self.probe == Probe::SystemCall {
+        if self.traits.probe == Probe::SystemCall {
             // As a TAP device: its descriptor tells of every frame that comes to an empty one.
             return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });
         }
@@ -146,7 +154,7 @@ impl PortQueue for TestQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: self.probe }
+        self.traits
     }
 }
 
@@ -214,7 +222,7 @@ impl Bench {
 
     /// Attaches a port with so many queues, whose station is known to the switch.
     pub(crate) fn port(&mut self, number: u8, queues: u16, stations: Stations) -> Vec<Station> {
-        self.port_with(number, queues, stations, Probe::Memory)
+        self.port_with(number, queues, stations, TRAITS)
     }
 
     pub(crate) fn port_with(
@@ -222,13 +230,13 @@ impl Bench {
         number: u8,
         queues: u16,
         stations: Stations,
-        probe: Probe,
+        traits: QueueTraits,
     ) -> Vec<Station> {
         let port = PortId(number.into());
         self.switch.fdb().learn(address(number), port, Ticks(0));
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
         let attached =
-            self.attach(number, queues, stations, probe, &forwarding, PortPolicy::open());
+            self.attach(number, queues, stations, traits, &forwarding, PortPolicy::open());
         self.publish();
         attached
     }
@@ -240,7 +248,7 @@ impl Bench {
         self.switch.bind(Some(address(number)), port, 1, Ticks(0)).expect("there is room");
         let policy = PortPolicy::open().in_vlans(vlan);
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let attached = self.attach(number, 1, ONE, Probe::Memory, &forwarding, policy).remove(0);
+        let attached = self.attach(number, 1, ONE, TRAITS, &forwarding, policy).remove(0);
         self.publish();
         attached
     }
@@ -248,7 +256,7 @@ impl Bench {
     /// Attaches a port whose frames all go to another, and leaves the directory as it was.
     pub(crate) fn patched_port(&mut self, number: u8, queues: u16, to: u8) -> Vec<Station> {
         let forwarding = Forwarding::Patch(PortId(to.into()));
-        self.attach(number, queues, ONE, Probe::Memory, &forwarding, PortPolicy::open())
+        self.attach(number, queues, ONE, TRAITS, &forwarding, PortPolicy::open())
     }
 
     /// Shows all ports in the directory.
@@ -262,7 +270,7 @@ impl Bench {
         number: u8,
         queues: u16,
         stations: Stations,
-        probe: Probe,
+        traits: QueueTraits,
         forwarding: &Forwarding,
         policy: PortPolicy,
     ) -> Vec<Station> {
@@ -276,7 +284,7 @@ impl Bench {
                 port_id: port,
                 queue_index: index,
                 queue_count: queues,
-                queue: TestQueue { far: Arc::clone(&far), probe, number, may_have_more: false },
+                queue: TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false },
                 forwarding: forwarding.clone(),
                 policy: Arc::clone(&policy),
                 flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
