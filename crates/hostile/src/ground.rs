@@ -1,0 +1,312 @@
+//! Honest guests on an emulated host, and hostile ones that come and go.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ringway_control::{BackendStatus, RunDir};
+use ringway_datapath::MacAddr;
+use ringway_lab::child::Child;
+use ringway_lab::launcher::Launcher;
+use ringway_lab::topology::RunningHost;
+use ringway_xenbus::Vif;
+
+use crate::guest::{SOON, wait};
+use crate::measure::ping::Pings;
+use crate::measure::tcp::{Transfer, now};
+use crate::measure::{backend, burner};
+use crate::place::Toolstack;
+use crate::record::{FRAME_MEMORY_MIB, Round, Window};
+use crate::scenario::{Control, Lives, Net, Scenario};
+use crate::stage::{Account, Aim, Peer};
+
+const A: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+const BRIDGE: &str = "rwhostile0";
+/// What a hostile guest may take on top of its time, to connect and to say what it did.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a guest that dies early is waited for.
+const LIFE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the parts of a run are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lengths {
+    /// While nothing happens.
+    pub(crate) idle: Duration,
+    /// While it happens, and beside the control.
+    pub(crate) act: Duration,
+}
+
+/// A host with two honest guests between which TCP flows all the time.
+pub(crate) struct Ground<'a> {
+    launcher: &'a Launcher,
+    // First what uses the host, then the host.
+    transfer: Transfer,
+    toolstack: Toolstack,
+    host: RunningHost,
+    net: Net,
+    aim: Aim,
+    honest: Vec<u16>,
+    /// What was measured last while nothing happened, and when.
+    rest: Option<(Instant, Window)>,
+    seed: u64,
+}
+
+/// What a hostile guest says when it begins.
+pub(crate) const STARTED: &str = "started";
+
+impl<'a> Ground<'a> {
+    /// Starts a host by ringway's program.
+    pub(crate) fn new(launcher: &'a Launcher, ringway: &Path, net: Net) -> Result<Ground<'a>> {
+        let host = RunningHost::start(launcher, ringway, &describe(net))?;
+        let dir = host.dir();
+        let status = backend::status(&dir).context("the backend does not answer")?;
+        let honest = status.vifs.iter().map(|vif| vif.domid).collect();
+        let address = |name: &str| mac_of(&status, name);
+        let (a, b) = (Peer { ip: A, mac: address("a")? }, Peer { ip: B, mac: address("b")? });
+        let [from, to] = *host.guests() else { bail!("the host has not two guests") };
+        let known = wait("the host's address", || {
+            Pings::start(launcher, from, HOST, Duration::from_millis(20))?.finish()?;
+            Ok(neighbour(from, HOST))
+        })?;
+        let aim = Aim {
+            victim: Some(a),
+            other: Some(b),
+            host: Some(Peer { ip: HOST, mac: known }),
+        };
+        let transfer = Transfer::start(launcher, [from, to], B)?;
+        let toolstack = Toolstack::join(dir.path())?;
+        let ground = Ground {
+            launcher,
+            transfer,
+            toolstack,
+            host,
+            net,
+            aim,
+            honest,
+            rest: None,
+            seed: 0,
+        };
+        if !ground.moves() {
+            bail!("no TCP connection between honest guests within {} s", SOON.as_secs());
+        }
+        Ok(ground)
+    }
+
+    /// What it is attached to.
+    pub(crate) fn net(&self) -> Net {
+        self.net
+    }
+
+    fn dir(&self) -> RunDir {
+        self.host.dir()
+    }
+
+    fn memory_kib(&self) -> u64 {
+        let status = backend::status(&self.dir());
+        status.and_then(|status| backend::memory_kib(status.pid)).unwrap_or(0)
+    }
+
+    /// Whether TCP moves, or does so within 20 s, and the backend answers.
+    fn moves(&self) -> bool {
+        let (before, deadline) = (self.transfer.total(), Instant::now() + SOON);
+        while Instant::now() < deadline && !self.launcher.stop().is_due() {
+            if self.transfer.total() > before + (1 << 20) {
+                return backend::status(&self.dir()).is_some();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Measures honest guests while something happens, or nothing does.
+    fn window(
+        &self,
+        length: Duration,
+        mut happen: impl FnMut(Instant) -> Result<()>,
+    ) -> Result<Window> {
+        let from = self.host.guests()[0];
+        let pings = [B, HOST].map(|to| Pings::start(self.launcher, from, to, length));
+        let (start, deadline) = (now(), Instant::now() + length);
+        happen(deadline)?;
+        std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        let end = now();
+        let [to_guest, to_host] = pings;
+        let (to_guest, to_host) = (to_guest?.finish()?, to_host?.finish()?);
+        Ok(Window { tcp: self.transfer.between(start, end), to_guest, to_host })
+    }
+
+    /// What it is like while nothing happens: measured now, or a moment ago.
+    fn rest(&mut self, length: Duration) -> Result<Window> {
+        if let Some((when, window)) = self.rest {
+            if when.elapsed() < 2 * length {
+                return Ok(window);
+            }
+        }
+        let window = self.window(length, |_| Ok(()))?;
+        self.rest = Some((Instant::now(), window));
+        Ok(window)
+    }
+
+    /// One run of a scenario.
+    pub(crate) fn run(&mut self, scenario: &Scenario, lengths: Lengths) -> Result<Round> {
+        let before = self.rest(lengths.idle)?;
+        let mut round =
+            Round { before, memory_before_kib: self.memory_kib(), ..Round::default() };
+        let watch = backend::Watch::start(&self.dir(), &self.honest);
+        match scenario.lives {
+            Lives::One => self.act(scenario, lengths.act, &mut round)?,
+            Lives::Many => self.live(scenario, lengths.act, &mut round)?,
+        }
+        round.has_recovered = self.moves();
+        round.seen = watch.finish();
+        if scenario.control == Control::SameCpu && round.has_recovered {
+            let burners = burner::start(self.launcher, round.cpus)?;
+            round.control = Some(self.window(lengths.act, |_| Ok(()))?);
+            drop(burners);
+        }
+        self.rest = None;
+        round.after = self.rest(lengths.idle)?;
+        round.memory_after_kib = self.memory_kib();
+        Ok(round)
+    }
+
+    fn act(&mut self, scenario: &Scenario, length: Duration, round: &mut Round) -> Result<()> {
+        let mut hostile = Vec::new();
+        for _ in 0..scenario.guests {
+            hostile.push(self.start(scenario, length + Duration::from_millis(200))?);
+        }
+        for (_, child) in &mut hostile {
+            let is_start = |line: &str| (line == STARTED).then_some(());
+            if let Err(error) = child.wait_for(PATIENCE, is_start) {
+                round.failures.push(error.to_string());
+            }
+        }
+        let start = Instant::now();
+        round.during = self.window(length, |_| Ok(()))?;
+        let seconds = start.elapsed().min(length).as_secs_f64();
+        let used: f64 = hostile.iter().map(|(_, child)| cpu_seconds(child.pid())).sum();
+        round.cpus = used / seconds.max(1e-3);
+        for (vif, child) in hostile {
+            self.finish(vif, child, length + PATIENCE, round)?;
+        }
+        Ok(())
+    }
+
+    /// One guest after another, each of which ends when it likes.
+    fn live(&mut self, scenario: &Scenario, length: Duration, round: &mut Round) -> Result<()> {
+        let from = self.host.guests()[0];
+        let pings = [B, HOST].map(|to| Pings::start(self.launcher, from, to, length));
+        let (start, deadline) = (now(), Instant::now() + length);
+        let mut lives = 0;
+        while Instant::now() < deadline {
+            let (vif, child) = self.start(scenario, Duration::from_secs(1))?;
+            self.finish(vif, child, LIFE_PATIENCE, round)?;
+            lives += 1;
+        }
+        let end = now();
+        let [to_guest, to_host] = pings;
+        let (to_guest, to_host) = (to_guest?.finish()?, to_host?.finish()?);
+        round.during = Window { tcp: self.transfer.between(start, end), to_guest, to_host };
+        let counts = [("lives".to_owned(), lives)].into();
+        round.accounts.push(Account { counts, is_served: true, ..Account::default() });
+        Ok(())
+    }
+
+    /// Makes a domain and starts the process of it.
+    fn start(&mut self, scenario: &Scenario, length: Duration) -> Result<(Vif, Child)> {
+        let bridge = (self.net == Net::Bridge).then_some(BRIDGE);
+        let vif = self.toolstack.make_guest(bridge, &[])?;
+        self.seed += 1;
+        let mut command = self.launcher.command(self.launcher.program());
+        command.args(["guest", scenario.name, "--json", "--dir"]).arg(self.dir().path());
+        for (option, value) in [
+            ("--domid", vif.frontend.to_string()),
+            ("--seconds", length.as_secs_f64().to_string()),
+            ("--seed", self.seed.to_string()),
+        ] {
+            command.args([option, &value]);
+        }
+        for (option, peer) in [
+            ("--victim", self.aim.victim),
+            ("--other", self.aim.other),
+            ("--host", self.aim.host),
+        ] {
+            if let Some(peer) = peer {
+                command.args([option, &peer.to_string()]);
+            }
+        }
+        Ok((vif, self.launcher.start("a hostile guest", command)?))
+    }
+
+    /// Waits for the end of a hostile guest, reads what it says, and removes its domain.
+    fn finish(
+        &mut self,
+        vif: Vif,
+        child: Child,
+        patience: Duration,
+        round: &mut Round,
+    ) -> Result<()> {
+        match child.ended(patience) {
+            Ok(ended) if ended.status.success() => {
+                let last = ended.output.lines().next_back().unwrap_or_default();
+                match serde_json::from_str(last) {
+                    Ok(account) => round.accounts.push(account),
+                    Err(error) => round.failures.push(format!("{error}: {last}")),
+                }
+            }
+            Ok(ended) => round.failures.push(ended.output.trim().replace('\n', " / ")),
+            Err(error) if self.launcher.stop().is_due() => return Err(error.into()),
+            Err(error) => round.failures.push(error.to_string()),
+        }
+        self.toolstack.remove_guest(vif)
+    }
+}
+
+fn describe(net: Net) -> String {
+    let memory = FRAME_MEMORY_MIB;
+    let mut text = format!(
+        "[host]\nnetwork = \"private\"\nmax-queues = 8\nframe-memory-mib = {memory}\n"
+    );
+    let addresses = format!("addresses = [\"{HOST}/24\"]\n");
+    let bridge = match net {
+        Net::Switch => {
+            text += &format!("[uplink]\n{addresses}");
+            String::new()
+        }
+        Net::Bridge => {
+            text += &format!("[[bridge]]\nname = \"{BRIDGE}\"\n{addresses}");
+            format!("bridge = \"{BRIDGE}\"\n")
+        }
+    };
+    for (name, address) in [("a", A), ("b", B)] {
+        let end = address.octets()[3];
+        text += &format!(
+            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nqueues = 4\n{bridge}\
+             addresses = [\"{address}/24\", \"fd77::{end}/64\"]\n"
+        );
+    }
+    text
+}
+
+fn mac_of(status: &BackendStatus, guest: &str) -> Result<MacAddr> {
+    let vif = status.vifs.iter().find(|vif| vif.guest.as_deref() == Some(guest));
+    let mac = vif.and_then(|vif| MacAddr::parse(vif.mac.as_deref()?));
+    mac.with_context(|| format!("the backend knows no address of guest {guest}"))
+}
+
+/// What a guest's kernel has as the Ethernet address of a neighbour.
+fn neighbour(pid: u32, ip: Ipv4Addr) -> Option<MacAddr> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/arp")).ok()?;
+    let ip = ip.to_string();
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.first() == Some(&ip.as_str()))?;
+    MacAddr::parse(row.get(3)?).filter(|mac| mac.0 != [0; 6])
+}
+
+fn cpu_seconds(pid: u32) -> f64 {
+    let time = ringway_sys::process::cpu_time(pid).unwrap_or_default();
+    (time.user + time.system).as_secs_f64()
+}
