@@ -29,11 +29,14 @@ const EXAMPLES: &str = "Examples:
   ringway-hostile run all --json > hostile.json
   ringway-hostile guest tx-producer-jump --hypervisor xen";
 
+/// The status that says so: this machine lacks what it takes to run guests.
+const CANNOT_RUN: u8 = 77;
+
 /// Guests that do whatever a guest has the right to, and what others beside them lose
 ///
 /// The exit status of `run` is 1 if a bound is broken: the backend was restarted, another vif was
 /// closed, honest guests were cut off, memory grew beyond its limit. Throughput is measured and
-/// is no bound.
+/// is no bound. It is 77 where this machine cannot run guests, and why is on standard error.
 #[derive(Debug, Parser)]
 #[command(name = "ringway-hostile", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -78,9 +81,9 @@ struct Run {
 
 /// Be the guest of a scenario, and nothing else: on a host that runs, or in this Xen domain
 ///
-/// On Xen this program has to run in the guest, as root, and the kernel must have left the vif alone
-/// (rmmod xen-netfront). It needs the modules xen-gntalloc, xen-evtchn and xenfs. What becomes of the
-/// others is for their owner to see: pings and TCP beside it, and the backend's log.
+/// On Xen this program has to run in the guest, as root, and the kernel must have left the vif
+/// alone (rmmod xen-netfront). It needs the modules xen-gntalloc, xen-evtchn and xenfs. What
+/// becomes of the others is for their owner to see: pings and TCP beside it, the backend's log.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 struct OneGuest {
@@ -162,6 +165,10 @@ fn verb(verb: Verb) -> Result<ExitCode> {
 }
 
 fn measured(run: Run) -> Result<ExitCode> {
+    if let Some(reason) = run::missing() {
+        eprintln!("SKIPPED: {reason}");
+        return Ok(ExitCode::from(CANNOT_RUN));
+    }
     let is_all = run.names.iter().any(|name| name == "all");
     let choice = Choice {
         names: if is_all { Vec::new() } else { run.names },
@@ -199,7 +206,8 @@ fn be_guest(args: &OneGuest) -> Result<()> {
         }
         HypervisorKind::Xen => play(Guest::on_xen()?, scenario, args),
         HypervisorKind::Emulated => {
-            let dir = args.dir.as_deref().context("where is the host? --dir, or --hypervisor xen")?;
+            let dir =
+                args.dir.as_deref().context("where is the host? --dir, or --hypervisor xen")?;
             play(Guest::emulated(dir, made.domid(args)?)?, scenario, args)
         }
     };

@@ -149,7 +149,6 @@ fn checksum(bytes: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(0)
 }
 
-
 #[cfg(test)]
 mod tests {
     use ringway_datapath::headers::parse;

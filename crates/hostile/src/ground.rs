@@ -71,24 +71,12 @@ impl<'a> Ground<'a> {
             Pings::start(launcher, from, HOST, Duration::from_millis(20))?.finish()?;
             Ok(neighbour(from, HOST))
         })?;
-        let aim = Aim {
-            victim: Some(a),
-            other: Some(b),
-            host: Some(Peer { ip: HOST, mac: known }),
-        };
+        let aim =
+            Aim { victim: Some(a), other: Some(b), host: Some(Peer { ip: HOST, mac: known }) };
         let transfer = Transfer::start(launcher, [from, to], B)?;
         let toolstack = Toolstack::join(dir.path())?;
-        let ground = Ground {
-            launcher,
-            transfer,
-            toolstack,
-            host,
-            net,
-            aim,
-            honest,
-            rest: None,
-            seed: 0,
-        };
+        let ground =
+            Ground { launcher, transfer, toolstack, host, net, aim, honest, rest: None, seed: 0 };
         if !ground.moves() {
             bail!("no TCP connection between honest guests within {} s", SOON.as_secs());
         }
@@ -153,8 +141,7 @@ impl<'a> Ground<'a> {
     /// One run of a scenario.
     pub(crate) fn run(&mut self, scenario: &Scenario, lengths: Lengths) -> Result<Round> {
         let before = self.rest(lengths.idle)?;
-        let mut round =
-            Round { before, memory_before_kib: self.memory_kib(), ..Round::default() };
+        let mut round = Round { before, memory_before_kib: self.memory_kib(), ..Round::default() };
         let watch = backend::Watch::start(&self.dir(), &self.honest);
         match scenario.lives {
             Lives::One => self.act(scenario, lengths.act, &mut round)?,
@@ -229,11 +216,9 @@ impl<'a> Ground<'a> {
         ] {
             command.args([option, &value]);
         }
-        for (option, peer) in [
-            ("--victim", self.aim.victim),
-            ("--other", self.aim.other),
-            ("--host", self.aim.host),
-        ] {
+        for (option, peer) in
+            [("--victim", self.aim.victim), ("--other", self.aim.other), ("--host", self.aim.host)]
+        {
             if let Some(peer) = peer {
                 command.args([option, &peer.to_string()]);
             }
@@ -267,9 +252,8 @@ impl<'a> Ground<'a> {
 
 fn describe(net: Net) -> String {
     let memory = FRAME_MEMORY_MIB;
-    let mut text = format!(
-        "[host]\nnetwork = \"private\"\nmax-queues = 8\nframe-memory-mib = {memory}\n"
-    );
+    let mut text =
+        format!("[host]\nnetwork = \"private\"\nmax-queues = 8\nframe-memory-mib = {memory}\n");
     let addresses = format!("addresses = [\"{HOST}/24\"]\n");
     let bridge = match net {
         Net::Switch => {

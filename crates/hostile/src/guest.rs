@@ -148,7 +148,7 @@ impl Guest {
     /// Lets go of what was, and waits for the backend's offer.
     ///
     /// # Errors
-    /// If there is none.
+    /// If it makes no offer.
     pub fn start_over(&mut self) -> Result<()> {
         let own = self.store.read(&format!("{VIF}/state"))?.unwrap_or_default();
         if own != state::INITIALISING {

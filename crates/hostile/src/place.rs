@@ -75,7 +75,10 @@ impl Toolstack {
         let home = format!("/local/domain/{domid}");
         self.store.transaction(|tx| {
             tx.mkdir(&home)?;
-            tx.set_permissions(&home, &Permissions::new(HOST, Rights::None).with(domid, Rights::Read))?;
+            tx.set_permissions(
+                &home,
+                &Permissions::new(HOST, Rights::None).with(domid, Rights::Read),
+            )?;
             tx.write(&format!("{home}/name"), format!("hostile-{domid}"))?;
             tx.write(&format!("{home}/domid"), domid.to_string())?;
             let data = format!("{home}/data");

@@ -139,7 +139,8 @@ impl Queue {
                 return false;
             }
             // Half a ring at once is enough: a guest that wakes up for each answer wastes its CPU.
-            let wanted = self.tx_produced.wrapping_sub(u32::try_from(TX_RING_SLOTS / 2).unwrap_or(0));
+            let wanted =
+                self.tx_produced.wrapping_sub(u32::try_from(TX_RING_SLOTS / 2).unwrap_or(0));
             self.tx.store(RSP_EVENT, wanted, Ordering::SeqCst);
             self.event.ack();
             if self.tx_room() < slots {

@@ -50,54 +50,54 @@ pub(crate) struct Round {
 
 /// What a scenario's runs come to: for people and programs.
 #[derive(Debug, Clone, Serialize)]
-pub struct Record {
+pub(crate) struct Record {
     /// Its name.
-    pub scenario: &'static str,
+    pub(crate) scenario: &'static str,
     /// What the guest does.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
     /// Where that is from.
-    pub source: &'static str,
+    pub(crate) source: &'static str,
     /// What must hold.
-    pub promise: String,
+    pub(crate) promise: String,
     /// TCP between honest guests, in bits per second: the median of the runs.
-    pub tcp_before: f64,
+    pub(crate) tcp_before: f64,
     /// While the guest did it.
-    pub tcp_during: f64,
+    pub(crate) tcp_during: f64,
     /// Beside a process that burns as much CPU.
-    pub tcp_control: Option<f64>,
+    pub(crate) tcp_control: Option<f64>,
     /// When it had ended.
-    pub tcp_after: f64,
+    pub(crate) tcp_after: f64,
     /// What honest guests had, as a part of what they have beside a process that only burns CPU,
     /// where that was measured, and of what they had before elsewhere.
-    pub share: f64,
+    pub(crate) share: f64,
     /// Pings between honest guests that were lost meanwhile, in percent: the worst run.
-    pub loss_percent: f64,
+    pub(crate) loss_percent: f64,
     /// Pings of an honest guest to the host that were lost.
-    pub host_loss_percent: f64,
+    pub(crate) host_loss_percent: f64,
     /// The longest time in which no byte of TCP arrived, in milliseconds.
-    pub longest_pause_ms: f64,
+    pub(crate) longest_pause_ms: f64,
     /// The slowest reply to a ping, in milliseconds.
-    pub slowest_ping_ms: f64,
+    pub(crate) slowest_ping_ms: f64,
     /// The slowest answer of the backend to the command line, in milliseconds.
-    pub slowest_answer_ms: f64,
+    pub(crate) slowest_answer_ms: f64,
     /// Memory of the backend before, at most, and after, in MiB.
-    pub memory_mib: [f64; 3],
+    pub(crate) memory_mib: [f64; 3],
     /// How often the backend was restarted.
-    pub restarts: usize,
+    pub(crate) restarts: usize,
     /// CPUs that the hostile guests used.
-    pub cpus: f64,
+    pub(crate) cpus: f64,
     /// What the hostile guests counted.
-    pub counts: BTreeMap<String, u64>,
+    pub(crate) counts: BTreeMap<String, u64>,
     /// Reasons for which the backend closed a hostile guest's vif, each once.
-    pub closed: Vec<String>,
+    pub(crate) closed: Vec<String>,
     /// What else is worth a word.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Why it was not run, if it was not.
-    pub skipped: Option<String>,
+    pub(crate) skipped: Option<String>,
     /// Bounds that did not hold.
-    pub broken: Vec<String>,
+    pub(crate) broken: Vec<String>,
     /// What is known not to hold.
-    pub known: Option<&'static str>,
+    pub(crate) known: Option<&'static str>,
 }
 
 impl Record {
@@ -159,12 +159,12 @@ impl Record {
     }
 
     /// Whether a bound is broken of which that was not known.
-    pub fn is_failure(&self) -> bool {
+    pub(crate) fn is_failure(&self) -> bool {
         !self.broken.is_empty() && self.known.is_none()
     }
 
     /// One word.
-    pub fn verdict(&self) -> &'static str {
+    pub(crate) fn verdict(&self) -> &'static str {
         match (&self.skipped, self.broken.is_empty(), self.known) {
             (Some(_), true, _) => "skipped",
             (_, true, None) => "held",

@@ -8,8 +8,18 @@ use crate::scenario::{Place, Scenario};
 /// What was measured, a row a scenario, and below it what was broken.
 pub(crate) fn table(records: &[Record]) -> String {
     let head = [
-        "SCENARIO", ">TCP BEFORE", ">DURING", ">SHARE", ">LOSS", ">TO HOST", ">PAUSE", ">PING",
-        ">ANSWER", ">MEMORY", ">RESTARTS", "VERDICT",
+        "SCENARIO",
+        ">TCP BEFORE",
+        ">DURING",
+        ">SHARE",
+        ">LOSS",
+        ">TO HOST",
+        ">PAUSE",
+        ">PING",
+        ">ANSWER",
+        ">MEMORY",
+        ">RESTARTS",
+        "VERDICT",
     ];
     let rows = records.iter().map(|record| {
         let [before, peak, after] = record.memory_mib;
@@ -31,10 +41,10 @@ pub(crate) fn table(records: &[Record]) -> String {
     let mut text = render(&head, rows);
     text += &format!(
         "\nTCP in Gbit/s between two honest guests. SHARE: of what they have beside a process that \
-         only burns\nas much CPU, or (~) of what they had before; the goal is {GOAL}. LOSS of pings \
-         between them, and to the\nhost. PAUSE: longest time without a byte. PING, ANSWER: slowest \
-         reply to a ping, and of the backend\nto the command line. MEMORY of the backend in MiB: \
-         before, at most, after.\n"
+         only\nburns as much CPU, or (~) of what they had before; the goal is {GOAL}. LOSS of pings \
+         between\nthem, and to the host. PAUSE: longest time without a byte. PING, ANSWER: slowest \
+         reply to a\nping, and of the backend to the command line. MEMORY of the backend in MiB: \
+         before, at\nmost, after.\n"
     );
     for record in records {
         for line in &record.broken {

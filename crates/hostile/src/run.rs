@@ -1,7 +1,9 @@
 //! Runs scenarios one after another, beside honest guests, and prints what was measured.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -19,6 +21,8 @@ use crate::ground::{Ground, Lengths};
 use crate::record::{Record, Round};
 use crate::report;
 use crate::scenario::{Control, Net, Pace, Scenario};
+
+const TUN: &str = "/dev/net/tun";
 
 /// How scenarios are run.
 #[derive(Debug, Clone)]
@@ -50,11 +54,6 @@ struct Report<'a> {
 pub(crate) fn run(choice: &Choice) -> Result<bool> {
     let chosen = choose(choice)?;
     let ringway = find_ringway(choice.ringway.as_deref())?;
-    for program in ["ping"] {
-        if launcher::find(program).is_none() {
-            bail!("{program} is not installed: install the package iputils-ping");
-        }
-    }
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&asked))?;
@@ -131,6 +130,23 @@ fn measure<'a>(
     Ok(Record::new(scenario, &rounds))
 }
 
+/// What this machine lacks for a host with guests; none if it can begin.
+pub(crate) fn missing() -> Option<String> {
+    if launcher::find("ping").is_none() {
+        return Some("ping is not installed: apt-get install iputils-ping".to_owned());
+    }
+    if let Err(error) = OpenOptions::new().write(true).open(TUN) {
+        return Some(format!("{TUN}: {error}; load the module tun and let this user open it"));
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--net", "true"]).stderr(Stdio::null());
+    let mut may_unshare = || unshare.status().is_ok_and(|status| status.success());
+    if rustix::process::geteuid().is_root() || may_unshare() {
+        return None;
+    }
+    Some("neither root nor allowed to make a user namespace".to_owned())
+}
+
 /// ringway's program: the one that was named, the one beside this one, or one in the path.
 fn find_ringway(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
@@ -142,14 +158,14 @@ fn find_ringway(named: Option<&Path>) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("ringway");
     let found = Some(beside).filter(|beside| beside.is_file());
     found.or_else(|| launcher::find("ringway")).context(
-        "there is no program `ringway` beside this one: cargo build --package ringway, or --ringway",
+        "no program `ringway` is beside this one: cargo build --package ringway, or --ringway",
     )
 }
 
 /// The commit of the tree that this runs in, if it is one.
 fn commit() -> String {
     let git = |words: &[&str]| {
-        let output = std::process::Command::new("git").args(words).output().ok()?;
+        let output = Command::new("git").args(words).output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| text.trim().to_owned())
     };

@@ -28,9 +28,9 @@ impl FromStr for Peer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Peer, String> {
-        let peer = text.split_once('=').and_then(|(ip, mac)| {
-            Some(Peer { ip: ip.parse().ok()?, mac: MacAddr::parse(mac)? })
-        });
+        let peer = text
+            .split_once('=')
+            .and_then(|(ip, mac)| Some(Peer { ip: ip.parse().ok()?, mac: MacAddr::parse(mac)? }));
         peer.ok_or_else(|| format!("{text:?}, expected such as 10.77.0.1=00:16:3e:40:01:00"))
     }
 }
@@ -132,7 +132,7 @@ impl Stage {
     /// The first queue.
     ///
     /// # Errors
-    /// If there is none: a mistake of the scenario's.
+    /// If the guest is not connected: a mistake of the scenario's.
     pub fn queue(&mut self) -> Result<&mut Queue> {
         self.guest.queues.first_mut().context("the guest is not connected")
     }

@@ -19,7 +19,7 @@ fn chain(queue: &mut Queue, total: u16, sizes: &[u16]) {
 }
 
 pub(crate) fn slot_beyond_page(stage: &mut Stage) -> Result<()> {
-    for (offset, size) in [(4000, 200), (4095, 2), (4096, 1), (u16::MAX, 14), (1, u16::MAX)] {
+    for (offset, size) in [(4000, 200), (4083, 14), (4096, 14), (u16::MAX, 14), (1, u16::MAX)] {
         stage.provoke(|queue| {
             let request = queue.request(0, offset, size, 0);
             queue.push_tx(request);
@@ -85,14 +85,8 @@ pub(crate) fn slots_tiny(stage: &mut Stage) -> Result<()> {
 }
 
 pub(crate) fn slots_empty(stage: &mut Stage) -> Result<()> {
-    let sizes: [&[u16]; 6] = [
-        &[60, 0],
-        &[60, 0, 0, 0],
-        &[60, 0, 30, 0, 30],
-        &[0, 60],
-        &[30, 0, 30],
-        &[0, 0, 0, 0],
-    ];
+    let sizes: [&[u16]; 6] =
+        [&[60, 0], &[60, 0, 0, 0], &[60, 0, 30, 0, 30], &[0, 60], &[30, 0, 30], &[0, 0, 0, 0]];
     for sizes in sizes {
         stage.try_out(|queue| {
             chain(queue, sizes.iter().sum(), sizes);

@@ -82,9 +82,8 @@ pub(crate) fn header_bloat(stage: &mut Stage) -> Result<()> {
     stage.guest.connect(1, 64)?;
     let queue = stage.queue()?;
     let mut frames = Vec::new();
-    for (place, (extensions, len, size)) in [(10, 2048, 33), (1, 2048, 48), (10, 256, 48)]
-        .into_iter()
-        .enumerate()
+    for (place, (extensions, len, size)) in
+        [(10, 2048, 33), (1, 2048, 48), (10, 256, 48)].into_iter().enumerate()
     {
         let bytes = frame::tcp_v6(route, extensions, len, LONGEST - extensions * len);
         let extra = ExtraInfo::for_gso(size, GSO_TYPE_TCPV6);

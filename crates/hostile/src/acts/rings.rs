@@ -53,10 +53,8 @@ fn again_until_over(
 pub(crate) fn foreign_indices(stage: &mut Stage) -> Result<()> {
     again_until_over(stage, |stage| {
         for _ in 0..2000 {
-            let (index, value) = (
-                [RSP_PROD, RSP_EVENT, REQ_EVENT][stage.random.usize(0..3)],
-                stage.random.u32(..),
-            );
+            let (index, value) =
+                ([RSP_PROD, RSP_EVENT, REQ_EVENT][stage.random.usize(0..3)], stage.random.u32(..));
             let is_tx = stage.random.bool();
             let queue = stage.queue()?;
             let page = if is_tx { &queue.tx } else { &queue.rx };

@@ -52,8 +52,8 @@ pub(crate) fn silent_receiver(stage: &mut Stage) -> Result<()> {
     receive_slowly(stage, victim, Duration::MAX, 2000)
 }
 
-/// Offers one page at a time, where the frames for it need several: there is always a free slot, and
-/// never room.
+/// Offers one page at a time, where the frames for it need several: there is always a free slot,
+/// and never room.
 pub(crate) fn one_free_slot(stage: &mut Stage) -> Result<()> {
     let victim = stage.victim()?;
     let route = stage.route_to(victim);

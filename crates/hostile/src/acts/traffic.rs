@@ -115,9 +115,8 @@ pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
     (32..160).for_each(|buffer| queue.post(buffer));
     queue.publish_rx();
     let mac = stage.guest.mac;
-    let claims = [(victim, other), (other, victim)].map(|(to, whose)| {
-        frame::arp_claim(Route { from: (mac, whose.ip), to: (to.mac, to.ip) })
-    });
+    let claims = [(victim, other), (other, victim)]
+        .map(|(to, whose)| frame::arp_claim(Route { from: (mac, whose.ip), to: (to.mac, to.ip) }));
     listen(stage, &claims, Duration::from_millis(20))
 }
 
@@ -143,8 +142,7 @@ fn listen(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Result<()> 
             let to = MacAddr([head[0], head[1], head[2], head[3], head[4], head[5]]);
             let is_ipv4 = head[12..14] == [8, 0];
             let is_known = |peer: &Peer| head[30..34] == peer.ip.octets();
-            !to.is_multicast()
-                && (to != mac || (is_ipv4 && known.iter().flatten().any(is_known)))
+            !to.is_multicast() && (to != mac || (is_ipv4 && known.iter().flatten().any(is_known)))
         };
         let overheard = received.iter().filter(|part| is_for_others(&part.head)).count();
         stage.count(OVERHEARD, u64::try_from(overheard).unwrap_or(0));

@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_summary_is_read_with_and_without_replies() {
         let all = "PING 10.77.0.2 (10.77.0.2) 56(84) bytes of data.\n\n--- 10.77.0.2 ping \
-                   statistics ---\n50 packets transmitted, 49 received, 2% packet loss, time 990ms\n\
+                   statistics ---\n50 packets transmitted, 49 received, 2% packet loss, time 9ms\n\
                    rtt min/avg/max/mdev = 0.051/0.062/7.113/0.011 ms\n";
         let replies = parse(all).expect("it can be read");
         assert_eq!(replies, Replies { sent: 50, received: 49, slowest_ms: 7.113 });

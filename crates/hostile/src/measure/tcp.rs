@@ -114,7 +114,11 @@ pub(crate) struct Transfer {
 
 impl Transfer {
     /// From the namespace of one process to that of another, whose address is given.
-    pub(crate) fn start(launcher: &Launcher, [from, to]: [u32; 2], at: Ipv4Addr) -> Result<Transfer> {
+    pub(crate) fn start(
+        launcher: &Launcher,
+        [from, to]: [u32; 2],
+        at: Ipv4Addr,
+    ) -> Result<Transfer> {
         let ours = launcher.program().to_owned();
         let mut command = launcher.command_in(to, &ours);
         command.arg(RECEIVE);
