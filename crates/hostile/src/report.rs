@@ -40,11 +40,11 @@ pub(crate) fn table(records: &[Record]) -> String {
     });
     let mut text = render(&head, rows);
     text += &format!(
-        "\nTCP in Gbit/s between two honest guests. SHARE: of what they have beside a process that \
-         only\nburns as much CPU, or (~) of what they had before; the goal is {GOAL}. LOSS of pings \
-         between\nthem, and to the host. PAUSE: longest time without a byte. PING, ANSWER: slowest \
-         reply to a\nping, and of the backend to the command line. MEMORY of the backend in MiB: \
-         before, at\nmost, after.\n"
+        "\nTCP in Gbit/s between two honest guests. SHARE: of what they have beside a process \
+         that only\nburns as much CPU, or (~) of what they had before; the goal is {GOAL}. LOSS of \
+         pings between\nthem, and to the host. PAUSE: longest time without a byte. PING, ANSWER: \
+         slowest reply to a\nping, and of the backend to the command line. MEMORY of the backend \
+         in MiB: before, at\nmost, after.\n"
     );
     for record in records {
         for line in &record.broken {
