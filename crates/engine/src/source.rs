@@ -169,11 +169,11 @@ impl<Q: PortQueue> Source<Q> {
     /// Limits how much enters from now on, or no longer.
     pub(crate) fn limit(&mut self, credit: Option<Arc<Credit>>) {
         self.credit = credit;
-        self.refind();
+        self.restart();
     }
 
-    /// Finds out again what it waits for, if it waits.
-    pub(crate) fn refind(&mut self) {
+    /// Evaluates again what it waits for, if it waits.
+    pub(crate) fn restart(&mut self) {
         if !matches!(self.state, Ingress::Armed) {
             self.on(IngressEvent::Restart);
         }
@@ -226,7 +226,7 @@ impl<Q: PortQueue> Source<Q> {
     fn credit_due(&self, now: Instant) -> Option<Instant> {
         let due = self.credit.as_ref()?.due(now)?;
         // A time beyond the clock's end is never reached; the limit may be changed before.
-        Some(now.checked_add(due).unwrap_or(now + FAR_OFF))
+        Some(now.checked_add(due).unwrap_or(now + CREDIT_WAIT_MAX))
     }
 
     fn charge(&self, intake: &mut Intake<'_>) {
@@ -308,8 +308,8 @@ pub(crate) enum Share {
     Used,
 }
 
-/// Further off than any limit is set for.
-const FAR_OFF: std::time::Duration = std::time::Duration::from_secs(3600);
+/// How long a source waits for credit that no clock reaches, before it computes the time again.
+const CREDIT_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Copies frames for the reader of a capture, and drops a capture that has ended.
 pub(crate) fn show<'a>(

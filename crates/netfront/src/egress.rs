@@ -22,6 +22,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         from: &mut FrameQueue,
         pool: &mut FramePool,
     ) -> Result<(), PortDown> {
+        // A full ring keeps the backend busy. Reading its slots before enough of them are answered
+        // would only take their cache lines from the backend, for room of a frame or two.
+        if self.tx.pending().map_err(PortDown::peer)? < self.tx_answers_wanted {
+            return Ok(());
+        }
         self.reap()?;
         self.tx_answers_wanted = 0;
         let (mut packets, mut bytes) = (0, 0);

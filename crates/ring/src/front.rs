@@ -88,18 +88,26 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         self.page.publish(REQ_PROD, REQ_EVENT, old, new)
     }
 
-    /// Copies the first waiting responses into `into`, and says how many were copied. Nothing is
-    /// consumed.
+    /// How many responses are waiting.
     ///
     /// # Errors
     /// [`RingFault`] if the backend answers more than was asked.
     #[inline]
-    pub fn peek_responses(&self, into: &mut [L::Response]) -> Result<usize, RingFault> {
+    pub fn pending(&self) -> Result<u32, RingFault> {
         // Acquire: orders this load before our reads of the slots it covers.
         let produced = self.page.load(RSP_PROD, Ordering::Acquire);
         let outstanding = (self.req_prod_published - self.rsp_cons).0;
-        let waiting = ahead::<L>(produced, self.rsp_cons, outstanding)?;
-        let waiting = usize::try_from(waiting).expect("a slot count is small");
+        ahead::<L>(produced, self.rsp_cons, outstanding)
+    }
+
+    /// Copies the first waiting responses into `into`, and says how many were copied. Nothing is
+    /// consumed.
+    ///
+    /// # Errors
+    /// As [`pending`](FrontRing::pending).
+    #[inline]
+    pub fn peek_responses(&self, into: &mut [L::Response]) -> Result<usize, RingFault> {
+        let waiting = usize::try_from(self.pending()?).expect("a slot count is small");
         let count = waiting.min(into.len());
         self.page.read::<L, _>(self.rsp_cons, &mut into[..count]);
         Ok(count)

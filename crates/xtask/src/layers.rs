@@ -23,7 +23,7 @@ const LAYERS: [&[&str]; 8] = [
 const NEVER: [(&str, &[&str]); 6] = [
     ("netback", &["emu", "xen"]),
     ("netfront", &["emu", "xen"]),
-    ("ring", &["hypervisor"]),
+    ("ring", &["hypervisor", "datapath"]),
     ("switch", &["ring", "hypervisor", "netback", "netfront"]),
     ("datapath", &["sys"]),
     ("engine", &["sys", "hypervisor", "ring", "netback", "netfront"]),

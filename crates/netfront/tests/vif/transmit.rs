@@ -110,9 +110,13 @@ fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_answered() {
     bench.events.ack().expect("an eventfd can be read");
     let requests = bench.take_tx();
     for (answered, request) in requests.iter().enumerate() {
+        bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
+        // Neither a wake-up nor room for a single frame is worth an exchange with a busy backend,
+        // whether the queue sleeps or polls.
+        let batches = answered / 32;
+        assert_eq!(waiting.len(), 44_usize.saturating_sub(32 * batches), "{answered}");
         bench.tx.push_response(TxResponse { id: request.id, status: NETIF_RSP_OKAY });
         let notify = bench.tx.publish_responses();
-        // A wake-up for every single answer would cost more than the wait.
         assert_eq!(notify == ringway_ring::Notify::Peer, answered == 31, "{answered}");
     }
     bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
