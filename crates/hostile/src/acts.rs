@@ -1,6 +1,7 @@
 //! What hostile guests do: a file for each thing that they share with others.
 
 pub(crate) mod chains;
+pub(crate) mod confined;
 pub(crate) mod grants;
 pub(crate) mod handshake;
 pub(crate) mod offloads;

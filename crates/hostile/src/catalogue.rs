@@ -1,7 +1,9 @@
 //! All scenarios, by what they harm.
 
-use crate::acts::{chains, grants, handshake, offloads, rings, shares, traffic, xenstore};
-use crate::scenario::Scenario;
+use crate::acts::{
+    chains, confined, grants, handshake, offloads, rings, shares, traffic, xenstore,
+};
+use crate::scenario::{Beside, Scenario};
 
 const fn new(
     name: &'static str,
@@ -67,6 +69,14 @@ pub const ALL: &[Scenario] = &[
     )
     .serves()
     .with_share(),
+    new(
+        "ports-exhausted",
+        "takes all event channels that it may have, and uses them",
+        "xl.cfg: max_event_channels",
+        rings::ports_exhausted,
+    )
+    .serves()
+    .by(4),
     // Chains of requests.
     new(
         "slot-beyond-page",
@@ -294,6 +304,13 @@ pub const ALL: &[Scenario] = &[
         xenstore::transactions_open,
     )
     .emulated(),
+    new(
+        "store-connections",
+        "connects to XenStore as often as it can",
+        "xenstored: quota of connections",
+        xenstore::store_connections,
+    )
+    .emulated(),
     // What is shared.
     new(
         "spoofed-source",
@@ -320,6 +337,15 @@ pub const ALL: &[Scenario] = &[
     .deaf(10)
     .slow()
     .known("ARP is not inspected unless the vif is locked to its addresses"),
+    new(
+        "rogue-router",
+        "says that it is a router",
+        "RFC 6104, RFC 6105: rogue router advertisements",
+        traffic::rogue_router,
+    )
+    .serves()
+    .beside(Beside::Routers)
+    .known("router advertisements are not inspected"),
     new(
         "flood-broadcast",
         "sends to all as fast as it can",
@@ -348,6 +374,13 @@ pub const ALL: &[Scenario] = &[
         traffic::flood_reconnect,
     )
     .with_share(),
+    new(
+        "flood-captured",
+        "floods while a user of the host captures frames and does not read them",
+        "seen: the backend took 386 MiB",
+        traffic::flood_broadcast,
+    )
+    .beside(Beside::UnreadCapture),
     new(
         "slow-receiver",
         "takes a frame each 45 ms of those that it has asked for",
@@ -395,6 +428,16 @@ pub const ALL: &[Scenario] = &[
     )
     .serves()
     .with_share(),
+    // What lies behind a hole in the backend.
+    new(
+        "foreign-socket",
+        "has broken into the backend, and connects to another program's socket",
+        "seen: Landlock has no rule for sockets",
+        confined::no_guest,
+    )
+    .beside(Beside::ConfinedBackend)
+    .emulated()
+    .known("a confined backend may connect to any Unix socket"),
 ];
 
 /// The scenario of a name.

@@ -12,6 +12,7 @@ use ringway_lab::part;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
+use crate::acts::confined;
 use crate::catalogue;
 use crate::ground::STARTED;
 use crate::guest::Guest;
@@ -148,6 +149,7 @@ fn dispatch(words: &[OsString]) -> Result<ExitCode> {
         name if part::is_part(name) => part::run(words)?,
         tcp::RECEIVE => tcp::receive()?,
         tcp::SEND => tcp::send(word(1).parse()?)?,
+        confined::BROKEN_INTO => confined::broken_into(word(1).as_ref(), word(2).as_ref())?,
         burner::BURN => burner::burn(word(1).parse()?),
         _ => return verb(Cli::parse().verb),
     }

@@ -8,6 +8,7 @@ const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 const ICMP: u8 = 1;
+const ICMP_V6: u8 = 58;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Destination options of IPv6, an extension header of any length.
@@ -106,6 +107,27 @@ pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize)
     packet.extend(v6_of(route.to.1));
     packet.extend(payload);
     ethernet(route.to.0, route.from.0, IPV6, &packet)
+}
+
+/// A router advertisement (RFC 4861) to all nodes: a default route by this address for a minute.
+pub fn router_advertisement(mac: MacAddr) -> Vec<u8> {
+    let all_nodes = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let [a, b, c, d, e, f] = mac.0;
+    let own = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    // Type, code, checksum, hop limit, flags, lifetime, times, and the source's address.
+    let mut message = vec![134, 0, 0, 0, 64, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
+    message.extend(mac.0);
+    let len = u16::try_from(message.len()).unwrap_or(0);
+    let pseudo = [&own[..], &all_nodes, &[0, 0], &len.to_be_bytes(), &[0, 0, 0, ICMP_V6]].concat();
+    let sum = checksum(&[pseudo, message.clone()].concat());
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([ICMP_V6, 255]);
+    packet.extend(own);
+    packet.extend(all_nodes);
+    packet.extend(message);
+    ethernet(MacAddr([0x33, 0x33, 0, 0, 0, 1]), mac, IPV6, &packet)
 }
 
 /// `fd77::N` for the IPv4 address that ends with N, as the guests of the emulated host have them.

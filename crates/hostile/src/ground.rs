@@ -1,24 +1,26 @@
 //! Honest guests on an emulated host, and hostile ones that come and go.
 
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_control::{BackendStatus, RunDir};
+use ringway_control::{BackendRequest, BackendStatus, RunDir, open};
 use ringway_datapath::MacAddr;
 use ringway_lab::child::Child;
 use ringway_lab::launcher::Launcher;
 use ringway_lab::topology::RunningHost;
 use ringway_xenbus::Vif;
 
+use crate::acts::confined::{BROKEN_INTO, CONFINED, REACHED};
 use crate::guest::{SOON, wait};
 use crate::measure::ping::Pings;
 use crate::measure::tcp::{Transfer, now};
 use crate::measure::{backend, burner};
 use crate::place::Toolstack;
 use crate::record::{FRAME_MEMORY_MIB, Round, Window};
-use crate::scenario::{Control, Lives, Net, Scenario};
+use crate::scenario::{Beside, Control, Lives, Net, Scenario};
 use crate::stage::{Account, Aim, Peer};
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -143,9 +145,15 @@ impl<'a> Ground<'a> {
         let before = self.rest(lengths.idle)?;
         let mut round = Round { before, memory_before_kib: self.memory_kib(), ..Round::default() };
         let watch = backend::Watch::start(&self.dir(), &self.honest);
-        match scenario.lives {
-            Lives::One => self.act(scenario, lengths.act, &mut round)?,
-            Lives::Many => self.live(scenario, lengths.act, &mut round)?,
+        let capture = (scenario.beside == Beside::UnreadCapture).then(|| self.capture());
+        match (scenario.beside, scenario.lives) {
+            (Beside::ConfinedBackend, _) => self.break_into(lengths.act, &mut round)?,
+            (_, Lives::One) => self.act(scenario, lengths.act, &mut round)?,
+            (_, Lives::Many) => self.live(scenario, lengths.act, &mut round)?,
+        }
+        drop(capture.transpose()?);
+        if scenario.beside == Beside::Routers {
+            round.failures.extend(self.routers());
         }
         round.has_recovered = self.moves();
         round.seen = watch.finish();
@@ -158,6 +166,51 @@ impl<'a> Ground<'a> {
         round.after = self.rest(lengths.idle)?;
         round.memory_after_kib = self.memory_kib();
         Ok(round)
+    }
+
+    /// A capture of an honest guest's frames that is not read.
+    fn capture(&self) -> Result<impl Sized + use<>> {
+        let vif = format!("vif{}.0", self.honest.first().copied().unwrap_or_default());
+        let request = BackendRequest::Capture { vif, snap_len: 65_535 };
+        let ((), stream) = open(&self.dir().backend(), &request).context("capture")?;
+        Ok(stream)
+    }
+
+    /// Routers that honest guests have found, of which there should be none.
+    fn routers(&self) -> Vec<String> {
+        let has_router = |pid: &&u32| {
+            let routes = std::fs::read_to_string(format!("/proc/{pid}/net/ipv6_route"));
+            // Destination, its length, source, its length, the router.
+            let is_default = |line: &str| {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                let is_any = |text: &str| text.bytes().all(|byte| byte == b'0');
+                matches!(fields[..], [to, "00", _, _, by, ..] if is_any(to) && !is_any(by))
+            };
+            routes.is_ok_and(|routes| routes.lines().any(is_default))
+        };
+        let count = self.host.guests().iter().filter(has_router).count();
+        let found = format!("{count} honest guests took the hostile one for their router");
+        (count > 0).then_some(found).into_iter().collect()
+    }
+
+    /// A process that is confined as the backend is, and tries to reach another program.
+    fn break_into(&mut self, length: Duration, round: &mut Round) -> Result<()> {
+        let elsewhere = self.launcher.dir()?;
+        let socket = elsewhere.path().join("socket");
+        let listener = UnixListener::bind(&socket)?;
+        let mut command = self.launcher.command(self.launcher.program());
+        command.arg(BROKEN_INTO).arg(self.dir().path()).arg(&socket);
+        let child = self.launcher.start("a confined process", command)?;
+        round.during = self.window(length, |_| Ok(()))?;
+        let said = child.ended(PATIENCE)?.output;
+        drop(listener);
+        if !said.lines().any(|line| line == CONFINED) {
+            round.failures.push(format!("the process was not confined: {}", said.trim()));
+        }
+        if said.lines().any(|line| line.starts_with(REACHED)) {
+            round.failures.push("a confined process reached another program's socket".to_owned());
+        }
+        Ok(())
     }
 
     fn act(&mut self, scenario: &Scenario, length: Duration, round: &mut Round) -> Result<()> {

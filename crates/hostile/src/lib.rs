@@ -30,4 +30,4 @@ pub use cli::main;
 pub use guest::Guest;
 pub use place::Toolstack;
 pub use queue::Queue;
-pub use scenario::{Control, Lives, Net, Own, Pace, Place, Scenario};
+pub use scenario::{Beside, Control, Lives, Net, Own, Pace, Place, Scenario};

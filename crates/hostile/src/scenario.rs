@@ -15,6 +15,8 @@ pub struct Scenario {
     pub source: &'static str,
     /// The guest's part.
     pub act: fn(&mut Stage) -> Result<()>,
+    /// What is the matter beside it, or is looked at afterwards.
+    pub beside: Beside,
     /// What must become of the guest's own vif.
     pub own: Own,
     /// What the vif is attached to.
@@ -55,6 +57,19 @@ pub enum Net {
     Switch,
     /// A bridge of the kernel's, as toolstacks have it by default.
     Bridge,
+}
+
+/// What is the matter beside a hostile guest, or is looked at afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    /// Nothing.
+    Nothing,
+    /// A user of the host captures an honest guest's frames and does not read them.
+    UnreadCapture,
+    /// Honest guests are asked which routers they know: none.
+    Routers,
+    /// There is no guest: a process that is confined as the backend is does it.
+    ConfinedBackend,
 }
 
 /// How often the domain of the guest is made.
@@ -110,6 +125,7 @@ impl Scenario {
             what,
             source,
             act,
+            beside: Beside::Nothing,
             own: Own::Any,
             net: Net::Switch,
             guests: 1,
@@ -136,6 +152,11 @@ impl Scenario {
     /// On a bridge.
     pub(crate) const fn on_bridge(self) -> Scenario {
         Scenario { net: Net::Bridge, ..self }
+    }
+
+    /// With something else beside it.
+    pub(crate) const fn beside(self, beside: Beside) -> Scenario {
+        Scenario { beside, ..self }
     }
 
     /// By several guests.

@@ -1,6 +1,7 @@
 //! Indices and events: what is in a ring page beside its slots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use ringway_wire::PAGE_SIZE;
@@ -8,6 +9,7 @@ use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, TX_RING_SLOTS, TX_SLOT_LE
 use ringway_wire::ring::{REQ_EVENT, RSP_EVENT, RSP_PROD, SLOTS};
 
 use crate::guest::state;
+use crate::machine::Event;
 use crate::stage::Stage;
 
 /// Producers that no honest frontend has: one slot too far, far off, half around, backwards.
@@ -186,4 +188,21 @@ pub(crate) fn pages_overwritten(stage: &mut Stage) -> Result<()> {
         stage.count("writes", 4000);
         Ok(())
     })
+}
+
+/// As many event channels as a domain may have.
+pub(crate) fn ports_exhausted(stage: &mut Stage) -> Result<()> {
+    stage.guest.connect(1, 8)?;
+    let backend = stage.guest.vif.backend;
+    let mut ports = Vec::new();
+    while let (false, Ok(port)) = (stage.is_over(), stage.guest.machine.alloc_unbound(backend)) {
+        port.notify();
+        ports.push(port);
+    }
+    stage.count("ports", u64::try_from(ports.len()).unwrap_or(0));
+    while !stage.is_over() {
+        ports.iter().for_each(Event::notify);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }

@@ -107,6 +107,17 @@ fn spoof(stage: &mut Stage, whose: Peer) -> Result<()> {
     listen(stage, &claims, Duration::from_millis(2))
 }
 
+/// Says that it is a router, to all.
+pub(crate) fn rogue_router(stage: &mut Stage) -> Result<()> {
+    stage.guest.connect(1, 8)?;
+    let advertisement = frame::router_advertisement(stage.guest.mac);
+    while !stage.is_over() {
+        stage.send(&advertisement)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 /// Claims with ARP that another guest's IP address is its own.
 pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
     let (victim, other) = (stage.victim()?, stage.other()?);

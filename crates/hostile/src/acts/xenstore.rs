@@ -133,3 +133,20 @@ pub(crate) fn transactions_open(stage: &mut Stage) -> Result<()> {
     }
     Ok(())
 }
+
+/// As many connections as it gets, each of which is used once and kept.
+pub(crate) fn store_connections(stage: &mut Stage) -> Result<()> {
+    let mut kept = Vec::new();
+    while !stage.is_over() {
+        match stage.guest.way.client() {
+            Ok(mut client) => {
+                if client.read(&format!("{VIF}/state")).is_ok() && kept.len() < 512 {
+                    kept.push(client);
+                }
+            }
+            Err(_) => stage.count("refusals", 1),
+        }
+        stage.count("connections", 1);
+    }
+    Ok(())
+}
