@@ -63,6 +63,7 @@ xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 xen-full: ## all scenarios on real Xen under emulation
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
+	$(CARGO) build --release --package ringway-hostile
 	tests/xen/run --set full $(XEN_ARGS)
 
 xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
