@@ -30,7 +30,7 @@ pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
 use ringway_control::{BackendRequest, Call, ControlServer};
 use ringway_hypervisor::Hypervisor;
-use ringway_vif_shell::device::{read_keys, set_state};
+use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
@@ -80,6 +80,7 @@ pub fn run<H: Hypervisor>(
         made => made.map_err(io::Error::other)?,
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
+    remove_stale_errors(&mut store, hypervisor.domid())?;
     let reports = Reports::new(config.service);
     let mut host = Hosting::start(hypervisor, config)?;
     let uplink = host.attach_uplink()?;
@@ -311,13 +312,14 @@ impl<H: Hypervisor> Backend<H> {
                 Ok(())
             }
             Some(keys) => self.close_unwanted(vif, &keys),
-            None => Ok(()),
+            None => remove_error(&mut self.services.store, vif),
         }
     }
 
     /// A vif that is not written to the end yet, or on its way out. The toolstack may wait for an
     /// earlier backend, which has ended, to close it.
     fn close_unwanted(&mut self, vif: Vif, keys: &Keys) -> Result<(), Lost> {
+        remove_error(&mut self.services.store, vif)?;
         if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
             return Ok(());
         }

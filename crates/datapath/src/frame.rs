@@ -235,6 +235,11 @@ impl FramePool {
         self.budget.bytes_left()
     }
 
+    /// Bytes of the budget in buffers that the pool keeps for later frames.
+    pub fn bytes_kept(&self) -> usize {
+        self.small.len() * SMALL_LEN + self.large.len() * LARGE_LEN
+    }
+
     /// Whether a buffer was refused for want of memory since the last call: a port that took
     /// nothing in may have left frames behind.
     pub fn take_shortage(&mut self) -> bool {

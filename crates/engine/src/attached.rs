@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::{FramePool, PortQueue, QueueCounters};
+use ringway_datapath::{Frame, FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId};
 
 use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
+use crate::inspect::Whereabouts;
 use crate::outbox::Outbox;
 use crate::share::Stations;
 use crate::slot::SlotId;
@@ -28,6 +29,8 @@ pub struct AttachedParts<Q> {
     pub port_id: PortId,
     /// Its number within the port.
     pub queue_index: u16,
+    /// How many queues the port has, which does not change while it is attached.
+    pub queue_count: u16,
     /// The queue.
     pub queue: Q,
     /// Where its frames go.
@@ -59,6 +62,7 @@ impl<Q: PortQueue> Attached<Q> {
             id: parts.id,
             port_id: parts.port_id,
             queue_index: parts.queue_index,
+            queue_count: parts.queue_count,
             queue: parts.queue,
             forwarding: parts.forwarding,
             flood: parts.flood,
@@ -76,9 +80,21 @@ impl<Q: PortQueue> Attached<Q> {
         self.source.id
     }
 
+    /// Its port.
+    pub fn port_id(&self) -> PortId {
+        self.source.port_id
+    }
+
     /// The queue.
     pub fn queue(&self) -> &Q {
         &self.source.queue
+    }
+
+    /// Shows every frame that waits with the queue.
+    pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
+        self.source.visit_kept(visit);
+        let (to, slot) = (self.source.port_id, self.outbox.id);
+        self.outbox.frames().iter().for_each(|frame| visit(Whereabouts::Waits { to, slot }, frame));
     }
 
     /// Readies the queue for another engine, where its place is `id`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, FrameBatch, FramePool, Pending, PortDown, PortQueue};
+use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue};
 use ringway_switch::{PortId, Ticks, Verdict};
 
 use crate::attached::Attached;
@@ -14,10 +14,11 @@ use crate::directory::Directory;
 use crate::forward::Router;
 use crate::gauge::{Admission, Gauge, STALL};
 use crate::inbox::{Inbox, Parcel};
+use crate::inspect::Whereabouts;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
-use crate::source::{Intake, Share, Source};
+use crate::source::{Intake, Source, Taken};
 use crate::state::{Ingress, IngressEvent};
 use crate::sync::{Ordering, fence};
 
@@ -201,9 +202,12 @@ impl<Q: PortQueue> Engine<Q> {
             router.forward(source);
         }
         // What came before the fault is sound, and has gone on.
-        let share = taken?;
-        let more = source.rest()?;
-        Ok(Work::of(has_frames || more == Pending::Work || share == Share::Used))
+        match taken? {
+            Taken::Asked => Ok(Work::of(source.rest()? == Pending::Work || has_frames)),
+            Taken::NotAsked => Ok(Work::of(has_frames)),
+            // Frames may wait that are to be taken in in the next round.
+            Taken::NoShare => Ok(Work::Done),
+        }
     }
 
     fn has_turns(&self, slot: usize) -> bool {
@@ -502,6 +506,38 @@ impl<Q: PortQueue> Engine<Q> {
         if let Some(source) = self.source(id) {
             source.limit(credit);
         }
+    }
+
+    /// Shows every frame that the engine has. Those in its inbox are not among them.
+    pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
+        self.sources.iter().flatten().for_each(|source| source.visit_kept(visit));
+        for (source, slot) in self.outboxes.slots().iter().enumerate() {
+            match slot {
+                OutboxSlot::Vacant => {}
+                OutboxSlot::Expected(Expected { id, frames, .. }) => {
+                    let slot = *id;
+                    frames.iter().for_each(|frame| visit(Whereabouts::Gathers { slot }, frame));
+                }
+                OutboxSlot::Here(outbox) => {
+                    let source = self.sources.get(source).and_then(Option::as_ref);
+                    let (Some(source), slot) = (source, outbox.id) else { continue };
+                    let to = source.port_id;
+                    let at = Whereabouts::Waits { to, slot };
+                    outbox.frames().iter().for_each(|frame| visit(at, frame));
+                }
+            }
+        }
+    }
+
+    /// The port of the queue in this place, if it is there.
+    pub fn port_at(&self, id: SlotId) -> Option<PortId> {
+        let source = self.sources.get(id.index)?.as_ref()?;
+        (source.id == id).then_some(source.port_id)
+    }
+
+    /// Memory of the budget in buffers that it keeps for later frames.
+    pub fn bytes_kept(&self) -> usize {
+        self.pool.bytes_kept()
     }
 
     fn source(&mut self, id: SlotId) -> Option<&mut Source<Q>> {

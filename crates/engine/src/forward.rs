@@ -58,7 +58,7 @@ impl Router<'_> {
             self.discard(frame, DropReason::NoRoute, source);
             return Ok(());
         }
-        let address = match same_queue(source, queues, self.directory) {
+        let address = match same_queue(source, queues) {
             Some(address) => address,
             None => steer(&mut frame, queues),
         };
@@ -143,13 +143,15 @@ impl Router<'_> {
 
 /// The queue that goes on with those of a source that is patched to it, if each of the source's
 /// has one of its own.
+///
+/// How many there are is not looked up in the directory: the first frames may come before that has
+/// the source's port, and the next ones must not go another way.
 fn same_queue<'a, Q: PortQueue>(
     source: &Source<Q>,
     queues: &'a [QueueAddress],
-    directory: &Directory,
 ) -> Option<&'a QueueAddress> {
     source.forwarding.patched_to()?;
-    let is_paired = directory.queues(source.port_id).len() == queues.len();
+    let is_paired = usize::from(source.queue_count) == queues.len();
     queues.get(usize::from(source.queue_index)).filter(|_| is_paired)
 }
 

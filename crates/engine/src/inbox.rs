@@ -74,6 +74,17 @@ impl Inbox {
         self.parcels.is_empty()
     }
 
+    /// Shows every frame that waits here, the oldest first: for checks while nobody else uses it.
+    /// Each is taken out and put in again, so a frame that came meanwhile would change its place.
+    pub fn visit_parcels(&self, visit: &mut dyn FnMut(&Parcel)) {
+        for _ in 0..self.parcels.len() {
+            let Some(parcel) = self.parcels.pop() else { return };
+            visit(&parcel);
+            // There is room: it has just been taken out.
+            let _ = self.parcels.push(parcel);
+        }
+    }
+
     /// What holds senders back.
     pub(crate) fn gauge(&self) -> &Arc<Gauge> {
         &self.gauge

@@ -13,7 +13,8 @@
 //!   other queue.
 //! * Ports share an engine by what their frames cost, not by their number of queues.
 //!
-//! Read `engine.rs` first, then the table in [`state`].
+//! Read `engine.rs` first, then the table in [`state`]. How a control plane attaches, detaches and
+//! moves queues is in [`steps`].
 
 mod allowance;
 mod attached;
@@ -24,6 +25,7 @@ mod engine;
 mod forward;
 pub mod gauge;
 mod inbox;
+mod inspect;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
 mod outbox;
@@ -32,6 +34,7 @@ mod share;
 mod slot;
 mod source;
 pub mod state;
+pub mod steps;
 mod sync;
 
 pub use attached::{Attached, AttachedParts};
@@ -41,6 +44,7 @@ pub use directory::{Directory, Forwarding, QueueAddress};
 pub use engine::{Engine, Failure, IfIdle, Wait};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
+pub use inspect::Whereabouts;
 pub use roster::{Move, Placed, Roster};
 pub use share::{Stations, Weight};
 pub use slot::SlotId;

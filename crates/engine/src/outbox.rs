@@ -82,6 +82,11 @@ impl Outbox {
         Backlog { frames: self.frames.len(), bytes: self.bytes }
     }
 
+    /// The frames that wait to leave.
+    pub(crate) fn frames(&self) -> &FrameQueue {
+        &self.frames
+    }
+
     /// Adds a frame, after doing what the far side cannot.
     pub(crate) fn enqueue(
         &mut self,
@@ -258,6 +263,11 @@ impl Outboxes {
             Some(OutboxSlot::Here(outbox)) => Some(outbox),
             _ => None,
         }
+    }
+
+    /// Every place.
+    pub(crate) fn slots(&self) -> &[OutboxSlot] {
+        &self.slots
     }
 
     /// Whether one has to be tried again without an event.

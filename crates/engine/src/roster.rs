@@ -1,6 +1,7 @@
 //! Which engine owns which queue, as the control plane knows it; directories are made from it.
 //!
-//! A queue moves between engines in five steps, which keep the order of every flow:
+//! A queue moves between engines in five steps, which keep the order of every flow
+//! ([`steps::move_queue`](crate::steps::move_queue)):
 //!
 //! 1. [`Roster::redirect`] names the new place, and [`Engine::expect`](crate::Engine::expect)
 //!    readies it.

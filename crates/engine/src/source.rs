@@ -15,6 +15,7 @@ use crate::capture::{Capture, Passage};
 use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
+use crate::inspect::Whereabouts;
 use crate::share::{Shares, Stations, cost};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
@@ -24,6 +25,8 @@ pub(crate) struct Source<Q> {
     pub(crate) id: SlotId,
     pub(crate) port_id: PortId,
     pub(crate) queue_index: u16,
+    /// Queues of its port.
+    pub(crate) queue_count: u16,
     pub(crate) queue: Q,
     pub(crate) traits: QueueTraits,
     pub(crate) forwarding: Forwarding,
@@ -51,6 +54,7 @@ pub(crate) struct SourceParts<Q> {
     pub(crate) id: SlotId,
     pub(crate) port_id: PortId,
     pub(crate) queue_index: u16,
+    pub(crate) queue_count: u16,
     pub(crate) queue: Q,
     pub(crate) forwarding: Forwarding,
     pub(crate) flood: FloodBudget,
@@ -96,6 +100,7 @@ impl<Q: PortQueue> Source<Q> {
             id: parts.id,
             port_id: parts.port_id,
             queue_index: parts.queue_index,
+            queue_count: parts.queue_count,
             queue: parts.queue,
             forwarding: parts.forwarding,
             counters: parts.counters,
@@ -184,7 +189,7 @@ impl<Q: PortQueue> Source<Q> {
     ///
     /// # Errors
     /// [`PortDown`] when the queue can no longer be used; what came before is among the kept.
-    pub(crate) fn take_in(&mut self, intake: &mut Intake<'_>) -> Result<Share, PortDown> {
+    pub(crate) fn take_in(&mut self, intake: &mut Intake<'_>) -> Result<Taken, PortDown> {
         match self.state {
             Ingress::Starved => self.on(IngressEvent::Due),
             _ => self.refresh(intake.now),
@@ -192,10 +197,10 @@ impl<Q: PortQueue> Source<Q> {
         if !self.kept.is_empty() {
             intake.shares.count_busy(self.share);
             if matches!(self.state, Ingress::Polling) {
-                return Ok(Share::Left);
+                return Ok(Taken::NotAsked);
             }
         }
-        let Some(budget) = self.budget(intake) else { return Ok(Share::Used) };
+        let Some(budget) = self.budget(intake) else { return Ok(Taken::NoShare) };
         let taken = self.queue.ingress(budget, intake.pool, intake.batch);
         if intake.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
@@ -205,7 +210,8 @@ impl<Q: PortQueue> Source<Q> {
             self.classify(intake);
             self.kept.extend(intake.batch.drain(..).zip(intake.verdicts.drain(..)));
         }
-        taken.map(|()| Share::Left)
+        let asked = if budget.is_nothing() { Taken::NotAsked } else { Taken::Asked };
+        taken.map(|()| asked)
     }
 
     /// What may be taken in now; `None` if its port has had its share of this round.
@@ -259,8 +265,11 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// After a turn: a queue whose descriptor reports every frame needs no second call to find
-    /// that it is empty. Whether it has more.
+    /// After a turn in which it was asked for frames: a queue whose descriptor reports every frame
+    /// needs no second call to find that it is empty. Whether it has more.
+    ///
+    /// One that was not asked must not get here: it may have had its event already, for frames that
+    /// still wait, and would sleep on them.
     pub(crate) fn rest(&mut self) -> Result<Pending, PortDown> {
         let reports_all = self.traits.probe == Probe::SystemCall && self.kept.is_empty();
         if !reports_all || !matches!(self.state, Ingress::Polling) {
@@ -276,6 +285,12 @@ impl<Q: PortQueue> Source<Q> {
             self.on(IngressEvent::Idle);
         }
         Ok(pending)
+    }
+
+    /// Shows the frames that it has taken in and that could not go on.
+    pub(crate) fn visit_kept(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
+        let from = self.port_id;
+        self.kept.iter().for_each(|(frame, _)| visit(Whereabouts::Kept { from }, frame));
     }
 
     /// Whether nothing may enter, whatever waits.
@@ -299,13 +314,15 @@ pub(crate) enum Held {
     No,
 }
 
-/// Whether a port may take more in in this round.
+/// Whether a queue was asked for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
-    /// It may, or its queue waits for something else.
-    Left,
-    /// It has had its share: frames may wait that are to be taken in in the next round.
-    Used,
+pub(crate) enum Taken {
+    /// It was, and may have had some.
+    Asked,
+    /// Frames that are kept go first, or it has to wait.
+    NotAsked,
+    /// Its port has had its share of this round.
+    NoShare,
 }
 
 /// How long a source waits for credit that no clock reaches, before it computes the time again.

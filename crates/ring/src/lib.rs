@@ -9,6 +9,8 @@
 //! read by value. Nobody needs a lock, and no index is ever read-modified-written.
 
 mod back;
+#[cfg(all(feature = "canary", debug_assertions))]
+pub mod canary;
 mod fault;
 mod front;
 mod memory;
@@ -153,9 +155,21 @@ fn slot_offset<L: Layout>(index: Index) -> usize {
 fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32, RingFault> {
     //= netif.h: producer-bound
     let ahead = (produced - consumed).0;
-    if ahead > limit {
+    if ahead > limit && !is_unchecked() {
         let (ring, produced, slots) = (L::NAME, produced.0, L::SLOTS);
         return Err(RingFault { ring, produced, ahead, slots });
     }
     Ok(ahead)
+}
+
+/// Whether the check above is left out on purpose.
+#[cfg(all(feature = "canary", debug_assertions))]
+fn is_unchecked() -> bool {
+    canary::are_producers_unchecked()
+}
+
+/// Never, where there is no switch for it.
+#[cfg(not(all(feature = "canary", debug_assertions)))]
+const fn is_unchecked() -> bool {
+    false
 }

@@ -12,29 +12,22 @@ use crate::workers::Workers;
 /// uncounted: nothing is checked of their flows, except order and content.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    pub(crate) dropped: u64,
     /// Every guest was connected and known to the switch.
     pub(crate) was_calm: bool,
 }
 
 impl Accounts {
-    /// The counters of a backend's process have ended with it.
-    pub(crate) fn backend_ended(&mut self) {
-        self.dropped = 0;
-    }
-
     /// What has been lost, and what was dropped meanwhile.
-    fn compare(&self, plane: &DataPlane) -> (Lost, u64) {
-        let is_steady = |guest: usize| !plane.guests[guest].is_disturbed;
-        let flows = plane.flows.iter().filter(|flow| is_steady(flow.from) && is_steady(flow.to));
+    fn compare(plane: &DataPlane) -> (Lost, u64) {
+        let flows = plane.flows.iter().filter(|flow| plane.is_steady(flow));
         let lost = flows.map(Flow::lost).fold(Lost::default(), Lost::and);
         let dropped = plane.workers.as_ref().map_or(0, Workers::dropped);
-        (lost, dropped.saturating_sub(self.dropped))
+        (lost, dropped.saturating_sub(plane.dropped_before))
     }
 
     /// Compares what was lost with what was dropped.
     pub(crate) fn check(&self, plane: &DataPlane, rule: Rule) -> Checked {
-        let (lost, dropped) = self.compare(plane);
+        let (lost, dropped) = Accounts::compare(plane);
         ensure(lost.least <= dropped, rule, || {
             let flows = plane.flows.iter().map(|flow| (flow.number, flow.lost().least));
             let flows: Vec<(u16, u64)> = flows.filter(|(_, lost)| *lost > 0).collect();
@@ -43,7 +36,9 @@ impl Accounts {
                 "{lost} frames have not arrived, by flow {flows:?}; {dropped} drops are counted"
             )
         })?;
-        let is_calm = self.was_calm && plane.guests.iter().all(|guest| !guest.is_disturbed);
+        let is_calm = self.was_calm
+            && plane.guests.iter().all(|guest| !guest.is_disturbed)
+            && plane.devices.iter().all(|device| !device.is_disturbed);
         ensure(!is_calm || dropped <= lost.most, rule, || {
             format!("{dropped} drops are counted for at most {} lost pieces", lost.most)
         })

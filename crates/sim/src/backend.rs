@@ -25,7 +25,8 @@ use ringway_xenstore::{
 };
 
 use crate::canary::Canary;
-use crate::control::Ended;
+use crate::control::{Ended, PortParts};
+use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::port::Port;
@@ -63,6 +64,8 @@ struct Rest {
     /// It outlives connections.
     credit: Option<Arc<Credit>>,
     port: Option<PortId>,
+    /// Of the device that the vif is patched to.
+    device_port: Option<PortId>,
 }
 
 /// A session of XenStore that ends with its process.
@@ -101,12 +104,20 @@ impl Backend {
         let transport = Local::open(store, HOST).expect("domain 0 has no limit of sessions");
         let mut store = Client::over(Mortal { transport, is_alive });
         or_refusal(store.watch(&Vif::backend_root(HOST), ROOT_TOKEN))?.expect("domain 0 may watch");
+        device::remove_stale_errors(&mut store, HOST)?;
         Ok(Backend { store, domain, vifs: BTreeMap::new(), config })
     }
 
     /// The vif that has this port.
     pub(crate) fn port_of(&self, vif: Vif) -> Option<PortId> {
         self.vifs.get(&vif)?.rest.port
+    }
+
+    /// That port, and the one that it is patched to.
+    pub(crate) fn ports_of(&self, vif: Vif) -> impl Iterator<Item = PortId> + use<> {
+        let rest = self.vifs.get(&vif).map(|served| &served.rest);
+        let ports = rest.map(|rest| [rest.port, rest.device_port]);
+        ports.into_iter().flatten().flatten()
     }
 
     /// Whether a vif is connected, as far as the backend knows.
@@ -234,18 +245,23 @@ impl Backend {
         }
         match keys {
             Some(keys) if keys.is_online() => self.begin(vif, &keys, plane),
-            Some(keys) if !keys.state().is_gone() && keys.state() != XenbusState::Initialising => {
-                let node = vif.backend_state();
-                let closed = device::set_state(&mut self.store, &node, XenbusState::Closed);
-                unless_refused(closed, ())
-            }
-            Some(_) | None => Ok(()),
+            Some(keys) => self.close_unwanted(vif, &keys),
+            None => device::remove_error(&mut self.store, vif),
         }
+    }
+
+    fn close_unwanted(&mut self, vif: Vif, keys: &Keys) -> Result<(), Lost> {
+        device::remove_error(&mut self.store, vif)?;
+        if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
+            return Ok(());
+        }
+        let closed = device::set_state(&mut self.store, &vif.backend_state(), XenbusState::Closed);
+        unless_refused(closed, ())
     }
 
     fn begin(&mut self, vif: Vif, keys: &Keys, plane: &mut DataPlane) -> Result<(), Lost> {
         let end = BackendEnd::new(vif, self.config.offer, Hotplug::read(keys), plane.now);
-        let rest = Rest { vif, rate: None, credit: None, port: None };
+        let rest = Rest { vif, rate: None, credit: None, port: None, device_port: None };
         let mut served = Served { end, rest };
         served.rest.set_rate(keys, plane);
         let Backend { store, domain, config, .. } = self;
@@ -310,8 +326,10 @@ impl BackendProcess for Serving<'_> {
         let guest = self.rest.vif.frontend;
         self.plane.disturb(guest);
         self.plane.journal.note(|| format!("backend: lets go of domain {guest}, port {port}"));
-        // When the process has ended, everything has been let go.
-        let _: Result<(), Ended> = self.plane.detach(port);
+        for port in self.rest.device_port.take().into_iter().chain([port]) {
+            // When the process has ended, everything has been let go.
+            let _: Result<(), Ended> = self.plane.detach(port);
+        }
     }
 
     fn note(&mut self, note: Note<'_>) {
@@ -325,6 +343,9 @@ impl Serving<'_> {
         let features =
             FrontendFeatures { caps: config.features.caps(), rx_notify: config.rx_notify };
         let mut queues = Vec::new();
+        let guest = self.rest.vif.frontend;
+        let owner = self.plane.guests.iter().position(|honest| honest.domid == guest);
+        let owner = owner.map(Owner::Guest);
         for queue in &config.queues {
             let (parts, ports) = self.queue_parts(queue, features)?;
             let counters = Arc::clone(&parts.counters);
@@ -332,13 +353,11 @@ impl Serving<'_> {
             if self.config.completion == Completion::Sent {
                 queue.answer_when_sent()?;
             }
-            queues.push((Port::new(queue, ports, self.config.canary), counters));
+            let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
+            queues.push((Port::of_vif(queue, ports, counted, self.config.canary), counters));
         }
-        let workers = self.plane.workers.as_mut();
-        let port = workers.and_then(super::workers::Workers::allocate_port);
-        let port = port.ok_or_else(|| io::Error::other("no port is free"))?;
+        let port = self.plane.allocate_port(owner)?;
         self.rest.port = Some(port);
-        let guest = self.rest.vif.frontend;
         let honest = self.plane.guests.iter().find(|honest| honest.domid == guest);
         let is_honest = honest.is_some();
         if honest.is_some_and(|honest| honest.is_up) {
@@ -347,10 +366,29 @@ impl Serving<'_> {
         if let Some(workers) = self.plane.workers.as_mut().filter(|_| is_honest) {
             workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
         }
+        let ended = |Ended| io::Error::other("the process has ended");
+        self.rest.device_port = self.attach_device(port, queues.len())?;
+        let patched_to = self.rest.device_port;
         let credit = self.rest.credit.clone();
-        let attached = self.plane.attach(port, credit.as_ref(), queues);
+        let attached =
+            self.plane.attach(PortParts { id: port, credit, patched_to, is_shared: false, queues });
         self.plane.marks.hit(Mark::Connected);
-        attached.map_err(|Ended| io::Error::other("the process has ended"))
+        attached.map_err(ended)
+    }
+
+    /// Attaches the device that a vif is patched to, if it is, with as many queues.
+    fn attach_device(&mut self, to: PortId, count: usize) -> io::Result<Option<PortId>> {
+        let guest = self.rest.vif.frontend;
+        let Some(device) = self.plane.device_of(guest) else { return Ok(None) };
+        if self.plane.devices[device].queues() != count {
+            self.plane.devices[device].reset(count);
+        }
+        let id = self.plane.allocate_port(Some(Owner::Device(device)))?;
+        let queues = self.plane.device_queues(device, self.config.canary);
+        let port = PortParts { id, credit: None, patched_to: Some(to), is_shared: false, queues };
+        self.plane.attach(port).map_err(|Ended| io::Error::other("the process has ended"))?;
+        self.plane.marks.hit(Mark::Patched);
+        Ok(Some(id))
     }
 
     fn queue_parts(

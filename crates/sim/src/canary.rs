@@ -1,7 +1,7 @@
 //! Defects on purpose, to know that the checkers find them.
 //!
 //! Each stands in the simulator's own wrappers around the real parts, so nothing outside has a
-//! switch for it.
+//! switch for it. The one that does not is `canary.rs` of `ringway-ring`.
 
 /// A defect on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

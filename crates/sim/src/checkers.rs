@@ -8,9 +8,9 @@ use ringway_loopback::Holdings;
 use ringway_xenbus::Vif;
 
 use crate::backend::Backend;
+use crate::device::{Kind, Station};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
-use crate::known::{self, Errors};
 use crate::marks::Mark;
 use crate::toolstack::vif_of;
 use crate::traffic::Flow;
@@ -124,21 +124,20 @@ impl World {
 
     /// What a backend has said of a vif that is connected now is gone.
     fn check_no_error(&mut self, vif: Vif) -> Checked {
-        let error = self.toolstack.error(vif).filter(|_| self.errors_go() == Errors::Gone);
+        let error = self.toolstack.error(vif);
         ensure(error.is_none(), Rule::Handshake, || {
             format!("domain {} is connected, and its error still {error:?}", vif.frontend)
         })
     }
 
-    fn errors_go(&self) -> Errors {
-        match self.plane.marks.count(Mark::BackendKilled) {
-            0 => Errors::Gone,
-            _ => known::ERRORS_AFTER_A_KILL,
-        }
-    }
-
     /// All frames have gone and all requests were answered.
     fn check_guests(&mut self) -> Checked {
+        for (number, device) in self.plane.devices.iter().enumerate() {
+            let waiting = device.waiting();
+            ensure(waiting == 0, Rule::WakeUps, || {
+                format!("{waiting} frames of device {number} wait to be taken in")
+            })?;
+        }
         for (number, guest) in self.plane.guests.iter_mut().enumerate().filter(|(_, it)| it.is_up) {
             for (queue, nic) in guest.nics.iter_mut().enumerate() {
                 let backlog = nic.backlog.len();
@@ -161,20 +160,28 @@ impl World {
         let workers = self.plane.workers.as_ref();
         let full = workers.map_or(0, |workers| workers.dropped_for(DropReason::QueueFull));
         self.plane.marks.add(Mark::QueueFull, u64::from(full > 0));
-        self.accounts.dropped = workers.map_or(0, Workers::dropped);
+        self.plane.dropped_before = workers.map_or(0, Workers::dropped);
+        self.plane.ledger.settle();
         self.plane.flows.iter_mut().for_each(Flow::settle);
         let workers = self.plane.workers.as_ref();
-        let known: Vec<bool> = self
-            .plane
-            .guests
-            .iter()
-            .map(|guest| workers.is_some_and(|it| it.knows(guest.mac)))
-            .collect();
-        let mut is_calm = self.scenario.hostiles == 0;
-        for (guest, is_known) in known.into_iter().enumerate() {
+        let devices = &self.plane.devices;
+        let behind_uplink = |station: &&Station| devices[station.device].kind == Kind::Uplink;
+        let stations = self.plane.stations.iter().filter(behind_uplink).map(|it| it.mac);
+        let on_switch = (0..).zip(&self.plane.guests);
+        let on_switch = on_switch.filter(|(guest, _)| !self.scenario.are_patched[*guest]);
+        let macs = on_switch.map(|(_, guest)| guest.mac).chain(stations);
+        let are_known = macs.into_iter().all(|mac| workers.is_some_and(|it| it.knows(mac)));
+        let mut is_calm = self.scenario.hostiles == 0 && are_known;
+        for guest in 0..self.plane.guests.len() {
             let is_connected = self.is_connected(guest);
-            is_calm &= is_connected && is_known;
+            is_calm &= is_connected;
             self.plane.guests[guest].is_disturbed = !is_connected;
+        }
+        for device in &mut self.plane.devices {
+            device.is_disturbed = match device.kind {
+                Kind::Uplink => false,
+                Kind::Vif { guest } => self.plane.guests[guest].is_disturbed,
+            };
         }
         self.accounts.was_calm = is_calm;
     }
@@ -186,8 +193,13 @@ impl World {
         }
         let heard = self.run_all_control()?;
         ensure(!heard, Rule::Release, || "a vif that is gone is still watched".to_owned())?;
-        let left = self.toolstack.leftovers(self.errors_go()).map_err(|error| refused(&error))?;
+        let left = self.toolstack.leftovers().map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
+        if let Some(uplink) = self.plane.workers.as_ref().and_then(|workers| workers.uplink) {
+            let detached = self.plane.detach(uplink);
+            self.plane.flaw.take().map_or(Ok(()), Err)?;
+            detached.expect("nothing is killed any more");
+        }
         let workers = self.plane.workers.take().expect("the backend lives");
         let learned = workers.switch.fdb().len();
         ensure(learned == 0, Rule::Release, || format!("{learned} addresses are left"))?;

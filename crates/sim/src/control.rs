@@ -1,176 +1,154 @@
-//! What a backend's control thread asks of its engines: the steps of `ringway-worker`'s pool, with
-//! the rest of the world going on wherever that waits.
+//! What a backend's control thread asks of its engines. The steps are `ringway-engine`'s, the same
+//! that the threads of `ringway-worker` follow; wherever they wait, the rest of the world goes on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ringway_datapath::{FramePool, QueueCounters};
-use ringway_engine::{
-    Attached, AttachedParts, Capture, Credit, Forwarding, Move, QueueAddress, Stations, Weight,
-};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
+use ringway_engine::{Capture, Credit, Forwarding, QueueAddress, Roster, Stations, Weight};
 use ringway_switch::{PortId, Ticks};
 
 use crate::canary::Canary;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::port::Port;
-use crate::worker::Command;
+use crate::worker::Request;
 use crate::workers::Workers;
 
 /// The process of the backend has ended while its control thread waited for an engine.
 #[derive(Debug)]
 pub(crate) struct Ended;
 
+/// A port to attach.
+pub(crate) struct PortParts {
+    pub(crate) id: PortId,
+    pub(crate) credit: Option<Arc<Credit>>,
+    /// The one other port that its frames go to; where the switch says without one.
+    pub(crate) patched_to: Option<PortId>,
+    /// Whether many stations are behind it.
+    pub(crate) is_shared: bool,
+    pub(crate) queues: Vec<(Port, Arc<QueueCounters>)>,
+}
+
 impl DataPlane {
     /// Gives all queues of a port to engines.
-    pub(crate) fn attach(
-        &mut self,
-        port: PortId,
-        credit: Option<&Arc<Credit>>,
-        queues: Vec<(Port, Arc<QueueCounters>)>,
-    ) -> Result<(), Ended> {
+    pub(crate) fn attach(&mut self, parts: PortParts) -> Result<(), Ended> {
+        let PortParts { id, credit, patched_to, is_shared, queues } = parts;
         let Some(workers) = &mut self.workers else { return Err(Ended) };
         let weight = self.choices.pick(&[1, 1, 1, 3]);
         let weight = Weight::new(weight).unwrap_or(Weight::ONE);
-        let mut engines = BTreeSet::new();
+        let stations = if is_shared { Stations::Many } else { Stations::One(weight) };
+        let forwarding = match patched_to {
+            None => Forwarding::Switch(Arc::clone(&workers.switch)),
+            Some(to) => Forwarding::Patch(to),
+        };
+        let mut placed = Vec::new();
         for (queue_index, (queue, counters)) in (0..).zip(queues) {
             let engine = self.choices.below(workers.workers.len());
-            let address = workers.roster.place(port, queue_index, None, engine);
-            let parts = AttachedParts {
-                id: address.slot,
-                port_id: port,
-                queue_index,
-                queue,
-                forwarding: Forwarding::Switch(Arc::clone(&workers.switch)),
-                flood: workers.switch.flood_budget(Ticks::default()),
-                counters,
-                gauge: address.gauge,
-                credit: credit.cloned(),
-                stations: Stations::One(weight),
-            };
-            let attached = Box::new(Attached::new(parts, self.now));
-            workers.workers[engine].command(Command::Attach { attached });
-            engines.insert(engine);
+            let flood = workers.switch.flood_budget(Ticks::default());
+            let address = workers.roster.place(id, queue_index, patched_to, engine);
+            placed.push((address, Attachment { queue, counters, flood, stations }));
         }
-        self.wait_until_applied(engines)?;
-        self.publish()
+        let port = NewPort { id, forwarding: &forwarding, credit: credit.as_ref() };
+        steps::attach(self, port, placed)
     }
 
     /// Takes all queues of a port back and drops them, which unmaps and unbinds them.
     pub(crate) fn detach(&mut self, port: PortId) -> Result<(), Ended> {
-        let gone = self.workers.as_mut().ok_or(Ended)?.roster.remove(port);
-        self.publish()?;
-        self.wait_until_seen()?;
-        for placed in gone {
-            let attached = self.take_back(&placed.address)?;
-            let workers = self.workers.as_mut().ok_or(Ended)?;
-            workers.roster.free(&placed.address);
+        steps::detach(self, port, |plane, attached| {
+            let Some(workers) = &plane.workers else { return };
             let mut pool = FramePool::new(Arc::clone(&workers.budget));
-            if let Some(attached) = attached {
-                let queue = attached.into_queue(&mut pool);
-                if self.canary == Some(Canary::KeptMapping) {
-                    std::mem::forget(queue);
-                }
+            let queue = attached.into_queue(&mut pool);
+            if plane.canary == Some(Canary::KeptMapping) {
+                std::mem::forget(queue);
             }
-        }
-        let workers = self.workers.as_mut().ok_or(Ended)?;
-        // Sources that these queues held may go on, and their threads may sleep.
-        workers.workers.iter().for_each(|worker| worker.inbox.nudge());
-        workers.free_port(port);
+        })?;
+        self.workers.as_mut().ok_or(Ended)?.free_port(port);
         Ok(())
     }
 
-    /// Hands one queue to another engine by the steps that [`ringway_engine::Roster`] documents.
+    /// Hands one queue to another engine.
     pub(crate) fn move_queue(
         &mut self,
         port: PortId,
         queue: u16,
         engine: usize,
     ) -> Result<(), Ended> {
-        let workers = self.workers.as_mut().ok_or(Ended)?;
-        let Some(Move { from, to }) = workers.roster.redirect(port, queue, engine) else {
-            return Ok(());
-        };
-        let (source, target) = (from.engine, to.engine);
-        self.journal.note(|| {
-            format!("queue {queue} of port {port} begins to move from engine {source} to {target}")
-        });
-        let expect = Command::Expect { id: to.slot, gauge: Arc::clone(&to.gauge) };
-        workers.workers[to.engine].command(expect);
-        self.wait_until_applied([to.engine])?;
-        self.publish()?;
-        if self.canary != Some(Canary::HastyMove) {
-            self.wait_until_seen()?;
+        self.journal.note(|| format!("queue {queue} of port {port} is to move to engine {engine}"));
+        if steps::move_queue(self, port, queue, engine)? {
+            self.marks.hit(Mark::Moved);
         }
-        let attached = self.take_back(&from)?;
-        let workers = self.workers.as_mut().ok_or(Ended)?;
-        workers.roster.free(&from);
-        let command = match attached {
-            Some(attached) => {
-                Command::Attach { attached: Box::new(attached.moved_to(to.slot, self.now)) }
-            }
-            None => Command::Forget { id: to.slot },
-        };
-        workers.workers[to.engine].command(command);
-        self.marks.hit(Mark::Moved);
         Ok(())
     }
 
     /// Limits what enters by a port from now on, or no longer.
     pub(crate) fn limit(&mut self, port: PortId, credit: Option<&Arc<Credit>>) {
-        self.command_port(port, |address| Command::Limit {
-            id: address.slot,
-            credit: credit.cloned(),
-        });
+        let limit = |id| Command::Limit { id, credit: credit.cloned() };
+        // Where the process has ended, the port has ended with it.
+        let _: Result<bool, Ended> = steps::command_port(self, port, limit);
         self.marks.hit(Mark::RateChanged);
     }
 
     /// Copies frames of a port to a capture from now on.
     pub(crate) fn capture(&mut self, port: PortId, capture: &Arc<Capture>) {
-        self.command_port(port, |address| Command::Capture {
-            id: address.slot,
-            capture: Arc::clone(capture),
-        });
+        let copy = |id| Command::Capture { id, capture: Arc::clone(capture) };
+        let _: Result<bool, Ended> = steps::command_port(self, port, copy);
         self.marks.hit(Mark::CaptureOn);
     }
 
-    fn command_port(&mut self, port: PortId, command: impl Fn(&QueueAddress) -> Command) {
-        let Some(workers) = &mut self.workers else { return };
-        let Workers { workers, roster, .. } = workers;
-        for placed in roster.queues().iter().filter(|placed| placed.port == port) {
-            workers[placed.address.engine].command(command(&placed.address));
-        }
+    fn running(&mut self) -> Result<&mut Workers, Ended> {
+        self.workers.as_mut().ok_or(Ended)
+    }
+}
+
+impl Engines for DataPlane {
+    type Queue = Port;
+    type Gone = Ended;
+
+    fn roster(&mut self) -> Result<&mut Roster, Ended> {
+        self.running().map(|workers| &mut workers.roster)
     }
 
-    fn publish(&mut self) -> Result<(), Ended> {
-        self.workers.as_mut().ok_or(Ended)?.publish();
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn command(&mut self, engine: usize, command: Command<Port>) -> Result<(), Ended> {
+        self.running()?.workers[engine].request(Request::Obey(command));
         Ok(())
     }
 
-    fn take_back(&mut self, address: &QueueAddress) -> Result<Option<Box<Attached<Port>>>, Ended> {
-        let engine = address.engine;
-        let workers = self.workers.as_mut().ok_or(Ended)?;
-        workers.workers[engine].command(Command::Detach { id: address.slot });
-        self.wait_until_applied([engine])?;
-        let workers = self.workers.as_mut().ok_or(Ended)?;
-        Ok(workers.workers[engine].returned.pop_front().flatten())
+    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Ended> {
+        let have_obeyed = |workers: &Workers| {
+            engines.iter().all(|engine| !workers.workers[*engine].has_requests())
+        };
+        if self.wait_until(have_obeyed) { Ok(()) } else { Err(Ended) }
     }
 
-    fn wait_until_applied(
-        &mut self,
-        engines: impl IntoIterator<Item = usize>,
-    ) -> Result<(), Ended> {
-        let engines: Vec<usize> = engines.into_iter().collect();
-        let have_applied = |workers: &Workers| {
-            engines.iter().all(|engine| !workers.workers[*engine].has_commands())
-        };
-        if self.wait_until(have_applied) { Ok(()) } else { Err(Ended) }
+    fn publish(&mut self) -> Result<(), Ended> {
+        self.running()?.publish();
+        Ok(())
     }
 
     fn wait_until_seen(&mut self) -> Result<(), Ended> {
-        if let Some(workers) = &self.workers {
-            workers.announce_directory();
+        if self.canary == Some(Canary::HastyMove) {
+            return Ok(());
         }
+        self.running()?.announce_directory();
         if self.wait_until(Workers::have_seen_directory) { Ok(()) } else { Err(Ended) }
+    }
+
+    fn take_back(&mut self, from: &QueueAddress) -> Result<Taken<Port>, Ended> {
+        let engine = from.engine;
+        self.running()?.workers[engine].request(Request::TakeBack { id: from.slot });
+        self.wait_until_obeyed(&BTreeSet::from([engine]))?;
+        Ok(self.running()?.workers[engine].returned.pop_front().flatten())
+    }
+
+    fn nudge_all(&mut self) -> Result<(), Ended> {
+        self.running()?.workers.iter().for_each(|worker| worker.inbox.nudge());
+        Ok(())
     }
 }

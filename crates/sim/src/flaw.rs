@@ -23,8 +23,10 @@ pub enum Rule {
     Conservation,
     /// Each request has one response.
     Responses,
-    /// Buffers stay within the budget, and all come back.
+    /// Every buffer of the budget is somewhere, and in the end all come back.
     Budget,
+    /// No backlog is longer than it may be.
+    Backlog,
     /// What can be delivered is delivered: no one sleeps while there is work for it.
     WakeUps,
     /// Who has nothing to do sleeps.

@@ -37,6 +37,8 @@ pub(crate) struct Guest {
     pub(crate) fault: Option<String>,
     /// Since everything was last accounted for, frames may have gone with a connection.
     pub(crate) is_disturbed: bool,
+    /// A hostile guest has sent with its address: frames to it may go there.
+    pub(crate) is_impersonated: bool,
 }
 
 /// One queue of the guest's vif.
@@ -72,6 +74,7 @@ impl Guest {
             pace: Pace::Fast,
             fault: None,
             is_disturbed: false,
+            is_impersonated: false,
         }
     }
 

@@ -63,13 +63,19 @@ impl Hostile {
             ("event-channel", channel.port().to_string()),
         ];
         // The first buffer is a broadcast of its own; from the others it sends what is in them.
-        let mut frame = [0; 64];
-        frame[0..6].fill(0xff);
-        frame[6..12].copy_from_slice(&self.mac.0);
-        buffers.pages.copy_from(0, &frame);
+        buffers.pages.copy_from(0, &broadcast_of(self.mac));
         let (tx_produced, rx_produced) = (0, 0);
         self.rings = Some(Rings { tx, rx, pages, buffers, channel, tx_produced, rx_produced });
         Ok(keys)
+    }
+
+    /// Sends with another guest's address. False if it has no rings.
+    pub(crate) fn impersonate(&mut self, mac: MacAddr, choices: &mut Choices) -> bool {
+        let Some(rings) = self.rings.as_mut() else { return false };
+        rings.buffers.pages.copy_from(0, &broadcast_of(mac));
+        rings.flood(choices);
+        let _ = rings.channel.notify();
+        true
     }
 
     /// Does something to its rings, if it has some, and says what.
@@ -201,6 +207,13 @@ impl Rings {
     fn publish_tx(&self) {
         self.tx.store(REQ_PROD, self.tx_produced, Ordering::Release);
     }
+}
+
+fn broadcast_of(mac: MacAddr) -> [u8; 64] {
+    let mut frame = [0; 64];
+    frame[0..6].fill(0xff);
+    frame[6..12].copy_from_slice(&mac.0);
+    frame
 }
 
 /// Keys and values with which it confuses a backend.

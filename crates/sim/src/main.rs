@@ -1,5 +1,6 @@
 //! Runs worlds by their seeds: one in words, or many for what their checkers find.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Instant;
@@ -7,23 +8,31 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lexopt::prelude::*;
-use ringway_sim::{Choices, Detail, Mark, Summary, run, run_seed, run_seeds};
+use ringway_sim::{Choices, Detail, Mark, Summary, run, run_seeds};
 
 const USAGE: &str = "\
 Runs simulated hosts, each the same whenever its seed is.
 
 usage: ringway-sim SEED [--trace]
+       ringway-sim --bytes FILE [--trace]
        ringway-sim --seeds FROM..TO [--jobs N]
 
   SEED            run one world, and say what was found
+  --bytes         run the one whose decisions are in a file, as a fuzzer writes it
   --trace         print every step of it
   --seeds         run all worlds from FROM, and those below TO
   --jobs N        on so many threads; default: one for each CPU";
 
 /// What is asked for.
 enum Request {
-    One { seed: u64, detail: Detail },
+    One { source: Source, detail: Detail },
     Many { from: u64, to: u64, jobs: usize },
+}
+
+/// Where the decisions of one world come from.
+enum Source {
+    Seed(u64),
+    File(PathBuf),
 }
 
 fn main() -> Result<ExitCode> {
@@ -34,14 +43,14 @@ fn main() -> Result<ExitCode> {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)
         }
-        Some(Request::One { seed, detail }) => Ok(one(seed, detail)),
+        Some(Request::One { source, detail }) => one(&source, detail),
         Some(Request::Many { from, to, jobs }) => many(from, to, jobs),
     }
 }
 
 fn parse() -> Result<Option<Request>> {
     let mut parser = lexopt::Parser::from_env();
-    let (mut seed, mut seeds, mut detail) = (None, None, Detail::Counted);
+    let (mut source, mut seeds, mut detail) = (None, None, Detail::Counted);
     let mut jobs = thread::available_parallelism().map_or(1, usize::from);
     while let Some(argument) = parser.next()? {
         match argument {
@@ -53,32 +62,38 @@ fn parse() -> Result<Option<Request>> {
                 let (from, to) = text.split_once("..").context("expected --seeds FROM..TO")?;
                 seeds = Some((from.parse()?, to.parse()?));
             }
-            Value(value) if seed.is_none() => seed = Some(value.parse()?),
+            Long("bytes") => source = Some(Source::File(parser.value()?.into())),
+            Value(value) if source.is_none() => source = Some(Source::Seed(value.parse()?)),
             other => return Err(other.unexpected().into()),
         }
     }
-    match (seed, seeds) {
-        (Some(seed), None) => Ok(Some(Request::One { seed, detail })),
+    match (source, seeds) {
+        (Some(source), None) => Ok(Some(Request::One { source, detail })),
         (None, Some((from, to))) => Ok(Some(Request::Many { from, to, jobs })),
-        _ => bail!("expected one seed or --seeds\n\n{USAGE}"),
+        _ => bail!("expected one seed, --bytes or --seeds\n\n{USAGE}"),
     }
 }
 
-fn one(seed: u64, detail: Detail) -> ExitCode {
-    let outcome = match detail {
-        Detail::Counted | Detail::Kept => run_seed(seed, None),
-        Detail::Printed => run(Choices::from_seed(seed), detail, None),
+fn one(source: &Source, detail: Detail) -> Result<ExitCode> {
+    // The last steps are kept at least: one world is fast with them, too.
+    let detail = if detail == Detail::Printed { detail } else { Detail::Kept };
+    let (choices, name) = match source {
+        Source::Seed(seed) => (Choices::from_seed(*seed), format!("seed {seed}")),
+        Source::File(path) => {
+            let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+            (Choices::from_bytes(&bytes), path.display().to_string())
+        }
     };
-    match outcome {
+    Ok(match run(choices, detail, None) {
         Ok(run) => {
-            println!("seed {seed}: {} steps, no flaw", run.steps);
+            println!("{name}: {} steps, no flaw", run.steps);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            println!("{failure}\nseed {seed}, commit {}", commit());
+            println!("{failure}\n{name}, commit {}", commit());
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 fn many(from: u64, to: u64, jobs: usize) -> Result<ExitCode> {

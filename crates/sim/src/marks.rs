@@ -65,6 +65,18 @@ marks! {
     ReceiverStalled => "receiver stalled",
     /// Time went on.
     TimePassed => "time passed",
+    /// A frame of a station behind a device was sent.
+    StationSent => "frames sent by stations",
+    /// A frame, or a segment of one, arrived at a station behind a device.
+    StationReceived => "frames arrived at stations",
+    /// An uplink was attached.
+    Uplink => "uplink attached",
+    /// A vif was patched to a device of its own.
+    Patched => "vif patched to a device",
+    /// A device had no room for a frame.
+    DeviceFull => "device full",
+    /// The stations behind a device stopped for a while.
+    DeviceStalled => "device stalled",
     /// The backend's process was killed, and another one started.
     BackendKilled => "backend killed",
     /// It was killed in the middle of something that waits for engines.
@@ -111,6 +123,8 @@ marks! {
     HostileGrant => "hostile: bad grant",
     /// It flooded.
     HostileFlood => "hostile: floods",
+    /// It sent with the address of an honest guest.
+    HostileAddress => "hostile: address of another guest",
     /// It withdrew a grant in use.
     HostileRevoke => "hostile: grant withdrawn",
     /// It sent events for nothing.

@@ -1,22 +1,27 @@
 //! The data plane of a world: guests, engines, and the events between them. No XenStore.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{FrameBatch, PortDown};
+use ringway_datapath::{FrameBatch, PortDown, QueueCounters};
 use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
+use ringway_switch::PortId;
 use ringway_wire::DomId;
 
 use crate::canary::Canary;
 use crate::choices::Choices;
+use crate::device::{Device, Kind, Station};
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{BACKLOG_MAX, Guest, Pace};
 use crate::hostile::Hostile;
 use crate::journal::Journal;
+use crate::ledger::{Ledger, Owner};
 use crate::marks::{Mark, Marks};
+use crate::port::Port;
 use crate::scenario::HOST;
 use crate::traffic::{Flow, Piece};
 use crate::worker::Worker;
@@ -44,7 +49,16 @@ pub(crate) struct DataPlane {
     pub(crate) workers: Option<Workers>,
     pub(crate) guests: Vec<Guest>,
     pub(crate) hostiles: Vec<Hostile>,
+    /// Network devices of the backend's host, and the stations behind them. Flows number guests
+    /// first, and then these stations.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) stations: Vec<Station>,
     pub(crate) flows: Vec<Flow>,
+    pub(crate) ledger: Ledger,
+    /// Drops that were accounted for.
+    pub(crate) dropped_before: u64,
+    /// An engine has done something since all were looked through.
+    pub(crate) is_census_due: bool,
     /// Frames that a guest sends at once, at most.
     pub(crate) burst_max: usize,
     /// An engine whose thread gets no processor for the time being.
@@ -75,7 +89,7 @@ impl DataPlane {
     /// Lets something happen.
     pub(crate) fn step(&mut self) -> Checked {
         self.journal.count_step();
-        let guests = self.guests.len();
+        let (guests, devices) = (self.guests.len(), self.devices.len());
         match self.choices.below(32) {
             0..=13 => {
                 let engines = self.workers.as_ref().map_or(0, |workers| workers.workers.len());
@@ -84,10 +98,10 @@ impl DataPlane {
                     self.run_engine(number, Effort::Some)?;
                 }
             }
-            14..=29 if guests > 0 => {
-                let guest = self.choices.below(guests);
-                self.run_guest(guest)?;
-            }
+            14..=29 if guests > 0 => match self.choices.below(guests + devices) {
+                guest if guest < guests => self.run_guest(guest)?,
+                device => self.run_device(device - guests)?,
+            },
             30 if !self.hostiles.is_empty() => self.run_hostile(),
             _ => self.pass_time(),
         }
@@ -95,7 +109,10 @@ impl DataPlane {
     }
 
     /// What holds after every step.
-    fn check_step(&mut self) -> Checked {
+    pub(crate) fn check_step(&mut self) -> Checked {
+        if self.is_census_due {
+            self.take_census()?;
+        }
         ensure(self.machine.copies_out_of_page(HOST) == 0, Rule::CopiesInPage, || {
             "the backend submitted a copy that leaves its page".to_owned()
         })
@@ -104,6 +121,15 @@ impl DataPlane {
     fn run_hostile(&mut self) {
         let number = self.choices.below(self.hostiles.len());
         let hostile = &mut self.hostiles[number];
+        if !self.guests.is_empty() && self.choices.is_one_in(16) {
+            let victim = self.choices.below(self.guests.len());
+            if hostile.impersonate(self.guests[victim].mac, &mut self.choices) {
+                self.guests[victim].is_impersonated = true;
+                self.marks.hit(Mark::HostileAddress);
+                self.journal.note(|| format!("hostile guest {number} poses as guest {victim}"));
+            }
+            return;
+        }
         if let Some(mark) = hostile.act(&self.machine, &mut self.choices) {
             self.marks.hit(mark);
             self.journal.note(|| format!("{}, guest {number}", mark.name()));
@@ -144,11 +170,14 @@ impl DataPlane {
             _ => IfIdle::Sleep,
         };
         worker.round(self.now, if_idle);
+        self.is_census_due = true;
         let waited = worker.waited;
+        let mut failed = Vec::new();
         while let Some(failure) = worker.next_failure() {
             let (port, down) = (failure.port_id, failure.down.to_string());
             self.journal
                 .note(|| format!("engine {number} gives up a queue of port {port}: {down}"));
+            failed.push(failure.port_id);
             workers.failures.push_back(failure);
         }
         match waited {
@@ -165,8 +194,11 @@ impl DataPlane {
         if workers.workers.iter().any(|worker| worker.inbox.len() >= INBOX_HIGH) {
             self.marks.hit(Mark::InboxHigh);
         }
-        let limit = left <= workers.budget_bytes;
-        ensure(limit, Rule::Budget, || "more buffers came back than were taken".to_owned())?;
+        if self.devices.iter().any(Device::take_fullness) {
+            self.marks.hit(Mark::DeviceFull);
+        }
+        let owners: Vec<Owner> = failed.iter().filter_map(|port| workers.owner(*port)).collect();
+        owners.into_iter().for_each(|owner| self.disturb_owner(owner));
         Ok(true)
     }
 
@@ -219,6 +251,139 @@ impl DataPlane {
         self.unless_down(guest, sent)
     }
 
+    /// Stations behind a device send something by it, and receive what it has for them.
+    fn run_device(&mut self, device: usize) -> Checked {
+        if self.choices.is_one_in(2) {
+            self.send_from_station(device);
+        }
+        self.empty_device(device, Effort::Some)?;
+        Ok(())
+    }
+
+    fn send_from_station(&mut self, device: usize) {
+        let first = self.guests.len();
+        let is_behind = |station: usize| {
+            let station = station.checked_sub(first).and_then(|it| self.stations.get(it));
+            station.is_some_and(|station| station.device == device)
+        };
+        let flows = self.flows.iter().enumerate().filter(|(_, flow)| is_behind(flow.from));
+        let flows: Vec<usize> = flows.map(|(index, _)| index).collect();
+        let queues = self.devices[device].queues();
+        if flows.is_empty() || queues == 0 {
+            return;
+        }
+        let flow = &mut self.flows[flows[self.choices.below(flows.len())]];
+        let sender = &self.devices[device];
+        let (began, queue) = (flow.next(), usize::from(flow.number) % queues);
+        for _ in 0..=self.choices.below(self.burst_max) {
+            let choices = &mut self.choices;
+            if !sender.send(queue, |pool| Some(flow.make(choices, sender.caps, pool)?.0)) {
+                break;
+            }
+            self.marks.hit(Mark::StationSent);
+        }
+        let (number, next) = (flow.number, flow.next());
+        self.journal.note(|| {
+            format!("a station behind device {device} sends {began} to {next} of flow {number}")
+        });
+    }
+
+    /// Gives what a device has received to the stations behind it. True if there was something.
+    fn empty_device(&mut self, device: usize, effort: Effort) -> Checked<bool> {
+        let budget = match (effort, self.devices[device].pace) {
+            (Effort::Some, Pace::Stalled) => return Ok(false),
+            (Effort::Some, Pace::Slow) => self.choices.from_to(1, 4),
+            _ => ringway_datapath::BATCH,
+        };
+        let mut count = 0;
+        for queue in 0..self.devices[device].queues() {
+            let mut batch = FrameBatch::new();
+            self.devices[device].receive(queue, budget, &mut batch);
+            count += batch.len();
+            for frame in batch {
+                let to = self.station_of(device, frame.bytes());
+                let piece = if to.is_some() { Piece::read(&frame)? } else { None };
+                self.devices[device].recycle(frame);
+                if let Some((to, piece)) = to.zip(piece) {
+                    self.arrived(to, &piece)?;
+                    self.marks.hit(Mark::StationReceived);
+                }
+            }
+        }
+        if count > 0 {
+            self.journal.note(|| format!("device {device} has sent {count} frames"));
+        }
+        Ok(count > 0)
+    }
+
+    /// The station behind a device that a frame is for.
+    fn station_of(&self, device: usize, frame: &[u8]) -> Option<usize> {
+        let is_for =
+            |station: &Station| station.device == device && frame.starts_with(&station.mac.0);
+        Some(self.guests.len() + self.stations.iter().position(is_for)?)
+    }
+
+    fn arrived(&mut self, to: usize, piece: &Piece) -> Checked {
+        let flow = self.flows.get_mut(usize::from(piece.flow));
+        let Some(flow) = flow.filter(|flow| flow.to == to) else {
+            let found = format!("station {to} received of flow {}", piece.flow);
+            return Err(Flaw::new(Rule::Content, found));
+        };
+        flow.arrived(piece)
+    }
+
+    /// Whether nothing that is known of has happened to either end of a flow for which its frames
+    /// may be gone uncounted.
+    pub(crate) fn is_steady(&self, flow: &Flow) -> bool {
+        [flow.from, flow.to].into_iter().all(|end| match self.guests.get(end) {
+            Some(guest) => !guest.is_disturbed && !guest.is_impersonated,
+            None => {
+                let station = &self.stations[end - self.guests.len()];
+                !self.devices[station.device].is_disturbed
+            }
+        })
+    }
+
+    /// Whose end a flow has there.
+    pub(crate) fn owner_of_end(&self, end: usize) -> Owner {
+        match end.checked_sub(self.guests.len()) {
+            None => Owner::Guest(end),
+            Some(station) => Owner::Device(self.stations[station].device),
+        }
+    }
+
+    /// The device that the vif of a guest is patched to.
+    pub(crate) fn device_of(&self, domid: DomId) -> Option<usize> {
+        let guest = self.guests.iter().position(|guest| guest.domid == domid)?;
+        self.devices.iter().position(|device| device.kind == Kind::Vif { guest })
+    }
+
+    /// The queues of a device as those of a port.
+    pub(crate) fn device_queues(
+        &mut self,
+        device: usize,
+        canary: Option<Canary>,
+    ) -> Vec<(Port, Arc<QueueCounters>)> {
+        let (number, ledger) = (device, self.ledger.clone());
+        let device = &self.devices[device];
+        let queues = (0..device.queues()).map(|queue| {
+            let counters: Arc<QueueCounters> = Arc::default();
+            let queue = device.queue(queue, Arc::clone(&counters));
+            (Port::of_device(queue, (Owner::Device(number), ledger.clone()), canary), counters)
+        });
+        let queues: Vec<_> = queues.collect();
+        if let Some(workers) = &mut self.workers {
+            workers.counters.extend(queues.iter().map(|(_, counters)| Arc::clone(counters)));
+        }
+        queues
+    }
+
+    /// The number of a new port.
+    pub(crate) fn allocate_port(&mut self, owner: Option<Owner>) -> io::Result<PortId> {
+        let port = self.workers.as_mut().and_then(|workers| workers.allocate_port(owner));
+        port.ok_or_else(|| io::Error::other("no port is free"))
+    }
+
     /// Lets a guest look after one of its queues, if it would. True if it did.
     pub(crate) fn run_nic(&mut self, guest: usize, nic: usize, effort: Effort) -> Checked<bool> {
         let pending = self.machine.pending_ports(self.guests[guest].domid);
@@ -261,12 +426,7 @@ impl DataPlane {
             let piece = if is_ours { Piece::read(&frame)? } else { None };
             self.guests[guest].pool.recycle(frame);
             let Some(piece) = piece else { continue };
-            let flow = self.flows.get_mut(usize::from(piece.flow));
-            let Some(flow) = flow.filter(|flow| flow.to == guest) else {
-                let found = format!("guest {guest} received of flow {}", piece.flow);
-                return Err(Flaw::new(Rule::Content, found));
-            };
-            flow.arrived(&piece)?;
+            self.arrived(guest, &piece)?;
             self.marks.hit(Mark::Arrived);
         }
         Ok(())
@@ -302,6 +462,9 @@ impl DataPlane {
                     has_run |= self.run_nic(guest, nic, Effort::All)?;
                 }
             }
+        }
+        for device in 0..self.devices.len() {
+            has_run |= self.empty_device(device, Effort::All)?;
         }
         self.check_step()?;
         Ok(has_run)

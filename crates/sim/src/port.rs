@@ -1,4 +1,5 @@
-//! A queue of a vif as engines of a world have it: the real one, and the ports of its events.
+//! A queue of a port as engines of a world have it: the real one of a vif, or one of a device, and
+//! what reports its events.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,23 +12,63 @@ use ringway_netback::VifQueue;
 use ringway_wire::EvtchnPort;
 
 use crate::canary::Canary;
+use crate::device::{DeviceEvent, DeviceQueue};
+use crate::ledger::{Ledger, Owner};
+use crate::traffic::Share;
 
-/// A queue of netback. The thread of an engine would wait for the descriptors of its events; here
-/// the world asks the machine which of [`events`](Port::events) are pending.
+/// Frames that leave in one call at most: all slots of a ring.
+const FRAMES_PER_CALL_MAX: usize = 256;
+
+/// A queue. The thread of an engine would wait for the descriptors of its events; here the world
+/// asks the machine which of [`events`](Port::events) are pending, and the device for its own.
 pub(crate) struct Port {
-    queue: VifQueue<LoopbackMemory, LoopbackEvent>,
+    queue: Queue,
     pub(crate) events: Vec<EvtchnPort>,
+    /// Whose it is, and where it counts; nowhere for a hostile guest.
+    owner: Option<(Owner, Ledger)>,
+    /// Working memory of one call.
+    leaving: Vec<Option<Share>>,
     canary: Option<Canary>,
     calls: u64,
 }
 
+enum Queue {
+    Vif(Box<VifQueue<LoopbackMemory, LoopbackEvent>>),
+    Device(DeviceQueue),
+}
+
 impl Port {
-    pub(crate) fn new(
+    pub(crate) fn of_vif(
         queue: VifQueue<LoopbackMemory, LoopbackEvent>,
         events: Vec<EvtchnPort>,
+        owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
     ) -> Port {
-        Port { queue, events, canary, calls: 0 }
+        Port::new(Queue::Vif(Box::new(queue)), events, owner, canary)
+    }
+
+    pub(crate) fn of_device(
+        queue: DeviceQueue,
+        owner: (Owner, Ledger),
+        canary: Option<Canary>,
+    ) -> Port {
+        Port::new(Queue::Device(queue), Vec::new(), Some(owner), canary)
+    }
+
+    fn new(
+        queue: Queue,
+        events: Vec<EvtchnPort>,
+        owner: Option<(Owner, Ledger)>,
+        canary: Option<Canary>,
+    ) -> Port {
+        Port { queue, events, owner, leaving: Vec::new(), canary, calls: 0 }
+    }
+
+    pub(crate) fn device_event(&self) -> Option<DeviceEvent> {
+        match &self.queue {
+            Queue::Vif(_) => None,
+            Queue::Device(queue) => Some(queue.event()),
+        }
     }
 }
 
@@ -39,7 +80,13 @@ impl PortQueue for Port {
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
         let before = into.len();
-        let taken = self.queue.ingress(budget, pool, into);
+        let taken = match &mut self.queue {
+            Queue::Vif(queue) => queue.ingress(budget, pool, into),
+            Queue::Device(queue) => queue.ingress(budget, pool, into),
+        };
+        if let Some((owner, ledger)) = &self.owner {
+            into[before..].iter().for_each(|frame| ledger.enter(*owner, frame));
+        }
         self.calls += 1;
         match self.canary {
             Some(Canary::SwappedFrames) if into.len() > before + 1 && self.calls % 4 == 0 => {
@@ -66,25 +113,52 @@ impl PortQueue for Port {
             let last = from.front_mut().and_then(|frame| frame.bytes_mut().last_mut());
             last.into_iter().for_each(|byte| *byte ^= 1);
         }
-        self.queue.egress(from, pool)
+        let before = from.len();
+        self.leaving.clear();
+        if self.owner.is_some() {
+            let first = from.iter().take(FRAMES_PER_CALL_MAX);
+            self.leaving.extend(first.map(|frame| Share::of(frame.bytes())));
+        }
+        let sent = match &mut self.queue {
+            Queue::Vif(queue) => queue.egress(from, pool),
+            Queue::Device(queue) => queue.egress(from, pool),
+        };
+        if let Some((owner, ledger)) = &self.owner {
+            let count = before - from.len();
+            assert!(count <= FRAMES_PER_CALL_MAX, "a call sends {count} frames");
+            self.leaving.drain(..).take(count).flatten().for_each(|it| ledger.leave(*owner, it));
+        }
+        sent
     }
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
-        self.queue.arm()
+        match &mut self.queue {
+            Queue::Vif(queue) => queue.arm(),
+            Queue::Device(queue) => queue.arm(),
+        }
     }
 
     fn woken(&mut self) -> Result<(), PortDown> {
-        self.queue.woken()
+        match &mut self.queue {
+            Queue::Vif(queue) => queue.woken(),
+            Queue::Device(queue) => queue.woken(),
+        }
     }
 
     fn describe(&self) -> QueueTraits {
-        self.queue.describe()
+        match &self.queue {
+            Queue::Vif(queue) => queue.describe(),
+            Queue::Device(queue) => queue.describe(),
+        }
     }
 }
 
 impl Wakers for Port {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
-        self.queue.wakers(visit);
+        match &self.queue {
+            Queue::Vif(queue) => queue.wakers(visit),
+            Queue::Device(_) => {}
+        }
     }
 }
 

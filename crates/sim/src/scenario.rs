@@ -11,6 +11,9 @@ use crate::traffic::Kind;
 /// The domain of the backend.
 pub(crate) const HOST: DomId = DomId(0);
 
+/// Queues of a port, at most.
+pub(crate) const QUEUES_MAX: u16 = 2;
+
 /// What does not change while a world runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
@@ -18,6 +21,10 @@ pub(crate) struct Scenario {
     pub(crate) guests: usize,
     pub(crate) queues_wanted: u16,
     pub(crate) guest_caps: Vec<OffloadCaps>,
+    /// By guest: whether its vif is patched to a device of its own, as on a bridge.
+    pub(crate) are_patched: Vec<bool>,
+    /// Whether the switch has an uplink, and what that is made of.
+    pub(crate) uplink: Option<Uplink>,
     pub(crate) flow_kinds: Vec<Kind>,
     pub(crate) offer: Offer,
     pub(crate) completion: Completion,
@@ -29,6 +36,13 @@ pub(crate) struct Scenario {
     pub(crate) steps_per_phase: usize,
     pub(crate) phases: usize,
     pub(crate) canary: Option<Canary>,
+}
+
+/// The device by which the switch reaches other hosts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Uplink {
+    pub(crate) queues: usize,
+    pub(crate) stations: usize,
 }
 
 /// What else happens.
@@ -72,7 +86,7 @@ impl Scenario {
         let kinds = [Kind::Unknown, Kind::Udp, Kind::Tcp];
         let offered = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, OffloadCaps::NONE]);
         let offer = Offer {
-            queues_max: u16::try_from(choices.from_to(1, 2)).unwrap_or(1),
+            queues_max: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
             split_event_channels: choices.is_one_in(2),
             features: Features::from(offered),
         };
@@ -80,11 +94,17 @@ impl Scenario {
             [Troubles::None, Troubles::Rates, Troubles::Faults, Troubles::Deaths, Troubles::All];
         let has_ample_memory = !choices.is_one_in(4);
         let hostiles = choices.pick(&[0, 0, 1, 2]);
+        let uplink = choices.is_one_in(2).then(|| Uplink {
+            queues: choices.from_to(1, usize::from(QUEUES_MAX)),
+            stations: choices.from_to(1, 2),
+        });
         Scenario {
             engines: choices.from_to(1, 3),
             guests,
-            queues_wanted: u16::try_from(choices.from_to(1, 2)).unwrap_or(1),
+            queues_wanted: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
+            are_patched: (0..guests).map(|_| choices.is_one_in(4)).collect(),
+            uplink,
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             offer,
             completion: choices.pick(&[

@@ -5,7 +5,6 @@ use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Local, LocalStore, XsError};
 
-use crate::known::Errors;
 use crate::scenario::HOST;
 
 /// A toolstack, with its session of XenStore.
@@ -48,12 +47,9 @@ impl Toolstack {
     }
 
     /// What is left of vifs in the backend's directory and where it writes errors.
-    pub(crate) fn leftovers(&mut self, errors: Errors) -> Result<Vec<String>, XsError> {
+    pub(crate) fn leftovers(&mut self) -> Result<Vec<String>, XsError> {
         let mut left = self.0.directory(&Vif::backend_root(HOST))?;
-        if errors == Errors::MayStay {
-            return Ok(left);
-        }
-        let errors = format!("/local/domain/{HOST}/error/backend/vif");
+        let errors = Vif::backend_errors_root(HOST);
         for guest in list(&mut self.0, &errors) {
             for handle in list(&mut self.0, &format!("{errors}/{guest}")) {
                 let names = list(&mut self.0, &format!("{errors}/{guest}/{handle}"));

@@ -234,6 +234,39 @@ impl Flow {
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
+
+    /// What one frame holds at most, in units of a [`Share`].
+    pub(crate) fn units_per_frame_max(&self) -> u64 {
+        match self.kind {
+            Kind::Tcp => 1 << 16,
+            Kind::Unknown | Kind::Udp => 1,
+        }
+    }
+}
+
+/// Which flow a frame of ours is of, and how much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) flow: u16,
+    /// Bytes of a TCP stream; 1 of any other.
+    pub(crate) units: u64,
+}
+
+impl Share {
+    /// Reads no more than it has to: it is asked of each frame at each place.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Share> {
+        let number = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk::<2>).copied();
+        match u16::from_be_bytes(number(12)?) {
+            ETHERTYPE_TEST => Some(Share { flow: u16::from_be_bytes(number(14)?), units: 1 }),
+            ETHERTYPE_IPV4 => {
+                let flow = u16::from_be_bytes(number(34)?).checked_sub(PORT_FIRST)?;
+                let l4_and_ip = u64::from(u16::from_be_bytes(number(16)?));
+                let is_tcp = *bytes.get(23)? == PROTOCOL_TCP;
+                Some(Share { flow, units: if is_tcp { l4_and_ip.saturating_sub(40) } else { 1 } })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What has arrived, as its own bytes say.
@@ -360,7 +393,7 @@ fn fill_ip(head: &mut [u8], flow: u16, kind: Kind, payload: usize, place: u32) {
     ip[0] = 0x45;
     ip[2..4].copy_from_slice(&be(20 + l4_len));
     ip[8] = 64;
-    ip[9] = if kind == Kind::Tcp { 6 } else { 17 };
+    ip[9] = if kind == Kind::Tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
     ip[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
     let l4 = &mut head[34..];
     l4[0..2].copy_from_slice(&(PORT_FIRST + flow).to_be_bytes());
@@ -386,6 +419,8 @@ fn finish_checksums(frame: &mut Frame) {
     done.expect("these headers are sound");
 }
 
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
 const HEADERS_LEN: usize = 14;
 const FRAME_LEN_MIN: usize = 60;
 /// Number of the flow, and of the frame within it.

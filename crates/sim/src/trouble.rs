@@ -1,13 +1,16 @@
 //! What else happens to a world: what its people do, and what goes wrong.
 
 use ringway_loopback::FaultPoint;
+use ringway_switch::PortId;
 use ringway_wire::DomId;
 
+use crate::device::{Device, Kind};
 use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Pace;
+use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
-use crate::scenario::HOST;
+use crate::scenario::{HOST, QUEUES_MAX};
 use crate::toolstack::vif_of;
 use crate::world::{World, lost, refused};
 
@@ -63,9 +66,14 @@ impl World {
 
     fn move_some_queue(&mut self, guest: usize) -> Checked {
         let vif = vif_of(self.plane.guests[guest].domid);
-        let port = self.backend.as_ref().and_then(|backend| backend.port_of(vif));
-        let Some(port) = port else { return Ok(()) };
-        let queue = self.plane.choices.below(usize::from(self.scenario.queues_wanted));
+        let ports = self.backend.as_ref().map(|backend| backend.ports_of(vif));
+        let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
+        let ports: Vec<PortId> = ports.into_iter().flatten().chain(uplink).collect();
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let port = self.plane.choices.pick(&ports);
+        let queue = self.plane.choices.below(usize::from(QUEUES_MAX));
         let queue = u16::try_from(queue).unwrap_or(0);
         let engine = self.plane.choices.below(self.scenario.engines);
         let placed = self.plane.workers.as_ref().and_then(|it| it.roster.queue(port, queue));
@@ -82,6 +90,16 @@ impl World {
 
     fn change_pace(&mut self, guest: usize) {
         let pace = self.plane.choices.pick(&[Pace::Fast, Pace::Slow, Pace::Stalled]);
+        let devices = self.plane.devices.len();
+        if devices > 0 && self.plane.choices.is_one_in(3) {
+            let device = self.plane.choices.below(devices);
+            self.plane.devices[device].pace = pace;
+            if pace == Pace::Stalled {
+                self.plane.marks.hit(Mark::DeviceStalled);
+            }
+            self.plane.journal.note(|| format!("stations behind device {device}: {pace:?}"));
+            return;
+        }
         self.plane.guests[guest].pace = pace;
         if pace == Pace::Stalled {
             self.plane.marks.hit(Mark::ReceiverStalled);
@@ -177,8 +195,21 @@ impl DataPlane {
 
     /// Frames to and from a domain may go with its connection.
     pub(crate) fn disturb(&mut self, domid: DomId) {
-        let it = self.guests.iter_mut().filter(|guest| guest.domid == domid);
-        it.for_each(|guest| guest.is_disturbed = true);
+        if let Some(guest) = self.guests.iter().position(|guest| guest.domid == domid) {
+            self.disturb_owner(Owner::Guest(guest));
+        }
+    }
+
+    /// Frames to and from a port may go with it.
+    pub(crate) fn disturb_owner(&mut self, owner: Owner) {
+        match owner {
+            Owner::Guest(guest) => {
+                let its = |device: &&mut Device| device.kind == Kind::Vif { guest };
+                self.devices.iter_mut().filter(its).for_each(|it| it.is_disturbed = true);
+                self.guests[guest].is_disturbed = true;
+            }
+            Owner::Device(device) => self.devices[device].is_disturbed = true,
+        }
     }
 
     /// Whether events were lost since the last call.

@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use ringway_datapath::{FramePool, PoolBudget, Wakers};
+use ringway_datapath::{Frame, FramePool, PoolBudget, Wakers};
+use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{
-    Attached, Capture, Credit, Directory, Engine, Failure, Gauge, IfIdle, Inbox, SlotId, Wait,
+    Attached, Directory, Engine, Failure, IfIdle, Inbox, SlotId, Wait, Whereabouts,
 };
+use ringway_switch::PortId;
 use ringway_wire::EvtchnPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::canary::Canary;
+use crate::device::DeviceEvent;
 use crate::port::Port;
 
 /// An engine as its thread drives it.
@@ -22,7 +25,7 @@ pub(crate) struct Worker {
     engine: Engine<Port>,
     pub(crate) inbox: Arc<Inbox>,
     bell: Arc<Bell>,
-    commands: VecDeque<Command>,
+    requests: VecDeque<Request>,
     /// The newest directory that it has begun a round with.
     pub(crate) seen: u64,
     pub(crate) waited: Wait,
@@ -31,20 +34,27 @@ pub(crate) struct Worker {
     /// By slot: what reports the events of the queue there.
     events: BTreeMap<usize, Events>,
     /// What was detached, in the order of the commands.
-    pub(crate) returned: VecDeque<Option<Box<Attached<Port>>>>,
+    pub(crate) returned: VecDeque<Taken<Port>>,
     canary: Option<Canary>,
     events_taken: u64,
     overlooked: Vec<usize>,
 }
 
-/// What the control plane asks of an engine.
-pub(crate) enum Command {
-    Expect { id: SlotId, gauge: Arc<Gauge> },
-    Forget { id: SlotId },
-    Attach { attached: Box<Attached<Port>> },
-    Detach { id: SlotId },
-    Capture { id: SlotId, capture: Arc<Capture> },
-    Limit { id: SlotId, credit: Option<Arc<Credit>> },
+/// What the control plane asks of an engine's thread.
+pub(crate) enum Request {
+    Obey(Command<Port>),
+    TakeBack { id: SlotId },
+}
+
+/// Where a frame is that has entered. A port is known if its queue is there, or about to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Waiting {
+    /// It came from this port and could not go on.
+    Kept { from: PortId },
+    /// It waits for the queue in this place to send it.
+    Backlog { slot: SlotId, to: Option<PortId> },
+    /// It is in the inbox of the engine.
+    Parcel { slot: SlotId, to: Option<PortId> },
 }
 
 /// What reports the events of a queue.
@@ -52,13 +62,15 @@ struct Events {
     ports: Vec<EvtchnPort>,
     /// Of a queue that responds when frames have left.
     descriptors: Vec<OwnedFd>,
+    /// Of a queue of a device.
+    device: Option<DeviceEvent>,
 }
 
 impl Events {
     fn of(port: &Port) -> Events {
         let mut descriptors = Vec::new();
         port.wakers(&mut |fd, _| descriptors.extend(fd.try_clone_to_owned().ok()));
-        Events { ports: port.events.clone(), descriptors }
+        Events { ports: port.events.clone(), descriptors, device: port.device_event() }
     }
 
     fn are_there(&self, pending: &[EvtchnPort]) -> bool {
@@ -69,6 +81,12 @@ impl Events {
         };
         self.ports.iter().any(|port| pending.contains(port))
             || self.descriptors.iter().any(is_readable)
+            || self.device.as_ref().is_some_and(DeviceEvent::is_there)
+    }
+
+    /// They have been reported. Those of a device are edge-triggered; the others the queue clears.
+    fn reported(&self) {
+        self.device.iter().for_each(DeviceEvent::clear);
     }
 }
 
@@ -108,7 +126,7 @@ impl Worker {
             engine: Engine::new(number, Arc::clone(&inbox), pool, started),
             inbox,
             bell,
-            commands: VecDeque::new(),
+            requests: VecDeque::new(),
             seen: 0,
             waited: Wait::Now,
             begun: None,
@@ -120,13 +138,53 @@ impl Worker {
         }
     }
 
-    pub(crate) fn command(&mut self, command: Command) {
-        self.commands.push_back(command);
+    pub(crate) fn request(&mut self, request: Request) {
+        self.requests.push_back(request);
         self.inbox.announce_command();
     }
 
-    pub(crate) fn has_commands(&self) -> bool {
-        !self.commands.is_empty()
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Memory in buffers that the engine keeps for later frames.
+    pub(crate) fn bytes_kept(&self) -> usize {
+        self.engine.bytes_kept()
+    }
+
+    /// Shows every frame that is in the engine, on its way to it, or comes from it with a queue.
+    pub(crate) fn visit_frames(&self, visit: &mut dyn FnMut(Waiting, &Frame)) {
+        let mut in_engine = |at, frame: &Frame| match at {
+            Whereabouts::Kept { from } => visit(Waiting::Kept { from }, frame),
+            Whereabouts::Waits { to, slot } => {
+                visit(Waiting::Backlog { slot, to: Some(to) }, frame);
+            }
+            Whereabouts::Gathers { slot } => {
+                visit(Waiting::Backlog { slot, to: self.port_at(slot) }, frame);
+            }
+        };
+        self.engine.visit_frames(&mut in_engine);
+        for attached in self.attaching().chain(self.returned.iter().flatten()) {
+            attached.visit_frames(&mut in_engine);
+        }
+        self.inbox.visit_parcels(&mut |parcel| {
+            let (slot, to) = (parcel.to, self.port_at(parcel.to));
+            visit(Waiting::Parcel { slot, to }, &parcel.frame);
+        });
+    }
+
+    /// Queues that the engine is to take over.
+    fn attaching(&self) -> impl Iterator<Item = &Box<Attached<Port>>> {
+        self.requests.iter().filter_map(|request| match request {
+            Request::Obey(Command::Attach { attached }) => Some(attached),
+            _ => None,
+        })
+    }
+
+    /// The port of the queue that is in this place, or will be once it has obeyed.
+    fn port_at(&self, slot: SlotId) -> Option<PortId> {
+        let coming = || self.attaching().find(|attached| attached.id() == slot);
+        self.engine.port_at(slot).or_else(|| Some(coming()?.port_id()))
     }
 
     /// The ports of the events of all its queues.
@@ -172,8 +230,8 @@ impl Worker {
             }
         }
         if self.inbox.take_commands() {
-            while let Some(command) = self.commands.pop_front() {
-                self.apply(command);
+            while let Some(request) = self.requests.pop_front() {
+                self.obey(request);
             }
         }
         self.seen = directory.version;
@@ -199,34 +257,33 @@ impl Worker {
         if self.canary == Some(Canary::LostEvent) && self.events_taken % 8 == 7 {
             self.overlooked.push(slot);
         } else {
+            self.events.get(&slot).into_iter().for_each(Events::reported);
             self.engine.ready(slot);
         }
     }
 
-    fn apply(&mut self, command: Command) {
-        match command {
-            Command::Expect { id, gauge } => self.engine.expect(id, gauge),
-            Command::Forget { id } => self.engine.forget(id),
-            Command::Attach { attached } => {
-                let slot = attached.id().index;
-                self.events.insert(slot, Events::of(attached.queue()));
-                self.engine.attach(*attached);
+    fn obey(&mut self, request: Request) {
+        match request {
+            Request::Obey(command) => {
+                if let Command::Attach { attached } = &command {
+                    self.events.insert(attached.id().index, Events::of(attached.queue()));
+                }
+                self.engine.obey(command);
             }
-            Command::Detach { id } => {
+            Request::TakeBack { id } => {
                 let detached = self.engine.detach(id).map(Box::new);
                 if detached.is_some() {
                     self.events.remove(&id.index);
                 }
                 self.returned.push_back(detached);
             }
-            Command::Capture { id, capture } => self.engine.capture(id, &capture),
-            Command::Limit { id, credit } => self.engine.limit(id, credit),
         }
     }
 
     pub(crate) fn next_failure(&mut self) -> Option<Failure<Port>> {
         let failure = self.engine.next_failure()?;
-        self.events.retain(|_, events| events.ports != failure.queue.events);
+        // The queue of a device does not fail.
+        self.events.retain(|_, it| it.device.is_some() || it.ports != failure.queue.events);
         Some(failure)
     }
 }

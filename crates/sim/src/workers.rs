@@ -1,17 +1,19 @@
 //! The engines of one backend's process, as its control thread sees them.
 //!
-//! This is `ringway-worker`'s pool without threads: what waits there for other threads, here lets
-//! the world go on until it is so ([`DataPlane::wait_until`](crate::plane::DataPlane)).
+//! This is `ringway-worker`'s pool without threads. The steps that attach, detach and move queues are
+//! the same code; what waits there for other threads, here lets the world go on until it is so
+//! ([`DataPlane::wait_until`](crate::plane::DataPlane)).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{DropReason, MacAddr, PoolBudget, QueueCounters};
-use ringway_engine::{Directory, Failure, Roster};
+use ringway_engine::{Directory, Failure, Placed, Roster, SlotId};
 use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
 
 use crate::canary::Canary;
+use crate::ledger::Owner;
 use crate::port::Port;
 use crate::worker::Worker;
 
@@ -29,7 +31,10 @@ pub(crate) struct Workers {
     pub(crate) failures: VecDeque<Failure<Port>>,
     /// Of all queues of honest guests that there are or were.
     pub(crate) counters: Vec<Arc<QueueCounters>>,
-    ports_taken: Vec<PortId>,
+    /// The ports that are in use, and whose they are; none for those of hostile guests.
+    ports: BTreeMap<PortId, Option<Owner>>,
+    /// The port of the uplink, if there is one.
+    pub(crate) uplink: Option<PortId>,
 }
 
 /// How a backend's process is made.
@@ -67,7 +72,8 @@ impl Workers {
             switch: Arc::new(switch),
             failures: VecDeque::new(),
             counters: Vec::new(),
-            ports_taken: Vec::new(),
+            ports: BTreeMap::new(),
+            uplink: None,
         };
         started.publish();
         started
@@ -91,10 +97,22 @@ impl Workers {
         self.workers.iter().filter(late).for_each(|worker| worker.inbox.announce_command());
     }
 
-    pub(crate) fn allocate_port(&mut self) -> Option<PortId> {
-        let port = (0..PORTS_MAX).map(PortId).find(|port| !self.ports_taken.contains(port))?;
-        self.ports_taken.push(port);
+    pub(crate) fn allocate_port(&mut self, owner: Option<Owner>) -> Option<PortId> {
+        let port = (0..PORTS_MAX).map(PortId).find(|port| !self.ports.contains_key(port))?;
+        self.ports.insert(port, owner);
         Some(port)
+    }
+
+    /// Whose port it is.
+    pub(crate) fn owner(&self, port: PortId) -> Option<Owner> {
+        self.ports.get(&port).copied().flatten()
+    }
+
+    /// Whose queue is to be in this place.
+    pub(crate) fn owner_at(&self, engine: usize, slot: SlotId) -> Option<Owner> {
+        let is_there =
+            |placed: &&Placed| (placed.address.engine, placed.address.slot) == (engine, slot);
+        self.owner(self.roster.queues().iter().find(is_there)?.port)
     }
 
     /// Gives a port's number back, with the addresses that were learned there and what engines said
@@ -102,7 +120,7 @@ impl Workers {
     pub(crate) fn free_port(&mut self, port: PortId) {
         self.switch.fdb().remove_port(port);
         self.failures.retain(|failure| failure.port_id != port);
-        self.ports_taken.retain(|taken| *taken != port);
+        self.ports.remove(&port);
     }
 
     /// Whether frames to an address are not flooded.

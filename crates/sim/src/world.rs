@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use ringway_datapath::MacAddr;
+use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_engine::Capture;
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
@@ -18,19 +18,23 @@ use crate::accounts::Accounts;
 use crate::backend::{Backend, BackendConfig};
 use crate::canary::Canary;
 use crate::choices::Choices;
+use crate::control::{Ended, PortParts};
+use crate::device::{Device, Kind, Station};
 use crate::driver::Driver;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
+use crate::ledger::{Ledger, Owner};
 use crate::marks::{Mark, Marks};
 use crate::plane::DataPlane;
-use crate::scenario::HOST;
-use crate::scenario::Scenario;
+use crate::scenario::{HOST, Scenario, Uplink};
 use crate::toolstack::{Toolstack, vif_of};
-use crate::traffic::Flow;
+use crate::traffic::{Flow, announcement};
 use crate::workers::{Workers, WorkersConfig};
 
+/// Stations behind devices have addresses from here on.
+const FIRST_STATION: usize = 100;
 /// Domains that a world makes one after the other in a guest's place.
 const LIVES_MAX: u16 = 100;
 
@@ -77,7 +81,12 @@ impl World {
             workers: None,
             guests: Vec::new(),
             hostiles: Vec::new(),
+            devices: Vec::new(),
+            stations: Vec::new(),
             flows: Vec::new(),
+            ledger: Ledger::default(),
+            dropped_before: 0,
+            is_census_due: false,
             is_sound: !troubles.have_faults() && !troubles.have_deaths(),
             burst_max: scenario.burst_max,
             paused: None,
@@ -100,6 +109,7 @@ impl World {
             captures: Vec::new(),
             removals: Vec::new(),
         };
+        world.make_devices();
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
             world.make_guest(guest)?;
@@ -123,6 +133,7 @@ impl World {
                 self.step()?;
             }
             self.plane.guests.iter_mut().for_each(|guest| guest.pace = Pace::Fast);
+            self.plane.devices.iter_mut().for_each(|device| device.pace = Pace::Fast);
             self.plane.paused = None;
             self.rest()?;
         }
@@ -146,6 +157,7 @@ impl World {
         if let Some(flaw) = self.plane.flaw.take() {
             return Err(flaw);
         }
+        self.plane.check_step()?;
         if !self.plane.is_alive.get() {
             self.start_backend()?;
         }
@@ -222,12 +234,57 @@ impl World {
     }
 
     fn make_flows(&mut self) {
-        let guests = self.scenario.guests;
+        let pairs = self.pairs();
         for (number, kind) in (0..).zip(self.scenario.flow_kinds.clone()) {
-            let from = self.plane.choices.below(guests);
-            let to = (from + self.plane.choices.from_to(1, guests - 1)) % guests;
-            let ends = [from, to].map(|guest| (guest, mac_of(guest)));
+            let pair = self.plane.choices.pick(&pairs);
+            let [from, to] = pair.map(|end| self.plane.owner_of_end(end));
+            self.plane.ledger.add(from, to);
+            let ends = pair.map(|end| (end, self.mac_of_end(end)));
             self.plane.flows.push(Flow::new(number, kind, ends));
+        }
+    }
+
+    /// Every two ends that reach each other, both ways: those on the switch, and a guest whose vif
+    /// is patched with the station at its far end.
+    fn pairs(&self) -> Vec<[usize; 2]> {
+        let guests = self.scenario.guests;
+        let place_of = |end: usize| match end.checked_sub(guests) {
+            None if self.scenario.are_patched[end] => Kind::Vif { guest: end },
+            // As good as any other place on the switch.
+            None => Kind::Uplink,
+            Some(station) => self.plane.devices[self.plane.stations[station].device].kind,
+        };
+        let ends = guests + self.plane.stations.len();
+        let all = (0..ends).flat_map(|from| (0..ends).map(move |to| [from, to]));
+        let are_apart = |[from, to]: &[usize; 2]| from != to && (*from < guests || *to < guests);
+        let reach = |[from, to]: &[usize; 2]| place_of(*from) == place_of(*to);
+        all.filter(are_apart).filter(reach).collect()
+    }
+
+    fn mac_of_end(&self, end: usize) -> MacAddr {
+        match end.checked_sub(self.scenario.guests) {
+            None => mac_of(end),
+            Some(station) => self.plane.stations[station].mac,
+        }
+    }
+
+    /// Makes the devices of the backend's host, and the stations behind them.
+    fn make_devices(&mut self) {
+        let uplink = self.scenario.uplink;
+        let patched = self.scenario.are_patched.iter().enumerate().filter(|(_, it)| **it);
+        let patched = patched.map(|(guest, _)| (Kind::Vif { guest }, 1));
+        let uplink = uplink.map(|uplink| (Kind::Uplink, uplink.stations));
+        for (kind, stations) in patched.chain(uplink) {
+            let device = self.plane.devices.len();
+            let caps = match kind {
+                Kind::Uplink => OffloadCaps::ALL,
+                Kind::Vif { guest } => self.scenario.guest_caps[guest],
+            };
+            self.plane.devices.push(Device::new(kind, 0, caps));
+            for _ in 0..stations {
+                let mac = mac_of(FIRST_STATION + self.plane.stations.len());
+                self.plane.stations.push(Station { mac, device });
+            }
         }
     }
 
@@ -258,6 +315,7 @@ impl World {
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let mut reborn = Guest::new(domid, mac_of(guest), domain.expect("the number is free"));
         reborn.is_disturbed = true;
+        reborn.is_impersonated = self.plane.guests[guest].is_impersonated;
         self.plane.guests[guest] = reborn;
         self.make_vif(guest)
     }
@@ -289,10 +347,13 @@ impl World {
             self.plane.journal.note(|| "the backend starts again".to_owned());
             let frames = self.scenario.completion;
             self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
+            self.plane.devices.iter_mut().for_each(|device| device.is_disturbed = true);
             if frames == ringway_datapath::Completion::Sent {
                 self.plane.flows.iter_mut().for_each(Flow::may_repeat);
             }
-            self.accounts.backend_ended();
+            // Its counters have ended with it.
+            self.plane.dropped_before = 0;
+            self.plane.ledger.settle();
         }
         let config = WorkersConfig {
             engines: self.scenario.engines,
@@ -300,8 +361,15 @@ impl World {
             hash_seed: self.plane.choices.number(),
             canary: self.scenario.canary,
         };
-        self.plane.workers = Some(Workers::start(config, self.plane.now));
-        self.plane.is_alive = Rc::new(Cell::new(true));
+        loop {
+            self.plane.workers = Some(Workers::start(config, self.plane.now));
+            self.plane.is_alive = Rc::new(Cell::new(true));
+            match self.attach_uplink() {
+                Ok(()) => break,
+                // It was killed at once, and another one starts.
+                Err(Ended) => self.plane.flaw.take().map_or(Ok(()), Err)?,
+            }
+        }
         let config = BackendConfig {
             offer: self.scenario.offer,
             completion: self.scenario.completion,
@@ -310,6 +378,28 @@ impl World {
         let alive = Rc::clone(&self.plane.is_alive);
         let backend = Backend::start(&self.store, self.host.clone(), config, alive);
         self.backend = Some(backend.map_err(|error| lost(&error))?);
+        Ok(())
+    }
+
+    /// Gives the switch its uplink, if it is to have one. A new process makes a new device.
+    fn attach_uplink(&mut self) -> Result<(), Ended> {
+        let Some(Uplink { queues, .. }) = self.scenario.uplink else { return Ok(()) };
+        let device = self.plane.devices.iter().position(|device| device.kind == Kind::Uplink);
+        let device = device.expect("the scenario has an uplink");
+        self.plane.devices[device].reset(queues);
+        let id = self.plane.allocate_port(Some(Owner::Device(device)));
+        let id = id.expect("it is among the first");
+        if let Some(workers) = &mut self.plane.workers {
+            workers.uplink = Some(id);
+        }
+        let queues = self.plane.device_queues(device, self.scenario.canary);
+        let port = PortParts { id, credit: None, patched_to: None, is_shared: true, queues };
+        self.plane.attach(port)?;
+        self.plane.marks.hit(Mark::Uplink);
+        let behind = self.plane.stations.iter().filter(|station| station.device == device);
+        for station in behind {
+            self.plane.devices[device].send(0, |pool| announcement(station.mac, pool));
+        }
         Ok(())
     }
 

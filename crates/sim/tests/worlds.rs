@@ -29,6 +29,16 @@ fn each_defect_on_purpose_is_found() {
     assert!(unseen.is_empty(), "not found: {unseen:?}");
 }
 
+/// The defect is in the crate of the rings, where the check is. A release build has no such switch.
+#[cfg(debug_assertions)]
+#[test]
+fn a_missing_check_of_a_producer_is_found() {
+    let run = |seed| ringway_ring::canary::without_producer_checks(|| run_seed(seed, None));
+    let found = (0..SEEDS).find_map(|seed| run(seed).err());
+    let found = found.expect("a hostile guest lets a producer jump");
+    println!("{}", found.flaw);
+}
+
 #[test]
 fn a_seed_makes_the_same_world_twice() {
     let run = || run_seed(7, None).map(|run| (run.steps, run.marks.iter().collect::<Vec<_>>()));

@@ -274,9 +274,8 @@ impl Rest {
         self.read = None;
         let (node, token) = (self.vif.frontend_state(), self.vif.backend_dir());
         unless_refused(store.unwatch(&node, &token), ())?;
-        let [for_tools, _] = self.vif.backend_errors();
         // A driver domain has no such node, nor the right to one.
-        unless_refused(store.remove(&for_tools), ())
+        device::remove_error(store, self.vif)
     }
 }
 

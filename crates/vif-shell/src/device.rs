@@ -5,7 +5,8 @@
 
 use ringway_xenbus::{Device, KeyChange, KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{
-    Client, Errno, Lost, Permissions, Rights, Transaction, Transport, XsError, unless_refused,
+    Client, DomId, Errno, Lost, Permissions, Rights, Transaction, Transport, XsError,
+    unless_refused,
 };
 
 /// Reads known keys of a device's directory, at one moment. `None` if the directory is not there.
@@ -148,6 +149,47 @@ pub fn state<T: Transport>(store: &mut Client<T>, node: &str) -> Result<XenbusSt
     let value = store.read_bytes(node)?;
     let text = value.and_then(|value| String::from_utf8(value).ok());
     Ok(XenbusState::parse(text.as_deref()))
+}
+
+/// Removes what an earlier backend of this domain has said of vifs that went while no backend ran.
+/// What it said of those that are there is for their ends to remove.
+///
+/// # Errors
+/// That XenStore is lost.
+pub fn remove_stale_errors<T: Transport>(
+    store: &mut Client<T>,
+    backend: DomId,
+) -> Result<(), Lost> {
+    let (root, vifs) = (Vif::backend_errors_root(backend), Vif::backend_root(backend));
+    // A driver domain has no such directory.
+    for guest in unless_refused(store.directory(&root), Vec::new())? {
+        let of_guest = format!("{root}/{guest}");
+        let handles = unless_refused(store.directory(&of_guest), Vec::new())?;
+        let mut is_used = false;
+        for handle in handles {
+            let found =
+                store.read_bytes(&format!("{vifs}/{guest}/{handle}")).map(|it| it.is_some());
+            // One that may not be read is there.
+            match unless_refused(found, true)? {
+                true => is_used = true,
+                false => unless_refused(store.remove(&format!("{of_guest}/{handle}")), ())?,
+            }
+        }
+        if !is_used {
+            unless_refused(store.remove(&of_guest), ())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a backend has said of a vif that is not in its care: another one before it was
+/// killed.
+///
+/// # Errors
+/// That XenStore is lost.
+pub fn remove_error<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<(), Lost> {
+    let [for_tools, _] = vif.backend_errors();
+    unless_refused(store.remove(&for_tools), ())
 }
 
 /// The state of a device in a domain that is gone may not be read: it is not there.

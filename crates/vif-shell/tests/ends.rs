@@ -328,3 +328,32 @@ fn a_vif_whose_toolstack_removes_it_is_let_go() {
     let [for_tools, _] = VIF.backend_errors();
     assert_eq!(client.read(&for_tools).expect("its own"), None);
 }
+
+#[test]
+fn a_backend_that_starts_removes_what_an_earlier_one_said_of_vifs_that_are_gone() {
+    let store = with_vif();
+    let mut earlier = Backend::start(&store);
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    write(&mut guest, &ANSWER);
+    write(&mut guest, &[("state", "4")]);
+    earlier.turn();
+    let Backend { store: client, end, process, now } = &mut earlier;
+    end.feed(client, process, Input::PeerFault("a fault".to_owned()), *now).expect("there");
+    let [for_tools, _] = VIF.backend_errors();
+    assert_eq!(client.read(&for_tools).expect("its own").as_deref(), Some("a fault"));
+    drop(earlier);
+
+    let mut client = store.connect(HOST).expect("few sessions");
+    device::remove_stale_errors(&mut client, HOST).expect("the store is there");
+    let kept = client.read(&for_tools).expect("its own");
+    assert_eq!(kept.as_deref(), Some("a fault"), "its vif is there");
+
+    client.remove(&VIF.backend_dir()).expect("domain 0 may");
+    device::remove_stale_errors(&mut client, HOST).expect("the store is there");
+    assert_eq!(client.read(&for_tools).expect("its own"), None);
+    let left = client.directory(&Vif::backend_errors_root(HOST)).expect("its own");
+    assert_eq!(left, Vec::<String>::new());
+    // A domain that has no such directory, or may not read it, has none.
+    device::remove_stale_errors(&mut guest, HOST).expect("the store is there");
+    device::remove_stale_errors(&mut guest, GUEST).expect("the store is there");
+}

@@ -1,6 +1,7 @@
 //! The control thread's view: start workers, attach and detach ports, move queues.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,16 +12,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use ringway_datapath::{FramePool, PoolBudget, PortQueue, QueueCounters, Wakers};
+use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
 use ringway_engine::{
-    Attached, AttachedParts, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, Move,
-    QueueAddress, Roster, Stations,
+    Attached, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, QueueAddress, Roster,
 };
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::PortId;
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
-use crate::thread::{Bell, Command, Public, Reporter, Worker, WorkerParts};
+use crate::thread::{Bell, Public, Reporter, Request, Worker, WorkerParts};
 
 /// How to start workers.
 #[derive(Debug, Clone)]
@@ -39,18 +40,6 @@ pub struct WorkersConfig {
     pub name: String,
 }
 
-/// One queue to attach.
-pub struct Attachment<Q> {
-    /// The queue.
-    pub queue: Q,
-    /// Where it counts.
-    pub counters: Arc<QueueCounters>,
-    /// The flooding it may cause.
-    pub flood: FloodBudget,
-    /// How many stations are behind the port, which is the same for all its queues.
-    pub stations: Stations,
-}
-
 /// The most workers there can be, whatever the policy.
 pub const WORKERS_MAX: usize = 1024;
 /// Share of its time that a worker must be at work before a queue is taken from it.
@@ -59,7 +48,7 @@ const SATURATED_PERCENT: u32 = 80;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Thread<Q> {
-    commands: Sender<Command<Q>>,
+    requests: Sender<Request<Q>>,
     inbox: Arc<Inbox>,
     public: Arc<Public>,
     busy_before: u64,
@@ -141,25 +130,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
-        let workers: BTreeSet<usize> = addresses.iter().map(|address| address.engine).collect();
-        for ((queue_index, address), attachment) in (0..).zip(addresses).zip(queues) {
-            let parts = AttachedParts {
-                id: address.slot,
-                port_id: port,
-                queue_index,
-                queue: attachment.queue,
-                forwarding: forwarding.clone(),
-                flood: attachment.flood,
-                counters: attachment.counters,
-                gauge: address.gauge,
-                credit: credit.cloned(),
-                stations: attachment.stations,
-            };
-            let attached = Box::new(Attached::new(parts, Instant::now()));
-            self.command(address.engine, Command::Attach { attached });
-        }
-        self.wait_until_obeyed(workers);
-        self.publish();
+        let port = NewPort { id: port, forwarding, credit };
+        let queues = addresses.into_iter().zip(queues).collect();
+        let Ok(()) = steps::attach(self, port, queues);
         Ok(())
     }
 
@@ -194,18 +167,12 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Takes all queues of a port back, in order of their numbers. A queue that had failed is not
     /// among them. Frames that waited to leave are lost.
     pub fn detach(&mut self, port: PortId) -> Vec<Q> {
-        let gone = self.roster.remove(port);
-        self.publish();
-        self.wait_until_seen();
         let mut pool = FramePool::new(Arc::clone(&self.budget));
         let mut queues = Vec::new();
-        for placed in gone {
-            let attached = self.take_back(&placed.address);
-            self.roster.free(&placed.address);
-            queues.extend(attached.map(|attached| attached.into_queue(&mut pool)));
-        }
-        // Sources that these queues held may go on, and their workers may sleep.
-        self.threads.iter().for_each(|thread| thread.inbox.nudge());
+        let let_go = |_: &mut Self, attached: Attached<Q>| {
+            queues.push(attached.into_queue(&mut pool));
+        };
+        let Ok(()) = steps::detach(self, port, let_go);
         queues
     }
 
@@ -215,7 +182,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let mut found = false;
         for address in self.addresses(port) {
             let (id, capture) = (address.slot, Arc::clone(capture));
-            self.command(address.engine, Command::Capture { id, capture });
+            self.request(address.engine, Request::Obey(Command::Capture { id, capture }));
             found = true;
         }
         found
@@ -226,7 +193,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
         for address in self.addresses(port) {
             let (id, credit) = (address.slot, credit.cloned());
-            self.command(address.engine, Command::Limit { id, credit });
+            self.request(address.engine, Request::Obey(Command::Limit { id, credit }));
         }
     }
 
@@ -259,7 +226,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let partner = self.roster.partner_of(step.port, step.queue);
         to_move.extend(partner.map(|partner| partner.port));
         for port in to_move {
-            self.move_queue(port, step.queue, step.to);
+            let Ok(_) = steps::move_queue(self, port, step.queue, step.to);
         }
         placements
             .into_iter()
@@ -294,32 +261,9 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             return false;
         }
         if placed.address.engine != worker {
-            self.move_queue(port, queue, worker);
+            let Ok(_) = steps::move_queue(self, port, queue, worker);
         }
         true
-    }
-
-    /// Hands one queue to another worker, keeping the order of all flows; [`Roster`] has the steps.
-    fn move_queue(&mut self, port: PortId, queue: u16, worker: usize) {
-        let Some(Move { from, to }) = self.roster.redirect(port, queue, worker) else { return };
-        let gauge = Arc::clone(&to.gauge);
-        self.command(to.engine, Command::Expect { id: to.slot, gauge });
-        // Before a directory names a slot, its worker must know the slot: the first frames may be
-        // there before the command is read.
-        self.wait_until_obeyed([to.engine]);
-        self.publish();
-        self.wait_until_seen();
-        let attached = self.take_back(&from);
-        self.roster.free(&from);
-        let command = match attached {
-            Some(attached) => {
-                let attached = Box::new(attached.moved_to(to.slot, Instant::now()));
-                Command::Attach { attached }
-            }
-            // Otherwise its frames would gather for ever, or until another queue gets the slot.
-            None => Command::Forget { id: to.slot },
-        };
-        self.command(to.engine, command);
     }
 
     /// Where every queue is, with its load since the last [`rebalance`](Workers::rebalance).
@@ -345,7 +289,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     pub fn all_respond(&self, timeout: Duration) -> bool {
         let (reply, replies) = mpsc::channel();
         for worker in 0..self.threads.len() {
-            self.command(worker, Command::Reply { reply: reply.clone() });
+            self.request(worker, Request::Reply { reply: reply.clone() });
         }
         drop(reply);
         let deadline = Instant::now() + timeout;
@@ -384,7 +328,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
 
     fn start_thread(&mut self) -> io::Result<usize> {
         let number = self.threads.len();
-        let (commands, receiver) = mpsc::channel();
+        let (requests, receiver) = mpsc::channel();
         let bell = Arc::new(Bell::new()?);
         let inbox = Arc::new(Inbox::new(Waker::from(Arc::clone(&bell))));
         let public = Arc::new(Public::default());
@@ -393,7 +337,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             engine: Engine::new(number, Arc::clone(&inbox), pool, self.started),
             inbox: Arc::clone(&inbox),
             bell,
-            commands: receiver,
+            requests: receiver,
             reports: Reporter {
                 failures: self.failures_sender.clone(),
                 bell: Arc::clone(&self.failures_bell),
@@ -413,45 +357,57 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 }
                 worker.run();
             })?;
-        self.threads.push(Thread { commands, inbox, public, busy_before: 0, handle });
+        self.threads.push(Thread { requests, inbox, public, busy_before: 0, handle });
         self.roster.add_engine();
-        self.publish();
+        let Ok(()) = self.publish();
         Ok(number)
     }
 
-    fn take_back(&self, address: &QueueAddress) -> Option<Box<Attached<Q>>> {
-        let (reply, replies) = mpsc::channel();
-        self.command(address.engine, Command::Detach { id: address.slot, reply });
-        replies.recv_timeout(REPLY_TIMEOUT).ok().flatten()
-    }
-
-    fn command(&self, worker: usize, command: Command<Q>) {
+    fn request(&self, worker: usize, request: Request<Q>) {
         let thread = &self.threads[worker];
-        // A worker ends only by command, after which there are no more.
-        let _ = thread.commands.send(command);
+        // A worker ends only when it is asked to, after which there are no more requests.
+        let _ = thread.requests.send(request);
         thread.inbox.announce_command();
     }
+}
 
-    /// Replaces the directory by one of the roster as it is now.
-    fn publish(&self) {
-        let inboxes = self.threads.iter().map(|thread| Arc::clone(&thread.inbox)).collect();
-        let version = self.directory.load().version + 1;
-        self.directory.store(Arc::new(self.roster.directory(version, inboxes)));
+/// A worker that does not respond in time is stuck or has panicked: what it had is lost.
+impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
+    type Queue = Q;
+    type Gone = Infallible;
+
+    fn roster(&mut self) -> Result<&mut Roster, Infallible> {
+        Ok(&mut self.roster)
     }
 
-    /// Waits until workers have obeyed every command so far.
-    fn wait_until_obeyed(&self, workers: impl IntoIterator<Item = usize>) {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn command(&mut self, engine: usize, command: Command<Q>) -> Result<(), Infallible> {
+        self.request(engine, Request::Obey(command));
+        Ok(())
+    }
+
+    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Infallible> {
         let (reply, replies) = mpsc::channel();
-        for worker in workers {
-            self.command(worker, Command::Reply { reply: reply.clone() });
+        for engine in engines {
+            self.request(*engine, Request::Reply { reply: reply.clone() });
         }
         drop(reply);
         // Ends when the last one has replied and dropped its sender.
         while replies.recv_timeout(REPLY_TIMEOUT).is_ok() {}
+        Ok(())
     }
 
-    /// Waits until no worker uses an older directory.
-    fn wait_until_seen(&self) {
+    fn publish(&mut self) -> Result<(), Infallible> {
+        let inboxes = self.threads.iter().map(|thread| Arc::clone(&thread.inbox)).collect();
+        let version = self.directory.load().version + 1;
+        self.directory.store(Arc::new(self.roster.directory(version, inboxes)));
+        Ok(())
+    }
+
+    fn wait_until_seen(&mut self) -> Result<(), Infallible> {
         let version = self.directory.load().version;
         let deadline = Instant::now() + REPLY_TIMEOUT;
         for thread in &self.threads {
@@ -461,6 +417,18 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                 std::thread::yield_now();
             }
         }
+        Ok(())
+    }
+
+    fn take_back(&mut self, from: &QueueAddress) -> Result<Taken<Q>, Infallible> {
+        let (reply, replies) = mpsc::channel();
+        self.request(from.engine, Request::TakeBack { id: from.slot, reply });
+        Ok(replies.recv_timeout(REPLY_TIMEOUT).ok().flatten())
+    }
+
+    fn nudge_all(&mut self) -> Result<(), Infallible> {
+        self.threads.iter().for_each(|thread| thread.inbox.nudge());
+        Ok(())
     }
 }
 
@@ -474,7 +442,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> AsFd for Workers<Q> {
 impl<Q: PortQueue + Wakers + Send + 'static> Drop for Workers<Q> {
     fn drop(&mut self) {
         for worker in 0..self.threads.len() {
-            self.command(worker, Command::Stop);
+            self.request(worker, Request::Stop);
         }
         for thread in self.threads.drain(..) {
             // A worker that panicked has printed why.

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
-use ringway_engine::{
-    Attached, Capture, Credit, Directory, Engine, Failure, Gauge, Inbox, SlotId, Wait,
-};
+use ringway_engine::steps::{Command, Taken};
+use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::idle::Idle;
@@ -26,19 +25,11 @@ const EVENTS_MAX: usize = 64;
 const BELL: u64 = u64::MAX;
 
 /// What the control thread asks of a worker.
-pub(crate) enum Command<Q> {
-    /// A queue is about to come.
-    Expect { id: SlotId, gauge: Arc<Gauge> },
-    /// It does not come: it failed on its way.
-    Forget { id: SlotId },
-    /// Here it is.
-    Attach { attached: Box<Attached<Q>> },
-    /// Give one up; the reply is `None` if it is gone already.
-    Detach { id: SlotId, reply: Sender<Option<Box<Attached<Q>>>> },
-    /// Copy frames of a queue to a capture, which replaces any earlier one.
-    Capture { id: SlotId, capture: Arc<Capture> },
-    /// Limit how much enters by a queue, or no longer.
-    Limit { id: SlotId, credit: Option<Arc<Credit>> },
+pub(crate) enum Request<Q> {
+    /// Have the engine do this.
+    Obey(Command<Q>),
+    /// Give a queue up.
+    TakeBack { id: SlotId, reply: Sender<Taken<Q>> },
     /// Reply, when all before is done.
     Reply { reply: Sender<()> },
     /// End.
@@ -112,7 +103,7 @@ pub(crate) struct Worker<Q> {
     engine: Engine<Q>,
     inbox: Arc<Inbox>,
     bell: Arc<Bell>,
-    commands: Receiver<Command<Q>>,
+    requests: Receiver<Request<Q>>,
     reports: Reporter<Q>,
     directory: Arc<ArcSwap<Directory>>,
     public: Arc<Public>,
@@ -125,7 +116,7 @@ pub(crate) struct WorkerParts<Q> {
     pub(crate) engine: Engine<Q>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) commands: Receiver<Command<Q>>,
+    pub(crate) requests: Receiver<Request<Q>>,
     pub(crate) reports: Reporter<Q>,
     pub(crate) directory: Arc<ArcSwap<Directory>>,
     pub(crate) public: Arc<Public>,
@@ -148,7 +139,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             engine: parts.engine,
             inbox: parts.inbox,
             bell: parts.bell,
-            commands: parts.commands,
+            requests: parts.requests,
             reports: parts.reports,
             directory: parts.directory,
             public: parts.public,
@@ -244,12 +235,11 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
     }
 
     fn obey(&mut self) -> Next {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Expect { id, gauge } => self.engine.expect(id, gauge),
-                Command::Forget { id } => self.engine.forget(id),
-                Command::Attach { attached } => self.attach(*attached),
-                Command::Detach { id, reply } => {
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                Request::Obey(Command::Attach { attached }) => self.attach(*attached),
+                Request::Obey(command) => self.engine.obey(command),
+                Request::TakeBack { id, reply } => {
                     let detached = self.engine.detach(id).map(Box::new);
                     if let Some(attached) = &detached {
                         self.unwatch(attached.queue());
@@ -257,12 +247,10 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
                     // If the control thread has given up, the queue ends here.
                     let _ = reply.send(detached);
                 }
-                Command::Capture { id, capture } => self.engine.capture(id, &capture),
-                Command::Limit { id, credit } => self.engine.limit(id, credit),
-                Command::Reply { reply } => {
+                Request::Reply { reply } => {
                     let _ = reply.send(());
                 }
-                Command::Stop => return Next::Stop,
+                Request::Stop => return Next::Stop,
             }
         }
         Next::Round

@@ -72,12 +72,18 @@ impl Vif {
         format!("{}/{MAC}", self.backend_dir())
     }
 
+    /// The directory in which Xen's tools look for errors of the vifs that a domain serves: one
+    /// directory per guest, and in it one per vif.
+    pub fn backend_errors_root(backend: DomId) -> String {
+        format!("/local/domain/{backend}/error/backend/vif")
+    }
+
     /// The nodes a backend writes its errors to: where Xen's tools look, and beside its other
     /// keys, where people do.
     pub fn backend_errors(self) -> [String; 2] {
-        let Vif { backend, frontend, handle } = self;
+        let root = Vif::backend_errors_root(self.backend);
         [
-            format!("/local/domain/{backend}/error/backend/vif/{frontend}/{handle}/{ERROR}"),
+            format!("{root}/{}/{}/{ERROR}", self.frontend, self.handle),
             format!("{}/{ERROR}", self.backend_dir()),
         ]
     }

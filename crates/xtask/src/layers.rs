@@ -5,6 +5,8 @@
 //! `ARCHITECTURE.md`. Each crate is in one layer here, and each name in the lists here and in `run`
 //! is a crate, so that no list goes stale.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 /// The crates of each layer, the bottom first.
@@ -29,6 +31,10 @@ const NEVER: [(&str, &[&str]); 6] = [
     ("engine", &["sys", "hypervisor", "ring", "netback", "netfront"]),
 ];
 
+/// Features that put defects into a crate on purpose, by the crate and the feature. Only one other
+/// crate may enable each, and only for its tests.
+const CANARIES: [(&str, &str, &str); 1] = [("ring", "canary", "sim")];
+
 /// Only the two topmost layers may use a catch-all error.
 const EDGE_ONLY: &[&str] = &["anyhow"];
 const EDGE_LAYERS: usize = 2;
@@ -44,6 +50,9 @@ pub(crate) struct Metadata {
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) dependencies: Vec<Dependency>,
+    /// Its own features, with what each enables.
+    #[serde(default)]
+    pub(crate) features: BTreeMap<String, Vec<String>>,
 }
 
 /// What it depends on.
@@ -54,6 +63,8 @@ pub(crate) struct Dependency {
     pub(crate) kind: Option<String>,
     /// Set for crates of the workspace.
     pub(crate) path: Option<String>,
+    /// What it enables there.
+    pub(crate) features: Vec<String>,
 }
 
 /// Everything about crates that is not as it should be, one line each. `others` are lists of crates
@@ -62,6 +73,7 @@ pub(crate) fn check(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<Stri
     let mut findings = unlisted(metadata);
     findings.extend(missing(metadata, others));
     findings.extend(directions(metadata));
+    findings.extend(canaries(metadata));
     findings
 }
 
@@ -115,6 +127,34 @@ fn directions(metadata: &Metadata) -> Vec<String> {
     findings
 }
 
+/// Defects on purpose that more than the tests of one crate would get.
+fn canaries(metadata: &Metadata) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (owner, feature, user) in CANARIES {
+        for package in &metadata.packages {
+            let name = short(&package.name);
+            let enabled = package.dependencies.iter().filter(|dependency| {
+                let is_it = short(&dependency.name) == owner;
+                let is_test = name == user && dependency.kind.as_deref() == Some("dev");
+                is_it && !is_test && dependency.features.iter().any(|other| other == feature)
+            });
+            findings.extend(enabled.map(|_| {
+                format!("{name} enables `{feature}` of {owner}: only the tests of {user} may")
+            }));
+            let paths = [format!("ringway-{owner}/{feature}"), feature.to_owned()];
+            let passed_on = package.features.iter().filter(|(own, enables)| {
+                let is_own = name == owner && own.as_str() != feature;
+                let is_named = |path: &String| enables.iter().any(|it| it == path);
+                is_named(&paths[0]) || (is_own && is_named(&paths[1]))
+            });
+            findings.extend(passed_on.map(|(own, _)| {
+                format!("{name} enables `{feature}` of {owner} by its feature `{own}`")
+            }));
+        }
+    }
+    findings
+}
+
 fn short(name: &str) -> &str {
     name.strip_prefix("ringway-").unwrap_or(name)
 }
@@ -137,9 +177,13 @@ mod tests {
             name: dependency.to_owned(),
             kind: kind.map(str::to_owned),
             path: is_ours.then(String::new),
+            features: Vec::new(),
         };
-        let package = Package { name: name.to_owned(), dependencies: vec![dependency] };
-        Metadata { packages: vec![package] }
+        Metadata { packages: vec![package(name, vec![dependency])] }
+    }
+
+    fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
+        Package { name: name.to_owned(), dependencies, features: BTreeMap::new() }
     }
 
     fn findings(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> usize {
@@ -163,8 +207,8 @@ mod tests {
     #[test]
     fn a_name_in_a_list_that_is_no_crate_is_found() {
         let listed = LAYERS.concat();
-        let package = |name: &&str| Package { name: (*name).to_owned(), dependencies: Vec::new() };
-        let mut metadata = Metadata { packages: listed.iter().map(package).collect() };
+        let packages = listed.iter().map(|name| package(name, Vec::new())).collect();
+        let mut metadata = Metadata { packages };
         assert_eq!(missing(&metadata, &[("run::SLOW", &["bench"])]), Vec::<String>::new());
         assert_eq!(missing(&metadata, &[("run::SLOW", &["gone"])]).len(), 1);
         metadata.packages.retain(|package| package.name != "steering");
@@ -182,5 +226,21 @@ mod tests {
         assert_eq!(findings("ringway-ring", "anyhow", None, false), 1);
         assert_eq!(findings("ringway", "anyhow", None, false), 0);
         assert_eq!(findings("ringway-ring", "thiserror", None, false), 0);
+    }
+
+    #[test]
+    fn a_defect_on_purpose_is_for_the_tests_of_one_crate() {
+        let enabled = |name, kind| {
+            let mut metadata = metadata(name, "ringway-ring", kind, true);
+            metadata.packages[0].dependencies[0].features = vec!["canary".to_owned()];
+            canaries(&metadata).len()
+        };
+        assert_eq!(enabled("ringway-sim", Some("dev")), 0);
+        assert_eq!(enabled("ringway-sim", None), 1);
+        assert_eq!(enabled("ringway-netback", Some("dev")), 1);
+        let mut passed_on = metadata("ringway-sim", "ringway-ring", None, true);
+        let enables = vec!["ringway-ring/canary".to_owned()];
+        passed_on.packages[0].features.insert("default".to_owned(), enables);
+        assert_eq!(canaries(&passed_on).len(), 1);
     }
 }

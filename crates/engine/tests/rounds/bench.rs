@@ -47,6 +47,8 @@ pub(crate) struct TestQueue {
     far: Arc<Mutex<Far>>,
     probe: Probe,
     number: u8,
+    /// The last ingress that was to take something in did not find the queue empty.
+    may_have_more: bool,
 }
 
 impl TestQueue {
@@ -66,13 +68,21 @@ impl PortQueue for TestQueue {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
+        if budget.is_nothing() {
+            return self.far().map(drop);
+        }
+        let mut may_have_more = true;
         let mut far = self.far()?;
         let mut bytes = 0;
         for _ in 0..into.remaining_capacity().min(budget.frames) {
             if bytes >= budget.bytes {
                 break;
             }
-            let Some((to, len)) = far.script.front().copied() else { break };
+            let next = far.script.front().copied();
+            let Some((to, len)) = next else {
+                may_have_more = false;
+                break;
+            };
             let Some(mut frame) = pool.take(len) else { break };
             far.script.pop_front();
             if far.is_endless {
@@ -91,6 +101,8 @@ impl PortQueue for TestQueue {
             far.taken_bytes += u64::try_from(len).expect("frames are short");
             into.push(frame);
         }
+        drop(far);
+        self.may_have_more = may_have_more;
         Ok(())
     }
 
@@ -109,6 +121,10 @@ impl PortQueue for TestQueue {
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let far = self.far()?;
+        if self.probe == Probe::SystemCall {
+            // As a TAP device: its descriptor tells of every frame that comes to an empty one.
+            return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });
+        }
         let is_idle = far.script.is_empty() && !(far.wants_room && far.room > 0);
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
@@ -198,6 +214,32 @@ impl Bench {
     ) -> Vec<Station> {
         let port = PortId(number.into());
         self.switch.fdb().learn(address(number), port, Ticks(0));
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let attached = self.attach(number, queues, stations, probe, &forwarding);
+        self.publish();
+        attached
+    }
+
+    /// Attaches a port whose frames all go to another, and leaves the directory as it was.
+    pub(crate) fn patched_port(&mut self, number: u8, queues: u16, to: u8) -> Vec<Station> {
+        self.attach(number, queues, ONE, Probe::Memory, &Forwarding::Patch(PortId(to.into())))
+    }
+
+    /// Shows all ports in the directory.
+    pub(crate) fn publish(&mut self) {
+        let version = self.directory.version + 1;
+        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
+    }
+
+    fn attach(
+        &mut self,
+        number: u8,
+        queues: u16,
+        stations: Stations,
+        probe: Probe,
+        forwarding: &Forwarding,
+    ) -> Vec<Station> {
+        let port = PortId(number.into());
         let attach = |index| {
             let address = self.roster.place(port, index, None, 0);
             let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
@@ -206,8 +248,9 @@ impl Bench {
                 id: address.slot,
                 port_id: port,
                 queue_index: index,
-                queue: TestQueue { far: Arc::clone(&far), probe, number },
-                forwarding: Forwarding::Switch(Arc::clone(&self.switch)),
+                queue_count: queues,
+                queue: TestQueue { far: Arc::clone(&far), probe, number, may_have_more: false },
+                forwarding: forwarding.clone(),
                 flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
                 counters: Arc::clone(&counters),
                 gauge: address.gauge,
@@ -217,10 +260,7 @@ impl Bench {
             self.engine.attach(Attached::new(parts, self.now));
             Station { far, counters, slot: address.slot.index }
         };
-        let stations = (0..queues).map(attach).collect();
-        let version = self.directory.version + 1;
-        self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
-        stations
+        (0..queues).map(attach).collect()
     }
 
     pub(crate) fn round(&mut self) -> Wait {

@@ -230,3 +230,54 @@ fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
         assert_eq!(after, expected, "{size}");
     }
 }
+
+#[test]
+fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
+    let mut bench = Bench::new(MEMORY);
+    let device = bench.port_with(2, 1, ONE, Probe::SystemCall).remove(0);
+    let busy = bench.port(1, 1, ONE).remove(0);
+    bench.port(9, 1, ONE);
+    busy.far().script = [(9, 60_000)].into();
+    busy.far().is_endless = true;
+    // In its first round it takes in the shares of many.
+    device.far().script = (0..60).map(|_| (9, 60_000)).collect();
+    bench.round();
+    assert_eq!(device.far().taken, 60);
+    device.far().script.push_back((9, 60));
+    bench.ready(&device);
+    bench.run(Duration::from_millis(10), |_| ());
+    assert_eq!(device.far().taken, 61);
+}
+
+#[test]
+fn an_event_that_comes_to_a_held_source_is_not_forgotten() {
+    let mut bench = Bench::new(MEMORY);
+    let device = bench.port_with(1, 1, ONE, Probe::SystemCall).remove(0);
+    let full = bench.port(2, 1, ONE).remove(0);
+    full.far().room = 0;
+    device.far().script = (0..150).map(|_| (2, 60)).collect();
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(device.far().taken, 150, "the last of them are kept");
+    device.far().script.push_back((2, 60));
+    bench.ready(&device);
+    full.far().room = usize::MAX;
+    bench.ready(&full);
+    bench.run(Duration::from_millis(10), |_| ());
+    assert_eq!((device.far().taken, full.far().received), (151, 151));
+}
+
+#[test]
+fn frames_of_a_patched_queue_go_the_same_way_before_its_port_is_in_the_directory() {
+    let mut bench = Bench::new(MEMORY);
+    let device = bench.port(2, 2, ONE);
+    let vif = bench.patched_port(1, 2, 2);
+    for expected in [1, 2] {
+        // Without a flow that could be hashed.
+        vif[1].far().script.push_back((2, 60));
+        bench.ready(&vif[1]);
+        bench.run(Duration::from_millis(1), |_| ());
+        let received = [&device[0], &device[1]].map(|queue| queue.far().received);
+        assert_eq!(received, [0, expected]);
+        bench.publish();
+    }
+}

@@ -129,8 +129,9 @@ impl Bench {
     }
 }
 
+/// What the backend did wrong.
 #[track_caller]
-fn fault_of<F: Error + Copy + 'static>(down: &PortDown) -> F {
+pub(crate) fn fault_of<F: Error + Copy + 'static>(down: &PortDown) -> F {
     match down {
         PortDown::Peer(fault) => *fault.downcast_ref().expect("a fault of another kind"),
         PortDown::Host(error) => panic!("the backend did nothing wrong: {error}"),

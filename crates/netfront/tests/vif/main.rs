@@ -2,6 +2,7 @@
 //! nothing, and what passes between it and ours.
 
 mod backend;
+mod chains;
 #[path = "../../../netback/tests/vif/frames.rs"]
 mod frames;
 mod hostile;

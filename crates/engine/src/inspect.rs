@@ -1,0 +1,27 @@
+//! Where frames are, for checks between rounds: nothing on the data path calls this.
+
+use ringway_switch::PortId;
+
+use crate::slot::SlotId;
+
+/// Where a frame is in an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// It was taken in from this port, and could not go on so far.
+    Kept {
+        /// The port.
+        from: PortId,
+    },
+    /// It waits to leave by a queue of this port.
+    Waits {
+        /// The port.
+        to: PortId,
+        /// The place of the queue.
+        slot: SlotId,
+    },
+    /// It waits for a queue that is to come to this place.
+    Gathers {
+        /// The place.
+        slot: SlotId,
+    },
+}

@@ -1,0 +1,258 @@
+//! The steps by which a control plane attaches, detaches and moves queues, whatever its engines run
+//! on: threads, or a simulation. Those of a move are in `roster.rs`.
+//!
+//! [`Engines`] is what differs: how an engine gets a command, and what the control plane does while
+//! it waits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringway_datapath::{PortQueue, QueueCounters};
+use ringway_switch::{FloodBudget, PortId};
+
+use crate::attached::{Attached, AttachedParts};
+use crate::capture::Capture;
+use crate::credit::Credit;
+use crate::directory::{Forwarding, QueueAddress};
+use crate::engine::Engine;
+use crate::gauge::Gauge;
+use crate::roster::{Move, Roster};
+use crate::share::Stations;
+use crate::slot::SlotId;
+
+/// What a control plane asks of an engine.
+pub enum Command<Q> {
+    /// A queue is about to come.
+    Expect {
+        /// Its place.
+        id: SlotId,
+        /// That of the queue.
+        gauge: Arc<Gauge>,
+    },
+    /// It does not come: it failed on its way.
+    Forget {
+        /// Its place.
+        id: SlotId,
+    },
+    /// Here it is.
+    Attach {
+        /// The queue.
+        attached: Box<Attached<Q>>,
+    },
+    /// Copy frames of a queue to a capture, which replaces any earlier one.
+    Capture {
+        /// The place of the queue.
+        id: SlotId,
+        /// Where to.
+        capture: Arc<Capture>,
+    },
+    /// Limit how much enters by a queue, or no longer.
+    Limit {
+        /// The place of the queue.
+        id: SlotId,
+        /// What limits it, if anything does.
+        credit: Option<Arc<Credit>>,
+    },
+}
+
+impl<Q: PortQueue> Engine<Q> {
+    /// Does what a command says.
+    pub fn obey(&mut self, command: Command<Q>) {
+        match command {
+            Command::Expect { id, gauge } => self.expect(id, gauge),
+            Command::Forget { id } => self.forget(id),
+            Command::Attach { attached } => self.attach(*attached),
+            Command::Capture { id, capture } => self.capture(id, &capture),
+            Command::Limit { id, credit } => self.limit(id, credit),
+        }
+    }
+}
+
+/// The engines of a process, as its control plane reaches them.
+pub trait Engines {
+    /// What they own.
+    type Queue: PortQueue;
+    /// Why they cannot be reached any more. Where that cannot happen, it has no value.
+    type Gone;
+
+    /// Who owns what.
+    ///
+    /// # Errors
+    /// As all methods: the engines are gone.
+    fn roster(&mut self) -> Result<&mut Roster, Self::Gone>;
+
+    /// The present time.
+    fn now(&self) -> Instant;
+
+    /// Gives an engine a command. It obeys in order, between two rounds.
+    ///
+    /// # Errors
+    /// See [`roster`](Engines::roster).
+    fn command(&mut self, engine: usize, command: Command<Self::Queue>) -> Result<(), Self::Gone>;
+
+    /// Waits until these engines have obeyed every command so far.
+    ///
+    /// # Errors
+    /// See [`roster`](Engines::roster).
+    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Self::Gone>;
+
+    /// Replaces the directory by one of the roster as it is now.
+    ///
+    /// # Errors
+    /// See [`roster`](Engines::roster).
+    fn publish(&mut self) -> Result<(), Self::Gone>;
+
+    /// Waits until each engine has begun a round with the newest directory.
+    ///
+    /// # Errors
+    /// See [`roster`](Engines::roster).
+    fn wait_until_seen(&mut self) -> Result<(), Self::Gone>;
+
+    /// Takes a queue from its engine; nothing if it has failed. Nothing is done while the caller
+    /// has the queue.
+    ///
+    /// # Errors
+    /// See [`roster`](Engines::roster).
+    fn take_back(&mut self, from: &QueueAddress) -> Result<Taken<Self::Queue>, Self::Gone>;
+
+    /// Wakes every engine that sleeps.
+    ///
+    /// # Errors
+    /// See [`roster`](Engines::roster).
+    fn nudge_all(&mut self) -> Result<(), Self::Gone>;
+}
+
+/// A queue that its engine gave up, unless it had failed.
+pub type Taken<Q> = Option<Box<Attached<Q>>>;
+
+/// A port whose queues are attached.
+#[derive(Debug, Clone, Copy)]
+pub struct NewPort<'a> {
+    /// Its number.
+    pub id: PortId,
+    /// Where its frames go.
+    pub forwarding: &'a Forwarding,
+    /// What limits how much enters by it from the first frame on, if anything does.
+    pub credit: Option<&'a Arc<Credit>>,
+}
+
+/// One queue to attach.
+pub struct Attachment<Q> {
+    /// The queue.
+    pub queue: Q,
+    /// Where it counts.
+    pub counters: Arc<QueueCounters>,
+    /// The flooding it may cause.
+    pub flood: FloodBudget,
+    /// How many stations are behind the port, which is the same for all its queues.
+    pub stations: Stations,
+}
+
+/// Attaches all queues of a port, each to the place that the roster has given it, in the order of
+/// their numbers. They are fewer than 65536.
+///
+/// # Errors
+/// The engines are gone.
+pub fn attach<E: Engines>(
+    engines: &mut E,
+    port: NewPort<'_>,
+    queues: Vec<(QueueAddress, Attachment<E::Queue>)>,
+) -> Result<(), E::Gone> {
+    let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+    let mut owners = BTreeSet::new();
+    for (queue_index, (address, attachment)) in (0..).zip(queues) {
+        let parts = AttachedParts {
+            id: address.slot,
+            port_id: port.id,
+            queue_index,
+            queue_count,
+            queue: attachment.queue,
+            forwarding: port.forwarding.clone(),
+            flood: attachment.flood,
+            counters: attachment.counters,
+            gauge: address.gauge,
+            credit: port.credit.cloned(),
+            stations: attachment.stations,
+        };
+        let attached = Box::new(Attached::new(parts, engines.now()));
+        engines.command(address.engine, Command::Attach { attached })?;
+        owners.insert(address.engine);
+    }
+    // An engine that looks the port up may send to it at once.
+    engines.wait_until_obeyed(&owners)?;
+    engines.publish()
+}
+
+/// Takes all queues of a port back, in the order of their numbers. A queue that had failed is not
+/// among them.
+///
+/// # Errors
+/// The engines are gone.
+pub fn detach<E: Engines>(
+    engines: &mut E,
+    port: PortId,
+    mut let_go: impl FnMut(&mut E, Attached<E::Queue>),
+) -> Result<(), E::Gone> {
+    let gone = engines.roster()?.remove(port);
+    engines.publish()?;
+    engines.wait_until_seen()?;
+    for placed in gone {
+        let attached = engines.take_back(&placed.address)?;
+        engines.roster()?.free(&placed.address);
+        attached.into_iter().for_each(|attached| let_go(engines, *attached));
+    }
+    // Sources that these queues held may go on, and their engines may sleep.
+    engines.nudge_all()
+}
+
+/// Hands one queue to another engine, keeping the order of all flows. False if there is no such
+/// queue.
+///
+/// # Errors
+/// The engines are gone.
+pub fn move_queue<E: Engines>(
+    engines: &mut E,
+    port: PortId,
+    queue: u16,
+    engine: usize,
+) -> Result<bool, E::Gone> {
+    let redirected = engines.roster()?.redirect(port, queue, engine);
+    let Some(Move { from, to }) = redirected else { return Ok(false) };
+    let gauge = Arc::clone(&to.gauge);
+    engines.command(to.engine, Command::Expect { id: to.slot, gauge })?;
+    // Before a directory names a slot, its engine must know the slot: the first frames may be there
+    // before the command is read.
+    engines.wait_until_obeyed(&BTreeSet::from([to.engine]))?;
+    engines.publish()?;
+    engines.wait_until_seen()?;
+    let attached = engines.take_back(&from)?;
+    engines.roster()?.free(&from);
+    let command = match attached {
+        Some(attached) => {
+            let attached = Box::new(attached.moved_to(to.slot, engines.now()));
+            Command::Attach { attached }
+        }
+        // Otherwise its frames would gather for ever, or until another queue gets the slot.
+        None => Command::Forget { id: to.slot },
+    };
+    engines.command(to.engine, command)?;
+    Ok(true)
+}
+
+/// Gives the same command to the engine of each queue of a port. False if the port has none.
+///
+/// # Errors
+/// The engines are gone.
+pub fn command_port<E: Engines>(
+    engines: &mut E,
+    port: PortId,
+    command: impl Fn(SlotId) -> Command<E::Queue>,
+) -> Result<bool, E::Gone> {
+    let queues = engines.roster()?.queues().iter().filter(|placed| placed.port == port);
+    let places: Vec<_> = queues.map(|it| (it.address.engine, it.address.slot)).collect();
+    for (engine, slot) in &places {
+        engines.command(*engine, command(*slot))?;
+    }
+    Ok(!places.is_empty())
+}
