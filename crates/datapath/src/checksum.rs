@@ -184,7 +184,8 @@ mod tests {
     #[test]
     fn sums_of_any_length_equal_the_naive_ones() {
         let mut random = fastrand::Rng::with_seed(0x5eed_0003);
-        for len in (0..200).chain([1499, 1500, 65_535, 65_536]) {
+        let long: &[usize] = if cfg!(miri) { &[1499] } else { &[1499, 1500, 65_535, 65_536] };
+        for len in (0..200).chain(long.iter().copied()) {
             let mut bytes = vec![0; len];
             random.fill(&mut bytes);
             assert_eq!(Sum::of(&bytes).fold(), naive(&bytes), "{len} random bytes");
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn a_blank_checksum_is_completed_to_what_the_sender_would_have_written() {
         let mut random = fastrand::Rng::with_seed(0x5eed_0004);
-        for round in 0..4_000 {
+        for round in 0..if cfg!(miri) { 10 } else { 4_000 } {
             let mut payload = vec![0; random.usize(..1460)];
             random.fill(&mut payload);
             let expected = packet(round % 2 == 0, round % 4 < 2, &payload);

@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 
@@ -100,6 +101,8 @@ pub struct QueueTraits {
     pub caps: OffloadCaps,
     /// What it costs to look for frames when there are none.
     pub probe: Probe,
+    /// After how long a backlog is sent again, if no event reports that there is room.
+    pub retry: Option<Duration>,
 }
 
 /// What it costs to ask an idle queue for frames.

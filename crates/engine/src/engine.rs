@@ -12,7 +12,7 @@ use crate::capture::Capture;
 use crate::credit::Credit;
 use crate::directory::Directory;
 use crate::forward::Router;
-use crate::gauge::{Admission, Gauge, STALL};
+use crate::gauge::{Admission, Gauge};
 use crate::inbox::{Inbox, Parcel};
 use crate::inspect::Whereabouts;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
@@ -326,8 +326,8 @@ impl<Q: PortQueue> Engine<Q> {
                 }
             }
         }
-        let stall = self.outboxes.have_clock().then(|| self.now + STALL);
-        sooner(until, stall).map_or(Wait::Event, Wait::Until)
+        let retry = self.outboxes.retry().map(|retry| self.now + retry);
+        sooner(until, retry).map_or(Wait::Event, Wait::Until)
     }
 
     /// Arms the sources that could take something in. Those that are held or without credit stay
@@ -527,6 +527,15 @@ impl<Q: PortQueue> Engine<Q> {
                 }
             }
         }
+    }
+
+    /// Frames that were dropped and will be counted when the queue comes that they were for.
+    pub fn drops_to_count(&self) -> u64 {
+        let expected = self.outboxes.slots().iter().filter_map(|slot| match slot {
+            OutboxSlot::Expected(expected) => Some(expected.dropped),
+            OutboxSlot::Vacant | OutboxSlot::Here(_) => None,
+        });
+        expected.sum()
     }
 
     /// The port of the queue in this place, if it is there.

@@ -74,8 +74,9 @@ impl Inbox {
         self.parcels.is_empty()
     }
 
-    /// Shows every frame that waits here, the oldest first: for checks while nobody else uses it.
-    /// Each is taken out and put in again, so a frame that came meanwhile would change its place.
+    /// Shows every frame that waits here, the oldest first: for checks while no other thread uses
+    /// it. Each is taken out and put in again, so a frame that came meanwhile would change its
+    /// place.
     pub fn visit_parcels(&self, visit: &mut dyn FnMut(&Parcel)) {
         for _ in 0..self.parcels.len() {
             let Some(parcel) = self.parcels.pop() else { return };

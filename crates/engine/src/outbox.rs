@@ -1,15 +1,15 @@
 //! A queue's sending side: frames that wait to leave by it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, Probe, QueueCounters,
-    QueueTraits, segment,
+    DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, QueueCounters, QueueTraits,
+    segment,
 };
 
 use crate::capture::{Capture, Passage};
-use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW};
+use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW, STALL};
 use crate::inbox::Parcel;
 use crate::share;
 use crate::slot::SlotId;
@@ -34,6 +34,11 @@ pub(crate) struct Outbox {
 /// Memory that the frames of one queue may take, however little is left for all; and what a queue
 /// that stands still may keep.
 const MEMORY_MIN: usize = 128 << 10;
+
+/// How long a queue that nothing wakes is tried again before its frames are dropped: as long as
+/// Linux's backend keeps frames for a guest that takes none (`rx_drain_timeout_msecs` of
+/// drivers/net/xen-netback/netback.c).
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// When a frame is added, and to how much.
 #[derive(Debug, Clone, Copy)]
@@ -137,12 +142,16 @@ impl Outbox {
         self.bytes = self.frames.iter().map(Frame::len).sum();
         self.memory = self.frames.iter().map(Frame::capacity).sum();
         if moved > 0 {
-            self.gauge.add_load(u64::try_from(moved).unwrap_or(u64::MAX));
+            self.gauge.add_load(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
             self.gauge.add_sent(share::cost_of(moved, bytes));
         }
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
-        if self.is_stalled() {
+        if self.has_given_up(now) {
+            self.drop_all(pool, now);
+            // So that it does not go on to look for room.
+            queue.egress(&mut self.frames, pool)?;
+        } else if self.is_stalled() {
             self.shed(pool);
         }
         Ok(Sent { moved, relieved: self.adjust_pressure() })
@@ -159,6 +168,14 @@ impl Outbox {
             }
             false
         }
+    }
+
+    /// Drops everything, so that a queue need not be tried for ever.
+    fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
+        self.counters.dropped.count(DropReason::QueueFull, count(self.frames.len()));
+        self.frames.drain(..).for_each(|frame| pool.recycle(frame));
+        (self.bytes, self.memory) = (0, 0);
+        self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
     }
 
     /// Drops the newest frames of a queue that stands still, down to what it may keep.
@@ -180,13 +197,22 @@ impl Outbox {
     }
 
     fn is_stalled(&self) -> bool {
-        self.state == Egress::Stalled
+        matches!(self.state, Egress::Stalled { .. })
     }
 
-    /// Whether it has to be tried again without an event. One that has stalled wakes us when it has
-    /// room, if its queue has an event for that; all others have a clock to watch.
-    pub(crate) fn has_clock(&self) -> bool {
-        !self.is_stalled() || self.traits.probe == Probe::SystemCall
+    /// Whether it has stood still for [`GIVE_UP`], and nothing would report that it has room.
+    fn has_given_up(&self, now: Instant) -> bool {
+        let Egress::Stalled { since } = self.state else { return false };
+        self.traits.retry.is_some() && now.saturating_duration_since(since) >= GIVE_UP
+    }
+
+    /// After how long it has to be tried again without an event. Before it stalls, that is when it
+    /// might; one that has stalled waits for its event, if its queue has one for room.
+    fn retry(&self) -> Option<Duration> {
+        match (self.is_stalled(), self.traits.retry) {
+            (false, retry) => Some(retry.map_or(STALL, |retry| retry.min(STALL))),
+            (true, retry) => retry.map(|retry| retry.max(STALL)),
+        }
     }
 
     /// The queue has a new owner, which begins a new wait for what is left.
@@ -270,12 +296,13 @@ impl Outboxes {
         &self.slots
     }
 
-    /// Whether one has to be tried again without an event.
-    pub(crate) fn have_clock(&self) -> bool {
-        self.draining.iter().any(|slot| match &self.slots[*slot] {
-            OutboxSlot::Here(outbox) => outbox.has_clock(),
-            OutboxSlot::Vacant | OutboxSlot::Expected(_) => false,
-        })
+    /// After how long the first of them has to be tried again without an event.
+    pub(crate) fn retry(&self) -> Option<Duration> {
+        let draining = self.draining.iter().filter_map(|slot| match &self.slots[*slot] {
+            OutboxSlot::Here(outbox) => outbox.retry(),
+            OutboxSlot::Vacant | OutboxSlot::Expected(_) => None,
+        });
+        draining.min()
     }
 
     /// Puts an outbox in; what waits in it is to be sent.
@@ -318,4 +345,8 @@ impl Outboxes {
             _ => pool.recycle(frame),
         }
     }
+}
+
+fn count(frames: usize) -> u64 {
+    u64::try_from(frames).unwrap_or(u64::MAX)
 }

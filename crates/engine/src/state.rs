@@ -135,7 +135,10 @@ pub enum Egress {
         since: Instant,
     },
     /// Frames wait, and none has left for so long that sources are not held for them.
-    Stalled,
+    Stalled {
+        /// When the first came, or the last left.
+        since: Instant,
+    },
 }
 
 /// What happens to the sending side.
@@ -163,7 +166,7 @@ impl Egress {
             (Egress::Draining { since }, EgressEvent::Sent { moved: 0, .. })
                 if now.saturating_duration_since(since) >= STALL =>
             {
-                Egress::Stalled
+                Egress::Stalled { since }
             }
             (state, _) => state,
         }
@@ -289,11 +292,11 @@ mod tests {
         // More frames are no progress.
         assert_eq!(draining.on(EgressEvent::Enqueued, soon), draining);
         let stalled = draining.on(sent(0, 3), start + STALL);
-        assert_eq!(stalled, Egress::Stalled);
+        assert_eq!(stalled, Egress::Stalled { since: start });
         let later = start + 10 * STALL;
         // It stays so however often it is tried: it waits for an event and has no clock.
-        assert_eq!(stalled.on(sent(0, 3), later), Egress::Stalled);
-        assert_eq!(stalled.on(EgressEvent::Enqueued, later), Egress::Stalled);
+        assert_eq!(stalled.on(sent(0, 3), later), stalled);
+        assert_eq!(stalled.on(EgressEvent::Enqueued, later), stalled);
         assert_eq!(stalled.on(sent(1, 2), later), Egress::Draining { since: later });
         assert_eq!(stalled.on(sent(3, 0), later), Egress::Empty);
         assert_eq!(draining.on(sent(0, 0), later), Egress::Empty);

@@ -58,7 +58,7 @@ pub enum Command<Q> {
 
 impl<Q: PortQueue> Engine<Q> {
     /// Does what a command says.
-    pub fn obey(&mut self, command: Command<Q>) {
+    pub fn apply(&mut self, command: Command<Q>) {
         match command {
             Command::Expect { id, gauge } => self.expect(id, gauge),
             Command::Forget { id } => self.forget(id),
@@ -85,17 +85,17 @@ pub trait Engines {
     /// The present time.
     fn now(&self) -> Instant;
 
-    /// Gives an engine a command. It obeys in order, between two rounds.
+    /// Gives an engine a command. It applies them in order, between two rounds.
     ///
     /// # Errors
     /// See [`roster`](Engines::roster).
     fn command(&mut self, engine: usize, command: Command<Self::Queue>) -> Result<(), Self::Gone>;
 
-    /// Waits until these engines have obeyed every command so far.
+    /// Waits until these engines have applied every command so far.
     ///
     /// # Errors
     /// See [`roster`](Engines::roster).
-    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Self::Gone>;
+    fn wait_until_applied(&mut self, engines: &BTreeSet<usize>) -> Result<(), Self::Gone>;
 
     /// Replaces the directory by one of the roster as it is now.
     ///
@@ -180,7 +180,7 @@ pub fn attach<E: Engines>(
         owners.insert(address.engine);
     }
     // An engine that looks the port up may send to it at once.
-    engines.wait_until_obeyed(&owners)?;
+    engines.wait_until_applied(&owners)?;
     engines.publish()
 }
 
@@ -223,7 +223,7 @@ pub fn move_queue<E: Engines>(
     engines.command(to.engine, Command::Expect { id: to.slot, gauge })?;
     // Before a directory names a slot, its engine must know the slot: the first frames may be there
     // before the command is read.
-    engines.wait_until_obeyed(&BTreeSet::from([to.engine]))?;
+    engines.wait_until_applied(&BTreeSet::from([to.engine]))?;
     engines.publish()?;
     engines.wait_until_seen()?;
     let attached = engines.take_back(&from)?;

@@ -334,9 +334,10 @@ pub const ALL: &[Scenario] = &[
         "RFC 826 has no protection",
         traffic::arp_claims,
     )
+    .given(&[("ip", "10.77.0.253"), ("locking-mode", "locked")])
     .deaf(10)
     .slow()
-    .known("ARP is not inspected unless the vif is locked to its addresses"),
+    .known("ARP is not inspected, although the vif is locked to its addresses"),
     new(
         "rogue-router",
         "says that it is a router",

@@ -118,6 +118,9 @@ struct OneGuest {
     /// The host on the guests' network
     #[arg(long, value_name = "IP=MAC")]
     host: Option<Peer>,
+    /// An honest guest without feature-gso-tcpv6 [default: the victim]
+    #[arg(long, value_name = "IP=MAC")]
+    plain: Option<Peer>,
     /// Print what it did as JSON
     #[arg(long)]
     json: bool,
@@ -224,7 +227,8 @@ fn be_guest(args: &OneGuest) -> Result<()> {
 }
 
 fn play(guest: Guest, scenario: &Scenario, args: &OneGuest) -> Result<Account> {
-    let aim = Aim { victim: args.victim, other: args.other, host: args.host };
+    let OneGuest { victim, other, host, plain, .. } = *args;
+    let aim = Aim { victim, other, host, plain };
     let length = Duration::try_from_secs_f64(args.seconds).context("--seconds")?;
     println!("{STARTED}");
     std::io::stdout().flush()?;

@@ -25,6 +25,8 @@ use crate::stage::{Account, Aim, Peer};
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Has no offloads, so what it receives is cut for it.
+const PLAIN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 const BRIDGE: &str = "rwhostile0";
 /// What a hostile guest may take on top of its time, to connect and to say what it did.
@@ -41,7 +43,7 @@ pub(crate) struct Lengths {
     pub(crate) act: Duration,
 }
 
-/// A host with two honest guests between which TCP flows all the time.
+/// A host with two honest guests between which TCP flows all the time, and a third one.
 pub(crate) struct Ground<'a> {
     launcher: &'a Launcher,
     // First what uses the host, then the host.
@@ -68,13 +70,15 @@ impl<'a> Ground<'a> {
         let honest = status.vifs.iter().map(|vif| vif.domid).collect();
         let address = |name: &str| mac_of(&status, name);
         let (a, b) = (Peer { ip: A, mac: address("a")? }, Peer { ip: B, mac: address("b")? });
-        let [from, to] = *host.guests() else { bail!("the host has not two guests") };
+        let plain = Peer { ip: PLAIN, mac: address("plain")? };
+        let [from, to, _] = *host.guests() else { bail!("the host has not three guests") };
         let known = wait("the host's address", || {
             Pings::start(launcher, from, HOST, Duration::from_millis(20))?.finish()?;
             Ok(neighbour(from, HOST))
         })?;
+        let host_peer = Peer { ip: HOST, mac: known };
         let aim =
-            Aim { victim: Some(a), other: Some(b), host: Some(Peer { ip: HOST, mac: known }) };
+            Aim { victim: Some(a), other: Some(b), host: Some(host_peer), plain: Some(plain) };
         let transfer = Transfer::start(launcher, [from, to], B)?;
         let toolstack = Toolstack::join(dir.path())?;
         let ground =
@@ -258,7 +262,7 @@ impl<'a> Ground<'a> {
     /// Makes a domain and starts the process of it.
     fn start(&mut self, scenario: &Scenario, length: Duration) -> Result<(Vif, Child)> {
         let bridge = (self.net == Net::Bridge).then_some(BRIDGE);
-        let vif = self.toolstack.make_guest(bridge, &[])?;
+        let vif = self.toolstack.make_guest(bridge, scenario.given)?;
         self.seed += 1;
         let mut command = self.launcher.command(self.launcher.program());
         command.args(["guest", scenario.name, "--json", "--dir"]).arg(self.dir().path());
@@ -269,9 +273,12 @@ impl<'a> Ground<'a> {
         ] {
             command.args([option, &value]);
         }
-        for (option, peer) in
-            [("--victim", self.aim.victim), ("--other", self.aim.other), ("--host", self.aim.host)]
-        {
+        for (option, peer) in [
+            ("--victim", self.aim.victim),
+            ("--other", self.aim.other),
+            ("--host", self.aim.host),
+            ("--plain", self.aim.plain),
+        ] {
             if let Some(peer) = peer {
                 command.args([option, &peer.to_string()]);
             }
@@ -318,10 +325,11 @@ fn describe(net: Net) -> String {
             format!("bridge = \"{BRIDGE}\"\n")
         }
     };
-    for (name, address) in [("a", A), ("b", B)] {
+    let without = "sg = false\ncsum = false\ngso = false\n";
+    for (name, address, offloads) in [("a", A, ""), ("b", B, ""), ("plain", PLAIN, without)] {
         let end = address.octets()[3];
         text += &format!(
-            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nqueues = 4\n{bridge}\
+            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nqueues = 4\n{offloads}{bridge}\
              addresses = [\"{address}/24\", \"fd77::{end}/64\"]\n"
         );
     }

@@ -17,6 +17,8 @@ pub struct Scenario {
     pub act: fn(&mut Stage) -> Result<()>,
     /// What is the matter beside it, or is looked at afterwards.
     pub beside: Beside,
+    /// Keys that the toolstack writes for the backend, beside the usual ones.
+    pub given: &'static [(&'static str, &'static str)],
     /// What must become of the guest's own vif.
     pub own: Own,
     /// What the vif is attached to.
@@ -126,6 +128,7 @@ impl Scenario {
             source,
             act,
             beside: Beside::Nothing,
+            given: &[],
             own: Own::Any,
             net: Net::Switch,
             guests: 1,
@@ -157,6 +160,11 @@ impl Scenario {
     /// With something else beside it.
     pub(crate) const fn beside(self, beside: Beside) -> Scenario {
         Scenario { beside, ..self }
+    }
+
+    /// With keys from the toolstack.
+    pub(crate) const fn given(self, given: &'static [(&'static str, &'static str)]) -> Scenario {
+        Scenario { given, ..self }
     }
 
     /// By several guests.

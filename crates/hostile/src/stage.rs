@@ -50,6 +50,8 @@ pub struct Aim {
     pub other: Option<Peer>,
     /// The host's own address on the network.
     pub host: Option<Peer>,
+    /// An honest guest for which others have to cut frames into segments.
+    pub plain: Option<Peer>,
 }
 
 /// What became of a guest's own vif and of what it sent, for the one who judges.
@@ -121,6 +123,15 @@ impl Stage {
     /// If no one said who that is.
     pub fn host(&self) -> Result<Peer> {
         self.aim.host.context("which address has the host? say so with --host IP=MAC")
+    }
+
+    /// The one that takes no frames that are still to be cut, if there is such a one; the victim
+    /// otherwise.
+    ///
+    /// # Errors
+    /// If no one said who either is.
+    pub fn plain(&self) -> Result<Peer> {
+        self.aim.plain.map_or_else(|| self.victim(), Ok)
     }
 
     /// A route from an address of our own: the last one of the receiver's /24 but one.

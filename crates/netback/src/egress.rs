@@ -57,11 +57,6 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                 continue;
             }
             let slots = pages + usize::from(frame.offload.gso.is_some());
-            if slots > posted.len() && !self.features.rx_notify {
-                self.counters.dropped.count(DropReason::QueueFull, 1);
-                from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
-                continue;
-            }
             if slots > posted.len() {
                 self.rx_pages_wanted = u32::try_from(slots).expect("a frame has few pages");
                 break;

@@ -14,6 +14,7 @@ mod unanswered;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
@@ -37,10 +38,14 @@ use unanswered::Unanswered;
 pub struct FrontendFeatures {
     /// Work it accepts undone in frames it receives.
     pub caps: OffloadCaps,
-    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. Nobody
-    /// would tell us when to try again with one that does not, so its frames are dropped then.
+    /// `feature-rx-notify`: it sends an event when it posts pages after there were too few. One
+    /// that does not, such as Mini-OS, is tried again after a while.
     pub rx_notify: bool,
 }
+
+/// After how long frames are offered again to a guest that sends no event when it posts pages:
+/// short against what a burst may wait, and long against what a wake-up costs.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// Everything a queue is made of, once both sides have agreed.
 pub struct QueueParts<M, E> {
@@ -189,7 +194,8 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: self.features.caps, probe: Probe::Memory }
+        let retry = (!self.features.rx_notify).then_some(RETRY);
+        QueueTraits { caps: self.features.caps, probe: Probe::Memory, retry }
     }
 }
 

@@ -199,7 +199,7 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: self.caps, probe: Probe::Memory }
+        QueueTraits { caps: self.caps, probe: Probe::Memory, retry: None }
     }
 }
 

@@ -9,7 +9,7 @@ use ringway_switch::PortId;
 
 use crate::flaw::{Checked, Rule, ensure};
 use crate::plane::DataPlane;
-use crate::worker::Waiting;
+use crate::worker::{Waiting, Worker};
 use crate::workers::Workers;
 
 /// A backlog that is not full yet takes one more frame, which may become so many segments.
@@ -88,7 +88,8 @@ impl DataPlane {
             })?;
             lost += gone.unwrap_or(0).div_ceil(flow.units_per_frame_max());
         }
-        let dropped = workers.dropped().saturating_sub(self.dropped_before);
+        let to_count: u64 = workers.workers.iter().map(Worker::drops_to_count).sum();
+        let dropped = workers.dropped().saturating_sub(self.dropped_before) + to_count;
         ensure(lost <= dropped, Rule::Conservation, || {
             format!("{lost} frames are in no engine and have not left; {dropped} drops are counted")
         })

@@ -116,15 +116,15 @@ impl Engines for DataPlane {
     }
 
     fn command(&mut self, engine: usize, command: Command<Port>) -> Result<(), Ended> {
-        self.running()?.workers[engine].request(Request::Obey(command));
+        self.running()?.workers[engine].request(Request::Apply(command));
         Ok(())
     }
 
-    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Ended> {
-        let have_obeyed = |workers: &Workers| {
+    fn wait_until_applied(&mut self, engines: &BTreeSet<usize>) -> Result<(), Ended> {
+        let have_applied = |workers: &Workers| {
             engines.iter().all(|engine| !workers.workers[*engine].has_requests())
         };
-        if self.wait_until(have_obeyed) { Ok(()) } else { Err(Ended) }
+        if self.wait_until(have_applied) { Ok(()) } else { Err(Ended) }
     }
 
     fn publish(&mut self) -> Result<(), Ended> {
@@ -143,7 +143,7 @@ impl Engines for DataPlane {
     fn take_back(&mut self, from: &QueueAddress) -> Result<Taken<Port>, Ended> {
         let engine = from.engine;
         self.running()?.workers[engine].request(Request::TakeBack { id: from.slot });
-        self.wait_until_obeyed(&BTreeSet::from([engine]))?;
+        self.wait_until_applied(&BTreeSet::from([engine]))?;
         Ok(self.running()?.workers[engine].returned.pop_front().flatten())
     }
 

@@ -82,7 +82,7 @@ impl Device {
         Device { kernel, kind, caps, pace: Pace::Fast, is_disturbed: false }
     }
 
-    /// The device is made anew, or serves another number of queues: what it held is gone.
+    /// The device is made again, or serves another number of queues: what it held is gone.
     pub(crate) fn reset(&mut self, queues: usize) {
         let mut kernel = self.kernel.borrow_mut();
         kernel.queues.clear();
@@ -247,7 +247,11 @@ impl PortQueue for DeviceQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::SystemCall }
+        QueueTraits {
+            caps: OffloadCaps::ALL,
+            probe: Probe::SystemCall,
+            retry: Some(std::time::Duration::from_millis(50)),
+        }
     }
 }
 

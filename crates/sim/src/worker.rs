@@ -42,7 +42,7 @@ pub(crate) struct Worker {
 
 /// What the control plane asks of an engine's thread.
 pub(crate) enum Request {
-    Obey(Command<Port>),
+    Apply(Command<Port>),
     TakeBack { id: SlotId },
 }
 
@@ -152,6 +152,11 @@ impl Worker {
         self.engine.bytes_kept()
     }
 
+    /// Drops that no queue has counted so far.
+    pub(crate) fn drops_to_count(&self) -> u64 {
+        self.engine.drops_to_count()
+    }
+
     /// Shows every frame that is in the engine, on its way to it, or comes from it with a queue.
     pub(crate) fn visit_frames(&self, visit: &mut dyn FnMut(Waiting, &Frame)) {
         let mut in_engine = |at, frame: &Frame| match at {
@@ -176,12 +181,12 @@ impl Worker {
     /// Queues that the engine is to take over.
     fn attaching(&self) -> impl Iterator<Item = &Box<Attached<Port>>> {
         self.requests.iter().filter_map(|request| match request {
-            Request::Obey(Command::Attach { attached }) => Some(attached),
+            Request::Apply(Command::Attach { attached }) => Some(attached),
             _ => None,
         })
     }
 
-    /// The port of the queue that is in this place, or will be once it has obeyed.
+    /// The port of the queue that is in this place, or will be once it has applied its commands.
     fn port_at(&self, slot: SlotId) -> Option<PortId> {
         let coming = || self.attaching().find(|attached| attached.id() == slot);
         self.engine.port_at(slot).or_else(|| Some(coming()?.port_id()))
@@ -231,7 +236,7 @@ impl Worker {
         }
         if self.inbox.take_commands() {
             while let Some(request) = self.requests.pop_front() {
-                self.obey(request);
+                self.apply(request);
             }
         }
         self.seen = directory.version;
@@ -262,13 +267,13 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, request: Request) {
+    fn apply(&mut self, request: Request) {
         match request {
-            Request::Obey(command) => {
+            Request::Apply(command) => {
                 if let Command::Attach { attached } = &command {
                     self.events.insert(attached.id().index, Events::of(attached.queue()));
                 }
-                self.engine.obey(command);
+                self.engine.apply(command);
             }
             Request::TakeBack { id } => {
                 let detached = self.engine.detach(id).map(Box::new);

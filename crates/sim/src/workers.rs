@@ -1,7 +1,7 @@
 //! The engines of one backend's process, as its control thread sees them.
 //!
-//! This is `ringway-worker`'s pool without threads. The steps that attach, detach and move queues are
-//! the same code; what waits there for other threads, here lets the world go on until it is so
+//! This is `ringway-worker`'s pool without threads. The steps that attach, detach and move queues
+//! are the same code; what waits there for other threads, here lets the world go on until it is so
 //! ([`DataPlane::wait_until`](crate::plane::DataPlane)).
 
 use std::collections::{BTreeMap, VecDeque};

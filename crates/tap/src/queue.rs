@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
 use ringway_datapath::{
@@ -209,7 +210,7 @@ impl PortQueue for TapQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::SystemCall }
+        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::SystemCall, retry: Some(RETRY) }
     }
 }
 
@@ -233,6 +234,9 @@ impl AsFd for TapQueue {
 
 /// Bytes that a read has room for. The longest frame that netif can describe has one less, so a
 /// read that fills it may have been cut and is dropped.
+/// After how long a backlog is written again to a device that had no room for it.
+const RETRY: Duration = Duration::from_millis(50);
+
 const READ_LEN: usize = 1 << 16;
 /// Bytes after which a batch ends, so that it stays in a core's cache.
 const BATCH_BYTES: u64 = 256 << 10;

@@ -182,7 +182,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let mut found = false;
         for address in self.addresses(port) {
             let (id, capture) = (address.slot, Arc::clone(capture));
-            self.request(address.engine, Request::Obey(Command::Capture { id, capture }));
+            self.request(address.engine, Request::Apply(Command::Capture { id, capture }));
             found = true;
         }
         found
@@ -193,7 +193,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
         for address in self.addresses(port) {
             let (id, credit) = (address.slot, credit.cloned());
-            self.request(address.engine, Request::Obey(Command::Limit { id, credit }));
+            self.request(address.engine, Request::Apply(Command::Limit { id, credit }));
         }
     }
 
@@ -385,11 +385,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
     }
 
     fn command(&mut self, engine: usize, command: Command<Q>) -> Result<(), Infallible> {
-        self.request(engine, Request::Obey(command));
+        self.request(engine, Request::Apply(command));
         Ok(())
     }
 
-    fn wait_until_obeyed(&mut self, engines: &BTreeSet<usize>) -> Result<(), Infallible> {
+    fn wait_until_applied(&mut self, engines: &BTreeSet<usize>) -> Result<(), Infallible> {
         let (reply, replies) = mpsc::channel();
         for engine in engines {
             self.request(*engine, Request::Reply { reply: reply.clone() });

@@ -27,7 +27,7 @@ const BELL: u64 = u64::MAX;
 /// What the control thread asks of a worker.
 pub(crate) enum Request<Q> {
     /// Have the engine do this.
-    Obey(Command<Q>),
+    Apply(Command<Q>),
     /// Give a queue up.
     TakeBack { id: SlotId, reply: Sender<Taken<Q>> },
     /// Reply, when all before is done.
@@ -161,7 +161,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             let now = Instant::now();
             self.account(waited, now.saturating_duration_since(before));
             before = now;
-            if self.inbox.take_commands() && self.obey() == Next::Stop {
+            if self.inbox.take_commands() && self.apply() == Next::Stop {
                 return;
             }
             let directory = directories.load();
@@ -234,11 +234,11 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         }
     }
 
-    fn obey(&mut self) -> Next {
+    fn apply(&mut self) -> Next {
         while let Ok(request) = self.requests.try_recv() {
             match request {
-                Request::Obey(Command::Attach { attached }) => self.attach(*attached),
-                Request::Obey(command) => self.engine.obey(command),
+                Request::Apply(Command::Attach { attached }) => self.attach(*attached),
+                Request::Apply(command) => self.engine.apply(command),
                 Request::TakeBack { id, reply } => {
                     let detached = self.engine.detach(id).map(Box::new);
                     if let Some(attached) = &detached {

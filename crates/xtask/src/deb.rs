@@ -10,10 +10,11 @@ use crate::run;
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
-/// What whoever installs it relies on.
-const CONTENTS: [&str; 12] = [
+/// What its users rely on.
+const CONTENTS: [&str; 13] = [
     "./usr/bin/ringway",
     "./usr/lib/systemd/system/ringway.service",
+    "./usr/lib/systemd/system/ringway-devd.service",
     "./usr/lib/sysusers.d/ringway.conf",
     "./usr/lib/udev/rules.d/60-ringway.rules",
     "./etc/ringway/ringway.toml",

@@ -19,6 +19,14 @@ use ringway_switch::{FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Tick
 const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
+/// Those of a ring.
+pub(crate) const TRAITS: QueueTraits =
+    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None };
+
+/// Those of a TAP device.
+pub(crate) const DEVICE: QueueTraits =
+    QueueTraits { probe: Probe::SystemCall, retry: Some(Duration::from_millis(50)), ..TRAITS };
+
 /// The far side of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Far {
@@ -45,7 +53,7 @@ pub(crate) struct Far {
 #[derive(Debug)]
 pub(crate) struct TestQueue {
     far: Arc<Mutex<Far>>,
-    probe: Probe,
+    traits: QueueTraits,
     number: u8,
     /// The last ingress that was to take something in did not find the queue empty.
     may_have_more: bool,
@@ -121,7 +129,7 @@ impl PortQueue for TestQueue {
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
         let far = self.far()?;
-        if self.probe == Probe::SystemCall {
+        if self.traits.probe == Probe::SystemCall {
             // As a TAP device: its descriptor tells of every frame that comes to an empty one.
             return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });
         }
@@ -134,7 +142,7 @@ impl PortQueue for TestQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: self.probe }
+        self.traits
     }
 }
 
@@ -202,7 +210,7 @@ impl Bench {
 
     /// Attaches a port with so many queues, whose station is known to the switch.
     pub(crate) fn port(&mut self, number: u8, queues: u16, stations: Stations) -> Vec<Station> {
-        self.port_with(number, queues, stations, Probe::Memory)
+        self.port_with(number, queues, stations, TRAITS)
     }
 
     pub(crate) fn port_with(
@@ -210,19 +218,19 @@ impl Bench {
         number: u8,
         queues: u16,
         stations: Stations,
-        probe: Probe,
+        traits: QueueTraits,
     ) -> Vec<Station> {
         let port = PortId(number.into());
         self.switch.fdb().learn(address(number), port, Ticks(0));
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let attached = self.attach(number, queues, stations, probe, &forwarding);
+        let attached = self.attach(number, queues, stations, traits, &forwarding);
         self.publish();
         attached
     }
 
     /// Attaches a port whose frames all go to another, and leaves the directory as it was.
     pub(crate) fn patched_port(&mut self, number: u8, queues: u16, to: u8) -> Vec<Station> {
-        self.attach(number, queues, ONE, Probe::Memory, &Forwarding::Patch(PortId(to.into())))
+        self.attach(number, queues, ONE, TRAITS, &Forwarding::Patch(PortId(to.into())))
     }
 
     /// Shows all ports in the directory.
@@ -236,7 +244,7 @@ impl Bench {
         number: u8,
         queues: u16,
         stations: Stations,
-        probe: Probe,
+        traits: QueueTraits,
         forwarding: &Forwarding,
     ) -> Vec<Station> {
         let port = PortId(number.into());
@@ -249,7 +257,7 @@ impl Bench {
                 port_id: port,
                 queue_index: index,
                 queue_count: queues,
-                queue: TestQueue { far: Arc::clone(&far), probe, number, may_have_more: false },
+                queue: TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false },
                 forwarding: forwarding.clone(),
                 flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
                 counters: Arc::clone(&counters),

@@ -5,10 +5,10 @@ mod bench;
 
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, Gso, GsoKind, Probe};
+use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits};
 use ringway_engine::{Stations, Wait, Weight};
 
-use bench::{Bench, ONE, Station};
+use bench::{Bench, DEVICE, ONE, Station, TRAITS};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MEMORY: usize = 64 << 20;
@@ -173,7 +173,7 @@ fn a_source_that_a_failed_queue_held_goes_on() {
 fn work_without_buffers_is_tried_each_millisecond_and_not_all_the_time() {
     for probe in [Probe::Memory, Probe::SystemCall] {
         let mut bench = Bench::new(0);
-        let sender = bench.port_with(1, 1, ONE, probe).remove(0);
+        let sender = bench.port_with(1, 1, ONE, QueueTraits { probe, ..TRAITS }).remove(0);
         sender.far().script = [(2, 60)].into();
         for _ in 0..3 {
             let before = bench.now;
@@ -215,6 +215,36 @@ fn a_queue_that_has_stalled_lets_its_engine_sleep() {
 }
 
 #[test]
+fn a_queue_without_an_event_for_room_is_tried_again() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let retry = Duration::from_millis(5);
+    let traits = QueueTraits { retry: Some(retry), ..TRAITS };
+    let full = bench.port_with(2, 1, ONE, traits).remove(0);
+    full.far().room = 0;
+    sender.far().script = (0..10).map(|_| (2, 60)).collect();
+    bench.run(Duration::from_millis(1), |_| ());
+    let before = bench.now;
+    assert_eq!(bench.round(), Wait::Until(before + retry));
+    // While it stands still it is tried less often: it costs its engine a wake-up each time.
+    bench.run(Duration::from_millis(60), |_| ());
+    let before = bench.now;
+    assert_eq!(bench.round(), Wait::Until(before + Duration::from_millis(50)));
+    full.far().room = 2;
+    bench.run(Duration::from_millis(51), |_| ());
+    assert_eq!(full.far().received, 2);
+    bench.run(Duration::from_millis(9_900), |_| ());
+    assert!(matches!(bench.round(), Wait::Until(_)), "not given up so far");
+    bench.run(Duration::from_millis(200), |_| ());
+    assert_eq!(bench.round(), Wait::Event);
+    assert_eq!(full.dropped(DropReason::QueueFull), 8);
+    full.far().room = 10;
+    bench.ready(&full);
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(bench.round(), Wait::Event, "it does not look for room any more");
+}
+
+#[test]
 fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
@@ -234,7 +264,7 @@ fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
 #[test]
 fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
     let mut bench = Bench::new(MEMORY);
-    let device = bench.port_with(2, 1, ONE, Probe::SystemCall).remove(0);
+    let device = bench.port_with(2, 1, ONE, DEVICE).remove(0);
     let busy = bench.port(1, 1, ONE).remove(0);
     bench.port(9, 1, ONE);
     busy.far().script = [(9, 60_000)].into();
@@ -252,7 +282,7 @@ fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
 #[test]
 fn an_event_that_comes_to_a_held_source_is_not_forgotten() {
     let mut bench = Bench::new(MEMORY);
-    let device = bench.port_with(1, 1, ONE, Probe::SystemCall).remove(0);
+    let device = bench.port_with(1, 1, ONE, DEVICE).remove(0);
     let full = bench.port(2, 1, ONE).remove(0);
     full.far().room = 0;
     device.far().script = (0..150).map(|_| (2, 60)).collect();

@@ -34,7 +34,7 @@ pub(crate) fn gso_invalid(stage: &mut Stage) -> Result<()> {
 
 /// GSO that could be meant and makes no sense for the frame.
 pub(crate) fn gso_odd(stage: &mut Stage) -> Result<()> {
-    let route = stage.route_to(stage.victim()?);
+    let route = stage.route_to(stage.plain()?);
     let v4 = frame::tcp(route, [40_000, 9], 3000);
     let v6 = frame::tcp_v6(route, 0, 0, 3000);
     let udp = frame::udp(route, [9, 9], 3000);
@@ -65,7 +65,7 @@ pub(crate) fn gso_odd(stage: &mut Stage) -> Result<()> {
 
 /// Long frames that are to be cut into segments of a byte each, or of as little as may be.
 pub(crate) fn gso_tiny_segments(stage: &mut Stage) -> Result<()> {
-    let route = stage.route_to(stage.victim()?);
+    let route = stage.route_to(stage.plain()?);
     stage.guest.connect(1, 64)?;
     let queue = stage.queue()?;
     let sizes = [1, 8, 47, 48];
@@ -78,7 +78,7 @@ pub(crate) fn gso_tiny_segments(stage: &mut Stage) -> Result<()> {
 
 /// Long frames whose every segment repeats headers of twenty kilobytes.
 pub(crate) fn header_bloat(stage: &mut Stage) -> Result<()> {
-    let route = stage.route_to(stage.victim()?);
+    let route = stage.route_to(stage.plain()?);
     stage.guest.connect(1, 64)?;
     let queue = stage.queue()?;
     let mut frames = Vec::new();

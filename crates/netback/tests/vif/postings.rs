@@ -82,10 +82,10 @@ impl Expected {
         for (index, shape) in shapes.iter().enumerate() {
             let has_room = expected.responses.len() + shape.slots() <= posted;
             let is_allowed = shape.pages() == 1 || features.caps.scatter_gather;
-            match (is_allowed, has_room, features.rx_notify) {
-                (false, _, _) | (true, false, false) => expected.dropped += 1,
-                (true, true, _) => expected.responses.extend(shape.responses()),
-                (true, false, true) => {
+            match (is_allowed, has_room) {
+                (false, _) => expected.dropped += 1,
+                (true, true) => expected.responses.extend(shape.responses()),
+                (true, false) => {
                     expected.waiting = shapes.len() - index;
                     break;
                 }

@@ -113,14 +113,21 @@ fn a_frame_is_begun_only_when_all_its_pages_are_posted() {
 }
 
 #[test]
-fn frames_do_not_wait_for_a_guest_that_would_not_tell_of_new_pages() {
+fn frames_wait_for_a_guest_that_sends_no_event_for_new_pages_and_are_tried_again() {
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: false };
     let mut bench = Bench::with(0, features);
     bench.post(0, 1);
     let frames = [60, 5000, 61].map(|len| bench.frame(&pattern(len, len), PLAIN));
-    assert!(bench.egress(frames.into()).is_empty());
+    let mut waiting = bench.egress(frames.into());
+    assert_eq!(waiting.len(), 2);
     assert_eq!(bench.rx_answers(), [response(0, 0, 60)]);
-    assert_eq!(bench.dropped(DropReason::QueueFull), 2);
+    assert!(bench.back.describe().retry.is_some(), "the engine has to try again");
+    bench.post(1, 3);
+    bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
+    assert!(waiting.is_empty());
+    assert_eq!(bench.rx_answers().len(), 3);
+    assert_eq!(bench.dropped(DropReason::QueueFull), 0);
+    assert!(Bench::new().back.describe().retry.is_none(), "an event comes from all others");
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Chain<'_> {
 
     /// The frame that arrives, unless the packet is dropped: the end of it is missing, one of its
     /// slots has failed, or it is shorter than a header.
-    fn frame(&self, first_slot: usize, pages: &[Vec<u8>]) -> Option<(Vec<u8>, Offload)> {
+    fn frame(&self, first_slot: usize, pages: &[Vec<u8>]) -> Option<Arrived> {
         if self.is_cut_off || self.data().any(|(_, slot)| slot.status < 0) {
             return None;
         }
@@ -150,10 +150,13 @@ fn len_of(status: i16) -> usize {
     usize::try_from(status).unwrap_or(0)
 }
 
+/// The bytes of a frame, and what its sender left undone.
+type Arrived = (Vec<u8>, Offload);
+
 /// What must become of some slots.
 #[derive(Debug, Default)]
 struct Expected {
-    frames: Vec<(Vec<u8>, Offload)>,
+    frames: Vec<Arrived>,
     dropped: u64,
     /// What the packet after the last frame does wrong; any of it may be reported.
     faults: Vec<ResponseFault>,
@@ -237,11 +240,7 @@ impl Examiner {
         !expected.faults.is_empty()
     }
 
-    fn poll(
-        &mut self,
-        slots: usize,
-        polling: Polling,
-    ) -> (Vec<(Vec<u8>, Offload)>, Result<(), PortDown>) {
+    fn poll(&mut self, slots: usize, polling: Polling) -> (Vec<Arrived>, Result<(), PortDown>) {
         let (budget, calls) = match polling {
             Polling::AtOnce => (Budget::BATCH, 1),
             Polling::OneByOne => (Budget { frames: 1, ..Budget::BATCH }, slots),

@@ -33,13 +33,14 @@ const GRANTS_WANTED: u32 = 16384;
 /// Serves all vifs of this domain until `stop`.
 pub(crate) fn serve(mut host: Host, dir: &Path, show: Show, stop: &Stop) -> Result<()> {
     check(&host)?;
-    // Whoever polls here takes time from virtual CPUs, those of the guests it serves among them.
+    // Polling takes time from virtual CPUs, those of the guests that it serves among them.
     host.workers.poll_us.get_or_insert(0);
     if Path::new(KERNEL_BACKEND).exists() {
         bail!(
             "{KERNEL_BACKEND}: the kernel's backend is loaded and would serve the same vifs; \
-             `rmmod xen-netback`, once no guest has a vif there, and keep it from coming back \
-             with a line `blacklist xen-netback` in /etc/modprobe.d/ringway.conf"
+             once no guest has a vif there, copy no-xen-netback.conf (in the package: \
+             /usr/share/doc/ringway/examples) to /etc/modprobe.d, which keeps it from coming back, \
+             and run `modprobe -r xen-netback`"
         );
     }
     let mut store = Client::of_this_domain()?;
@@ -68,8 +69,8 @@ impl Guest {
         if Path::new(KERNEL_FRONTEND).exists() {
             bail!(
                 "{KERNEL_FRONTEND}: the kernel's frontend is loaded and has the same vifs; \
-                 `rmmod xen-netfront`, and keep it from coming back with a line \
-                 `blacklist xen-netfront` in /etc/modprobe.d/ringway.conf"
+                 put a line `blacklist xen-netfront` into /etc/modprobe.d/no-xen-netfront.conf, \
+                 which keeps it from coming back, and run `modprobe -r xen-netfront`"
             );
         }
         let mut store = Client::of_this_domain()?;

@@ -329,7 +329,9 @@ impl PortQueue for TestPort {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: self.shared.probe }
+        let probe = self.shared.probe;
+        let retry = (probe == Probe::SystemCall).then_some(Duration::from_millis(50));
+        QueueTraits { caps: OffloadCaps::ALL, probe, retry }
     }
 }
 
