@@ -42,7 +42,8 @@ pub const ALL: &[Scenario] = &[
         "overwrites both ring pages while they are served",
         "XSA-155",
         rings::pages_overwritten,
-    ),
+    )
+    .slow(),
     new(
         "racing-writes",
         "changes requests while the backend reads them",
@@ -353,6 +354,7 @@ pub const ALL: &[Scenario] = &[
         "seen: 55 % of the throughput beside a busy guest were left",
         traffic::flood_broadcast,
     )
+    .loses(95)
     .with_share(),
     new(
         "flood-unknown",
@@ -360,6 +362,8 @@ pub const ALL: &[Scenario] = &[
         "seen: as with broadcasts",
         traffic::flood_unknown,
     )
+    .slow()
+    .loses(95)
     .with_share(),
     new(
         "flood-addresses",
@@ -367,6 +371,7 @@ pub const ALL: &[Scenario] = &[
         "seen: a new guest was not learned",
         traffic::flood_addresses,
     )
+    .loses(95)
     .with_share(),
     new(
         "flood-reconnect",
@@ -374,6 +379,7 @@ pub const ALL: &[Scenario] = &[
         "seen: 41,600 frames a second under a limit of 1,000",
         traffic::flood_reconnect,
     )
+    .loses(95)
     .with_share(),
     new(
         "flood-captured",
@@ -381,6 +387,7 @@ pub const ALL: &[Scenario] = &[
         "seen: the backend took 386 MiB",
         traffic::flood_broadcast,
     )
+    .loses(95)
     .beside(Beside::UnreadCapture),
     new(
         "slow-receiver",
@@ -388,6 +395,7 @@ pub const ALL: &[Scenario] = &[
         "XSA-392; seen: the victim's TCP stood",
         shares::slow_receiver,
     )
+    .loses(60)
     .serves()
     .with_share(),
     new(
@@ -396,6 +404,7 @@ pub const ALL: &[Scenario] = &[
         "XSA-392; seen: no guest reached the host",
         shares::slow_receiver_of_host,
     )
+    .loses(60)
     .serves()
     .with_share(),
     new(
@@ -404,6 +413,7 @@ pub const ALL: &[Scenario] = &[
         "XSA-392",
         shares::silent_receiver,
     )
+    .slow()
     .serves()
     .with_share(),
     new(
@@ -427,6 +437,7 @@ pub const ALL: &[Scenario] = &[
         "legal",
         shares::small_frames,
     )
+    .slow()
     .serves()
     .with_share(),
     // What lies behind a hole in the backend.
