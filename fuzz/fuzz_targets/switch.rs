@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget};
 use ringway_fuzz::{Input, frames};
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
 };
 
 const PORTS: u16 = 4;
@@ -34,6 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let mut budgets: Vec<FloodBudget> = (0..PORTS).map(|_| switch.flood_budget(now)).collect();
     let mut flooded = [0_u64; PORTS as usize];
     let mut seen = Seen::new();
+    let policy = PortPolicy::open();
     let mut verdicts = Verdicts::new();
     while !input.is_empty() {
         match input.u8() % 8 {
@@ -46,9 +47,9 @@ fuzz_target!(|data: &[u8]| {
             }
             _ => {
                 let from = PortId(input.u16() % PORTS);
-                let batch = batch(&mut input, &mut pool);
+                let mut batch = batch(&mut input, &mut pool);
                 let index = usize::from(from.0);
-                switch.classify(from, &batch, now, &mut budgets[index], &mut verdicts);
+                switch.classify(from, &policy, &mut batch, now, &mut budgets[index], &mut verdicts);
                 assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
                 for (frame, verdict) in batch.iter().zip(&verdicts) {
                     check(frame.bytes(), *verdict, from, now, &mut seen, limit);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_control::RunDir;
-use ringway_datapath::{Completion, OffloadCaps};
+use ringway_datapath::{Completion, LockingMode, OffloadCaps, VlanRules};
 use ringway_switch::SwitchConfig;
 use ringway_worker::WorkersConfig;
 
@@ -26,6 +26,9 @@ pub struct BackendConfig {
     pub offloads: OffloadCaps,
     /// The way from the switch to the host.
     pub uplink: Option<Uplink>,
+    /// How strictly addresses of vifs are checked of which nothing else is said; see
+    /// [`PortRules::mode`](ringway_datapath::PortRules::mode).
+    pub locking: Option<LockingMode>,
     /// Limits of the switch; its ticks are seconds.
     pub switch: SwitchConfig,
     /// Who is told that it serves, and that it is alive.
@@ -43,4 +46,6 @@ pub struct Uplink {
     pub queues: u16,
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// The VLANs that it is in.
+    pub vlan: VlanRules,
 }

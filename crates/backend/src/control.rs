@@ -7,7 +7,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reconnect, Reply, VifStatus,
     WorkerStatus, offload_names,
 };
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
 use ringway_worker::{Capture, Placement};
@@ -16,11 +16,11 @@ use ringway_xenbus::Vif;
 use ringway_xenbus::backend::{self, Input};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
 use crate::services::Services;
 use crate::vif::VifShell;
+use crate::{Backend, BackendConfig};
 
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
@@ -103,7 +103,7 @@ impl<H: Hypervisor> Backend<H> {
             let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
             // A driver domain may not know it, and it may be anything.
             let guest = unless_refused(name, None)?;
-            vifs.push(vif_status(shell, guest, &placements));
+            vifs.push(vif_status(shell, guest, &placements, &host.config));
         }
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.tap.name().to_owned(),
@@ -134,17 +134,25 @@ impl<H: Hypervisor> Backend<H> {
             let name = vif.map(|(vif, _)| vif_name(*vif));
             name.or_else(|| uplink.map(|uplink| uplink.tap.name().to_owned()))
         };
-        let entries = host.switch.fdb().entries(host.ticks());
-        let entry = entries.map(|entry| FdbStatus {
+        let entries = host.switch.entries(host.ticks());
+        let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
+            vlan: vlan.map(Vid::get),
             mac: entry.mac.to_string(),
             port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
             age_seconds: entry.age_ticks,
+            is_static: entry.is_static,
         });
         entry.collect()
     }
 }
 
-fn vif_status(shell: &VifShell, guest: Option<String>, placements: &[Placement]) -> VifStatus {
+fn vif_status(
+    shell: &VifShell,
+    guest: Option<String>,
+    placements: &[Placement],
+    config: &BackendConfig,
+) -> VifStatus {
+    let rules = &shell.served.rules;
     let served = &shell.served;
     let vif = served.vif;
     let connection = served.connection.as_ref();
@@ -154,7 +162,16 @@ fn vif_status(shell: &VifShell, guest: Option<String>, placements: &[Placement])
         handle: vif.handle,
         guest,
         state: shell.state().to_string(),
-        mac: served.mac.clone(),
+        mac: rules.mac().map(|mac| mac.to_string()),
+        locking_mode: rules
+            .mode(config.locking)
+            .map_or_else(|| "default".to_owned(), |mode| mode.to_string()),
+        allowed_ips: rules.allowed(),
+        addresses_max: rules.addresses_max(config.locking, config.switch.addresses_per_port_max),
+        refused: served.refused(),
+        vlan: rules.vlan().untagged.map(Vid::get),
+        trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
+        is_private: rules.is_private(),
         attached_to: served
             .device
             .as_ref()

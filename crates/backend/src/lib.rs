@@ -9,8 +9,10 @@ mod capture;
 mod config;
 mod control;
 mod device;
+mod enforced;
 mod log;
 mod reports;
+mod rules;
 mod served;
 mod service;
 mod services;
@@ -124,9 +126,12 @@ impl<H: Hypervisor> Backend<H> {
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
                 let host = &mut self.services.host;
-                host.switch.fdb().expire(host.ticks());
+                host.switch.expire(host.ticks());
                 if let Some(moved) = host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
+                }
+                for shell in self.vifs.values_mut() {
+                    shell.served.log_refusals(swept);
                 }
                 self.tell_service();
             }
@@ -226,9 +231,8 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Something in a backend's directory has changed, perhaps by our own doing.
     fn note_device(&mut self, vif: Vif, path: &str) {
-        let theirs = [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate(), vif.mac()];
-        // Our own writes come back as well; only these are the toolstack's word.
-        if !self.vifs.contains_key(&vif) || theirs.iter().any(|node| node == path) {
+        // Our own writes come back as well; only some are the toolstack's word.
+        if !self.vifs.contains_key(&vif) || vif.is_toolstacks(path) {
             self.turns.note(vif, |news| news.has_device_changed = true);
         } else if path == vif.backend_state() {
             self.turns.note(vif, |news| news.was_own_state_written = true);

@@ -11,13 +11,15 @@ use ringway_xenbus::{BadKeys, Keys, Offer, Rate, Vif};
 
 use crate::device::{VifDevice, vif_name};
 use crate::log::{LeftOut, LogAllowance};
+use crate::rules::Rules;
 use crate::services::Hosting;
 
 /// What a vif has beside its handshake.
 pub(crate) struct Served {
     pub(crate) vif: Vif,
     pub(crate) offer: Offer,
-    pub(crate) mac: Option<String>,
+    /// What its guest may send, and the guest's address.
+    pub(crate) rules: Rules,
     /// If the vif is not on the switch.
     pub(crate) device: Option<VifDevice>,
     /// When what its guest transmits is completed.

@@ -82,7 +82,7 @@ impl<H: Hypervisor> Hosting<H> {
     }
 
     pub(crate) fn free_port(&mut self, port: PortId) {
-        self.switch.fdb().remove_port(port);
+        self.switch.leave(port);
         self.ports.free.push(port);
     }
 

@@ -9,7 +9,7 @@ use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::PortId;
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding, Stations, Weight};
+use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 
 use crate::device::vif_name;
@@ -94,8 +94,18 @@ impl<H: Hypervisor> Serving<'_, H> {
             None => Forwarding::Switch(Arc::clone(&host.switch)),
             Some(device_port) => Forwarding::Patch(device_port),
         };
-        let credit = served.credit.as_ref();
-        let attached = host.workers.attach_limited(port, &forwarding, credit, attachments);
+        let policy = match served.apply_rules(port, host) {
+            Ok(policy) => policy,
+            Err(error) => {
+                for port in device_port.into_iter().chain([port]) {
+                    host.workers.detach(port);
+                    host.forget_port(port);
+                }
+                return Err(io::Error::other(error));
+            }
+        };
+        let limits = Limits { credit: served.credit.clone(), policy };
+        let attached = host.workers.attach_limited(port, &forwarding, &limits, attachments);
         let caps = features.caps.and(host.config.offloads);
         served.connection = Some(Connection { port, device_port, queues: counters, caps });
         if let Err(error) = attached {
@@ -118,6 +128,7 @@ impl<H: Hypervisor> Serving<'_, H> {
     ) -> io::Result<Option<PortId>> {
         let Serving { served, host } = self;
         let now = host.ticks();
+        let limits = Limits { credit: None, policy: served.device_policy(host) };
         let Some(vif_device) = &mut served.device else { return Ok(None) };
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
@@ -134,7 +145,8 @@ impl<H: Hypervisor> Serving<'_, H> {
             stations: Stations::One(Weight::ONE),
         });
         let taps = taps.collect();
-        if let Err(error) = host.workers.attach(port, &Forwarding::Patch(to), taps) {
+        let forwarding = Forwarding::Patch(to);
+        if let Err(error) = host.workers.attach_limited(port, &forwarding, &limits, taps) {
             host.free_port(port);
             return Err(error);
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{LinkSetting, Netlink};
-use ringway_switch::PortId;
+use ringway_switch::{PortId, PortPolicy, Role};
 use ringway_tap::{Side, Tap, VifOrTap};
-use ringway_worker::{Attachment, Forwarding, Stations};
+use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::GSO_MAX;
 use crate::services::Hosting;
@@ -36,8 +36,12 @@ impl<H: Hypervisor> Hosting<H> {
             netlink.add_address(tap.name(), address, prefix_len)?;
         }
         let port = self.allocate_port()?;
+        let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
         // All of the world may be behind it.
-        self.switch.fdb().set_addresses_max(port, self.config.switch.fdb_entries_max);
+        let addresses_max = self.config.switch.fdb_entries_max;
+        // Without an address there is nothing that could be taken.
+        let _ = self.switch.bind(None, port, addresses_max, self.ticks());
+        let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
         let counters: Vec<Arc<QueueCounters>> =
             (0..uplink.queues).map(|_| Arc::default()).collect();
         let mut queues = tap.queues(Side::Guest, |queue| Arc::clone(&counters[queue]));
@@ -52,7 +56,8 @@ impl<H: Hypervisor> Hosting<H> {
         });
         let attachments = attachments.collect();
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        self.workers.attach(port, &forwarding, attachments)?;
+        let limits = Limits { credit: None, policy };
+        self.workers.attach_limited(port, &forwarding, &limits, attachments)?;
         Ok(Some(UplinkPort { port, counters, tap }))
     }
 }

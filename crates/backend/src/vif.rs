@@ -16,6 +16,7 @@ use ringway_xenstore::{Lost, unless_refused};
 
 use crate::device::{HOST_ADDRESS, VifDevice};
 use crate::log::LogAllowance;
+use crate::rules::Rules;
 use crate::served::Served;
 use crate::services::{Hosting, Services};
 use crate::serving::Serving;
@@ -35,6 +36,11 @@ enum Unservable {
         "the vif's mac is {0}, expected the address of one station, and not that of the host's end"
     )]
     Mac(MacAddr),
+    #[error(
+        "the vif has VLANs or is private, which only ringway's own switch can do: leave its script \
+         and bridge out, or have the bridge do it"
+    )]
+    NotOnSwitch,
     #[error(transparent)]
     Device(#[from] io::Error),
 }
@@ -50,13 +56,13 @@ impl VifShell {
         let now = Instant::now();
         let (prepared, refused) = match prepare(vif, keys, host) {
             Ok(prepared) => (prepared, None),
-            Err(reason) => ((host.offer(None), None, None), Some(reason.to_string())),
+            Err(reason) => ((host.offer(None), Rules::default(), None), Some(reason.to_string())),
         };
-        let (offer, mac, device) = prepared;
+        let (offer, rules, device) = prepared;
         let served = Served {
             vif,
             offer,
-            mac: mac.map(|mac| mac.to_string()),
+            rules,
             device,
             completion: host.completion(keys).unwrap_or_default(),
             rate: Ok(None),
@@ -87,9 +93,7 @@ impl VifShell {
         let Services { store, host } = services;
         if let Some(keys) = keys.filter(|keys| keys.is_online()) {
             self.served.set_rate(keys, host);
-            if let (None, Ok(Some(mac))) = (&self.served.mac, keys.mac()) {
-                self.served.mac = Some(mac.to_string());
-            }
+            self.served.set_rules(keys, host);
         }
         let mut serving = Serving { served: &mut self.served, host };
         self.end.device_changed(store, &mut serving, keys, Instant::now())
@@ -169,15 +173,18 @@ fn prepare<H: Hypervisor>(
     vif: Vif,
     keys: &Keys,
     host: &Hosting<H>,
-) -> Result<(Offer, Option<MacAddr>, Option<VifDevice>), Unservable> {
-    let mac = keys.mac()?;
-    if let Some(mac) = mac.filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
+) -> Result<(Offer, Rules, Option<VifDevice>), Unservable> {
+    let rules = Rules::read(keys)?;
+    if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
         return Err(Unservable::Mac(mac));
     }
     let completion = host.completion(keys)?;
+    if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
+        return Err(Unservable::NotOnSwitch);
+    }
     let offer = host.offer(keys.max_queues_wanted()?);
     // A guest that is connected keeps what an earlier run of this backend has offered.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
     let vif_device = VifDevice::make(vif, keys, queues, &host.device_owner(), completion)?;
-    Ok((offer, mac, vif_device))
+    Ok((offer, rules, vif_device))
 }

@@ -73,6 +73,29 @@ pub struct VifStatus {
     pub state: String,
     /// The guest's address.
     pub mac: Option<String>,
+    /// What is checked of what the guest sends: `unlocked`, `locked`, `disabled`, or `default`: its
+    /// Ethernet address, and what only routers and DHCP servers send.
+    #[serde(default)]
+    pub locking_mode: String,
+    /// IP addresses that the guest may have, where they are checked.
+    #[serde(default)]
+    pub allowed_ips: Vec<String>,
+    /// Ethernet addresses that the guest may have.
+    #[serde(default)]
+    pub addresses_max: u32,
+    /// Frames of this connection that were refused for that, by reason; reasons with none are left
+    /// out.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
+    /// The VLAN of its frames without a tag.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// Those of its frames with one.
+    #[serde(default)]
+    pub trunk: Vec<u16>,
+    /// It may talk to the uplink only.
+    #[serde(default)]
+    pub is_private: bool,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
     /// What the guest may ask for.
@@ -101,10 +124,16 @@ pub struct WorkerStatus {
 pub struct FdbStatus {
     /// The address.
     pub mac: String,
+    /// Its VLAN, if its port is in some.
+    #[serde(default)]
+    pub vlan: Option<u16>,
     /// The port it is behind.
     pub port: String,
     /// Seconds since it was seen.
     pub age_seconds: u32,
+    /// It is the port's by configuration, and was not learned.
+    #[serde(default)]
+    pub is_static: bool,
 }
 
 /// Everything about a backend process.

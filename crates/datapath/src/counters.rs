@@ -25,13 +25,36 @@ pub enum DropReason {
     NoRoute,
     /// Flooding was limited.
     FloodLimit,
-    /// The source address is not one that a port may use (multicast, or our own).
+    /// The source address is not one that the port may use: a group's, zeros, not the vif's own, or
+    /// one more than it may have.
     BadSource,
+    /// The source address is another port's.
+    AddressTaken,
+    /// The source address of the IP packet is not one that the port may have.
+    IpSource,
+    /// An ARP packet that claims an address which is not the port's.
+    ArpSpoofed,
+    /// A neighbor discovery message that claims an address which is not the port's.
+    NdSpoofed,
+    /// What only a router sends: router advertisements and redirects.
+    RouterOnly,
+    /// What only a DHCP server sends.
+    DhcpServerOnly,
+    /// Headers that hide what a check must see: cut off, too many, or in another fragment.
+    Undetermined,
+    /// A protocol that a locked port may not use.
+    Protocol,
+    /// The port is disabled.
+    PortDisabled,
+    /// A tag of a VLAN that the port is not in, or none where it is in none without a tag.
+    Vlan,
+    /// For a port that this one may not talk to, because one of them is private.
+    Isolated,
 }
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 10] = [
+    pub const ALL: [DropReason; 21] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -42,6 +65,17 @@ impl DropReason {
         DropReason::NoRoute,
         DropReason::FloodLimit,
         DropReason::BadSource,
+        DropReason::AddressTaken,
+        DropReason::IpSource,
+        DropReason::ArpSpoofed,
+        DropReason::NdSpoofed,
+        DropReason::RouterOnly,
+        DropReason::DhcpServerOnly,
+        DropReason::Undetermined,
+        DropReason::Protocol,
+        DropReason::PortDisabled,
+        DropReason::Vlan,
+        DropReason::Isolated,
     ];
 
     /// Its name in tables and JSON.
@@ -57,6 +91,28 @@ impl DropReason {
             DropReason::NoRoute => "no_route",
             DropReason::FloodLimit => "flood_limit",
             DropReason::BadSource => "bad_source",
+            DropReason::AddressTaken => "address_taken",
+            DropReason::IpSource => "ip_source",
+            DropReason::ArpSpoofed => "arp_spoofed",
+            DropReason::NdSpoofed => "nd_spoofed",
+            DropReason::RouterOnly => "router_only",
+            DropReason::DhcpServerOnly => "dhcp_server_only",
+            DropReason::Undetermined => "undetermined",
+            DropReason::Protocol => "protocol",
+            DropReason::PortDisabled => "port_disabled",
+            DropReason::Vlan => "vlan",
+            DropReason::Isolated => "isolated",
+        }
+    }
+
+    /// Whether it is that a port sent what its rules refuse.
+    pub fn is_refusal(self) -> bool {
+        use DropReason::*;
+        match self {
+            Malformed | TooLong | GrantCopy | BadOffload | QueueFull | InboxFull | NoBuffer
+            | NoRoute | FloodLimit => false,
+            BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
+            | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }
     }
 

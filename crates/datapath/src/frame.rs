@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-use crate::{Offload, Receipt};
+use crate::{FrameVlan, Offload, Receipt};
 
 /// Frames that one call of a port moves at most.
 pub const BATCH: usize = 64;
@@ -67,6 +67,8 @@ pub struct Frame {
     len: usize,
     /// What its sender left undone.
     pub offload: Offload,
+    /// The VLAN that it belongs to; a switch fills it in.
+    pub vlan: FrameVlan,
     /// Hash of its L4 flow, where it has one; steering fills it in.
     pub flow: Option<u32>,
 }
@@ -257,7 +259,8 @@ impl FramePool {
         } else {
             return None;
         };
-        Some(Frame { buffer, len, offload: Offload::default(), flow: None })
+        let vlan = FrameVlan::None;
+        Some(Frame { buffer, len, offload: Offload::default(), vlan, flow: None })
     }
 
     /// The longest frame that [`take`](FramePool::take) has a buffer for.

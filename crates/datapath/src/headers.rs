@@ -253,7 +253,7 @@ fn with_transport(frame: &[u8], network: Headers) -> Headers {
 
 /// `N` bytes of a frame, by value.
 #[inline]
-fn chunk<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {
+pub fn chunk<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {
     frame.get(at..)?.first_chunk().copied()
 }
 
@@ -270,14 +270,20 @@ pub const PROTO_ICMPV6: u8 = 58;
 
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of ARP.
+pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
 const ETHERTYPE_AT: usize = 12;
-const TPID_CUSTOMER: u16 = 0x8100;
-const TPID_SERVICE: u16 = 0x88a8;
-const VLAN_TAG_LEN: usize = 4;
-const VLAN_TAGS_MAX: usize = 2;
+/// EtherType of a VLAN tag (IEEE 802.1Q).
+pub const TPID_CUSTOMER: u16 = 0x8100;
+/// EtherType of an outer VLAN tag (IEEE 802.1ad).
+pub const TPID_SERVICE: u16 = 0x88a8;
+/// Bytes of a VLAN tag.
+pub const VLAN_TAG_LEN: usize = 4;
+/// VLAN tags that are looked behind.
+pub const VLAN_TAGS_MAX: usize = 2;
 
 const IPV4_LEN_MIN: usize = 20;
 /// Bytes of an IPv6 header without its extensions.
@@ -285,16 +291,25 @@ pub(crate) const IPV6_LEN: usize = 40;
 const TCP_LEN_MIN: usize = 20;
 const UDP_LEN: usize = 8;
 
-const EXT_HOP_BY_HOP: u8 = 0;
-const EXT_ROUTING: u8 = 43;
-const EXT_FRAGMENT: u8 = 44;
-const EXT_AUTHENTICATION: u8 = 51;
-const EXT_DESTINATION: u8 = 60;
-const EXT_MOBILITY: u8 = 135;
-const EXT_HIP: u8 = 139;
-const EXT_SHIM6: u8 = 140;
-/// Each kind once, and destination options twice: what RFC 8200 allows, rounded up.
-const EXTENSIONS_MAX: usize = 10;
+/// IPv6 hop-by-hop options.
+pub const EXT_HOP_BY_HOP: u8 = 0;
+/// IPv6 routing header.
+pub const EXT_ROUTING: u8 = 43;
+/// IPv6 fragment header.
+pub const EXT_FRAGMENT: u8 = 44;
+/// Authentication header.
+pub const EXT_AUTHENTICATION: u8 = 51;
+/// IPv6 destination options.
+pub const EXT_DESTINATION: u8 = 60;
+/// IPv6 mobility header.
+pub const EXT_MOBILITY: u8 = 135;
+/// Host identity protocol.
+pub const EXT_HIP: u8 = 139;
+/// Shim6 protocol.
+pub const EXT_SHIM6: u8 = 140;
+/// IPv6 extension headers of a packet: each kind once, and destination options twice, which is what
+/// RFC 8200 allows, rounded up.
+pub const EXTENSIONS_MAX: usize = 10;
 
 #[cfg(test)]
 mod tests {

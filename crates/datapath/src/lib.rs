@@ -11,8 +11,11 @@ pub mod headers;
 mod mac;
 mod pending;
 mod queue;
+mod rules;
 pub mod segment;
+pub mod tagging;
 mod times;
+pub mod vlan;
 pub mod vnet;
 
 pub use completion::{Completion, Receipt, Receipts};
@@ -21,7 +24,9 @@ pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMA
 pub use mac::MacAddr;
 pub use pending::Pending;
 pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};
+pub use rules::{IpNetwork, LockingMode, PortRules, VlanRules, link_local_of};
 pub use times::TimeCounters;
+pub use vlan::{FrameVlan, Vid};
 
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 

@@ -6,15 +6,15 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ringway_datapath::{Completion, MacAddr};
+use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, VlanRules};
 use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::value::{Cidr, GuestName, InterfaceName, Mac, Within, text};
+use crate::value::{Cidr, GuestName, InterfaceName, Mac, Network, Within, text};
 use crate::{
-    Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Offloads, OnExit, QUEUES_MAX, Switch,
-    Uplink, Workers,
+    Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Locking, Offloads, OnExit, QUEUES_MAX,
+    Switch, Uplink, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -28,6 +28,8 @@ const FILE_LEN_MAX: u64 = 4 << 20;
 const RING_PAGES: u64 = 256;
 
 type Queues = Within<1, QUEUES_MAX>;
+type Addresses = Within<1, 1_048_576>;
+type VlanNumber = Within<1, 4094>;
 type Mtu = Within<68, 65521>;
 
 /// A description that cannot be used.
@@ -96,13 +98,17 @@ struct UplinkSection {
     addresses: Vec<Cidr>,
     queues: Option<Queues>,
     mtu: Option<Mtu>,
+    vlan: Option<VlanNumber>,
+    #[serde(default)]
+    trunk: Vec<VlanNumber>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct SwitchSection {
     fdb_entries: Option<Within<8, 1_048_576>>,
-    addresses_per_vif: Option<Within<1, 1_048_576>>,
+    addresses_per_vif: Option<Addresses>,
+    locking_mode: Option<Locking>,
     ageing_seconds: Option<Within<1, 1_000_000>>,
     flood_rate: Option<Within<1, 4_294_967_294>>,
 }
@@ -142,6 +148,17 @@ struct VifSection {
     sg: Option<bool>,
     csum: Option<bool>,
     gso: Option<bool>,
+    locking_mode: Option<Locking>,
+    allowed_ips: Option<Spanned<Vec<Network>>>,
+    addresses_per_vif: Option<Addresses>,
+    #[serde(default)]
+    router: bool,
+    #[serde(default)]
+    dhcp_server: bool,
+    vlan: Option<Spanned<VlanNumber>>,
+    #[serde(default)]
+    trunk: Vec<Spanned<VlanNumber>>,
+    private: Option<Spanned<bool>>,
 }
 
 /// Reads the description of a host.
@@ -231,10 +248,13 @@ impl Source<'_> {
                 addresses: section.addresses,
                 queues: section.queues.and_then(Within::get).unwrap_or(1),
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
+                vlan: section.vlan.and_then(Within::get),
+                trunk: section.trunk.into_iter().filter_map(Within::get).collect(),
             }),
             switch: Switch {
                 fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
-                addresses_per_vif: switch.addresses_per_vif.and_then(Within::get).unwrap_or(256),
+                addresses_per_vif: switch.addresses_per_vif.and_then(Within::get).unwrap_or(1),
+                locking_mode: switch.locking_mode,
                 ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
                 flood_rate: switch.flood_rate.and_then(Within::get),
                 ports,
@@ -316,6 +336,19 @@ impl Source<'_> {
                 return Err(self.refuse_at(gateway, &message));
             }
         }
+        let allowed_ips = self.allowed_ips(section)?;
+        let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
+            .or(section.trunk.first().map(Spanned::span))
+            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span));
+        if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
+            let message = "guest.vif.vlan, trunk, private: only for vifs on the switch; expect no \
+                           `bridge`";
+            return Err(self.refuse(Some(at.start), message));
+        }
+        if section.trunk.len() > VlanRules::TAGGED_MAX {
+            let message = format!("guest.vif.trunk: expected at most {}", VlanRules::TAGGED_MAX);
+            return Err(self.refuse_at(&section.trunk[0], &message));
+        }
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen's guests; the rest tells guests and vifs apart.
         let mac = Mac(MacAddr([0x00, 0x16, 0x3e, high | 0x40, low, handle]));
@@ -330,7 +363,30 @@ impl Source<'_> {
             completion: section.completion,
             max_unanswered: section.max_unanswered.and_then(Within::get),
             offloads: offloads(section.sg, section.csum, section.gso),
+            locking_mode: section.locking_mode,
+            allowed_ips,
+            addresses_max: section.addresses_per_vif.and_then(Within::get),
+            is_router: section.router,
+            is_dhcp_server: section.dhcp_server,
+            vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
+            trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
+            is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
         })
+    }
+
+    /// The addresses that are listed; those that the guest is given, if it is locked to them.
+    fn allowed_ips(&self, section: &VifSection) -> Result<Vec<Network>, DescriptionError> {
+        let Some(listed) = &section.allowed_ips else {
+            let is_locked = section.locking_mode.is_some_and(|it| it.0 == LockingMode::Locked);
+            let own = section.addresses.iter().filter(|_| is_locked);
+            return Ok(own.map(|own| Network(IpNetwork::host(own.get_ref().address))).collect());
+        };
+        if listed.get_ref().len() > IpNetwork::LIST_MAX {
+            let message =
+                format!("guest.vif.allowed-ips: expected at most {}", IpNetwork::LIST_MAX);
+            return Err(self.refuse_at(listed, &message));
+        }
+        Ok(listed.get_ref().clone())
     }
 }
 

@@ -11,13 +11,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringway_datapath::{Completion, OffloadCaps};
+use ringway_datapath::{Completion, LockingMode, OffloadCaps, PortRules, Vid, VlanRules};
 use ringway_switch::{FloodLimit, SwitchConfig};
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
-pub use value::{Cidr, GuestName, InterfaceName, Mac};
+pub use value::{Cidr, GuestName, InterfaceName, Mac, Network};
 
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
@@ -103,6 +103,24 @@ pub struct Uplink {
     pub queues: u16,
     /// Its MTU in bytes.
     pub mtu: u16,
+    /// The VLAN of its frames without a tag.
+    pub vlan: Option<u16>,
+    /// Those of its frames with one.
+    pub trunk: Vec<u16>,
+}
+
+impl Uplink {
+    /// The VLANs that it is in.
+    pub fn vlan_rules(&self) -> VlanRules {
+        vlan_rules(self.vlan, &self.trunk)
+    }
+}
+
+fn vlan_rules(untagged: Option<u16>, tagged: &[u16]) -> VlanRules {
+    VlanRules {
+        untagged: untagged.and_then(Vid::new),
+        tagged: tagged.iter().copied().filter_map(Vid::new).collect(),
+    }
 }
 
 /// Limits of the switch.
@@ -110,8 +128,10 @@ pub struct Uplink {
 pub struct Switch {
     /// Addresses it can learn.
     pub fdb_entries: u32,
-    /// Addresses it can learn of one guest.
+    /// Ethernet addresses that a vif may have, unless it says otherwise.
     pub addresses_per_vif: u32,
+    /// How strictly a vif's addresses are checked, unless it says otherwise.
+    pub locking_mode: Option<Locking>,
     /// Seconds after which an address is forgotten.
     pub ageing_seconds: u32,
     /// Broadcast, multicast and unknown destinations that one port may send, in frames a second;
@@ -178,7 +198,43 @@ pub struct GuestVif {
     pub max_unanswered: Option<u16>,
     /// What the guest leaves undone.
     pub offloads: Offloads,
+    /// How strictly its addresses are checked, if not as the switch has it.
+    pub locking_mode: Option<Locking>,
+    /// IP addresses that the guest may have; any if the list is empty and it is not locked.
+    pub allowed_ips: Vec<Network>,
+    /// Ethernet addresses that it may have, if not as many as the switch says.
+    pub addresses_max: Option<u32>,
+    /// Whether it may send router advertisements and redirects.
+    pub is_router: bool,
+    /// Whether it may answer DHCP requests.
+    pub is_dhcp_server: bool,
+    /// The VLAN of its frames without a tag.
+    pub vlan: Option<u16>,
+    /// Those of its frames with one.
+    pub trunk: Vec<u16>,
+    /// Whether it may talk to the uplink only.
+    pub is_private: bool,
 }
+
+impl GuestVif {
+    /// What its guest may send.
+    pub fn rules(&self) -> PortRules {
+        PortRules {
+            locking: self.locking_mode.map(|locking| locking.0),
+            allowed: self.allowed_ips.iter().map(|network| network.0).collect(),
+            addresses_max: self.addresses_max,
+            is_router: self.is_router,
+            is_dhcp_server: self.is_dhcp_server,
+            vlan: vlan_rules(self.vlan, &self.trunk),
+            is_private: self.is_private,
+        }
+    }
+}
+
+/// A [`LockingMode`] in a description, where it may be left out.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Locking(#[serde(with = "value::text")] pub LockingMode);
 
 /// A [`Completion`] in a description, where it may be left out.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

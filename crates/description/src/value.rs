@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ringway_datapath::MacAddr;
+use ringway_datapath::{IpNetwork, MacAddr};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
@@ -67,6 +67,24 @@ impl FromStr for Mac {
 }
 
 impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// IP addresses that a guest may have: one, or a network of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network(pub IpNetwork);
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        text.parse().map(Network)
+    }
+}
+
+impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -187,4 +205,4 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Cidr, Mac, InterfaceName, GuestName);
+as_text!(Cidr, Mac, Network, InterfaceName, GuestName);

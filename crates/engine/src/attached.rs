@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{Frame, FramePool, PortQueue, QueueCounters};
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::credit::Credit;
 use crate::directory::Forwarding;
@@ -35,6 +35,8 @@ pub struct AttachedParts<Q> {
     pub queue: Q,
     /// Where its frames go.
     pub forwarding: Forwarding,
+    /// What may enter by its port.
+    pub policy: Arc<PortPolicy>,
     /// The flooding it may cause.
     pub flood: FloodBudget,
     /// Where it counts.
@@ -65,6 +67,7 @@ impl<Q: PortQueue> Attached<Q> {
             queue_count: parts.queue_count,
             queue: parts.queue,
             forwarding: parts.forwarding,
+            policy: parts.policy,
             flood: parts.flood,
             counters: parts.counters,
             gauge: parts.gauge,

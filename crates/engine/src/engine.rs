@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue};
-use ringway_switch::{PortId, Ticks, Verdict};
+use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
 
 use crate::attached::Attached;
 use crate::capture::Capture;
@@ -505,6 +505,13 @@ impl<Q: PortQueue> Engine<Q> {
     pub fn limit(&mut self, id: SlotId, credit: Option<Arc<Credit>>) {
         if let Some(source) = self.source(id) {
             source.limit(credit);
+        }
+    }
+
+    /// What may enter by a queue from now on.
+    pub fn set_policy(&mut self, id: SlotId, policy: &Arc<PortPolicy>) {
+        if let Some(source) = self.source(id) {
+            source.policy = Arc::clone(policy);
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ringway_datapath::{DropReason, Frame, FramePool, PortQueue};
+use ringway_datapath::tagging::{insert_tag, remove_tag};
+use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, PortQueue};
 use ringway_steering::queue_of;
 use ringway_switch::{PortId, Verdict};
 
-use crate::directory::{Directory, QueueAddress};
+use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
 use crate::outbox::{Enqueue, Outboxes};
@@ -76,26 +77,30 @@ impl Router<'_> {
                 }
             }
         };
-        self.hand_over(frame, admission, address, source);
+        self.hand_over(frame, admission, (to, address), source);
         Ok(())
     }
 
     /// Copies a frame to every port but the one it came from. No source waits for that: a queue
     /// that is full drops its copy.
     fn flood<Q: PortQueue>(&mut self, frame: Frame, source: &mut Source<Q>) {
-        let from = source.port_id;
+        let Forwarding::Switch(switch) = &source.forwarding else {
+            return self.discard(frame, DropReason::NoRoute, source);
+        };
+        let scope = switch.scope(source.port_id, &source.policy, frame.vlan);
         let ports = (0..).map(PortId).zip(&self.directory.ports);
-        let others = ports.filter(|(port, queues)| *port != from && !queues.is_empty());
-        for (_, queues) in others {
+        let others = ports.filter(|(port, queues)| !queues.is_empty() && scope.has(*port));
+        for (port, queues) in others {
             let Some(mut copy) = self.pool.take(frame.len()) else {
                 source.count_drop(DropReason::NoBuffer);
                 continue;
             };
             copy.bytes_mut().copy_from_slice(frame.bytes());
             copy.offload = frame.offload;
+            copy.vlan = frame.vlan;
             copy.set_receipt(frame.receipt().cloned());
             let address = steer(&mut copy, queues);
-            self.hand_over(copy, Admission::Late, address, source);
+            self.hand_over(copy, Admission::Late, (port, address), source);
         }
         self.pool.recycle(frame);
     }
@@ -104,9 +109,16 @@ impl Router<'_> {
         &mut self,
         frame: Frame,
         admission: Admission,
-        to: &QueueAddress,
+        (port, to): (PortId, &QueueAddress),
         source: &Source<Q>,
     ) {
+        let frame = match frame.vlan {
+            FrameVlan::None => frame,
+            _ => match self.fit_tag(frame, port, source) {
+                Some(frame) => frame,
+                None => return,
+            },
+        };
         let parcel = Parcel { to: to.slot, frame, admission };
         if to.engine == self.number {
             return self.outboxes.enqueue(parcel, self.pool, self.at);
@@ -127,6 +139,30 @@ impl Router<'_> {
         if *mailed % PARCELS_PER_MEASURE == 0 {
             inbox.measure();
         }
+    }
+
+    /// Gives a frame of a VLAN the tag with which a port gets it, or takes it away.
+    #[cold]
+    fn fit_tag<Q: PortQueue>(
+        &mut self,
+        mut frame: Frame,
+        port: PortId,
+        source: &Source<Q>,
+    ) -> Option<Frame> {
+        let Forwarding::Switch(switch) = &source.forwarding else { return Some(frame) };
+        let wants_tag = switch.scope(source.port_id, &source.policy, frame.vlan).wants_tag(port);
+        match std::mem::take(&mut frame.vlan) {
+            FrameVlan::Untagged(vid) if wants_tag => match insert_tag(frame, vid, self.pool) {
+                Ok(frame) => return Some(frame),
+                Err(reason) => {
+                    source.count_drop(reason);
+                    return None;
+                }
+            },
+            FrameVlan::Tagged(_) if !wants_tag => remove_tag(&mut frame),
+            _ => {}
+        }
+        Some(frame)
     }
 
     /// The gauge of the inbox on the way to a queue, if that is full.

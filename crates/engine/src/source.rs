@@ -8,7 +8,7 @@ use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue, Probe,
     QueueCounters, QueueTraits, segment,
 };
-use ringway_switch::{FloodBudget, PortId, Ticks, Verdict, Verdicts};
+use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict, Verdicts};
 
 use crate::allowance::Allowance;
 use crate::capture::{Capture, Passage};
@@ -37,6 +37,8 @@ pub(crate) struct Source<Q> {
     /// Index of its port's share of the engine.
     pub(crate) share: usize,
     pub(crate) stations: Stations,
+    /// What may enter here.
+    pub(crate) policy: Arc<PortPolicy>,
     flood: FloodBudget,
     /// How long it may be held.
     patience: Patience,
@@ -57,6 +59,7 @@ pub(crate) struct SourceParts<Q> {
     pub(crate) queue_count: u16,
     pub(crate) queue: Q,
     pub(crate) forwarding: Forwarding,
+    pub(crate) policy: Arc<PortPolicy>,
     pub(crate) flood: FloodBudget,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) gauge: Arc<Gauge>,
@@ -108,6 +111,7 @@ impl<Q: PortQueue> Source<Q> {
             kept: VecDeque::new(),
             share: 0,
             stations: parts.stations,
+            policy: parts.policy,
             flood: parts.flood,
             patience,
             held_since: None,
@@ -252,10 +256,16 @@ impl<Q: PortQueue> Source<Q> {
         match &self.forwarding {
             Forwarding::Patch(to) => {
                 verdicts.clear();
-                verdicts.extend(batch.iter().map(|_| Verdict::Unicast(*to)));
+                let policy = &*self.policy;
+                verdicts.extend(batch.iter().map(|frame| {
+                    let refused = policy.refuse_patched(frame.bytes());
+                    refused.map_or(Verdict::Unicast(*to), Verdict::Drop)
+                }));
             }
             Forwarding::Switch(switch) => {
-                switch.classify(self.port_id, batch, *ticks, &mut self.flood, verdicts);
+                let policy = &self.policy;
+                let flood = &mut self.flood;
+                switch.classify(self.port_id, policy, batch, *ticks, flood, verdicts);
             }
         }
         for (frame, verdict) in batch.iter().zip(verdicts.iter_mut()) {

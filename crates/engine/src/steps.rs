@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{PortQueue, QueueCounters};
-use ringway_switch::{FloodBudget, PortId};
+use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::attached::{Attached, AttachedParts};
 use crate::capture::Capture;
@@ -54,6 +54,13 @@ pub enum Command<Q> {
         /// What limits it, if anything does.
         credit: Option<Arc<Credit>>,
     },
+    /// What may enter by a queue from now on.
+    SetPolicy {
+        /// The place of the queue.
+        id: SlotId,
+        /// What may.
+        policy: Arc<PortPolicy>,
+    },
 }
 
 impl<Q: PortQueue> Engine<Q> {
@@ -65,6 +72,7 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Attach { attached } => self.attach(*attached),
             Command::Capture { id, capture } => self.capture(id, &capture),
             Command::Limit { id, credit } => self.limit(id, credit),
+            Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
         }
     }
 }
@@ -133,8 +141,24 @@ pub struct NewPort<'a> {
     pub id: PortId,
     /// Where its frames go.
     pub forwarding: &'a Forwarding,
-    /// What limits how much enters by it from the first frame on, if anything does.
-    pub credit: Option<&'a Arc<Credit>>,
+    /// What limits what enters by it from the first frame on.
+    pub limits: &'a Limits,
+}
+
+/// What limits what enters by a port.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How much may enter by all its queues together, if there is a limit.
+    pub credit: Option<Arc<Credit>>,
+    /// What may enter.
+    pub policy: Arc<PortPolicy>,
+}
+
+impl Limits {
+    /// None: whatever comes may enter.
+    pub fn none() -> Limits {
+        Limits { credit: None, policy: Arc::new(PortPolicy::open()) }
+    }
 }
 
 /// One queue to attach.
@@ -169,10 +193,11 @@ pub fn attach<E: Engines>(
             queue_count,
             queue: attachment.queue,
             forwarding: port.forwarding.clone(),
+            policy: Arc::clone(&port.limits.policy),
             flood: attachment.flood,
             counters: attachment.counters,
             gauge: address.gauge,
-            credit: port.credit.cloned(),
+            credit: port.limits.credit.clone(),
             stations: attachment.stations,
         };
         let attached = Box::new(Attached::new(parts, engines.now()));

@@ -319,16 +319,14 @@ pub const ALL: &[Scenario] = &[
         "seen: all that was for that guest went to this one",
         traffic::spoofed_source,
     )
-    .deaf(10)
-    .known("a vif may send with any address"),
+    .deaf(10),
     new(
         "spoofed-host",
         "sends with the host's address",
         "seen: as with another guest's",
         traffic::spoofed_host,
     )
-    .deaf(10)
-    .known("a vif may send with any address"),
+    .deaf(10),
     new(
         "arp-claims",
         "claims with ARP that others' IP addresses are its own",
@@ -336,9 +334,7 @@ pub const ALL: &[Scenario] = &[
         traffic::arp_claims,
     )
     .given(&[("ip", "10.77.0.253"), ("locking-mode", "locked")])
-    .deaf(10)
-    .slow()
-    .known("ARP is not inspected, although the vif is locked to its addresses"),
+    .deaf(10),
     new(
         "rogue-router",
         "says that it is a router",
@@ -346,8 +342,7 @@ pub const ALL: &[Scenario] = &[
         traffic::rogue_router,
     )
     .serves()
-    .beside(Beside::Routers)
-    .known("router advertisements are not inspected"),
+    .beside(Beside::Routers),
     new(
         "flood-broadcast",
         "sends to all as fast as it can",

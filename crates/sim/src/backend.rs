@@ -193,8 +193,7 @@ impl Backend {
 
     /// Our own writes come back as well; only these are the toolstack's word.
     fn known_changed(&mut self, vif: Vif, path: &str, plane: &mut DataPlane) -> Result<(), Lost> {
-        let theirs = [vif.backend_dir(), vif.online(), vif.hotplug_status(), vif.rate()];
-        if theirs.iter().any(|node| node == path) {
+        if vif.is_toolstacks(path) {
             return self.device_changed(vif, plane);
         }
         if path == vif.backend_state() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{FramePool, QueueCounters};
-use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
+use ringway_engine::steps::{self, Attachment, Command, Engines, Limits, NewPort, Taken};
 use ringway_engine::{Capture, Credit, Forwarding, QueueAddress, Roster, Stations, Weight};
 use ringway_switch::{PortId, Ticks};
 
@@ -51,7 +51,8 @@ impl DataPlane {
             let address = workers.roster.place(id, queue_index, patched_to, engine);
             placed.push((address, Attachment { queue, counters, flood, stations }));
         }
-        let port = NewPort { id, forwarding: &forwarding, credit: credit.as_ref() };
+        let limits = Limits { credit, ..Limits::none() };
+        let port = NewPort { id, forwarding: &forwarding, limits: &limits };
         steps::attach(self, port, placed)
     }
 

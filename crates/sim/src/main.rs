@@ -23,6 +23,9 @@ usage: ringway-sim SEED [--trace]
   --seeds         run all worlds from FROM, and those below TO
   --jobs N        on so many threads; default: one for each CPU";
 
+/// Worlds for each line of progress where there is no terminal.
+const LINE_EACH: u64 = 10_000;
+
 /// What is asked for.
 enum Request {
     One { source: Source, detail: Detail },
@@ -101,7 +104,15 @@ fn many(from: u64, to: u64, jobs: usize) -> Result<ExitCode> {
     let style = "{pos} of {len} worlds, {per_sec}, {eta} left {wide_bar}";
     let bar = ProgressBar::new(to.saturating_sub(from));
     bar.set_style(ProgressStyle::with_template(style)?);
-    let summary = run_seeds(from..to, jobs, None, || bar.inc(1));
+    let summary = run_seeds(from..to, jobs, None, || {
+        bar.inc(1);
+        // Where there is no terminal, lines instead of a bar.
+        let done = bar.position();
+        if bar.is_hidden() && done % LINE_EACH == 0 {
+            let seconds = started.elapsed().as_secs();
+            eprintln!("{done} of {} worlds in {seconds} s", to.saturating_sub(from));
+        }
+    });
     bar.finish_and_clear();
     print_summary(&summary);
     println!("{} seconds on {jobs} threads", started.elapsed().as_secs());

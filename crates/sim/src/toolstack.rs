@@ -1,6 +1,6 @@
 //! What a toolstack does: makes vifs and removes them.
 
-use ringway_datapath::MacAddr;
+use ringway_datapath::{MacAddr, PortRules};
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Local, LocalStore, XsError};
@@ -19,7 +19,15 @@ impl Toolstack {
 
     /// Writes a vif's two directories.
     pub(crate) fn make(&mut self, vif: Vif, mac: MacAddr) -> Result<(), XsError> {
-        let made = Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, completion: None };
+        let made = Device {
+            vif,
+            mac,
+            mtu: 1500,
+            bridge: None,
+            max_queues: None,
+            completion: None,
+            rules: PortRules::default(),
+        };
         self.0.transaction(|tx| device::make(tx, &made))
     }
 

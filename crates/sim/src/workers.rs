@@ -118,7 +118,7 @@ impl Workers {
     /// Gives a port's number back, with the addresses that were learned there and what engines said
     /// of it: the number may be another vif's from now on.
     pub(crate) fn free_port(&mut self, port: PortId) {
-        self.switch.fdb().remove_port(port);
+        self.switch.leave(port);
         self.failures.retain(|failure| failure.port_id != port);
         self.ports.remove(&port);
     }

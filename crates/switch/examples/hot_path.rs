@@ -15,7 +15,7 @@ use ringway_datapath::{
 };
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, ToeplitzSteering};
 use ringway_steering::{flow_hash, queue_of};
-use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks, Verdicts};
+use ringway_switch::{FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdicts};
 
 fn main() {
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
@@ -62,6 +62,7 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
         hash_seed: 0x1234_5678,
     });
     let mut flood = switch.flood_budget(Ticks(0));
+    let policy = PortPolicy::open();
     let mut verdicts = Verdicts::new();
     for (name, stations) in [("one flow", 1), ("64 stations", 64)] {
         let mut batch = FrameBatch::new();
@@ -72,7 +73,7 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
             batch.push(frame);
         }
         measure(&format!("classify a batch of 64, {name}"), || {
-            switch.classify(PortId(1), &batch, Ticks(0), &mut flood, &mut verdicts);
+            switch.classify(PortId(1), &policy, &mut batch, Ticks(0), &mut flood, &mut verdicts);
             verdicts.len()
         });
     }

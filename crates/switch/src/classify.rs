@@ -1,12 +1,16 @@
 //! Verdicts: where the frames of a batch go.
 
-use arrayvec::ArrayVec;
-use ringway_datapath::MacAddr;
-use ringway_datapath::headers::macs;
-use ringway_datapath::{BATCH, DropReason, FrameBatch};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
-use crate::fdb::Fdb;
-use crate::{FloodBudget, FloodLimit, PortId, Ticks};
+use arrayvec::ArrayVec;
+use ringway_datapath::headers::macs;
+use ringway_datapath::{BATCH, DropReason, Frame, FrameBatch, FrameVlan, MacAddr, Vid};
+
+use crate::domain::{Domain, PortSet};
+use crate::fdb::{Fdb, Learned};
+use crate::{FloodBudget, FloodLimit, PortId, PortPolicy, Ticks};
 
 /// Limits of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,86 +47,208 @@ pub type Verdicts = ArrayVec<Verdict, BATCH>;
 /// A learning switch, shared by all workers.
 #[derive(Debug)]
 pub struct Switch {
+    pub(crate) config: SwitchConfig,
+    /// Of the ports that are in no VLAN.
     fdb: Fdb,
-    flood: FloodLimit,
+    /// Ports that are in VLANs.
+    pub(crate) in_vlans: PortSet,
+    /// Ports that may talk to uplinks only.
+    pub(crate) private: PortSet,
+    pub(crate) uplinks: PortSet,
+    pub(crate) has_private: AtomicBool,
+    /// For the control plane: workers reach them by the policies of ports.
+    pub(crate) vlans: Mutex<BTreeMap<Vid, Arc<Domain>>>,
 }
 
 impl Switch {
-    /// A switch that has learned nothing. Takes all its memory here.
+    /// A switch that has learned nothing. Takes all its memory here, but for VLANs.
     pub fn new(config: SwitchConfig) -> Switch {
-        let fdb = Fdb::new(
-            config.fdb_entries_max,
-            config.ports_max,
-            config.addresses_per_port_max,
-            config.ageing_ticks,
-            config.hash_seed,
-        );
-        Switch { fdb, flood: config.flood }
+        let ports = || PortSet::new(config.ports_max);
+        Switch {
+            fdb: new_fdb(&config),
+            in_vlans: ports(),
+            private: ports(),
+            uplinks: ports(),
+            has_private: AtomicBool::new(false),
+            vlans: Mutex::default(),
+            config,
+        }
     }
 
-    /// The forwarding table.
+    /// The forwarding table of the ports that are in no VLAN.
     pub fn fdb(&self) -> &Fdb {
         &self.fdb
     }
 
     /// A full budget by the configured limit, for one port on one worker.
     pub fn flood_budget(&self, now: Ticks) -> FloodBudget {
-        FloodBudget::new(self.flood, now)
+        FloodBudget::new(self.config.flood, now)
     }
 
     /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
-    /// becomes one for each frame, in order. `flood` is the budget of `from` on this worker.
+    /// becomes one for each frame, in order. `policy` says what the port may send, `flood` is its
+    /// budget on this worker. Frames of ports in VLANs get their [`FrameVlan`], and lose a tag that
+    /// is no VLAN's.
     ///
     /// Frames that follow each other with the same addresses, as those of a flow do, cost one
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
-    /// [`DropReason::BadSource`] for a source that is a group or all zeros,
-    /// [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the link, and
-    /// [`DropReason::FloodLimit`].
+    /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
+    /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the
+    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`], and what
+    /// [`PortPolicy::refuse`] finds.
     pub fn classify(
         &self,
         from: PortId,
-        batch: &FrameBatch,
+        policy: &PortPolicy,
+        batch: &mut FrameBatch,
         now: Ticks,
         flood: &mut FloodBudget,
         verdicts: &mut Verdicts,
     ) {
         flood.refill(now);
+        let mut entering = Entering { switch: self, from, policy, now, flood };
+        match policy.vlans() {
+            None => entering.classify(batch, verdicts, |_| Some((&self.fdb, None))),
+            Some(vlans) => {
+                batch.iter_mut().for_each(|frame| vlans.enter(frame));
+                entering.classify(batch, verdicts, |frame| {
+                    let domain = policy.domain(frame.vlan)?;
+                    Some((&domain.fdb, Some(domain)))
+                });
+            }
+        }
+    }
+
+    /// Where a frame of `from` may be flooded.
+    pub fn scope<'a>(&'a self, from: PortId, policy: &'a PortPolicy, vlan: FrameVlan) -> Scope<'a> {
+        Scope { switch: self, from, domain: policy.domain(vlan) }
+    }
+
+    /// Whether two ports may talk, as far as private ones are concerned.
+    #[inline]
+    fn may_talk(&self, from: PortId, to: PortId) -> bool {
+        if !self.has_private.load(Relaxed) {
+            return true;
+        }
+        let is_kept = |one, other| self.private.has(one) && !self.uplinks.has(other);
+        !is_kept(from, to) && !is_kept(to, from)
+    }
+}
+
+/// The ports that hear a flood.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    switch: &'a Switch,
+    from: PortId,
+    domain: Option<&'a Domain>,
+}
+
+impl Scope<'_> {
+    /// Whether a port is among them.
+    #[inline]
+    pub fn has(&self, port: PortId) -> bool {
+        let is_in = match self.domain {
+            None => !self.switch.in_vlans.has(port),
+            Some(domain) => domain.members.has(port),
+        };
+        is_in && port != self.from && self.switch.may_talk(self.from, port)
+    }
+
+    /// Whether a port gets the frame with a tag.
+    #[inline]
+    pub fn wants_tag(&self, port: PortId) -> bool {
+        self.domain.is_some_and(|domain| domain.tagged.has(port))
+    }
+}
+
+/// Frames of one port on their way in.
+struct Entering<'a> {
+    switch: &'a Switch,
+    from: PortId,
+    policy: &'a PortPolicy,
+    now: Ticks,
+    flood: &'a mut FloodBudget,
+}
+
+impl<'a> Entering<'a> {
+    /// `fdb_of` finds the forwarding table of a frame, and the VLAN that has it.
+    #[inline]
+    fn classify(
+        &mut self,
+        batch: &FrameBatch,
+        verdicts: &mut Verdicts,
+        fdb_of: impl Fn(&Frame) -> Option<(&'a Fdb, Option<&'a Domain>)>,
+    ) {
         verdicts.clear();
-        let mut last_macs = None;
+        let mut last = None;
         let mut verdict = Verdict::Drop(DropReason::Malformed);
         verdicts.extend(batch.iter().map(|frame| {
             let Some((dst, src)) = macs(frame.bytes()) else {
                 return Verdict::Drop(DropReason::Malformed);
             };
-            if last_macs != Some((dst, src)) {
-                last_macs = Some((dst, src));
-                verdict = self.verdict(from, dst, src, now);
+            let Some((fdb, domain)) = fdb_of(frame) else {
+                return Verdict::Drop(DropReason::Vlan);
+            };
+            let vid = domain.map(|domain| domain.vid);
+            if last != Some((dst, src, vid)) {
+                last = Some((dst, src, vid));
+                verdict = self.verdict(fdb, domain, dst, src);
+            }
+            if let Some(reason) = self.policy.refuse(frame.bytes()) {
+                return Verdict::Drop(reason);
             }
             // Each frame pays for itself, however it came to its verdict.
-            if verdict == Verdict::Flood && !flood.take() {
+            if verdict == Verdict::Flood && !self.flood.take() {
                 return Verdict::Drop(DropReason::FloodLimit);
             }
             verdict
         }));
     }
 
-    fn verdict(&self, from: PortId, dst: MacAddr, src: MacAddr, now: Ticks) -> Verdict {
-        if src.is_multicast() || src == NOBODY {
-            return Verdict::Drop(DropReason::BadSource);
+    fn verdict(&self, fdb: &Fdb, domain: Option<&Domain>, dst: MacAddr, src: MacAddr) -> Verdict {
+        let Entering { from, policy, now, .. } = *self;
+        if let Some(reason) = policy.refuse_source(src) {
+            return Verdict::Drop(reason);
         }
         if is_link_local(dst) {
             return Verdict::Drop(DropReason::NoRoute);
         }
-        self.fdb.learn(src, from, now);
+        if src != policy.bound {
+            match fdb.learn(src, from, now) {
+                Learned::Taken if policy.is_strict() => {
+                    return Verdict::Drop(DropReason::AddressTaken);
+                }
+                Learned::PortFull if policy.is_strict() => {
+                    return Verdict::Drop(DropReason::BadSource);
+                }
+                _ => {}
+            }
+        }
         if dst.is_multicast() {
             return Verdict::Flood;
         }
-        match self.fdb.lookup(dst, now) {
+        match fdb.lookup(dst, now) {
             Some(port) if port == from => Verdict::Drop(DropReason::NoRoute),
+            Some(port) if !self.switch.may_talk(from, port) => Verdict::Drop(DropReason::Isolated),
+            // It has just left the VLAN.
+            Some(port) if domain.is_some_and(|domain| !domain.members.has(port)) => {
+                Verdict::Drop(DropReason::NoRoute)
+            }
             Some(port) => Verdict::Unicast(port),
             None => Verdict::Flood,
         }
     }
+}
+
+/// A table by the limits of a switch.
+pub(crate) fn new_fdb(config: &SwitchConfig) -> Fdb {
+    Fdb::new(
+        config.fdb_entries_max,
+        config.ports_max,
+        config.addresses_per_port_max,
+        config.ageing_ticks,
+        config.hash_seed,
+    )
 }
 
 /// Addresses that no bridge forwards: spanning tree, pause frames, link aggregation and their
@@ -130,5 +256,3 @@ impl Switch {
 fn is_link_local(dst: MacAddr) -> bool {
     matches!(dst.0, [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00..=0x0f])
 }
-
-const NOBODY: MacAddr = MacAddr([0; 6]);

@@ -4,6 +4,16 @@
 //! entry is one 64-bit atomic, address and port together, so a reader gets an address with its own
 //! port or not at all. When it was last seen stands in a second array.
 //!
+//! # Whose an address is
+//!
+//! A live address stays where it is: it moves to another port only after it has aged, or when its
+//! port has gone. Otherwise a guest would take another's place by sending from its address. A
+//! static address ([`Fdb::bind`]) neither ages nor moves. It takes the place of a learned one,
+//! because who binds is in charge of the host.
+//!
+//! Every port has room for its first address, however many the others have learned, and a static
+//! one counts against no limit.
+//!
 //! # Workers that use it at the same time
 //!
 //! Nobody waits for anybody, and all accesses are relaxed: an entry depends on no other memory.
@@ -37,8 +47,10 @@ pub struct FdbEntry {
     pub mac: MacAddr,
     /// The port it was last seen at.
     pub port: PortId,
-    /// Ticks since then.
+    /// Ticks since then; 0 for a static one.
     pub age_ticks: u32,
+    /// It was bound to its port, and not learned.
+    pub is_static: bool,
 }
 
 /// What became of an address that a frame came from.
@@ -48,10 +60,24 @@ pub enum Learned {
     Known,
     /// It is new.
     New,
-    /// It was at another port before.
+    /// It was at another port before, where it has aged.
     Moved,
-    /// There was no room for it, in the table or in its port's limit; or it is all zeros.
+    /// It is another port's.
+    Taken,
+    /// Its port has as many addresses as it may have.
+    PortFull,
+    /// There was no room for it in the table; or it is a group's, or all zeros.
     Refused,
+}
+
+/// Why an address was not bound to a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotBound {
+    /// It is bound to this port.
+    Taken(PortId),
+    /// There is no room for it among those that compete for the same entries; or it is a group's,
+    /// all zeros, or of a port that is not there.
+    NoRoom,
 }
 
 /// The forwarding table.
@@ -90,7 +116,8 @@ impl Fdb {
         hash_seed: u64,
     ) -> Fdb {
         // Twice the room, so that a full table overflows few of its sets.
-        let set_count = usize::try_from(entries_max).unwrap_or(usize::MAX).div_ceil(WAYS / 2);
+        let most = entries_max.saturating_add(ports.into());
+        let set_count = usize::try_from(most).unwrap_or(usize::MAX).div_ceil(WAYS / 2);
         let set_count = set_count.max(1);
         let port = || PortAddresses {
             learned: AtomicU32::new(0),
@@ -111,10 +138,10 @@ impl Fdb {
     #[inline]
     pub fn lookup(&self, mac: MacAddr, now: Ticks) -> Option<PortId> {
         let (set, seen) = self.set_of(mac)?;
-        let mac = bits_of(mac);
+        let wanted = bits_of(mac) << 16;
         for (entry, seen) in set.0.iter().zip(seen) {
             let entry = entry.load(Relaxed);
-            if entry >> 16 == mac && !self.is_aged(seen, now) {
+            if is_same_address(entry, wanted) && !self.is_aged(entry, seen, now) {
                 return Some(port_of(entry));
             }
         }
@@ -128,8 +155,8 @@ impl Fdb {
         let wanted = pack(mac, port);
         for (entry, seen) in set.0.iter().zip(seen) {
             let entry = entry.load(Relaxed);
-            if entry >> 16 == wanted >> 16 {
-                if entry != wanted {
+            if is_same_address(entry, wanted) {
+                if entry & !STATIC != wanted {
                     break;
                 }
                 // A store only when time has passed: the line stays shared by all workers.
@@ -139,34 +166,53 @@ impl Fdb {
                 return Learned::Known;
             }
         }
-        self.learn_changed(set, seen, wanted, now)
+        self.claim(set, seen, wanted, now)
+    }
+
+    /// Makes `mac` the address of `port` until the port is removed, or [`unbind`](Fdb::unbind).
+    ///
+    /// # Errors
+    /// [`NotBound`].
+    pub fn bind(&self, mac: MacAddr, port: PortId, now: Ticks) -> Result<(), NotBound> {
+        let (set, seen) = self.set_of(mac).ok_or(NotBound::NoRoom)?;
+        let wanted = pack(mac, port) | STATIC;
+        match self.claim(set, seen, wanted, now) {
+            Learned::Known | Learned::New | Learned::Moved => Ok(()),
+            Learned::PortFull | Learned::Refused => Err(NotBound::NoRoom),
+            Learned::Taken => {
+                let mut entries = set.0.iter().map(|entry| entry.load(Relaxed));
+                let owner = entries.find(|entry| is_same_address(*entry, wanted)).map(port_of);
+                Err(owner.map_or(NotBound::NoRoom, NotBound::Taken))
+            }
+        }
+    }
+
+    /// Removes a static address of a port. False if it has none such.
+    pub fn unbind(&self, mac: MacAddr, port: PortId) -> bool {
+        let Some((set, _)) = self.set_of(mac) else { return false };
+        let bound = pack(mac, port) | STATIC;
+        set.0.iter().any(|entry| self.remove(entry, bound))
     }
 
     #[cold]
-    fn learn_changed(
-        &self,
-        set: &Set,
-        seen: &[AtomicU32; WAYS],
-        wanted: u64,
-        now: Ticks,
-    ) -> Learned {
+    fn claim(&self, set: &Set, seen: &[AtomicU32; WAYS], wanted: u64, now: Ticks) -> Learned {
         for _ in 0..ATTEMPTS_MAX {
-            let Some((entry, seen, found)) = self.choose(set, seen, wanted, now) else {
-                return Learned::Refused;
+            let (entry, seen, found) = match self.choose(set, seen, wanted, now) {
+                Choice::Replace(entry, seen, found) => (entry, seen, found),
+                Choice::Known => return Learned::Known,
+                Choice::Taken => return Learned::Taken,
+                Choice::Nothing => return Learned::Refused,
             };
             match self.exchange(entry, found, wanted) {
                 Exchange::Done => {
                     seen.store(now.0, Relaxed);
-                    let was_known = found >> 16 == wanted >> 16;
+                    let was_known = is_same_address(found, wanted);
                     return if was_known { Learned::Moved } else { Learned::New };
                 }
+                Exchange::PortFull => return Learned::PortFull,
                 Exchange::NoRoom => return Learned::Refused,
                 // Another worker changed this entry, perhaps to what we want.
-                Exchange::Raced => {
-                    if set.0.iter().any(|entry| entry.load(Relaxed) == wanted) {
-                        return Learned::Known;
-                    }
-                }
+                Exchange::Raced => {}
             }
         }
         Learned::Refused
@@ -174,19 +220,28 @@ impl Fdb {
 
     /// The entry to replace: the address's own, else an empty one, else an aged one, else the
     /// oldest of the same port. A live entry of another port is never given up, so that one guest
-    /// cannot make the switch forget the others.
+    /// cannot make the switch forget the others; only a static address takes the place of a learned
+    /// one.
     fn choose<'fdb>(
         &self,
         set: &'fdb Set,
         seen: &'fdb [AtomicU32; WAYS],
         wanted: u64,
         now: Ticks,
-    ) -> Option<(&'fdb AtomicU64, &'fdb AtomicU32, u64)> {
-        let mut best = None;
-        let mut best_rank = (Rank::OthersLive, 0);
+    ) -> Choice<'fdb> {
+        let mut best = Choice::Nothing;
+        let mut best_rank = (Rank::Kept, 0);
         for (entry, seen) in set.0.iter().zip(seen) {
             let found = entry.load(Relaxed);
-            let rank = if found >> 16 == wanted >> 16 {
+            let rank = if is_same_address(found, wanted) {
+                if found == wanted || found == wanted | STATIC {
+                    return Choice::Known;
+                }
+                let gives_way = found & STATIC == 0 && wanted & STATIC != 0;
+                let is_own = port_of(found) == port_of(wanted);
+                if !(is_own || gives_way || self.is_aged(found, seen, now)) {
+                    return Choice::Taken;
+                }
                 if best_rank.0 == Rank::SameAddress {
                     // A second entry of one address, see 3. above.
                     self.remove(entry, found);
@@ -195,15 +250,23 @@ impl Fdb {
                 (Rank::SameAddress, 0)
             } else if found == EMPTY {
                 (Rank::Empty, 0)
-            } else if self.is_aged(seen, now) {
+            } else if self.is_aged(found, seen, now) {
                 (Rank::Aged, 0)
+            } else if found & STATIC != 0 {
+                (Rank::Kept, 0)
             } else if port_of(found) == port_of(wanted) {
                 (Rank::OwnLive, now.since(Ticks(seen.load(Relaxed))))
+            } else if wanted & STATIC != 0 {
+                (Rank::OthersLive, now.since(Ticks(seen.load(Relaxed))))
             } else {
-                (Rank::OthersLive, 0)
+                (Rank::Kept, 0)
             };
-            if rank > best_rank || (best.is_none() && rank.0 != Rank::OthersLive) {
-                best = Some((entry, seen, found));
+            let is_better = match best {
+                Choice::Nothing => rank.0 != Rank::Kept,
+                _ => rank > best_rank,
+            };
+            if is_better {
+                best = Choice::Replace(entry, seen, found);
                 best_rank = rank;
             }
         }
@@ -213,7 +276,7 @@ impl Fdb {
     /// Removes the entries that have aged, and returns how many. To be called now and then by
     /// one thread, at least once per ageing time: an aged entry counts against its port's limit.
     pub fn expire(&self, now: Ticks) -> usize {
-        self.remove_if(|_, seen| self.is_aged(seen, now))
+        self.remove_if(|entry, seen| self.is_aged(entry, seen, now))
     }
 
     /// Removes all entries of a port, and returns how many. Its workers must have stopped taking
@@ -250,8 +313,11 @@ impl Fdb {
         self.slots().filter_map(move |(entry, seen)| {
             let entry = entry.load(Relaxed);
             let age_ticks = now.since(Ticks(seen.load(Relaxed)));
+            let is_static = entry & STATIC != 0;
+            let age_ticks = if is_static { 0 } else { age_ticks };
             let is_shown = entry != EMPTY && age_ticks <= self.ageing_ticks;
-            is_shown.then(|| FdbEntry { mac: mac_of(entry), port: port_of(entry), age_ticks })
+            let (mac, port) = (mac_of(entry), port_of(entry));
+            is_shown.then_some(FdbEntry { mac, port, age_ticks, is_static })
         })
     }
 
@@ -284,11 +350,16 @@ impl Fdb {
     /// Replaces an entry if it still is as found and the limits allow it.
     fn exchange(&self, entry: &AtomicU64, found: u64, wanted: u64) -> Exchange {
         let (port, is_new) = (port_of(wanted), found == EMPTY);
+        let is_static = wanted & STATIC != 0;
         let changes_port = is_new || port_of(found) != port;
-        if changes_port && !self.reserve(port) {
-            return Exchange::NoRoom;
-        }
-        if is_new && !add_one(&self.learned, self.learned_max) {
+        let before = match changes_port {
+            true => self.reserve(port, is_static),
+            false => Some(1),
+        };
+        let Some(before) = before else { return Exchange::PortFull };
+        // The first address of a port has room in any case.
+        let total_max = if is_static || before == 0 { u32::MAX } else { self.learned_max };
+        if is_new && add_one(&self.learned, total_max).is_none() {
             self.release(port);
             return Exchange::NoRoom;
         }
@@ -307,9 +378,11 @@ impl Fdb {
         Exchange::Raced
     }
 
-    fn reserve(&self, port: PortId) -> bool {
-        let addresses = self.ports.get(usize::from(port.0));
-        addresses.is_some_and(|port| add_one(&port.learned, port.learned_max.load(Relaxed)))
+    /// Counts one more address of a port, and returns how many there were before.
+    fn reserve(&self, port: PortId, is_static: bool) -> Option<u32> {
+        let port = self.ports.get(usize::from(port.0))?;
+        let max = if is_static { u32::MAX } else { port.learned_max.load(Relaxed) };
+        add_one(&port.learned, max)
     }
 
     fn release(&self, port: PortId) {
@@ -319,14 +392,14 @@ impl Fdb {
     }
 
     #[inline]
-    fn is_aged(&self, seen: &AtomicU32, now: Ticks) -> bool {
-        now.since(Ticks(seen.load(Relaxed))) > self.ageing_ticks
+    fn is_aged(&self, entry: u64, seen: &AtomicU32, now: Ticks) -> bool {
+        now.since(Ticks(seen.load(Relaxed))) > self.ageing_ticks && entry & STATIC == 0
     }
 
     #[inline]
     fn set_of(&self, mac: MacAddr) -> Option<(&Set, &[AtomicU32; WAYS])> {
-        if bits_of(mac) == EMPTY {
-            // It would match every empty entry.
+        if bits_of(mac) == EMPTY || mac.is_multicast() {
+            // It would match every empty entry, or one that is static.
             return None;
         }
         // Two rounds of multiply and fold, the second on the secret: the upper half of a product
@@ -343,6 +416,7 @@ impl Fdb {
 /// How good it is to replace an entry, the best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
+    Kept,
     OthersLive,
     OwnLive,
     Aged,
@@ -350,23 +424,43 @@ enum Rank {
     SameAddress,
 }
 
+/// Which entry an address gets.
+enum Choice<'fdb> {
+    /// This one, with what was found in it.
+    Replace(&'fdb AtomicU64, &'fdb AtomicU32, u64),
+    /// It has one.
+    Known,
+    /// Another port has the address.
+    Taken,
+    /// No entry.
+    Nothing,
+}
+
 enum Exchange {
     Done,
     Raced,
+    PortFull,
     NoRoom,
 }
 
-/// Adds one to a count that must not pass `max`. Looks first, so that a port at its limit does
-/// not take the line away from others with every frame.
-fn add_one(count: &AtomicU32, max: u32) -> bool {
+/// Adds one to a count that must not pass `max`, and returns what it was. Looks first, so that a
+/// port at its limit does not take the line away from others with every frame.
+fn add_one(count: &AtomicU32, max: u32) -> Option<u32> {
     if count.load(Relaxed) >= max {
-        return false;
+        return None;
     }
-    let has_room = count.fetch_add(1, Relaxed) < max;
-    if !has_room {
+    let before = count.fetch_add(1, Relaxed);
+    if before >= max {
         count.fetch_sub(1, Relaxed);
+        return None;
     }
-    has_room
+    Some(before)
+}
+
+/// Whether an entry that is not empty is of the same address as another.
+#[inline]
+fn is_same_address(entry: u64, other: u64) -> bool {
+    (entry ^ other) & ADDRESS == 0
 }
 
 #[inline]
@@ -387,7 +481,7 @@ fn port_of(entry: u64) -> PortId {
 }
 
 fn mac_of(entry: u64) -> MacAddr {
-    let [a, b, c, d, e, f, _, _] = entry.to_be_bytes();
+    let [a, b, c, d, e, f, _, _] = (entry & !STATIC).to_be_bytes();
     MacAddr([a, b, c, d, e, f])
 }
 
@@ -397,6 +491,10 @@ const WAYS: usize = 8;
 const ATTEMPTS_MAX: usize = 4;
 /// No address: the one of all zeros is nobody's, and is never learned.
 const EMPTY: u64 = 0;
+/// An entry that was bound: the bit that makes an address a group's, which no entry has.
+const STATIC: u64 = 1 << 56;
+/// The bits of an entry that are its address.
+const ADDRESS: u64 = !(STATIC | 0xffff);
 /// 2^64 divided by the golden ratio, odd.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -440,16 +538,18 @@ mod tests {
         fdb.learned.fetch_add(1, Relaxed);
         fdb.ports[2].learned.fetch_add(1, Relaxed);
 
-        assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(1)), Learned::Moved);
-        assert_eq!(fdb.lookup(mac(1), Ticks(1)), Some(PortId(2)));
-        assert_eq!(fdb.entries(Ticks(1)).count(), 1);
+        assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(1)), Learned::Taken);
+        let now = Ticks(AGEING + 1);
+        assert_eq!(fdb.bind(mac(1), PortId(2), now), Ok(()));
+        assert_eq!(fdb.lookup(mac(1), now), Some(PortId(2)));
+        assert_eq!(fdb.entries(now).count(), 1);
         assert_eq!((fdb.len(), fdb.port_len(PortId(1)), fdb.port_len(PortId(2))), (1, 0, 1));
     }
 
     const AGEING: u32 = 50;
 
     fn one_set() -> Fdb {
-        let fdb = Fdb { learned_max: 100, ..Fdb::new(4, 3, 100, AGEING, 7) };
+        let fdb = Fdb { learned_max: 100, ..Fdb::new(1, 3, 100, AGEING, 7) };
         assert_eq!(fdb.sets.len(), 1);
         fdb
     }

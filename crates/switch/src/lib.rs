@@ -5,14 +5,24 @@
 //! ring, grant or domain, reads no clock (time is an argument, in [`Ticks`]) and takes no lock; the
 //! forwarding table in [`fdb`] says what that means for workers that use it at the same time.
 //!
-//! VLAN tags are carried, not looked at: an address is learned once for all VLANs.
+//! What a port may send is its [`PortPolicy`]: which Ethernet and IP addresses, and whether it may
+//! speak as a router or a DHCP server.
+//!
+//! Ports may be in VLANs, with tags or without. Frames of ports that are in none are carried as
+//! they are, tags included. A private port talks to uplinks only.
 
 mod classify;
+mod domain;
 pub mod fdb;
 mod flood;
+mod inspect;
+mod policy;
+mod ports;
 
-pub use classify::{Switch, SwitchConfig, Verdict, Verdicts};
+pub use classify::{Scope, Switch, SwitchConfig, Verdict, Verdicts};
 pub use flood::{FloodBudget, FloodLimit};
+pub use policy::{Binding, PortPolicy, PortVlan, PortVlans};
+pub use ports::{Role, TooManyVlans};
 
 use std::fmt;
 

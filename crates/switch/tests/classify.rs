@@ -2,7 +2,7 @@
 
 use ringway_datapath::{DropReason, FrameBatch, FramePool, PoolBudget};
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
 };
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -23,9 +23,12 @@ fn an_unknown_destination_is_flooded_until_it_speaks() {
 }
 
 #[test]
-fn a_station_that_moves_is_found_at_its_new_port() {
+fn a_station_is_found_at_its_new_port_when_it_has_aged_at_the_old_one() {
     let mut bench = Bench::new(FloodLimit::NONE);
     bench.send(PORT_A, &[(ALL, A)]);
+    bench.send(PortId(3), &[(ALL, A)]);
+    assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PORT_A)]);
+    bench.now = Ticks(301);
     bench.send(PortId(3), &[(ALL, A)]);
     assert_eq!(bench.send(PORT_B, &[(A, B)]), [Verdict::Unicast(PortId(3))]);
 }
@@ -87,7 +90,7 @@ fn frames_without_an_ethernet_header_are_malformed() {
         batch.push(frame);
     }
     let malformed = Verdict::Drop(DropReason::Malformed);
-    let verdicts = bench.classify(PORT_A, &batch);
+    let verdicts = bench.classify(PORT_A, &mut batch);
     assert_eq!(verdicts[..4], [malformed; 4]);
     assert_ne!(verdicts[4], malformed);
 }
@@ -119,6 +122,7 @@ fn a_full_batch_gets_a_verdict_for_each_frame() {
 
 struct Bench {
     switch: Switch,
+    policy: PortPolicy,
     flood: FloodBudget,
     pool: FramePool,
     now: Ticks,
@@ -136,7 +140,13 @@ impl Bench {
             hash_seed: 0x1357_9bdf_0246_8ace,
         });
         let flood = switch.flood_budget(now);
-        Bench { switch, flood, pool: FramePool::new(PoolBudget::new(1 << 20)), now }
+        Bench {
+            switch,
+            policy: PortPolicy::open(),
+            flood,
+            pool: FramePool::new(PoolBudget::new(1 << 20)),
+            now,
+        }
     }
 
     fn send(&mut self, from: PortId, macs: &[([u8; 6], [u8; 6])]) -> Vec<Verdict> {
@@ -148,14 +158,15 @@ impl Bench {
             frame.bytes_mut()[6..12].copy_from_slice(src);
             batch.push(frame);
         }
-        let verdicts = self.classify(from, &batch);
+        let verdicts = self.classify(from, &mut batch);
         batch.drain(..).for_each(|frame| self.pool.recycle(frame));
         verdicts
     }
 
-    fn classify(&mut self, from: PortId, batch: &FrameBatch) -> Vec<Verdict> {
+    fn classify(&mut self, from: PortId, batch: &mut FrameBatch) -> Vec<Verdict> {
         let mut verdicts = Verdicts::new();
-        self.switch.classify(from, batch, self.now, &mut self.flood, &mut verdicts);
+        let (policy, flood) = (&self.policy, &mut self.flood);
+        self.switch.classify(from, policy, batch, self.now, flood, &mut verdicts);
         assert_eq!(verdicts.len(), batch.len());
         verdicts.to_vec()
     }

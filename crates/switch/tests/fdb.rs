@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ringway_datapath::MacAddr;
-use ringway_switch::fdb::{Fdb, Learned};
+use ringway_switch::fdb::{Fdb, Learned, NotBound};
 use ringway_switch::{PortId, Ticks};
 
 #[test]
@@ -29,14 +29,14 @@ fn it_behaves_like_a_map_with_times() {
                     let port_is_full = of_port >= usize::try_from(PER_PORT).unwrap();
                     let expected = match model.get(&mac) {
                         Some(&(known, _)) if known == port => Learned::Known,
-                        Some(_) if port_is_full => Learned::Refused,
+                        Some(&(_, seen)) if age(now, seen) <= AGEING => Learned::Taken,
+                        _ if port_is_full => Learned::PortFull,
                         Some(_) => Learned::Moved,
-                        None if port_is_full => Learned::Refused,
                         None => Learned::New,
                     };
                     let learned = fdb.learn(mac, port, Ticks(now));
                     assert_eq!(learned, expected, "seed {seed}");
-                    if learned != Learned::Refused {
+                    if is_there(learned) {
                         model.insert(mac, (port, now));
                     }
                 }
@@ -117,7 +117,7 @@ fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
         let mut now = 0;
         for _ in 0..rounds {
             let (mac, port) = (mac(random.u16(..1000)), PortId(random.u16(..4)));
-            if fdb.learn(mac, port, Ticks(now)) != Learned::Refused {
+            if is_there(fdb.learn(mac, port, Ticks(now))) {
                 last.insert(mac, port);
                 assert_eq!(fdb.lookup(mac, Ticks(now)), Some(port));
             }
@@ -129,7 +129,7 @@ fn in_a_crowded_table_an_address_is_where_it_was_last_learned_or_unknown() {
             if random.u8(..) == 0 {
                 fdb.expire(Ticks(now));
             }
-            assert!(fdb.len() <= 64);
+            assert!(fdb.len() <= 64 + 4, "each port has room for one");
             let by_port: u32 = (0..4).map(|port| fdb.port_len(PortId(port))).sum();
             assert_eq!(by_port, fdb.len());
         }
@@ -209,12 +209,81 @@ fn the_address_of_nobody_is_nowhere() {
 #[test]
 fn a_port_beyond_the_last_one_learns_nothing() {
     let fdb = Fdb::new(64, 2, 10, 10, 1);
-    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(0)), Learned::Refused);
-    assert_eq!(fdb.learn(mac(1), PortId(u16::MAX), Ticks(0)), Learned::Refused);
+    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(0)), Learned::PortFull);
+    assert_eq!(fdb.learn(mac(1), PortId(u16::MAX), Ticks(0)), Learned::PortFull);
+    assert_eq!(fdb.bind(mac(1), PortId(2), Ticks(0)), Err(NotBound::NoRoom));
     fdb.set_addresses_max(PortId(2), 5);
     fdb.set_addresses_max(PortId(1), 0);
-    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::Refused);
+    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::PortFull);
     assert_eq!(fdb.learn(mac(1), PortId(0), Ticks(0)), Learned::New);
+}
+
+#[test]
+fn a_live_address_stays_where_it_is_and_an_aged_one_may_move() {
+    let fdb = Fdb::new(64, 3, 10, 10, 1);
+    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::New);
+    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(10)), Learned::Taken);
+    assert_eq!(fdb.lookup(mac(1), Ticks(10)), Some(PortId(1)));
+    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(11)), Learned::Moved);
+    assert_eq!(fdb.lookup(mac(1), Ticks(11)), Some(PortId(2)));
+    // A port that goes leaves its addresses to others.
+    fdb.remove_port(PortId(2));
+    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(11)), Learned::New);
+}
+
+#[test]
+fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
+    let fdb = Fdb::new(2, 4, 8, 10, 1);
+    assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(0)), Learned::New);
+    // It takes the place of an address that was learned, whosever that is.
+    assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()));
+    assert_eq!(fdb.bind(mac(9), PortId(1), Ticks(0)), Ok(()), "once more is no error");
+    assert_eq!((fdb.port_len(PortId(1)), fdb.port_len(PortId(3))), (1, 0));
+    assert_eq!(fdb.bind(mac(9), PortId(2), Ticks(0)), Err(NotBound::Taken(PortId(1))));
+    for now in [0, 11, 1000] {
+        assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(now)), Learned::Taken);
+        assert_eq!(fdb.learn(mac(9), PortId(1), Ticks(now)), Learned::Known);
+        assert_eq!(fdb.lookup(mac(9), Ticks(now)), Some(PortId(1)));
+        assert_eq!(fdb.expire(Ticks(now)), 0);
+    }
+    let shown: Vec<_> = fdb.entries(Ticks(5000)).collect();
+    assert!(matches!(shown[..], [entry] if entry.is_static && entry.age_ticks == 0));
+    for number in 20..24 {
+        assert_eq!(fdb.bind(mac(number), PortId(2), Ticks(0)), Ok(()), "{number}");
+    }
+    assert!(fdb.unbind(mac(20), PortId(2)) && !fdb.unbind(mac(20), PortId(2)));
+    assert!(!fdb.unbind(mac(21), PortId(1)), "not another port's");
+    assert_eq!(fdb.remove_port(PortId(2)), 3);
+    assert_eq!((fdb.len(), fdb.port_len(PortId(2))), (1, 0));
+    for bad in [MacAddr([0; 6]), MacAddr::BROADCAST, MacAddr([1, 0, 0, 0, 0, 0])] {
+        assert_eq!(fdb.bind(bad, PortId(2), Ticks(0)), Err(NotBound::NoRoom));
+        assert_eq!(fdb.lookup(bad, Ticks(0)), None);
+    }
+}
+
+#[test]
+fn a_port_has_room_for_its_first_address_however_many_the_others_have() {
+    // 16 ports of 256 addresses fill a table of 4096.
+    let fdb = Fdb::new(4096, 32, 256, 300, 0x5eed_0043);
+    for number in 0..16 * 512 {
+        fdb.learn(mac(number), PortId(number % 16), Ticks(0));
+    }
+    assert!(fdb.len() >= 4000, "{}", fdb.len());
+    for port in 16..32 {
+        let own = mac(0x8000 + port);
+        assert_eq!(fdb.bind(own, PortId(port), Ticks(0)), Ok(()));
+        assert_eq!(fdb.lookup(own, Ticks(0)), Some(PortId(port)));
+    }
+    let learned = (0..16).filter(|&port| {
+        fdb.remove_port(PortId(16 + port));
+        is_there(fdb.learn(mac(0x9000 + port), PortId(16 + port), Ticks(0)))
+    });
+    // A full set has no room, but that is chance, and no guest can choose it.
+    assert!(learned.count() >= 14);
+}
+
+fn is_there(learned: Learned) -> bool {
+    matches!(learned, Learned::Known | Learned::New | Learned::Moved)
 }
 
 fn mac(number: u16) -> MacAddr {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
-use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
+use ringway_engine::steps::{self, Attachment, Command, Engines, Limits, NewPort, Taken};
 use ringway_engine::{
     Attached, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, QueueAddress, Roster,
 };
-use ringway_switch::PortId;
+use ringway_switch::{PortId, PortPolicy};
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
@@ -108,11 +108,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        self.attach_limited(port, forwarding, None, queues)
+        self.attach_limited(port, forwarding, &Limits::none(), queues)
     }
 
-    /// The same, with a limit of what enters from the first frame on; see
-    /// [`limit`](Workers::limit).
+    /// The same, with limits of what enters from the first frame on; see
+    /// [`limit`](Workers::limit) and [`set_policy`](Workers::set_policy).
     ///
     /// # Errors
     /// As [`attach`](Workers::attach).
@@ -120,7 +120,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         &mut self,
         port: PortId,
         forwarding: &Forwarding,
-        credit: Option<&Arc<Credit>>,
+        limits: &Limits,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
         if self.roster.queues().iter().any(|placed| placed.port == port) {
@@ -130,7 +130,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
-        let port = NewPort { id: port, forwarding, credit };
+        let port = NewPort { id: port, forwarding, limits };
         let queues = addresses.into_iter().zip(queues).collect();
         let Ok(()) = steps::attach(self, port, queues);
         Ok(())
@@ -194,6 +194,14 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         for address in self.addresses(port) {
             let (id, credit) = (address.slot, credit.cloned());
             self.request(address.engine, Request::Apply(Command::Limit { id, credit }));
+        }
+    }
+
+    /// What may enter by all queues of a port from now on. Frames that have entered go on.
+    pub fn set_policy(&self, port: PortId, policy: &Arc<PortPolicy>) {
+        for address in self.addresses(port) {
+            let (id, policy) = (address.slot, Arc::clone(policy));
+            self.request(address.engine, Request::Apply(Command::SetPolicy { id, policy }));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::rate::Rate;
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, MacAddr};
+use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules, Vid, VlanRules};
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -21,6 +21,16 @@ pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
 pub(crate) const VIFNAME: &str = "vifname";
 pub(crate) const RATE: &str = "rate";
+pub(crate) const IP: &str = "ip";
+pub(crate) const LOCKING_MODE: &str = "locking-mode";
+pub(crate) const IPV4_ALLOWED: &str = "ipv4-allowed";
+pub(crate) const IPV6_ALLOWED: &str = "ipv6-allowed";
+pub(crate) const ADDRESSES_MAX: &str = "ringway-addresses-per-vif";
+pub(crate) const IS_ROUTER: &str = "ringway-router";
+pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
+pub(crate) const VLAN: &str = "ringway-vlan";
+pub(crate) const TRUNK: &str = "ringway-trunk";
+pub(crate) const IS_PRIVATE: &str = "ringway-private";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
@@ -234,6 +244,57 @@ impl Keys {
             })
         };
         Ok(self.text(RATE).map(parse).transpose()?.flatten())
+    }
+
+    /// What the guest may send, as far as the toolstack has said: `ip` of the vif's line, the keys
+    /// of XenServer (`locking-mode`, `ipv4-allowed`, `ipv6-allowed`), and ours. Only the backend's
+    /// own directory counts, which a guest cannot write.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] when one of them cannot be read: the vif is not served then, as
+    /// what it may do is unknown.
+    pub fn rules(&self) -> Result<PortRules, BadKeys> {
+        let mut allowed = Vec::new();
+        for key in [IP, IPV4_ALLOWED, IPV6_ALLOWED] {
+            let text = self.text(key).unwrap_or_default();
+            let expected = "at most 64 IP addresses or networks with spaces or commas between them";
+            let list = IpNetwork::parse_list(text);
+            allowed.extend(list.map_err(|_| self.unreadable(key, text, expected))?);
+        }
+        let locking = match self.text(LOCKING_MODE) {
+            // What XenServer's default is, that host says.
+            None | Some("" | "network_default") => None,
+            Some(text) => Some(text.parse().map_err(|_| {
+                self.unreadable(LOCKING_MODE, text, "unlocked, locked or disabled")
+            })?),
+        };
+        let addresses_max = self.number(ADDRESSES_MAX)?;
+        Ok(PortRules {
+            locking,
+            allowed,
+            addresses_max: addresses_max.filter(|addresses| *addresses > 0),
+            is_router: self.flag(IS_ROUTER, Absent::False)?,
+            is_dhcp_server: self.flag(IS_DHCP_SERVER, Absent::False)?,
+            vlan: self.vlan_rules()?,
+            is_private: self.flag(IS_PRIVATE, Absent::False)?,
+        })
+    }
+
+    fn vlan_rules(&self) -> Result<VlanRules, BadKeys> {
+        let expected = "at most 64 numbers of VLANs, 1 to 4094, with commas between them";
+        let parse = |key: &str, text: &str| {
+            let number = text.trim().parse().ok().and_then(Vid::new);
+            number.ok_or_else(|| self.unreadable(key, text, expected))
+        };
+        let untagged = self.text(VLAN).map(|text| parse(VLAN, text)).transpose()?;
+        let list = self.text(TRUNK).unwrap_or_default();
+        let items = list.split(',').filter(|item| !item.is_empty());
+        let tagged = items.take(VlanRules::TAGGED_MAX + 1).map(|item| parse(TRUNK, item));
+        let tagged = tagged.collect::<Result<Vec<Vid>, _>>()?;
+        if tagged.len() > VlanRules::TAGGED_MAX {
+            return Err(self.unreadable(TRUNK, list, expected));
+        }
+        Ok(VlanRules { untagged, tagged })
     }
 
     /// The Linux bridge that the vif is to be attached to, if the toolstack has named one. What is

@@ -3,11 +3,13 @@
 use ringway_wire::DomId;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
-    HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, STATE, TYPE,
+    ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND,
+    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
+    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU, ONLINE,
+    RATE, STATE, TRUNK, TYPE, VLAN,
 };
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, MacAddr};
+use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules};
 
 /// One virtual interface: `handle` counts from 0 in each guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,24 +54,30 @@ impl Vif {
         format!("{}/{STATE}", self.frontend_dir())
     }
 
-    /// The node to watch for the toolstack's wish to remove the vif.
+    /// The node by which the toolstack wishes to remove the vif.
     pub fn online(self) -> String {
         format!("{}/{ONLINE}", self.backend_dir())
     }
 
-    /// The node to watch for what the toolstack's hotplug script says.
+    /// The node in which the toolstack's hotplug script says that it has run.
     pub fn hotplug_status(self) -> String {
         format!("{}/{HOTPLUG_STATUS}", self.backend_dir())
     }
 
-    /// The node to watch for another limit of what the guest may transmit.
+    /// The node with which a toolstack limits what the guest may transmit.
     pub fn rate(self) -> String {
         format!("{}/{RATE}", self.backend_dir())
     }
 
-    /// The node to watch for the guest's Ethernet address.
-    pub fn mac(self) -> String {
-        format!("{}/{MAC}", self.backend_dir())
+    /// Whether a path is the backend's directory, or a node in it by which a toolstack or its
+    /// script changes a vif that is served.
+    pub fn is_toolstacks(self, path: &str) -> bool {
+        let dir = self.backend_dir();
+        match path.strip_prefix(&dir) {
+            Some("") => true,
+            Some(rest) => rest.strip_prefix('/').is_some_and(|key| CHANGEABLE.contains(&key)),
+            None => false,
+        }
     }
 
     /// The directory in which Xen's tools look for errors of the vifs that a domain serves: one
@@ -134,6 +142,24 @@ impl Vif {
     }
 }
 
+/// Keys of the toolstack and its scripts that count while a vif is served.
+const CHANGEABLE: [&str; 14] = [
+    ONLINE,
+    HOTPLUG_STATUS,
+    RATE,
+    MAC,
+    IP,
+    LOCKING_MODE,
+    IPV4_ALLOWED,
+    IPV6_ALLOWED,
+    ADDRESSES_MAX,
+    IS_ROUTER,
+    IS_DHCP_SERVER,
+    VLAN,
+    TRUNK,
+    IS_PRIVATE,
+];
+
 /// What a toolstack knows of a vif it makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
@@ -151,6 +177,8 @@ pub struct Device {
     /// When the backend is to answer what the guest transmits, if the toolstack has a wish. The key
     /// is ours as well (`ringway-completion`).
     pub completion: Option<Completion>,
+    /// What its guest may send.
+    pub rules: PortRules,
 }
 
 impl Device {
@@ -166,6 +194,7 @@ impl Device {
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
         changes.extend(self.completion.map(|it| KeyChange::set(COMPLETION_WANTED, it.to_string())));
+        changes.extend(rule_changes(&self.rules));
         changes.extend(self.common());
         changes
     }
@@ -195,6 +224,31 @@ impl Device {
     }
 }
 
+/// The rules of a vif as keys.
+fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
+    let mut changes = Vec::new();
+    changes.extend(rules.locking.map(|mode| KeyChange::set(LOCKING_MODE, mode.to_string())));
+    let (v4, v6): (Vec<IpNetwork>, Vec<IpNetwork>) =
+        rules.allowed.iter().copied().partition(|network| network.address().is_ipv4());
+    for (key, networks) in [(IPV4_ALLOWED, v4), (IPV6_ALLOWED, v6)] {
+        let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+        changes.extend((!texts.is_empty()).then(|| KeyChange::set(key, texts.join(","))));
+    }
+    changes.extend(rules.addresses_max.map(|max| KeyChange::number(ADDRESSES_MAX, max)));
+    let vid = rules.vlan.untagged.map(|vid| KeyChange::number(VLAN, vid.get()));
+    changes.extend(vid);
+    let trunk: Vec<String> = rules.vlan.tagged.iter().map(|vid| vid.get().to_string()).collect();
+    changes.extend((!trunk.is_empty()).then(|| KeyChange::set(TRUNK, trunk.join(","))));
+    for (key, is_set) in [
+        (IS_ROUTER, rules.is_router),
+        (IS_DHCP_SERVER, rules.is_dhcp_server),
+        (IS_PRIVATE, rules.is_private),
+    ] {
+        changes.extend(is_set.then(|| KeyChange::flag(key, true)));
+    }
+    changes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +263,7 @@ mod tests {
             bridge: None,
             max_queues: None,
             completion: None,
+            rules: PortRules::default(),
         };
         let wishful =
             Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };

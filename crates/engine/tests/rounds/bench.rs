@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, FrameBatch, FramePool, FrameQueue, Gso, MacAddr, OffloadCaps,
-    Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
+    Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, VlanRules,
 };
 use ringway_engine::{
     Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Roster, Stations, Wait,
     Weight,
 };
-use ringway_switch::{FloodBudget, FloodLimit, PortId, Switch, SwitchConfig, Ticks};
+use ringway_switch::{
+    FloodBudget, FloodLimit, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
+};
 
 /// What a round costs in simulated time.
 const ROUND: Duration = Duration::from_micros(20);
@@ -42,6 +44,10 @@ pub(crate) struct Far {
     /// Frames and bytes that came in.
     pub(crate) taken: u64,
     pub(crate) taken_bytes: u64,
+    /// The VLAN that frames which come in have a tag of.
+    pub(crate) tag: Option<u16>,
+    /// The last frame that left, without its addresses.
+    pub(crate) last: Vec<u8>,
     /// The next call finds the peer at fault.
     pub(crate) fails: bool,
     /// The segmentation that frames which come in ask for.
@@ -100,6 +106,11 @@ impl PortQueue for TestQueue {
             head[..6].copy_from_slice(&address(to).0);
             head[6..12].copy_from_slice(&address(self.number).0);
             head[12..14].copy_from_slice(&[0x88, 0xb5]);
+            if let Some(tag) = far.tag {
+                head[12..14].copy_from_slice(&[0x81, 0]);
+                head[14..16].copy_from_slice(&tag.to_be_bytes());
+                head[16..18].copy_from_slice(&[0x88, 0xb5]);
+            }
             frame.offload.gso = far.gso;
             if far.gso.is_some() {
                 frame.offload.checksum = Checksum::Blank;
@@ -120,6 +131,7 @@ impl PortQueue for TestQueue {
             let Some(frame) = from.pop_front() else { break };
             far.room = if far.room == usize::MAX { far.room } else { far.room - 1 };
             far.received += 1;
+            far.last = frame.bytes()[12..].to_vec();
             far.received_bytes += u64::try_from(frame.len()).expect("frames are short");
             pool.recycle(frame);
         }
@@ -223,14 +235,28 @@ impl Bench {
         let port = PortId(number.into());
         self.switch.fdb().learn(address(number), port, Ticks(0));
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let attached = self.attach(number, queues, stations, traits, &forwarding);
+        let attached =
+            self.attach(number, queues, stations, traits, &forwarding, PortPolicy::open());
+        self.publish();
+        attached
+    }
+
+    /// A port with one queue, in VLANs.
+    pub(crate) fn port_in(&mut self, number: u8, rules: &VlanRules) -> Station {
+        let port = PortId(number.into());
+        let vlan = self.switch.join(port, rules, Role::Ordinary).expect("there is room");
+        self.switch.bind(Some(address(number)), port, 1, Ticks(0)).expect("there is room");
+        let policy = PortPolicy::open().in_vlans(vlan);
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let attached = self.attach(number, 1, ONE, TRAITS, &forwarding, policy).remove(0);
         self.publish();
         attached
     }
 
     /// Attaches a port whose frames all go to another, and leaves the directory as it was.
     pub(crate) fn patched_port(&mut self, number: u8, queues: u16, to: u8) -> Vec<Station> {
-        self.attach(number, queues, ONE, TRAITS, &Forwarding::Patch(PortId(to.into())))
+        let forwarding = Forwarding::Patch(PortId(to.into()));
+        self.attach(number, queues, ONE, TRAITS, &forwarding, PortPolicy::open())
     }
 
     /// Shows all ports in the directory.
@@ -246,8 +272,9 @@ impl Bench {
         stations: Stations,
         traits: QueueTraits,
         forwarding: &Forwarding,
+        policy: PortPolicy,
     ) -> Vec<Station> {
-        let port = PortId(number.into());
+        let (port, policy) = (PortId(number.into()), Arc::new(policy));
         let attach = |index| {
             let address = self.roster.place(port, index, None, 0);
             let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
@@ -259,6 +286,7 @@ impl Bench {
                 queue_count: queues,
                 queue: TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false },
                 forwarding: forwarding.clone(),
+                policy: Arc::clone(&policy),
                 flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
                 counters: Arc::clone(&counters),
                 gauge: address.gauge,

@@ -57,7 +57,9 @@ pub(crate) fn config(host: &Host, dir: RunDir) -> Result<BackendConfig> {
                 .collect(),
             queues: uplink.queues,
             mtu: u32::from(uplink.mtu),
+            vlan: uplink.vlan_rules(),
         }),
+        locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),
         service: Service::from_env(),
     })

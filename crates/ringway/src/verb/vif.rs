@@ -159,6 +159,11 @@ fn show(args: &ShowOne) -> Result<()> {
         return print_json(&vif);
     }
     let mut text = String::new();
+    let allowed = match vif.allowed_ips.is_empty() {
+        true => "-".to_owned(),
+        false => vif.allowed_ips.join(" "),
+    };
+    let vlan = vlans(&vif);
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
@@ -167,6 +172,12 @@ fn show(args: &ShowOne) -> Result<()> {
         ("handle", &vif.handle.to_string()),
         ("state", &vif.state),
         ("mac", vif.mac.as_deref().unwrap_or("-")),
+        ("locking-mode", &vif.locking_mode),
+        ("allowed ips", &allowed),
+        ("addresses", &vif.addresses_max.to_string()),
+        ("vlan", &vlan),
+        ("private", if vif.is_private { "yes" } else { "no" }),
+        ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
         ("max-queues", &vif.max_queues.to_string()),
         ("offloads", &offloads),
@@ -176,6 +187,15 @@ fn show(args: &ShowOne) -> Result<()> {
         text += &format!("{key:12} {value}\n");
     }
     print(&(text + "\n" + &counters(&[vif])))
+}
+
+/// The VLANs of a vif for people: `10`, `10 tagged 20,30`, `tagged 20`.
+fn vlans(vif: &VifStatus) -> String {
+    let untagged = vif.vlan.map(|vid| vid.to_string());
+    let trunk: Vec<String> = vif.trunk.iter().map(ToString::to_string).collect();
+    let tagged = (!trunk.is_empty()).then(|| format!("tagged {}", trunk.join(",")));
+    let parts: Vec<String> = untagged.into_iter().chain(tagged).collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
 }
 
 fn stats(args: &Stats) -> Result<()> {

@@ -150,8 +150,15 @@ impl<'a> Guest<'a> {
         let vif = self.vif(handle);
         let mac = format!("00:16:3e:77:00:{handle:02x}");
         let mac = ringway_datapath::MacAddr::parse(&mac).expect("an address");
-        let described =
-            Device { vif, mac, mtu: 1400, bridge: None, max_queues: None, completion: None };
+        let described = Device {
+            vif,
+            mac,
+            mtu: 1400,
+            bridge: None,
+            max_queues: None,
+            completion: None,
+            rules: ringway_datapath::PortRules::default(),
+        };
         let made = self.store.transaction(|tx| {
             device::make(tx, &described)?;
             changes.iter().try_for_each(|(key, value)| {

@@ -3,12 +3,14 @@
 //! What hostile guests do is in the crate `hostile`, whose own test runs all of it. Here is what of
 //! it people and tools are shown.
 
+use ringway_datapath::MacAddr;
 use ringway_hostile::guest::{Guest, Key};
+use ringway_hostile::queue::Prepared;
 use ringway_hostile::{Queue, Toolstack};
-use ringway_wire::netif::NETTXF_MORE_DATA;
+use ringway_wire::netif::{NETTXF_MORE_DATA, TX_RING_SLOTS};
 use ringway_xenbus::Vif;
 
-use crate::host::{Host, SOON, describe};
+use crate::host::{Host, SOON, describe, wait_for};
 use crate::traffic::Iperf;
 use crate::turn;
 
@@ -68,6 +70,19 @@ impl<'a> Hostile<'a> {
         self.host.wait("the backend to connect", SOON, |host| {
             host.node(&vif.backend_state()).filter(|state| state == "4")
         });
+    }
+
+    /// The address that the toolstack gave it.
+    pub(crate) fn mac(&self) -> MacAddr {
+        self.guest.mac
+    }
+
+    /// Sends a frame, and waits until the backend has taken it.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        let queue = self.queue();
+        Prepared::new(queue, 0, frame, 0, None).push(queue);
+        queue.publish_tx();
+        wait_for("a response", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
     }
 
     fn queue(&mut self) -> &mut Queue {

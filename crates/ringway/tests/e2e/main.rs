@@ -24,6 +24,7 @@ mod persisted;
 
 mod records;
 mod refusals;
+mod rules;
 mod service;
 mod store;
 mod toolstack;

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_switch::PortId;
-use ringway_worker::{Credit, Forwarding, Policy, Workers};
+use ringway_worker::{Credit, Forwarding, Limits, Policy, Workers};
 
 use crate::double::{Peer, Scripted, TestPort, attachment, config, port};
 
 const INTERVAL: Duration = Duration::from_millis(20);
 const LEN: usize = 1000;
 const FRAMES_PER_INTERVAL: u64 = 10;
+
+fn limits(credit: &Arc<Credit>) -> Limits {
+    Limits { credit: Some(Arc::clone(credit)), ..Limits::none() }
+}
 
 /// A limited port of so many queues to a sink, and everybody's far side.
 fn attach(
@@ -25,7 +29,7 @@ fn attach(
     let queues = ports.into_iter().map(attachment).collect();
     workers.attach(PortId(2), &Forwarding::Patch(PortId(1)), sink_queue).expect("attached");
     let forwarding = Forwarding::Patch(PortId(2));
-    let attached = workers.attach_limited(PortId(1), &forwarding, Some(credit), queues);
+    let attached = workers.attach_limited(PortId(1), &forwarding, &limits(credit), queues);
     attached.expect("attached");
     (sources, sink)
 }
@@ -91,7 +95,7 @@ fn a_limit_that_is_lifted_or_changed_takes_effect_on_a_worker_that_sleeps_for_it
     let (again, source) = port();
     let forwarding = Forwarding::Patch(PortId(2));
     let again = vec![attachment(again)];
-    let attached = workers.attach_limited(PortId(1), &forwarding, Some(&credit), again);
+    let attached = workers.attach_limited(PortId(1), &forwarding, &limits(&credit), again);
     attached.expect("attached");
     assert_eq!(credit.available(Instant::now()), 0);
     let frame = |sequence| Scripted { to: 2, from: 1, flow: 0, sequence, len: LEN };

@@ -1,0 +1,154 @@
+//! A vif's rules on the data path: compiled and applied, and what they have refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{DropReason, LockingMode, QueueCounters};
+use ringway_hypervisor::Hypervisor;
+use ringway_switch::fdb::NotBound;
+use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
+use ringway_xenbus::Keys;
+
+use crate::device::vif_name;
+use crate::log::LeftOut;
+use crate::served::Served;
+use crate::services::Hosting;
+
+/// How often a vif may have a line about frames that were refused.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Served {
+    /// Takes over what the toolstack has changed. What cannot be read changes nothing.
+    pub(crate) fn set_rules<H: Hypervisor>(&mut self, keys: &Keys, host: &Hosting<H>) {
+        let read = keys.rules().and_then(|wanted| Ok((wanted, keys.mac()?)));
+        let (wanted, mac) = match read {
+            Ok(read) => read,
+            Err(bad) => {
+                if let Some(LeftOut(left_out)) = self.may_log() {
+                    tracing::warn!(
+                        vif = vif_name(self.vif),
+                        left_out,
+                        "{bad}: rules are unchanged"
+                    );
+                }
+                return;
+            }
+        };
+        // The address of a vif stays; a toolstack may be late with it.
+        let mac = self.rules.mac.or(mac);
+        if wanted == self.rules.wanted && mac == self.rules.mac {
+            return;
+        }
+        let before = std::mem::replace(&mut self.rules.wanted, wanted);
+        self.rules.mac = mac;
+        let vif = vif_name(self.vif);
+        if self.device.is_some() && self.rules.is_for_switch() {
+            tracing::warn!(vif, "VLANs and private ports are the switch's: rules are unchanged");
+            self.rules.wanted = before;
+            return;
+        }
+        let Some(connection) = &self.connection else { return };
+        let (port, device_port) = (connection.port, connection.device_port);
+        match self.apply_rules(port, host) {
+            Ok(policy) => host.workers.set_policy(port, &policy),
+            Err(error) => {
+                tracing::warn!(vif, "{error}: rules are unchanged");
+                self.rules.wanted = before;
+                return;
+            }
+        }
+        if let Some(device_port) = device_port {
+            host.workers.set_policy(device_port, &self.device_policy(host));
+        }
+        tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
+    }
+
+    /// Makes the rules ready for a port of the vif: what its guest may send, and which addresses
+    /// are its own.
+    pub(crate) fn apply_rules<H: Hypervisor>(
+        &mut self,
+        port: PortId,
+        host: &Hosting<H>,
+    ) -> Result<Arc<PortPolicy>, TooManyVlans> {
+        let default = host.config.locking;
+        let mode = self.rules.mode(default);
+        let of_all = host.config.switch.addresses_per_port_max;
+        let addresses_max = self.rules.addresses_max(default, of_all);
+        let mac = self.rules.mac;
+        let (mut binding, mut vlan) = (Binding::None, PortVlan::None);
+        if self.device.is_none() {
+            let wanted = &self.rules.wanted;
+            let role = if wanted.is_private { Role::Private } else { Role::Ordinary };
+            vlan = host.switch.join(port, &wanted.vlan, role)?;
+            match host.switch.bind(mac, port, addresses_max, host.ticks()) {
+                Ok(()) => binding = Binding::Static,
+                Err(refused) => self.note_not_bound(refused),
+            }
+        }
+        let wanted = &self.rules.wanted;
+        let policy = PortPolicy::for_vif(wanted, mode, addresses_max, mac, binding);
+        Ok(Arc::new(policy.in_vlans(vlan)))
+    }
+
+    /// What may come back to the guest from its network device.
+    pub(crate) fn device_policy<H: Hypervisor>(&self, host: &Hosting<H>) -> Arc<PortPolicy> {
+        let is_disabled = self.rules.mode(host.config.locking) == Some(LockingMode::Disabled);
+        Arc::new(if is_disabled { PortPolicy::disabled() } else { PortPolicy::open() })
+    }
+
+    fn note_not_bound(&mut self, refused: NotBound) {
+        let (Some(mac), Some(LeftOut(left_out))) = (self.rules.mac, self.may_log()) else {
+            return;
+        };
+        let vif = vif_name(self.vif);
+        match refused {
+            NotBound::Taken(port) => tracing::warn!(
+                vif, %mac, %port, left_out,
+                "another vif has this mac: frames from it are refused until that one has gone"
+            ),
+            NotBound::NoRoom => tracing::warn!(
+                vif, %mac, left_out,
+                "the forwarding table has no room for this mac: raise fdb-entries"
+            ),
+        }
+    }
+
+    /// What this connection's queues have refused, by reason.
+    pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
+        let queues = self.connection.iter().flat_map(|connection| &connection.queues);
+        let mut refused = BTreeMap::new();
+        for (reason, frames) in queues.flat_map(|queue| refusals(queue)) {
+            *refused.entry(reason.name().to_owned()).or_default() += frames;
+        }
+        refused
+    }
+
+    /// Writes a line when frames were refused, and no other for a while. To be called now and then.
+    pub(crate) fn log_refusals(&mut self, now: Instant) {
+        let queues = self.connection.iter().flat_map(|connection| &connection.queues);
+        let frames: u64 = queues.flat_map(|queue| refusals(queue)).map(|(_, count)| count).sum();
+        // A new connection counts from zero.
+        let seen = self.rules.log.seen.min(frames);
+        self.rules.log.seen = seen;
+        if frames == seen || self.rules.log.due.is_some_and(|due| now < due) {
+            return;
+        }
+        self.rules.log.seen = frames;
+        self.rules.log.due = Some(now + LOG_INTERVAL);
+        if let Some(LeftOut(left_out)) = self.may_log() {
+            let (vif, refused) = (vif_name(self.vif), self.refused());
+            tracing::warn!(
+                vif,
+                ?refused,
+                left_out,
+                "the guest sends what its rules refuse; if it may, set locking-mode, allowed \
+                 addresses, addresses-per-vif, router or dhcp-server of the vif"
+            );
+        }
+    }
+}
+
+fn refusals(queue: &QueueCounters) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    queue.dropped.snapshot().filter(|(reason, frames)| reason.is_refusal() && *frames > 0)
+}

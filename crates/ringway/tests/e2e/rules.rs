@@ -1,0 +1,399 @@
+//! What guests may send: a guest that takes the place of others against real ones, and real ones
+//! under the strictest rules.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::Stdio;
+
+use ringway_control::VifStatus;
+use ringway_datapath::MacAddr;
+
+use crate::host::{Host, Running, SOON, describe, wait_for};
+use crate::hostile::Hostile;
+use crate::traffic::Iperf;
+use crate::turn;
+
+/// The addresses that a description gives by default.
+const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);
+const MAC_B: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x02, 0x00]);
+const IP_B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const UPLINK: &str = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
+
+fn ethernet(dst: MacAddr, src: MacAddr, ethertype: u16, packet: &[u8]) -> Vec<u8> {
+    let mut frame = [dst.0, src.0].concat();
+    frame.extend(ethertype.to_be_bytes());
+    frame.extend(packet);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// An ARP reply that tells everybody who has an address.
+fn arp(src: MacAddr, sender: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 2];
+    for _ in 0..2 {
+        packet.extend(sender.0.0);
+        packet.extend(sender.1.octets());
+    }
+    ethernet(MacAddr::BROADCAST, src, 0x0806, &packet)
+}
+
+fn ipv6(src: MacAddr, source: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
+    let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let len = u16::try_from(payload.len()).expect("short").to_be_bytes();
+    let mut packet = vec![0x60, 0, 0, 0, len[0], len[1], next, 255];
+    packet.extend(source.octets());
+    packet.extend(all_nodes.octets());
+    packet.extend(payload);
+    ethernet(MacAddr([0x33, 0x33, 0, 0, 0, 1]), src, 0x86dd, &packet)
+}
+
+/// An ICMPv6 message with its checksum.
+fn icmpv6(src: MacAddr, source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
+    let mut frame = ipv6(src, source, 58, message);
+    let len = u32::try_from(message.len()).expect("short").to_be_bytes();
+    let mut bytes = frame[22..54].to_vec();
+    bytes.extend(len);
+    bytes.extend([0, 0, 0, 58]);
+    bytes.extend(message);
+    let words = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("folded");
+    frame[56..58].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// A router's advertisement of a prefix of 64 bits, for as long as it takes.
+fn router_advertisement(src: MacAddr, source: Ipv6Addr, prefix: Ipv6Addr) -> Vec<u8> {
+    let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
+    message.extend([3, 4, 64, 0xc0, 0, 1, 0x51, 0x80, 0, 1, 0x51, 0x80, 0, 0, 0, 0]);
+    message.extend(prefix.octets());
+    icmpv6(src, source, &message)
+}
+
+fn neighbor_advertisement(src: MacAddr, target: Ipv6Addr) -> Vec<u8> {
+    let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
+    message.extend(target.octets());
+    message.extend([2, 1]);
+    message.extend(src.0);
+    icmpv6(src, target, &message)
+}
+
+fn udp(src: MacAddr, source: Ipv4Addr, ports: [u16; 2]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 36, 0, 1, 0, 0, 64, 17, 0, 0];
+    packet.extend(source.octets());
+    packet.extend([255; 4]);
+    packet.extend(ports.map(u16::to_be_bytes).concat());
+    packet.extend([0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    ethernet(MacAddr::BROADCAST, src, 0x0800, &packet)
+}
+
+/// What of a vif was refused, once a reason has been counted as often as that.
+fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String, u64> {
+    host.wait(&format!("{reason} to be counted"), SOON, |host| {
+        let refused = host.vif(vif)?.refused;
+        (refused.get(reason).is_some_and(|count| *count >= frames)).then_some(refused)
+    })
+}
+
+fn neighbor(host: &Host, guest: &str, address: &str) -> String {
+    host.guest_text(guest, &["ip", "neigh", "show", address])
+}
+
+fn link_local(mac: MacAddr) -> Ipv6Addr {
+    ringway_datapath::link_local_of(mac)
+}
+
+#[test]
+fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() {
+    let Some(_turn) = turn(&["iperf3", "ping", "ip", "xenstore-read"]) else { return };
+    let host = Host::start(&(describe("", &[("a", "", ""), ("b", "", "")]) + UPLINK));
+    let mut guest = Hostile::new(&host);
+    guest.connect();
+    let own = guest.mac();
+    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 3);
+    host.wait("traffic", SOON, |host| (host.rx_bytes("vif1.0") > 1 << 20).then_some(()));
+    let uplink = {
+        let fdb = host.backend().expect("it responds").fdb;
+        let entry = fdb.into_iter().find(|entry| entry.port == "ringway0");
+        entry.and_then(|entry| MacAddr::parse(&entry.mac))
+    };
+    let bad_prefix = Ipv6Addr::new(0x2001, 0xdb8, 0xbad, 0, 0, 0, 0, 0);
+    for round in 0..200_u8 {
+        guest.send(&arp(MAC_B, (MAC_B, IP_B)));
+        guest.send(&arp(uplink.unwrap_or(MAC_A), (MAC_A, IP_B)));
+        guest.send(&arp(MacAddr([2, 0, 0, 0, 0, round]), (own, Ipv4Addr::new(10, 77, 0, 99))));
+        guest.send(&router_advertisement(own, link_local(own), bad_prefix));
+        guest.send(&udp(own, IP_B, [67, 68]));
+        let to_link = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
+        guest.send(&ethernet(to_link, own, 0x88cc, &[0; 46]));
+    }
+    let name = guest.name();
+    let refused_of = refused(&host, &name, "dhcp_server_only", 200);
+    assert!(refused_of["bad_source"] >= 600, "{refused_of:?}");
+    assert!(refused_of["router_only"] >= 200, "{refused_of:?}");
+    let vif: VifStatus = host.vif(&name).expect("it is listed");
+    let dropped = &vif.queues[0].dropped;
+    assert!(dropped["no_route"] >= 200, "to the link's own addresses: {dropped:?}");
+
+    // The victim's address is where it was, and no other was learned.
+    let fdb = host.backend().expect("it responds").fdb;
+    let of = |mac: MacAddr| fdb.iter().filter(move |entry| entry.mac == mac.to_string());
+    let place: Vec<_> = of(MAC_B).map(|entry| (entry.port.as_str(), entry.is_static)).collect();
+    assert_eq!(place, [("vif2.0", true)]);
+    assert_eq!(fdb.iter().filter(|entry| entry.port == name).count(), 1, "{fdb:?}");
+    let transfer = transfer.finish();
+    assert!(transfer.longest_gap() < 1.0, "{}", transfer.longest_gap());
+    host.ping("a", "10.77.0.2");
+    host.ping("b", "10.77.0.254");
+    let addresses = host.guest_text("a", &["ip", "-6", "addr", "show"]);
+    assert!(!addresses.contains("2001:db8:bad"), "{addresses}");
+    // Said once, with what opens it.
+    host.wait("a line", SOON, |host| (host.log_count("what its rules refuse") > 0).then_some(()));
+    assert_eq!(host.log_count("what its rules refuse"), 1, "{}", host.log());
+    let shown = host.text(&["vif", "show", &name]);
+    assert!(shown.contains("bad_source") && shown.contains("locking-mode default"), "{shown}");
+}
+
+#[test]
+fn a_locked_guest_cannot_take_the_ip_address_of_another() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
+    // As a vif line with ip= has it.
+    let mut guest = Hostile::with_keys(&host, &[("ip", "10.77.0.66 fd77::66")]);
+    guest.connect();
+    let (own, name) = (guest.mac(), guest.name());
+    host.ping("a", "10.77.0.2");
+    host.ping("a", "fd77::2");
+    let attack = |guest: &mut Hostile<'_>, rounds: usize| {
+        for _ in 0..rounds {
+            guest.send(&arp(own, (own, IP_B)));
+            guest.send(&neighbor_advertisement(own, "fd77::2".parse().expect("an address")));
+            guest.send(&udp(own, IP_B, [4000, 53]));
+        }
+    };
+    attack(&mut guest, 100);
+    let refused_of = refused(&host, &name, "ip_source", 200);
+    assert!(refused_of["arp_spoofed"] >= 100, "{refused_of:?}");
+    for address in ["10.77.0.2", "fd77::2"] {
+        let neighbor = neighbor(&host, "a", address);
+        assert!(neighbor.contains(&MAC_B.to_string()), "{neighbor}");
+        host.ping("a", address);
+    }
+    let status = host.vif(&name).expect("it is listed");
+    assert_eq!(status.locking_mode, "locked");
+    assert_eq!(status.allowed_ips, ["10.77.0.66", "fd77::66"]);
+
+    // What the same frames do to a guest without rules shows that they would work,
+    // and that rules change while a guest is connected.
+    let mode = format!("{}/locking-mode", guest.vif().backend_dir());
+    host.tool_text("xenstore-write", &[&mode, "unlocked"]);
+    host.wait("the change", SOON, |host| {
+        host.vif(&name).filter(|vif| vif.locking_mode == "unlocked")
+    });
+    host.wait("the attack to work", SOON, |host| {
+        attack(&mut guest, 1);
+        neighbor(host, "a", "10.77.0.2").contains(&own.to_string()).then_some(())
+    });
+    host.tool_text("xenstore-write", &[&mode, "disabled"]);
+    host.wait("the change", SOON, |host| {
+        host.vif(&name).filter(|vif| vif.locking_mode == "disabled")
+    });
+    attack(&mut guest, 1);
+    refused(&host, &name, "port_disabled", 1);
+    // What cannot be read changes nothing.
+    host.tool_text("xenstore-write", &[&mode, "looked"]);
+    host.wait("a line", SOON, |host| (host.log_count("expected unlocked") > 0).then_some(()));
+    assert_eq!(host.vif(&name).expect("it is listed").locking_mode, "disabled");
+}
+
+/// Honest guests on the switch and on a bridge, each locked to what it is given.
+#[test]
+fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
+    let Some(_turn) = turn(&["ping", "ip", "python3", "xenstore-read"]) else { return };
+    let locked = "locking-mode = \"locked\"";
+    let of_a = format!(
+        "{locked}\nallowed-ips = [\"10.77.0.1\", \"10.77.0.50\", \"fd77::/64\", \
+         \"2001:db8:77::/64\"]"
+    );
+    let of_b = format!("{locked}\ndhcp-server = true");
+    let host = Host::start(&describe("", &[("a", "", &of_a), ("b", "", &of_b)]));
+    // ARP, neighbor discovery, and duplicate address detection of all that a guest begins with.
+    host.ping("a", "10.77.0.2");
+    host.ping("a", "fd77::2");
+    host.ping("b", "fd77::1");
+
+    // An address that it makes of a router's prefix.
+    let mut router = Hostile::with_keys(&host, &[("ringway-router", "1")]);
+    router.connect();
+    let own = router.mac();
+    let prefix = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 0);
+    host.wait("an address of the router's prefix, in use", SOON, |host| {
+        router.send(&router_advertisement(own, link_local(own), prefix));
+        let addresses = host.guest_text("a", &["ip", "-6", "-o", "addr", "show"]);
+        let mut lines = addresses.lines().filter(|line| line.contains("2001:db8:77:"));
+        lines.any(|line| !line.contains("tentative") && !line.contains("dadfailed")).then_some(())
+    });
+    let addresses = host.guest_text("a", &["ip", "-6", "-o", "addr", "show"]);
+    assert!(!addresses.contains("dadfailed"), "{addresses}");
+    // The prefix is not on the list of b, which is refused.
+    host.guest_text("b", &["ip", "route", "flush", "cache"]);
+
+    // DHCP: a server in b, and a client in a that has no address.
+    host.guest_text("a", &["ip", "addr", "flush", "dev", "eth0", "scope", "global"]);
+    let ready = host.file("dhcp-ready");
+    let mut server = host.in_guest("b", &["python3", "-c", DHCP_SERVER]);
+    server.arg(&ready).stdout(Stdio::null());
+    let _server = Running::start(&mut server);
+    wait_for("the server to listen", SOON, || ready.exists().then_some(()));
+    let offer = host.guest_text("a", &["python3", "-c", DHCP_CLIENT]);
+    assert_eq!(offer.trim(), "offer");
+    host.guest_text("a", &["ip", "addr", "add", "10.77.0.50/24", "dev", "eth0"]);
+    host.ping("a", "10.77.0.2");
+    for vif in ["vif1.0", "vif2.0"] {
+        let mut refused = host.vif(vif).expect("it is listed").refused;
+        // b may have made itself an address of the prefix, which is not on its list.
+        let others =
+            refused.remove("nd_spoofed").is_some() || refused.remove("ip_source").is_some();
+        assert!(refused.is_empty() && !(others && vif == "vif1.0"), "{vif}: {refused:?}");
+    }
+}
+
+const DHCP_SERVER: &str = "
+import pathlib, socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
+s.bind(('', 67))
+pathlib.Path(sys.argv[1]).touch()
+while True:
+    if s.recv(1000) == b'discover':
+        s.sendto(b'offer', ('255.255.255.255', 68))
+";
+
+const DHCP_CLIENT: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
+s.bind(('', 68))
+s.settimeout(0.5)
+for attempt in range(20):
+    s.sendto(b'discover', ('255.255.255.255', 67))
+    try:
+        print(s.recv(1000).decode())
+        break
+    except TimeoutError:
+        pass
+";
+
+#[test]
+fn a_guest_on_a_bridge_is_held_to_its_rules_as_well() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let bridge = "[[bridge]]\nname = \"rwbr0\"\naddresses = [\"10.77.0.254/24\"]\n";
+    let vif = "bridge = \"rwbr0\"";
+    let host = Host::start(&(describe("", &[("a", "", vif), ("b", "", vif)]) + bridge));
+    let keys = [("bridge", "rwbr0"), ("ipv4-allowed", "10.77.0.66")];
+    let mut guest = Hostile::with_keys(&host, &keys);
+    guest.connect();
+    let (own, name) = (guest.mac(), guest.name());
+    host.ping("a", "10.77.0.2");
+    for _ in 0..50 {
+        guest.send(&arp(MAC_B, (MAC_B, IP_B)));
+        guest.send(&arp(own, (own, IP_B)));
+    }
+    let refused_of = refused(&host, &name, "arp_spoofed", 50);
+    assert!(refused_of["bad_source"] >= 50, "{refused_of:?}");
+    let neighbor = neighbor(&host, "a", "10.77.0.2");
+    assert!(neighbor.contains(&MAC_B.to_string()), "{neighbor}");
+    host.ping("a", "10.77.0.2");
+    // A guest may have a bridge of its own when it may have more addresses.
+    let node = format!("{}/ringway-addresses-per-vif", guest.vif().backend_dir());
+    host.tool_text("xenstore-write", &[&node, "8"]);
+    host.wait("the change", SOON, |host| host.vif(&name).filter(|vif| vif.addresses_max == 8));
+    let before = host.vif(&name).expect("it is listed").refused["bad_source"];
+    let behind = MacAddr([2, 0, 0, 0, 0, 9]);
+    guest.send(&arp(behind, (behind, Ipv4Addr::new(10, 77, 0, 66))));
+    guest.send(&arp(own, (own, IP_B)));
+    refused(&host, &name, "arp_spoofed", 51);
+    assert_eq!(host.vif(&name).expect("it is listed").refused["bad_source"], before);
+}
+
+#[test]
+fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
+    let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\nvlan = 10\ntrunk = [20]\n";
+    let guests = [
+        ("a", "", "vlan = 10"),
+        ("b", "", "vlan = 10"),
+        ("c", "", "vlan = 20"),
+        ("p", "", "vlan = 10\nprivate = true"),
+    ];
+    let host = Host::start(&(describe("", &guests) + uplink));
+    let reaches = |guest: &str, address: &str| {
+        let ping = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", address];
+        host.in_guest(guest, &ping).output().expect("it can be started").status.success()
+    };
+    host.ping("a", "10.77.0.2");
+    host.ping("a", "fd77::2");
+    host.ping("a", "10.77.0.254");
+    assert!(!reaches("a", "10.77.0.3"), "another VLAN");
+    host.ping("p", "10.77.0.254");
+    assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.4"), "p is private");
+
+    // A trunk speaks to each VLAN with its tag, and only then.
+    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
+    trunk.connect();
+    let (own, name) = (trunk.mac(), trunk.name());
+    let ask = |from: u8, whom: u8, vid: Option<u8>| {
+        let (sender, target) = (Ipv4Addr::new(10, 77, 0, from), Ipv4Addr::new(10, 77, 0, whom));
+        let mut frame = arp(own, (own, sender));
+        frame[21] = 1;
+        frame[38..42].copy_from_slice(&target.octets());
+        if let Some(vid) = vid {
+            frame.splice(12..12, [0x81, 0, 0, vid]);
+        }
+        frame
+    };
+    let knows = |host: &Host, guest: &str, last: u8| {
+        neighbor(host, guest, &format!("10.77.0.{last}")).contains(&own.to_string())
+    };
+    trunk.send(&ask(61, 1, None));
+    trunk.send(&ask(62, 1, Some(20)));
+    trunk.send(&ask(63, 1, Some(30)));
+    for (guest, from, whom, vid) in [("a", 64, 1, 10), ("c", 65, 3, 20)] {
+        trunk.send(&ask(from, whom, Some(vid)));
+        host.wait("an answer", SOON, |host| knows(host, guest, from).then_some(()));
+    }
+    for from in 61..64 {
+        assert!(!knows(&host, "a", from), "{from}");
+    }
+    let vlan = refused(&host, &name, "vlan", 2);
+    assert_eq!(vlan["vlan"], 2, "{vlan:?}");
+    // Its tag does not bring a guest into another VLAN.
+    let mut access = Hostile::with_keys(&host, &[("ringway-vlan", "10")]);
+    access.connect();
+    for vid in [10, 20] {
+        let mut frame = arp(access.mac(), (access.mac(), Ipv4Addr::new(10, 77, 0, 70)));
+        frame.splice(12..12, [0x81, 0, 0, vid]);
+        access.send(&frame);
+    }
+    refused(&host, &access.name(), "vlan", 2);
+
+    let fdb = host.backend().expect("it responds").fdb;
+    let vlans = |port: &str| -> Vec<Option<u16>> {
+        fdb.iter().filter(|entry| entry.port == port).map(|entry| entry.vlan).collect()
+    };
+    assert_eq!((vlans("vif1.0"), vlans("vif3.0")), (vec![Some(10)], vec![Some(20)]));
+    assert_eq!(vlans(&name), [Some(10), Some(20)], "{fdb:?}");
+    let shown = host.text(&["vif", "show", &name]);
+    assert!(shown.contains("tagged 10,20"), "{shown}");
+
+    // A guest that is connected changes its VLAN.
+    let node = "/local/domain/0/backend/vif/3/0/ringway-vlan";
+    host.tool_text("xenstore-write", &[node, "10"]);
+    host.wait("the change", SOON, |host| host.vif("vif3.0").filter(|vif| vif.vlan == Some(10)));
+    host.ping("c", "10.77.0.1");
+}

@@ -1,0 +1,59 @@
+//! Broadcast domains: which ports hear each other's floods, and the addresses behind them.
+//!
+//! Ports in no VLAN form a domain of their own, in which frames are carried as they are. Each VLAN
+//! is a domain with a forwarding table of its own, so that one address may be in several of them.
+//! Domains are made and changed by the control plane; workers reach them by the
+//! [`PortPolicy`](crate::PortPolicy) of a port, and read sets of ports without waiting.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ringway_datapath::Vid;
+
+use crate::PortId;
+use crate::fdb::Fdb;
+
+/// A set of ports that is read while it changes.
+#[derive(Debug)]
+pub(crate) struct PortSet(Box<[AtomicU64]>);
+
+impl PortSet {
+    pub(crate) fn new(ports_max: u16) -> PortSet {
+        let words = usize::from(ports_max).div_ceil(64);
+        PortSet(std::iter::repeat_with(AtomicU64::default).take(words).collect())
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, port: PortId) -> bool {
+        let (word, bit) = place(port);
+        self.0.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
+    }
+
+    pub(crate) fn set(&self, port: PortId, is_in: bool) {
+        let (word, bit) = place(port);
+        if let Some(word) = self.0.get(word) {
+            match is_in {
+                true => word.fetch_or(bit, Relaxed),
+                false => word.fetch_and(!bit, Relaxed),
+            };
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| word.load(Relaxed) == 0)
+    }
+}
+
+#[inline]
+fn place(port: PortId) -> (usize, u64) {
+    (usize::from(port.0 / 64), 1 << (port.0 % 64))
+}
+
+/// A VLAN.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) vid: Vid,
+    pub(crate) fdb: Fdb,
+    pub(crate) members: PortSet,
+    /// Members that get its frames with a tag.
+    pub(crate) tagged: PortSet,
+}

@@ -1,0 +1,263 @@
+//! What a port may send, made ready for the data path.
+//!
+//! [`PortPolicy`] is compiled once from [`PortRules`] and then only read. Most frames cost it one
+//! comparison of addresses for a run of frames with the same ones, and a look at two fields of each
+//! frame; `inspect.rs` judges the rest.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ringway_datapath::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, chunk, macs};
+use ringway_datapath::tagging::remove_tag;
+use ringway_datapath::vlan::Tag;
+use ringway_datapath::{
+    DropReason, Frame, FrameVlan, IpNetwork, LockingMode, MacAddr, PortRules, Vid,
+};
+
+use crate::domain::Domain;
+
+/// What is checked of the frames that enter by a port.
+#[derive(Debug, Clone)]
+pub struct PortPolicy {
+    pub(crate) checks: Checks,
+    /// The only source there may be, if there is only one.
+    only: Option<MacAddr>,
+    /// A source that the forwarding table has bound to the port: nothing to be learned of it.
+    pub(crate) bound: MacAddr,
+    /// Whether a source that is not learned is refused.
+    is_strict: bool,
+    pub(crate) is_router: bool,
+    pub(crate) is_dhcp_server: bool,
+    /// Allowed networks, as addresses and masks.
+    v4: Box<[(u32, u32)]>,
+    v6: Box<[(u128, u128)]>,
+    vlan: PortVlan,
+}
+
+/// The VLANs of a port, as [`Switch::join`](crate::Switch::join) has made them ready.
+#[derive(Debug, Clone, Default)]
+pub enum PortVlan {
+    /// None: frames are carried as they are.
+    #[default]
+    None,
+    /// Some.
+    Some(Arc<PortVlans>),
+}
+
+/// The VLANs of a port that is in some.
+#[derive(Debug)]
+pub struct PortVlans {
+    pub(crate) untagged: Option<Arc<Domain>>,
+    /// By their numbers.
+    pub(crate) tagged: Box<[Arc<Domain>]>,
+}
+
+impl PortVlans {
+    fn tagged(&self, vid: Vid) -> Option<&Domain> {
+        let found = self.tagged.binary_search_by_key(&vid, |domain| domain.vid);
+        found.ok().map(|index| &*self.tagged[index])
+    }
+
+    /// The VLAN that a frame belongs to which enters by this port.
+    pub(crate) fn enter(&self, frame: &mut Frame) {
+        let mut tag = Tag::of(frame.bytes());
+        if tag == Tag::Priority {
+            remove_tag(frame);
+            // Another one behind it would be taken for the frame's own.
+            tag = match Tag::of(frame.bytes()) {
+                Tag::None => Tag::None,
+                _ => Tag::Other,
+            };
+        }
+        frame.vlan = match tag {
+            Tag::None => {
+                let vid = self.untagged.as_ref().map(|domain| domain.vid);
+                vid.map_or(FrameVlan::Foreign, FrameVlan::Untagged)
+            }
+            Tag::Vlan(vid) if self.tagged(vid).is_some() => FrameVlan::Tagged(vid),
+            Tag::Vlan(_) | Tag::Priority | Tag::Other => FrameVlan::Foreign,
+        };
+    }
+}
+
+/// How closely frames are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Checks {
+    /// Not at all.
+    Nothing,
+    /// For what only routers and servers send.
+    Services,
+    /// For that, and for the addresses they claim.
+    Addresses,
+    /// They are all refused.
+    Disabled,
+}
+
+/// Whether the forwarding table has a vif's address as a static one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// It has.
+    Static,
+    /// It has not: another port has the address, or there is no forwarding table.
+    None,
+}
+
+impl PortPolicy {
+    /// For a port that may send anything, such as an uplink.
+    pub fn open() -> PortPolicy {
+        PortPolicy {
+            checks: Checks::Nothing,
+            only: None,
+            bound: NO_ADDRESS,
+            is_strict: false,
+            is_router: true,
+            is_dhcp_server: true,
+            v4: Box::default(),
+            v6: Box::default(),
+            vlan: PortVlan::None,
+        }
+    }
+
+    /// The same for a port in these VLANs.
+    #[must_use]
+    pub fn in_vlans(self, vlan: PortVlan) -> PortPolicy {
+        PortPolicy { vlan, ..self }
+    }
+
+    /// For a port that may send nothing.
+    pub fn disabled() -> PortPolicy {
+        PortPolicy { checks: Checks::Disabled, ..PortPolicy::open() }
+    }
+
+    /// For a vif. `mode` is the one that holds (see [`PortRules::mode`]), `mac` its own address.
+    /// With more than one address allowed the forwarding table has to bound their number.
+    pub fn for_vif(
+        rules: &PortRules,
+        mode: Option<LockingMode>,
+        addresses_max: u32,
+        mac: Option<MacAddr>,
+        binding: Binding,
+    ) -> PortPolicy {
+        let checks = match mode {
+            None => Checks::Services,
+            Some(LockingMode::Unlocked) => Checks::Nothing,
+            Some(LockingMode::Locked) => Checks::Addresses,
+            Some(LockingMode::Disabled) => Checks::Disabled,
+        };
+        let bound = mac.filter(|_| binding == Binding::Static);
+        PortPolicy {
+            checks,
+            only: mac.filter(|_| addresses_max <= 1),
+            bound: bound.unwrap_or(NO_ADDRESS),
+            is_strict: true,
+            is_router: rules.is_router,
+            is_dhcp_server: rules.is_dhcp_server,
+            v4: rules.allowed.iter().filter_map(v4_of).collect(),
+            v6: rules.allowed.iter().filter_map(v6_of).collect(),
+            vlan: PortVlan::None,
+        }
+    }
+
+    /// Why a frame is refused that goes to one port always; `None` if it is not.
+    #[inline]
+    pub fn refuse_patched(&self, frame: &[u8]) -> Option<DropReason> {
+        if self.checks == Checks::Nothing && self.only.is_none() {
+            return None;
+        }
+        let Some((_, src)) = macs(frame) else { return Some(DropReason::Malformed) };
+        self.refuse_source(src).or_else(|| self.refuse(frame))
+    }
+
+    /// Why a source address is refused, other ports aside.
+    #[inline]
+    pub(crate) fn refuse_source(&self, src: MacAddr) -> Option<DropReason> {
+        let is_other = self.only.is_some_and(|only| only != src);
+        (is_other || src.is_multicast() || src == NO_ADDRESS).then_some(DropReason::BadSource)
+    }
+
+    /// Whether a source that could not be learned is refused.
+    #[inline]
+    pub(crate) fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Why a frame with an Ethernet header is refused for what it carries; `None` if it is not.
+    #[inline]
+    pub fn refuse(&self, frame: &[u8]) -> Option<DropReason> {
+        match self.checks {
+            Checks::Nothing => None,
+            _ if self.is_plain(frame) => None,
+            _ => self.inspect(frame).err(),
+        }
+    }
+
+    /// Whether frames belong to VLANs.
+    #[inline]
+    pub(crate) fn vlans(&self) -> Option<&PortVlans> {
+        match &self.vlan {
+            PortVlan::None => None,
+            PortVlan::Some(vlans) => Some(vlans),
+        }
+    }
+
+    /// The VLAN of a frame that entered by this port.
+    #[inline]
+    pub(crate) fn domain(&self, vlan: FrameVlan) -> Option<&Domain> {
+        match (self.vlans()?, vlan) {
+            (vlans, FrameVlan::Untagged(_)) => vlans.untagged.as_deref(),
+            (vlans, FrameVlan::Tagged(vid)) => vlans.tagged(vid),
+            (_, FrameVlan::None | FrameVlan::Foreign) => None,
+        }
+    }
+
+    /// Whether a frame is TCP over IP without tags, options of IPv6 or a claim that is to be
+    /// checked: most are.
+    #[inline]
+    fn is_plain(&self, frame: &[u8]) -> bool {
+        let Some(head) = chunk::<26>(frame, 12) else { return false };
+        let [e0, e1, ..] = head;
+        match u16::from_be_bytes([e0, e1]) {
+            ETHERTYPE_IPV4 if head[11] == PROTO_TCP => match self.checks {
+                Checks::Services => true,
+                Checks::Addresses => {
+                    self.allows_v4(u32::from_be_bytes([head[14], head[15], head[16], head[17]]))
+                }
+                Checks::Nothing | Checks::Disabled => false,
+            },
+            ETHERTYPE_IPV6 if head[8] == PROTO_TCP => match self.checks {
+                Checks::Services => true,
+                Checks::Addresses => {
+                    let src = chunk::<16>(&head, 10).map(u128::from_be_bytes);
+                    src.is_some_and(|src| self.allows_v6(src))
+                }
+                Checks::Nothing | Checks::Disabled => false,
+            },
+            _ => false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn allows_v4(&self, address: u32) -> bool {
+        self.v4.iter().any(|(network, mask)| address & mask == *network)
+    }
+
+    #[inline]
+    pub(crate) fn allows_v6(&self, address: u128) -> bool {
+        self.v6.iter().any(|(network, mask)| address & mask == *network)
+    }
+}
+
+fn v4_of(network: &IpNetwork) -> Option<(u32, u32)> {
+    let IpAddr::V4(address) = network.address() else { return None };
+    let mask = u32::MAX.checked_shl(32 - u32::from(network.prefix_len())).unwrap_or(0);
+    Some((Ipv4Addr::to_bits(address) & mask, mask))
+}
+
+fn v6_of(network: &IpNetwork) -> Option<(u128, u128)> {
+    let IpAddr::V6(address) = network.address() else { return None };
+    let mask = u128::MAX.checked_shl(128 - u32::from(network.prefix_len())).unwrap_or(0);
+    Some((Ipv6Addr::to_bits(address) & mask, mask))
+}
+
+/// The address of all zeros, which no station has.
+pub(crate) const NO_ADDRESS: MacAddr = MacAddr([0; 6]);

@@ -1,0 +1,168 @@
+//! The control plane's side of the switch: which ports are in which VLANs, private, or uplinks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use ringway_datapath::{MacAddr, Vid, VlanRules};
+
+use crate::classify::new_fdb;
+use crate::domain::{Domain, PortSet};
+use crate::fdb::{Fdb, FdbEntry, NotBound};
+use crate::policy::{PortVlan, PortVlans};
+use crate::{PortId, Switch, Ticks};
+
+/// VLANs with ports, each of which has a forwarding table.
+const VLANS_MAX: usize = 256;
+
+/// Which part a port has in the switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It may talk to all ports but private ones.
+    Ordinary,
+    /// It may talk to uplinks.
+    Private,
+    /// It may talk to all.
+    Uplink,
+}
+
+/// There are as many VLANs as there can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooManyVlans {
+    /// How many that is.
+    pub max: usize,
+}
+
+impl std::error::Error for TooManyVlans {}
+
+impl std::fmt::Display for TooManyVlans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the switch has {} VLANs already, and can have no more", self.max)
+    }
+}
+
+impl Switch {
+    /// Puts a port into VLANs, and out of all others. What workers are to know of it is the result,
+    /// for its [`PortPolicy`](crate::PortPolicy).
+    ///
+    /// # Errors
+    /// [`TooManyVlans`]; nothing has changed then.
+    pub fn join(
+        &self,
+        port: PortId,
+        rules: &VlanRules,
+        role: Role,
+    ) -> Result<PortVlan, TooManyVlans> {
+        let mut vlans = self.lock();
+        let wanted = rules.untagged.iter().chain(&rules.tagged);
+        let new: BTreeSet<&Vid> = wanted.filter(|vid| !vlans.contains_key(vid)).collect();
+        if vlans.len() + new.len() > VLANS_MAX {
+            return Err(TooManyVlans { max: VLANS_MAX });
+        }
+        let mut domain = |vid: &Vid| {
+            let made = vlans.entry(*vid).or_insert_with(|| Arc::new(self.new_domain(*vid)));
+            Arc::clone(made)
+        };
+        let untagged = rules.untagged.as_ref().map(&mut domain);
+        let mut tagged: Vec<Arc<Domain>> = rules.tagged.iter().map(&mut domain).collect();
+        tagged.sort_unstable_by_key(|domain| domain.vid);
+        tagged.dedup_by_key(|domain| domain.vid);
+        let is_untagged = |vid: Vid| untagged.as_ref().is_some_and(|domain| domain.vid == vid);
+        for domain in vlans.values() {
+            let is_tagged = !is_untagged(domain.vid) && rules.tagged.contains(&domain.vid);
+            let is_in = is_tagged || is_untagged(domain.vid);
+            domain.tagged.set(port, is_tagged);
+            domain.members.set(port, is_in);
+            if !is_in {
+                domain.fdb.remove_port(port);
+            }
+        }
+        drop_unused(&mut vlans);
+        drop(vlans);
+        self.in_vlans.set(port, !rules.is_none());
+        if !rules.is_none() {
+            self.fdb().remove_port(port);
+        }
+        self.set_role(port, role);
+        Ok(match rules.is_none() {
+            true => PortVlan::None,
+            false => PortVlan::Some(Arc::new(PortVlans { untagged, tagged: tagged.into() })),
+        })
+    }
+
+    /// Removes a port from everything. Its workers must have stopped taking frames from it before,
+    /// or they teach the tables again.
+    pub fn leave(&self, port: PortId) {
+        self.fdb().remove_port(port);
+        let mut vlans = self.lock();
+        for domain in vlans.values() {
+            domain.members.set(port, false);
+            domain.tagged.set(port, false);
+            domain.fdb.remove_port(port);
+        }
+        drop_unused(&mut vlans);
+        drop(vlans);
+        self.in_vlans.set(port, false);
+        self.set_role(port, Role::Ordinary);
+    }
+
+    /// Makes `mac` the address of a port in all its VLANs, and bounds how many it may have in each.
+    ///
+    /// # Errors
+    /// The first [`NotBound`]; elsewhere it is bound all the same.
+    pub fn bind(
+        &self,
+        mac: Option<MacAddr>,
+        port: PortId,
+        addresses_max: u32,
+        now: Ticks,
+    ) -> Result<(), NotBound> {
+        let bind = |fdb: &Fdb| {
+            fdb.set_addresses_max(port, addresses_max);
+            mac.map_or(Ok(()), |mac| fdb.bind(mac, port, now))
+        };
+        if !self.in_vlans.has(port) {
+            return bind(self.fdb());
+        }
+        let vlans = self.lock();
+        let of_port = vlans.values().filter(|domain| domain.members.has(port));
+        of_port.map(|domain| bind(&domain.fdb)).fold(Ok(()), Result::and)
+    }
+
+    /// Removes the entries of all tables that have aged; see [`Fdb::expire`].
+    pub fn expire(&self, now: Ticks) {
+        self.fdb().expire(now);
+        for domain in self.lock().values() {
+            domain.fdb.expire(now);
+        }
+    }
+
+    /// The entries of all tables that have not aged, with their VLANs.
+    pub fn entries(&self, now: Ticks) -> Vec<(Option<Vid>, FdbEntry)> {
+        let mut entries: Vec<_> = self.fdb().entries(now).map(|entry| (None, entry)).collect();
+        for (vid, domain) in &*self.lock() {
+            entries.extend(domain.fdb.entries(now).map(|entry| (Some(*vid), entry)));
+        }
+        entries
+    }
+
+    fn set_role(&self, port: PortId, role: Role) {
+        self.private.set(port, role == Role::Private);
+        self.uplinks.set(port, role == Role::Uplink);
+        self.has_private.store(!self.private.is_empty(), Relaxed);
+    }
+
+    fn new_domain(&self, vid: Vid) -> Domain {
+        let ports = || PortSet::new(self.config.ports_max);
+        Domain { vid, fdb: new_fdb(&self.config), members: ports(), tagged: ports() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Vid, Arc<Domain>>> {
+        // Nothing panics while it is held; and the map would be whole.
+        self.vlans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn drop_unused(vlans: &mut BTreeMap<Vid, Arc<Domain>>) {
+    vlans.retain(|_, domain| !domain.members.is_empty());
+}
