@@ -12,6 +12,7 @@ mod device;
 mod enforced;
 mod guard;
 mod log;
+pub mod quarantine;
 mod reports;
 mod rules;
 mod scope;
@@ -19,6 +20,7 @@ mod served;
 mod service;
 mod services;
 mod serving;
+mod sockets;
 mod station;
 mod switch_process;
 mod turns;
@@ -34,8 +36,9 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
-use ringway_control::{BackendRequest, Call, ControlServer, RunDir};
+use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
+use ringway_net::Netlink;
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -43,6 +46,7 @@ use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused}
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use scope::Tenancy;
 pub use service::{Report, Service};
+pub use sockets::Sockets;
 pub use switch_process::run_switch;
 
 use crate::reports::Reports;
@@ -71,7 +75,7 @@ struct Backend<H: Hypervisor> {
     reports: Reports,
 }
 
-/// Serves vifs until `stop` becomes readable.
+/// Serves vifs until `stop` becomes readable. The process may be confined by then.
 ///
 /// # Errors
 /// If XenStore is lost, or what this host lacks at the start: threads, devices, sockets.
@@ -79,9 +83,11 @@ pub fn run<H: Hypervisor>(
     hypervisor: H,
     mut store: Client,
     config: BackendConfig,
+    sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let (wake, calls, _control) = serve_control(&config.dir)?;
+    let Sockets { control, netlink } = sockets;
+    let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
         // A driver domain whose toolstack has yet to make it, and to give it away.
@@ -91,7 +97,7 @@ pub fn run<H: Hypervisor>(
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
     let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config)?;
+    let mut host = Hosting::start(hypervisor, config, netlink)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
@@ -108,10 +114,12 @@ pub fn run_tenant<H: Hypervisor>(
     hypervisor: H,
     mut store: Client,
     config: BackendConfig,
+    sockets: Sockets,
     tenancy: Tenancy,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let (wake, calls, _control) = serve_control(&config.dir)?;
+    let Sockets { control, netlink } = sockets;
+    let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, vifs } = tenancy;
     let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
     let Scope::Tenant { vifs, .. } = &scope else { return Ok(()) };
@@ -119,7 +127,7 @@ pub fn run_tenant<H: Hypervisor>(
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
     let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config)?;
+    let mut host = Hosting::start(hypervisor, config, netlink)?;
     let uplink = Some(host.attach_trunk(trunk)?);
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
@@ -129,10 +137,10 @@ pub fn run_tenant<H: Hypervisor>(
 type Control = (Arc<OwnedFd>, Receiver<Call<BackendRequest>>, ControlServer);
 
 /// Listens for the command line. The descriptor becomes readable when there is a call.
-fn serve_control(dir: &RunDir) -> io::Result<Control> {
+fn serve_control(control: ControlSocket) -> io::Result<Control> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let caller = Arc::clone(&wake);
-    let (control, calls) = ControlServer::start(&dir.backend(), move || {
+    let (control, calls) = ControlServer::start(control, move || {
         // The counter cannot overflow between two turns of the loop.
         let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
     })?;
@@ -180,6 +188,7 @@ impl<H: Hypervisor> Backend<H> {
                     shell.served.log_refusals(swept);
                 }
                 self.tell_service();
+                self.release_expired();
             }
             self.take_orders()?;
             self.take_turns()?;
@@ -249,17 +258,41 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
+    /// Serves vifs again whose panics are so old that they are forgotten.
+    fn release_expired(&mut self) {
+        if !self.services.host.quarantine.expire() {
+            return;
+        }
+        let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
+        for vif in vifs {
+            self.begin_again_if_released(vif);
+        }
+    }
+
+    /// Has a vif served that was quarantined and is not any more.
+    pub(crate) fn begin_again_if_released(&mut self, vif: Vif) {
+        let is_released = self.services.host.quarantine.reason(vif).is_none();
+        let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
+        if self.vifs.get(&vif).is_some_and(is_it) {
+            self.vifs.remove(&vif);
+            self.turns.note(vif, |news| news.has_device_changed = true);
+        }
+    }
+
     /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
     /// hinders no other vif.
-    fn delete_stale_devices(&self) {
+    fn delete_stale_devices(&mut self) {
+        let Backend { services: Services { host, .. }, vifs, .. } = self;
         let is_kept = |vif: Vif, name: &str| {
-            let shell = self.vifs.get(&vif);
+            let shell = vifs.get(&vif);
             // One that could not be made ready may be repaired.
             shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
         };
         // Those of other processes are for the supervisor.
-        delete_devices(&self.services.host.config.owner, |vif, name| {
-            !self.scope.has(vif) || is_kept(vif, name)
+        let owner = host.config.owner.clone();
+        let scope = &self.scope;
+        delete_devices(&mut host.netlink, &owner, |vif, name| {
+            !scope.has(vif) || is_kept(vif, name)
         });
     }
 
@@ -408,6 +441,7 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = self.vifs.remove(&vif) {
                 shell.remove_device();
             }
+            self.services.host.quarantine.release(vif);
         }
     }
 
@@ -432,8 +466,8 @@ impl<H: Hypervisor> Backend<H> {
 
 /// Deletes network devices that an earlier process of `owner` has left for vifs that are not
 /// `kept`, which is asked with the names of those that are there.
-pub fn delete_devices(owner: &str, is_kept: impl Fn(Vif, &str) -> bool) {
-    match device::delete_stale(owner, is_kept) {
+pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &str) -> bool) {
+    match device::delete_stale(netlink, owner, is_kept) {
         Ok(deleted) if deleted.is_empty() => {}
         Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
         Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),

@@ -2,7 +2,13 @@
 //! systemd speaks and others have taken up, or the supervisor of an isolated backend. Where there
 //! is neither, nothing happens.
 
+use std::env;
+use std::ffi::OsStr;
+use std::fmt::Write;
 use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +22,17 @@ const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default)]
 pub struct Service {
     watchdog: Option<Duration>,
-    supervisor: Option<Arc<Link>>,
+    manager: Manager,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Manager {
+    #[default]
+    None,
+    /// A service manager, by its socket.
+    Service(Arc<UnixDatagram>),
+    /// The supervisor of an isolated backend.
+    Supervisor(Arc<Link>),
 }
 
 /// What is reported.
@@ -38,16 +54,25 @@ pub enum Report {
 }
 
 impl Service {
-    /// The service manager that the environment names: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` if it
-    /// wants signs of life, of which it gets one each half of that time. Two seconds are the least
-    /// that works: the control thread looks every half second.
+    /// The service manager that the environment names: `NOTIFY_SOCKET`, to which it connects, and
+    /// `WATCHDOG_USEC` if it wants signs of life, of which it gets one each half of that time. Two
+    /// seconds are the least that works: the control thread looks every half second.
+    ///
+    /// To be called before the process is confined.
     pub fn from_env() -> Service {
-        Service { watchdog: sd_notify::watchdog_enabled(), supervisor: None }
+        let address = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty());
+        let socket = address.and_then(|address| {
+            connect(&address)
+                .inspect_err(|error| tracing::warn!("NOTIFY_SOCKET={address:?}: {error}"))
+                .ok()
+        });
+        let manager = socket.map_or(Manager::None, |socket| Manager::Service(Arc::new(socket)));
+        Service { watchdog: sd_notify::watchdog_enabled(), manager }
     }
 
     /// The supervisor at the other end of a link.
     pub fn of_supervisor(link: Arc<Link>) -> Service {
-        Service { watchdog: Some(SUPERVISED_WATCHDOG), supervisor: Some(link) }
+        Service { watchdog: Some(SUPERVISED_WATCHDOG), manager: Manager::Supervisor(link) }
     }
 
     /// The longest time between two signs of life, if any are wanted.
@@ -57,9 +82,10 @@ impl Service {
 
     /// Reports something. A report that does not arrive is no error.
     pub fn report(&self, report: Report) {
-        let sent = match &self.supervisor {
-            Some(link) => tell_supervisor(link, report),
-            None => tell_manager(report),
+        let sent = match &self.manager {
+            Manager::None => Ok(()),
+            Manager::Service(socket) => tell_manager(socket, report),
+            Manager::Supervisor(link) => tell_supervisor(link, report),
         };
         if let Err(error) = sent {
             tracing::debug!("a report to the supervisor or service manager: {error}");
@@ -67,16 +93,21 @@ impl Service {
     }
 }
 
-fn tell_manager(report: Report) -> io::Result<()> {
-    match report {
-        Report::Ready => sd_notify::notify(&[NotifyState::Ready]),
-        Report::Alive => sd_notify::notify(&[NotifyState::Watchdog]),
-        Report::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
+fn tell_manager(socket: &UnixDatagram, report: Report) -> io::Result<()> {
+    let status;
+    let state = match report {
+        Report::Ready => NotifyState::Ready,
+        Report::Alive => NotifyState::Watchdog,
+        Report::Stopping => NotifyState::Stopping,
         Report::Vifs { count, connected } => {
-            let status = format!("{count} vifs, {connected} connected");
-            sd_notify::notify(&[NotifyState::Status(&status)])
+            status = format!("{count} vifs, {connected} connected");
+            NotifyState::Status(&status)
         }
-    }
+    };
+    let mut message = String::new();
+    // Text takes any text.
+    let _ = writeln!(message, "{state}");
+    socket.send(message.as_bytes()).map(drop)
 }
 
 fn tell_supervisor(link: &Link, report: Report) -> io::Result<()> {
@@ -89,4 +120,17 @@ fn tell_supervisor(link: &Link, report: Report) -> io::Result<()> {
         // It is the supervisor who has asked for that.
         Report::Stopping => Ok(()),
     }
+}
+
+/// Connects to a path, or, after an `@`, to a name in the abstract namespace.
+fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    let address = match address.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(address)?,
+    };
+    socket.connect_addr(&address)?;
+    // A manager that does not read must not stop us.
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }

@@ -31,6 +31,7 @@ use crate::control::queue_statuses;
 use crate::guard::{Guard, Guarded};
 use crate::service::Report;
 use crate::services::{Hosting, Station};
+use crate::sockets::Sockets;
 use crate::station::VifOrTrunk;
 use crate::uplink::UplinkPort;
 
@@ -90,10 +91,16 @@ struct SwitchProcess {
 /// # Errors
 /// If the supervisor has ended, the uplink fails, or what this host lacks at the start: threads,
 /// devices, sockets.
-pub fn run_switch(config: BackendConfig, link: Arc<Link>, stop: impl AsFd) -> io::Result<()> {
-    let (wake, calls, _control) = crate::serve_control(&config.dir)?;
+pub fn run_switch(
+    config: BackendConfig,
+    sockets: Sockets,
+    link: Arc<Link>,
+    stop: impl AsFd,
+) -> io::Result<()> {
+    let Sockets { control, netlink } = sockets;
+    let (wake, calls, _control) = crate::serve_control(control)?;
     let service = config.service.clone();
-    let mut host = Hosting::start(Trunks, config)?;
+    let mut host = Hosting::start(Trunks, config, netlink)?;
     let uplink = host.attach_uplink()?;
     service.report(Report::Ready);
     let tenants = BTreeMap::new();
@@ -193,7 +200,7 @@ impl SwitchProcess {
     fn attach(&mut self, end: End, allowed: &Allowed) -> io::Result<Tenant> {
         let mut all_counters = Vec::new();
         let mut attachments: Vec<Attachment<Station<Trunks>>> = Vec::new();
-        let now = self.host.ticks();
+        let flood = self.host.switch.flood_budget(self.host.ticks());
         let guard = Arc::new(Guard::new(allowed));
         for SwitchQueue { memory, tx_ring, rx_ring, events } in end.into_switch_queues()? {
             let counters = Arc::new(QueueCounters::default());
@@ -216,7 +223,7 @@ impl SwitchProcess {
             attachments.push(Attachment {
                 queue: VifOrTap::Vif(VifOrTrunk::Guarded(queue)),
                 counters,
-                flood: self.host.switch.flood_budget(now),
+                flood: Arc::clone(&flood),
                 stations: Stations::One(Weight::ONE),
             });
         }
@@ -225,9 +232,11 @@ impl SwitchProcess {
         let vlan = self.host.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
         self.bind(port, allowed);
         let forwarding = Forwarding::Switch(Arc::clone(&self.host.switch));
-        let limits = Limits { credit: None, policy: Arc::new(PortPolicy::open().in_vlans(vlan)) };
+        let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
+        let limits = Limits::default();
         let workers = &mut self.host.workers;
-        if let Err(error) = workers.attach_limited(port, &forwarding, &limits, attachments) {
+        let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
+        if let Err(error) = attached {
             self.host.workers.detach(port);
             self.host.forget_port(port);
             return Err(error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::{LinkSetting, Netlink};
+use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy, Role};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
@@ -14,6 +14,7 @@ use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::GSO_MAX;
 use crate::services::Hosting;
+use crate::serving::unlimited;
 use crate::station::{TrunkQueue, VifOrTrunk};
 
 /// What the process of a tenant calls its way to the switch process.
@@ -36,11 +37,10 @@ impl<H: Hypervisor> Hosting<H> {
         let make = if is_waited_for { Tap::create_multi_queue } else { Tap::create };
         let tap = make(&uplink.name, uplink.queues)?;
         tap.set_offloads(OffloadCaps::ALL)?;
-        let mut netlink = Netlink::open()?;
         let settings = [LinkSetting::Mtu(uplink.mtu), GSO_MAX, LinkSetting::Up];
-        netlink.set(tap.name(), &settings)?;
+        self.netlink.set(tap.name(), &settings)?;
         for (address, prefix_len) in uplink.addresses {
-            netlink.add_address(tap.name(), address, prefix_len)?;
+            self.netlink.add_address(tap.name(), address, prefix_len)?;
         }
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
@@ -58,13 +58,14 @@ impl<H: Hypervisor> Hosting<H> {
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
-            flood: self.switch.flood_budget(self.ticks()),
+            // The world may flood; a guest that is full drops its copy.
+            flood: unlimited(),
             stations: Stations::Many,
         });
         let attachments = attachments.collect();
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let limits = Limits { credit: None, policy };
-        self.workers.attach_limited(port, &forwarding, &limits, attachments)?;
+        let limits = Limits::default();
+        self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
         let name = tap.name().to_owned();
         Ok(Some(UplinkPort { port, counters, name, _tap: Some(tap) }))
     }
@@ -81,6 +82,8 @@ impl<H: Hypervisor> Hosting<H> {
         let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
         let mut all_counters = Vec::new();
         let mut attachments = Vec::new();
+        // What others may flood is limited where it enters the switch process.
+        let flood = unlimited();
         for TenantQueue { grants, events } in trunk.into_tenant_queues()? {
             let counters = Arc::new(QueueCounters::default());
             let mut queue = TrunkQueue::new(grants, PEER, events, Arc::clone(&counters))?;
@@ -89,13 +92,13 @@ impl<H: Hypervisor> Hosting<H> {
             attachments.push(Attachment {
                 queue: VifOrTap::Vif(VifOrTrunk::Trunk(Box::new(queue))),
                 counters,
-                flood: self.switch.flood_budget(self.ticks()),
+                flood: Arc::clone(&flood),
                 stations: Stations::Many,
             });
         }
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let limits = Limits { credit: None, policy };
-        self.workers.attach_limited(port, &forwarding, &limits, attachments)?;
+        let limits = Limits::default();
+        self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
         let name = TRUNK_NAME.to_owned();
         Ok(UplinkPort { port, counters: all_counters, name, _tap: None })
     }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -67,6 +67,11 @@ impl Link {
             return Err(ErrorKind::InvalidInput.into());
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        // A confined process may not pass descriptors on, nor make the call that does.
+        if fds.is_empty() {
+            retry_on_intr(|| send(&self.0, &bytes, flags))?;
+            return Ok(());
+        }
         let parts = &[IoSlice::new(&bytes)];
         retry_on_intr(|| sendmsg(&self.0, parts, &mut control, flags))?;
         Ok(())

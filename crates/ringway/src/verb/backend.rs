@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_backend::{BackendConfig, Service, Tenancy, Uplink};
+use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink};
 use ringway_confine::BACKEND_DEVICES;
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
@@ -68,9 +68,10 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
         (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args.hypervisor, &stop),
         _ => {
             let (hypervisor, store) = connect(&dir)?;
-            confine(dir.path(), BACKEND_DEVICES)?;
             let config = config(&host, (&dir, dir.clone()), Service::from_env())?;
-            Ok(ringway_backend::run(hypervisor, store, config, stop)?)
+            let sockets = Sockets::open(&dir)?;
+            confine(dir.path(), BACKEND_DEVICES, ringway_confine::Role::Vifs)?;
+            Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
         }
     }
 }
@@ -85,9 +86,10 @@ fn connect(dir: &RunDir) -> Result<(EmuHypervisor, Client)> {
 fn run_switch(host: &Host, dir: &RunDir, stop: &Stop) -> Result<()> {
     let link = link()?;
     let own = dir.switch();
-    confine(own.path(), SWITCH_DEVICES)?;
     let config = config(host, (dir, own), Service::of_supervisor(Arc::clone(&link)))?;
-    Ok(ringway_backend::run_switch(config, link, stop)?)
+    let sockets = Sockets::open(&config.dir)?;
+    confine(config.dir.path(), SWITCH_DEVICES, ringway_confine::Role::Vifs)?;
+    Ok(ringway_backend::run_switch(config, sockets, link, stop)?)
 }
 
 /// Serves the vifs of a tenant.
@@ -104,18 +106,20 @@ fn run_tenant(
     let host = Host { uplink: None, ..host.clone() };
     let service = Service::of_supervisor(Arc::clone(&link));
     let config = config(&host, (dir, own.clone()), service)?;
+    let sockets = Sockets::open(&own)?;
+    let role = ringway_confine::Role::Vifs;
     match hypervisor {
         HypervisorKind::Emulated => {
             let (hypervisor, store) = connect(dir)?;
             let tenancy = Tenancy::wait(link)?;
-            confine(own.path(), BACKEND_DEVICES)?;
-            ringway_backend::run_tenant(hypervisor, store, config, tenancy, stop)?;
+            confine(own.path(), BACKEND_DEVICES, role)?;
+            ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
         HypervisorKind::Xen => {
             let (hypervisor, store) = this_domain::connect_backend()?;
             let tenancy = Tenancy::wait(link)?;
-            confine(own.path(), BACKEND_DEVICES)?;
-            ringway_backend::run_tenant(hypervisor, store, config, tenancy, stop)?;
+            confine(own.path(), BACKEND_DEVICES, role)?;
+            ringway_backend::run_tenant(hypervisor, store, config, sockets, tenancy, stop)?;
         }
     }
     Ok(())

@@ -17,9 +17,11 @@ mod isolated;
 mod knobs;
 mod lab;
 mod lifetime;
+mod limits;
 mod mended;
 mod narrow;
 mod pair;
+mod panics;
 mod paths;
 mod persisted;
 

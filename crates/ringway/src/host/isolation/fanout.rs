@@ -12,7 +12,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, Reply, RunDir, TenantStatus, open_within,
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reply, RunDir, TenantStatus,
+    open_within,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use serde::de::DeserializeOwned;
@@ -46,10 +47,11 @@ impl Fanout {
     pub(super) fn start(dir: &RunDir) -> io::Result<Fanout> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let caller = Arc::clone(&wake);
-        let (server, calls) = ControlServer::start(&dir.backend(), move || {
-            // The counter cannot overflow between two turns of the loop.
-            let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
-        })?;
+        let (server, calls) =
+            ControlServer::start(ControlSocket::bind(&dir.backend())?, move || {
+                // The counter cannot overflow between two turns of the loop.
+                let _ = rustix::io::write(&caller, &1_u64.to_ne_bytes());
+            })?;
         Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
     }
 
@@ -82,7 +84,10 @@ impl Respondents {
     fn reply(self, request: &BackendRequest) -> Reply {
         match request {
             BackendRequest::Status => Reply::ok(&self.status()),
-            BackendRequest::SetMaxQueues { vif, .. } => match self.of_vif(vif) {
+            BackendRequest::SetMaxQueues { vif, .. }
+            | BackendRequest::SetLimit { vif, .. }
+            | BackendRequest::Release { vif }
+            | BackendRequest::Panic { vif } => match self.of_vif(vif) {
                 Ok(socket) => match ask_within::<()>(socket, request, CHANGE_TIMEOUT) {
                     Ok(()) => Reply::ok(&()),
                     Err(error) => Reply::error(&error.to_string()),

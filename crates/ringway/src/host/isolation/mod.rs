@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use ringway_backend::{Report, Service, delete_devices};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus};
 use ringway_description::TenantName;
+use ringway_net::Netlink;
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, DomId, Watched};
@@ -150,7 +151,10 @@ impl Isolation {
         }
         if std::mem::take(&mut self.must_sweep) {
             let owner = self.setup.dir.path().display().to_string();
-            delete_devices(&owner, |vif, _| self.roster.has(vif));
+            match Netlink::open() {
+                Ok(mut net) => delete_devices(&mut net, &owner, |vif, _| self.roster.has(vif)),
+                Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
+            }
         }
         let now = Instant::now();
         self.look_at_leaving(now)?;
