@@ -22,11 +22,11 @@ const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default)]
 pub struct Service {
     watchdog: Option<Duration>,
-    manager: Manager,
+    recipient: Recipient,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Manager {
+enum Recipient {
     #[default]
     None,
     /// A service manager, by its socket.
@@ -66,13 +66,14 @@ impl Service {
                 .inspect_err(|error| tracing::warn!("NOTIFY_SOCKET={address:?}: {error}"))
                 .ok()
         });
-        let manager = socket.map_or(Manager::None, |socket| Manager::Service(Arc::new(socket)));
-        Service { watchdog: sd_notify::watchdog_enabled(), manager }
+        let recipient =
+            socket.map_or(Recipient::None, |socket| Recipient::Service(Arc::new(socket)));
+        Service { watchdog: sd_notify::watchdog_enabled(), recipient }
     }
 
     /// The supervisor at the other end of a link.
     pub fn of_supervisor(link: Arc<Link>) -> Service {
-        Service { watchdog: Some(SUPERVISED_WATCHDOG), manager: Manager::Supervisor(link) }
+        Service { watchdog: Some(SUPERVISED_WATCHDOG), recipient: Recipient::Supervisor(link) }
     }
 
     /// The longest time between two signs of life, if any are wanted.
@@ -82,10 +83,10 @@ impl Service {
 
     /// Reports something. A report that does not arrive is no error.
     pub fn report(&self, report: Report) {
-        let sent = match &self.manager {
-            Manager::None => Ok(()),
-            Manager::Service(socket) => tell_manager(socket, report),
-            Manager::Supervisor(link) => tell_supervisor(link, report),
+        let sent = match &self.recipient {
+            Recipient::None => Ok(()),
+            Recipient::Service(socket) => tell_manager(socket, report),
+            Recipient::Supervisor(link) => tell_supervisor(link, report),
         };
         if let Err(error) = sent {
             tracing::debug!("a report to the supervisor or service manager: {error}");
