@@ -4,6 +4,7 @@
 #![no_main]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget};
@@ -14,7 +15,7 @@ use ringway_switch::{
 
 const PORTS: u16 = 4;
 const AGEING_TICKS: u32 = 10;
-const LIMIT: FloodLimit = FloodLimit { frames_per_tick: 2, burst_frames: 6 };
+const LIMIT: FloodLimit = FloodLimit { frames_per_tick: 2, burst_frames: 6, ..FloodLimit::NONE };
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
@@ -31,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let start = input.u32();
     let mut now = Ticks(start);
-    let mut budgets: Vec<FloodBudget> = (0..PORTS).map(|_| switch.flood_budget(now)).collect();
+    let budgets: Vec<Arc<FloodBudget>> = (0..PORTS).map(|_| switch.flood_budget(now)).collect();
     let mut flooded = [0_u64; PORTS as usize];
     let mut seen = Seen::new();
     let policy = PortPolicy::open();
@@ -49,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
                 let from = PortId(input.u16() % PORTS);
                 let mut batch = batch(&mut input, &mut pool);
                 let index = usize::from(from.0);
-                switch.classify(from, &policy, &mut batch, now, &mut budgets[index], &mut verdicts);
+                switch.classify(from, &policy, &mut batch, now, &budgets[index], &mut verdicts);
                 assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
                 for (frame, verdict) in batch.iter().zip(&verdicts) {
                     check(frame.bytes(), *verdict, from, now, &mut seen, limit);

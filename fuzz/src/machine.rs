@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Checksum, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, PoolBudget, SMALL_LEN,
+    Checksum, Frame, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN, Offload, PoolBudget,
+    SMALL_LEN,
 };
 use ringway_hypervisor::{
     Access, EventChannel, ForeignMemory, ForeignPage, Hypervisor, QueueEvents,
@@ -87,7 +88,7 @@ impl StalePool {
     pub fn new() -> StalePool {
         let budget = PoolBudget::new(BUDGET);
         let mut stale = StalePool { pool: FramePool::new(Arc::clone(&budget)), budget };
-        for len in [SMALL_LEN, SMALL_LEN + 1] {
+        for len in [SMALL_LEN, MIDDLE_LEN, MIDDLE_LEN + 1] {
             let frames: Vec<Frame> =
                 (0..STALE_BUFFERS).filter_map(|_| stale.pool.take(len)).collect();
             frames.into_iter().for_each(|frame| stale.recycle(frame));

@@ -4,23 +4,24 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, FdbStatus, QueueStatus, Reconnect, Reply, VifStatus,
-    WorkerStatus, offload_names,
+    BackendRequest, BackendStatus, Call, FdbStatus, LimitsStatus, QueueStatus, RateStatus,
+    Reconnect, Reply, VifStatus, WorkerStatus, offload_names,
 };
 use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::PortId;
+use ringway_vif_shell::device;
 use ringway_worker::{Capture, Placement};
-use ringway_xenbus::Returns;
-use ringway_xenbus::Vif;
 use ringway_xenbus::backend::{self, Input};
-use ringway_xenstore::{Lost, unless_refused};
+use ringway_xenbus::{KeyChange, Keys, LimitName, Rate, Returns, Vif, VifLimits};
+use ringway_xenstore::{Lost, or_refusal, unless_refused};
 
+use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
-use crate::services::Services;
+use crate::served::{Served, flood_limit};
+use crate::services::{Hosting, Services};
 use crate::vif::VifShell;
-use crate::{Backend, BackendConfig};
 
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
@@ -29,6 +30,9 @@ impl<H: Hypervisor> Backend<H> {
             BackendRequest::SetMaxQueues { vif, max_queues, reconnect } => {
                 self.set_max_queues(vif, *max_queues, *reconnect)?
             }
+            BackendRequest::SetLimit { vif, limit, value } => self.set_limit(vif, limit, value)?,
+            BackendRequest::Release { vif } => self.release(vif),
+            BackendRequest::Panic { vif } => self.panic_for_test(vif),
             BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
         };
         call.answer(reply);
@@ -70,6 +74,46 @@ impl<H: Hypervisor> Backend<H> {
         Ok(Reply::ok(&()))
     }
 
+    /// Writes the key, which we watch. So it holds for as long as the vif does, whichever process
+    /// serves it.
+    fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<Reply, Lost> {
+        let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
+        let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
+            let known = LimitName::ALL.map(LimitName::name).join(", ");
+            return Ok(Reply::error(&format!("there is no limit {limit:?}; there are {known}")));
+        };
+        let dir = vif.backend_dir();
+        let keys = Keys::new(&dir, [(limit.key().to_owned(), value.to_owned())]);
+        if let Some(bad) = VifLimits::read(&keys).1.pop() {
+            return Ok(Reply::error(&bad.to_string()));
+        }
+        let changes = [KeyChange::Set(limit.key().to_owned(), value.to_owned())];
+        let written = or_refusal(device::change(&mut self.services.store, &dir, &changes))?;
+        Ok(match written {
+            Ok(()) => Reply::ok(&()),
+            Err(refusal) => Reply::error(&refusal.to_string()),
+        })
+    }
+
+    fn release(&mut self, name: &str) -> Reply {
+        let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
+        self.services.host.quarantine.release(vif);
+        self.begin_again_if_released(vif);
+        Reply::ok(&())
+    }
+
+    /// For tests of what comes after a panic: only where the environment says that this is one.
+    fn panic_for_test(&mut self, name: &str) -> Reply {
+        if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
+            return Reply::error("this process is not under test");
+        }
+        let connection =
+            self.find(name).and_then(|vif| self.vifs.get(&vif)?.served.connection.as_ref());
+        let Some(connection) = connection else { return self.no_such_vif(name) };
+        self.services.host.workers.panic_for_test(connection.port);
+        Reply::ok(&())
+    }
+
     fn capture(&mut self, name: &str, snap_len: u32) -> Reply {
         let Some(shell) = self.find(name).and_then(|vif| self.vifs.get(&vif)) else {
             return self.no_such_vif(name);
@@ -103,7 +147,7 @@ impl<H: Hypervisor> Backend<H> {
             let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
             // A driver domain may not know it, and it may be anything.
             let guest = unless_refused(name, None)?;
-            vifs.push(vif_status(shell, guest, &placements, &host.config));
+            vifs.push(vif_status(shell, guest, host, &placements));
         }
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.tap.name().to_owned(),
@@ -146,12 +190,13 @@ impl<H: Hypervisor> Backend<H> {
     }
 }
 
-fn vif_status(
+fn vif_status<H: Hypervisor>(
     shell: &VifShell,
     guest: Option<String>,
+    host: &Hosting<H>,
     placements: &[Placement],
-    config: &BackendConfig,
 ) -> VifStatus {
+    let config = &host.config;
     let rules = &shell.served.rules;
     let served = &shell.served;
     let vif = served.vif;
@@ -179,8 +224,23 @@ fn vif_status(
         max_queues: served.offer.queues_max,
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
         completion: served.completion.to_string(),
+        limits: limits_status(served, host),
         error: shell.error().map(str::to_owned),
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
+    }
+}
+
+fn limits_status<H: Hypervisor>(served: &Served, host: &Hosting<H>) -> LimitsStatus {
+    let wanted = served.limited.wanted;
+    let flood = flood_limit(wanted, host.config.switch.flood);
+    let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
+    LimitsStatus {
+        weight: served.limited.weight().get(),
+        rate: wanted.rate.map(rate),
+        rate_rx: wanted.rate_rx.map(rate),
+        flood_frames_per_second: Some(flood.frames_per_tick).filter(|it| *it != u32::MAX),
+        flood_bytes_per_second: Some(flood.bytes_per_tick).filter(|it| *it != u64::MAX),
+        frame_len_max: served.limits(host).frame_len_max,
     }
 }
 

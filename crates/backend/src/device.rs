@@ -35,6 +35,7 @@ impl VifDevice {
     /// Makes the device that the toolstack wants, if it wants one. `owner` tells the devices of
     /// this backend from those of others, and stays the same when it is started again.
     pub(crate) fn make(
+        net: &mut Netlink,
         vif: Vif,
         keys: &Keys,
         queues: u16,
@@ -47,14 +48,16 @@ impl VifDevice {
         let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
         let tap = match (keys.script(), keys.bridge()) {
             (Some(_), _) => {
-                let (tap, origin) = lasting(&name, &note(owner, vif), queues, mtu)?;
+                let (tap, origin) = lasting(net, &name, &note(owner, vif), queues, mtu)?;
                 if origin == Origin::New && Hotplug::read(keys) == Hotplug::Connected {
                     // The toolstack does not run it twice, and nobody else knows what it did.
                     tracing::warn!(name, "a new network device, for which no script is run");
                 }
                 tap
             }
-            (None, Some(bridge)) => bridged(&vif_name(vif), bridge, queues, mtu, completion)?,
+            (None, Some(bridge)) => {
+                bridged(net, &vif_name(vif), bridge, (queues, completion), mtu)?
+            }
             (None, None) => return Ok(None),
         };
         tap.set_offloads(OffloadCaps::ALL)?;
@@ -71,12 +74,12 @@ impl VifDevice {
 /// A device that waits for a script: not up, on no bridge. One that an earlier process of ours has
 /// left is taken as it is.
 fn lasting(
+    net: &mut Netlink,
     name: &str,
     note: &str,
     queues: u16,
     mtu: Option<LinkSetting<'_>>,
 ) -> io::Result<(Tap, Origin)> {
-    let mut net = Netlink::open()?;
     let found = match net.link(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         found => Some(found?),
@@ -108,11 +111,11 @@ enum Origin {
 
 /// A device on a bridge, as long as this process is there.
 fn bridged(
+    net: &mut Netlink,
     name: &str,
     bridge: &str,
-    queues: u16,
+    (queues, completion): (u16, Completion),
     mtu: Option<LinkSetting<'_>>,
-    completion: Completion,
 ) -> io::Result<Tap> {
     let tap = match completion {
         Completion::Copied => Tap::create(name, queues)?,
@@ -120,17 +123,17 @@ fn bridged(
     };
     let settings = [GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0), LinkSetting::Master(bridge)];
     let settings = settings.into_iter().chain(mtu).chain([LinkSetting::Up]);
-    Netlink::open()?.set(tap.name(), &settings.collect::<Vec<_>>())?;
+    net.set(tap.name(), &settings.collect::<Vec<_>>())?;
     Ok(tap)
 }
 
 /// Deletes the devices that an earlier process of this owner has left for vifs that are no longer
 /// there, and tells their names. `is_kept` is asked of the others.
 pub(crate) fn delete_stale(
+    net: &mut Netlink,
     owner: &str,
     is_kept: impl Fn(Vif, &str) -> bool,
 ) -> io::Result<Vec<String>> {
-    let mut net = Netlink::open()?;
     let mut deleted = Vec::new();
     for link in net.links()? {
         let note_of = |link: &Link| noted(owner, link.alias.as_deref()?);

@@ -11,12 +11,14 @@ mod control;
 mod device;
 mod enforced;
 mod log;
+pub mod quarantine;
 mod reports;
 mod rules;
 mod served;
 mod service;
 mod services;
 mod serving;
+mod sockets;
 mod turns;
 mod uplink;
 mod vif;
@@ -30,7 +32,7 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
-use ringway_control::{BackendRequest, Call, ControlServer};
+use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
@@ -38,6 +40,7 @@ use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, Errno, Lost, Watched, or_refusal, unless_refused};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use service::Service;
+pub use sockets::Sockets;
 
 use crate::reports::Reports;
 use crate::services::{Hosting, Services};
@@ -63,7 +66,7 @@ struct Backend<H: Hypervisor> {
     reports: Reports,
 }
 
-/// Serves vifs until `stop` becomes readable.
+/// Serves vifs until `stop` becomes readable. The process may be confined by then.
 ///
 /// # Errors
 /// If XenStore is lost, or what this host lacks at the start: threads, devices, sockets.
@@ -71,10 +74,12 @@ pub fn run<H: Hypervisor>(
     hypervisor: H,
     mut store: Client,
     config: BackendConfig,
+    sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
+    let Sockets { control, netlink } = sockets;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (_control, calls) = serve_control(&config, &wake)?;
+    let (_control, calls) = serve_control(control, &wake)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
         // A driver domain whose toolstack has yet to make it, and to give it away.
@@ -83,8 +88,8 @@ pub fn run<H: Hypervisor>(
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
-    let reports = Reports::new(config.service);
-    let mut host = Hosting::start(hypervisor, config)?;
+    let reports = Reports::new(config.service.clone());
+    let mut host = Hosting::start(hypervisor, config, netlink)?;
     let uplink = host.attach_uplink()?;
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
@@ -100,11 +105,11 @@ pub fn run<H: Hypervisor>(
 }
 
 fn serve_control(
-    config: &BackendConfig,
+    control: ControlSocket,
     wake: &Arc<OwnedFd>,
 ) -> io::Result<(ControlServer, Receiver<Call<BackendRequest>>)> {
     let wake = Arc::clone(wake);
-    ControlServer::start(&config.dir.backend(), move || {
+    ControlServer::start(control, move || {
         // The counter cannot overflow between two turns of the loop.
         let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
     })
@@ -134,6 +139,7 @@ impl<H: Hypervisor> Backend<H> {
                     shell.served.log_refusals(swept);
                 }
                 self.tell_service();
+                self.release_expired();
             }
             self.take_turns()?;
             // Last, because all the above asks XenStore, and an event that comes together with a
@@ -177,15 +183,38 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
+    /// Serves vifs again whose panics are so old that they are forgotten.
+    fn release_expired(&mut self) {
+        if !self.services.host.quarantine.expire() {
+            return;
+        }
+        let vifs: Vec<Vif> = self.vifs.keys().copied().collect();
+        for vif in vifs {
+            self.begin_again_if_released(vif);
+        }
+    }
+
+    /// Has a vif served that was quarantined and is not any more.
+    pub(crate) fn begin_again_if_released(&mut self, vif: Vif) {
+        let is_released = self.services.host.quarantine.reason(vif).is_none();
+        let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
+        if self.vifs.get(&vif).is_some_and(is_it) {
+            self.vifs.remove(&vif);
+            self.turns.note(vif, |news| news.has_device_changed = true);
+        }
+    }
+
     /// Deletes network devices of vifs that went while no backend was there. What cannot be deleted
     /// hinders no other vif.
-    fn delete_stale_devices(&self) {
+    fn delete_stale_devices(&mut self) {
+        let Backend { services: Services { host, .. }, vifs, .. } = self;
         let is_kept = |vif: Vif, name: &str| {
-            let shell = self.vifs.get(&vif);
+            let shell = vifs.get(&vif);
             // One that could not be made ready may be repaired.
             shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
         };
-        match device::delete_stale(&self.services.host.device_owner(), is_kept) {
+        let owner = host.device_owner();
+        match device::delete_stale(&mut host.netlink, &owner, is_kept) {
             Ok(deleted) if deleted.is_empty() => {}
             Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
             Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
@@ -337,6 +366,7 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = self.vifs.remove(&vif) {
                 shell.remove_device();
             }
+            self.services.host.quarantine.release(vif);
         }
     }
 

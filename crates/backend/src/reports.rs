@@ -32,12 +32,12 @@ impl Reports {
 
     /// All vifs that there are have been looked at, and new ones will be.
     pub(crate) fn ready(&self) {
-        Service::tell(&[NotifyState::Ready]);
+        self.service.tell(&[NotifyState::Ready]);
     }
 
     /// What comes to an end does so in order.
     pub(crate) fn stopping(&self) {
-        Service::tell(&[NotifyState::Stopping]);
+        self.service.tell(&[NotifyState::Stopping]);
     }
 }
 
@@ -51,7 +51,7 @@ impl<H: Hypervisor> Backend<H> {
         if self.reports.counts.replace(counts) != Some(counts) {
             let (vifs, connected) = counts;
             let status = format!("{vifs} vifs, {connected} connected");
-            Service::tell(&[NotifyState::Status(&status)]);
+            self.reports.service.tell(&[NotifyState::Status(&status)]);
         }
         let Some(interval) = self.reports.service.watchdog else { return };
         let now = Instant::now();
@@ -62,7 +62,7 @@ impl<H: Hypervisor> Backend<H> {
         let was_alive = std::mem::replace(&mut self.reports.is_alive, is_alive);
         if is_alive {
             self.reports.due = now + interval / 2;
-            Service::tell(&[NotifyState::Watchdog]);
+            self.reports.service.tell(&[NotifyState::Watchdog]);
         } else if was_alive {
             tracing::error!("a worker does not answer: no more signs of life until it does");
         }

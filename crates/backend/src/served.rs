@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::PortId;
-use ringway_worker::Credit;
-use ringway_xenbus::{BadKeys, Keys, Offer, Rate, Vif};
+use ringway_switch::{FloodBudget, FloodLimit, PortId};
+use ringway_worker::{Credit, Limits, Stations, Weight, egress_credit};
+use ringway_xenbus::{BadKeys, Keys, Offer, Rate, Vif, VifLimits};
 
 use crate::device::{VifDevice, vif_name};
 use crate::log::{LeftOut, LogAllowance};
@@ -24,10 +24,10 @@ pub(crate) struct Served {
     pub(crate) device: Option<VifDevice>,
     /// When what its guest transmits is completed.
     pub(crate) completion: Completion,
-    /// What the guest may transmit, as the toolstack has it.
-    pub(crate) rate: Result<Option<Rate>, BadKeys>,
-    /// The same as a budget. It outlives connections, or each would bring a new one.
-    pub(crate) credit: Option<Arc<Credit>>,
+    /// What limits it. Budgets outlive connections, or each would bring a new one.
+    pub(crate) limited: Limited,
+    /// Whether it is not served because of panics.
+    pub(crate) is_quarantined: bool,
     /// While queues are attached.
     pub(crate) connection: Option<Connection>,
     pub(crate) log: LogAllowance,
@@ -48,25 +48,108 @@ impl Served {
         self.log.line(Instant::now())
     }
 
-    /// Limits what the guest may transmit as the toolstack wants it. A rate that cannot be read is
-    /// no limit, as for Linux' backend.
-    pub(crate) fn set_rate<H: Hypervisor>(&mut self, keys: &Keys, host: &mut Hosting<H>) {
-        let rate = keys.rate();
-        if self.rate == rate {
+    /// Limits the vif as the toolstack wants it.
+    pub(crate) fn set_limits<H: Hypervisor>(&mut self, keys: &Keys, host: &mut Hosting<H>) {
+        let (wanted, bad) = VifLimits::read(keys);
+        if self.limited.wanted == wanted && self.limited.bad == bad {
             return;
         }
-        let limit = rate.as_ref().ok().copied().flatten();
-        self.credit = limit.map(|Rate { bytes, interval_us }| {
-            Arc::new(Credit::new(bytes, Duration::from_micros(interval_us), Instant::now()))
-        });
         let vif = vif_name(self.vif);
-        match &rate {
-            Ok(rate) => tracing::info!(vif, ?rate, "limit of what the guest transmits"),
-            Err(bad) => tracing::warn!(vif, "{bad}: transmits without a limit"),
+        bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: it limits nothing"));
+        if wanted != (VifLimits { mtu: wanted.mtu, ..VifLimits::default() }) {
+            tracing::info!(vif, ?wanted, "limits");
         }
-        self.rate = rate;
-        if let Some(connection) = &self.connection {
-            host.workers.limit(connection.port, self.credit.as_ref());
+        self.limited.bad = bad;
+        self.limited.set(wanted, host.config.switch.flood, Instant::now());
+        let Some(connection) = &self.connection else { return };
+        let limits = self.limits(host);
+        host.workers.limit(connection.port, &limits);
+        host.workers.weigh(connection.port, self.limited.weight());
+        if let Some(device_port) = connection.device_port {
+            host.workers.weigh(device_port, self.limited.weight());
         }
+    }
+
+    /// What limits the vif's port.
+    pub(crate) fn limits<H: Hypervisor>(&self, host: &Hosting<H>) -> Limits {
+        let mtu = match (self.limited.wanted.mtu, &self.device) {
+            (Some(mtu), _) => Some(u32::from(mtu)),
+            // The bridge knows what it forwards, and the toolstack has not said.
+            (None, Some(_)) => None,
+            (None, None) => Some(host.mtu()),
+        };
+        let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
+        Limits {
+            ingress: self.limited.tx.clone(),
+            egress: self.limited.rx.clone(),
+            frame_len_max: mtu.map(frame_len),
+        }
+    }
+}
+
+/// Bytes of a frame beside what the MTU counts: Ethernet's header and a VLAN's tag, as for Linux'
+/// bridge.
+const FRAMING: usize = 14 + 4;
+
+/// What limits a vif, as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    /// As the toolstack wants it.
+    pub(crate) wanted: VifLimits,
+    bad: Vec<BadKeys>,
+    /// What the guest may transmit.
+    tx: Option<Arc<Credit>>,
+    /// What the guest may receive.
+    rx: Option<Arc<Credit>>,
+    /// What the guest may flood.
+    pub(crate) flood: Arc<FloodBudget>,
+}
+
+impl Limited {
+    /// No limits but the flooding that all may cause.
+    pub(crate) fn new(flood: Arc<FloodBudget>) -> Limited {
+        Limited { wanted: VifLimits::default(), bad: Vec::new(), tx: None, rx: None, flood }
+    }
+
+    fn set(&mut self, wanted: VifLimits, flood: FloodLimit, now: Instant) {
+        let before = std::mem::replace(&mut self.wanted, wanted);
+        let interval = |rate: Rate| Duration::from_micros(rate.interval_us);
+        // What has not changed keeps what was spent of it.
+        if before.rate != wanted.rate {
+            let credit = |rate: Rate| Arc::new(Credit::new(rate.bytes, interval(rate), now));
+            self.tx = wanted.rate.map(credit);
+        }
+        if before.rate_rx != wanted.rate_rx {
+            let credit = |rate: Rate| Arc::new(egress_credit(rate.bytes, interval(rate), now));
+            self.rx = wanted.rate_rx.map(credit);
+        }
+        if (before.flood_rate, before.flood_mbit) != (wanted.flood_rate, wanted.flood_mbit) {
+            self.flood.set_limit(flood_limit(wanted, flood));
+        }
+    }
+
+    pub(crate) fn weight(&self) -> Weight {
+        self.wanted.weight.and_then(Weight::new).unwrap_or(Weight::ONE)
+    }
+
+    /// What the vif is to the engines that serve it.
+    pub(crate) fn stations(&self) -> Stations {
+        Stations::One(self.weight())
+    }
+}
+
+/// The flooding that a vif may cause: by its own limit where it has one, or else by that of all.
+pub(crate) fn flood_limit(wanted: VifLimits, of_all: FloodLimit) -> FloodLimit {
+    let own =
+        FloodLimit::per_second(wanted.flood_rate.unwrap_or(0), wanted.flood_mbit.unwrap_or(0));
+    let (frames, bytes) = (
+        if wanted.flood_rate.is_some() { own } else { of_all },
+        if wanted.flood_mbit.is_some() { own } else { of_all },
+    );
+    FloodLimit {
+        frames_per_tick: frames.frames_per_tick,
+        burst_frames: frames.burst_frames,
+        bytes_per_tick: bytes.bytes_per_tick,
+        burst_bytes: bytes.burst_bytes,
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use ringway_datapath::Completion;
 use ringway_hypervisor::Hypervisor;
+use ringway_net::Netlink;
 use ringway_netback::VifQueue;
 use ringway_switch::{PortId, Switch, Ticks};
 use ringway_tap::VifOrTap;
@@ -15,10 +16,14 @@ use ringway_xenbus::{BadKeys, Features, Keys, Offer};
 use ringway_xenstore::Client;
 
 use crate::BackendConfig;
+use crate::quarantine::{self, Quarantine};
 
 /// A queue of a vif or of a TAP device.
 pub(crate) type Station<H> =
     VifOrTap<VifQueue<<H as Hypervisor>::Memory, <H as Hypervisor>::Event>>;
+
+/// Ethernet's MTU, in bytes.
+const MTU: u32 = 1500;
 
 /// What a vif is handed to work with.
 pub(crate) struct Services<H: Hypervisor> {
@@ -29,9 +34,13 @@ pub(crate) struct Services<H: Hypervisor> {
 /// What it takes to serve a guest, XenStore aside.
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
+    pub(crate) netlink: Netlink,
     pub(crate) config: BackendConfig,
     pub(crate) workers: Workers<Station<H>>,
     pub(crate) switch: Arc<Switch>,
+    /// The vifs of ports, and those that are not to have one.
+    pub(crate) by_port: quarantine::Served,
+    pub(crate) quarantine: Quarantine,
     pub(crate) ports: Ports,
     /// What workers have reported, and has not been handled yet.
     pub(crate) port_events: VecDeque<Failure<Station<H>>>,
@@ -60,10 +69,21 @@ impl Ports {
 }
 
 impl<H: Hypervisor> Hosting<H> {
-    pub(crate) fn start(hypervisor: H, config: BackendConfig) -> io::Result<Hosting<H>> {
+    pub(crate) fn start(
+        hypervisor: H,
+        config: BackendConfig,
+        netlink: Netlink,
+    ) -> io::Result<Hosting<H>> {
+        let workers = Workers::start(config.workers.clone())?;
+        let by_port = quarantine::Served::new(&config.dir);
+        let at_panic = by_port.clone();
+        workers.on_panic(Box::new(move |serving| at_panic.end_process(serving)));
         Ok(Hosting {
             hypervisor,
-            workers: Workers::start(config.workers.clone())?,
+            netlink,
+            workers,
+            by_port,
+            quarantine: Quarantine::read(&config.dir),
             switch: Arc::new(Switch::new(config.switch)),
             ports: Ports::default(),
             port_events: VecDeque::new(),
@@ -107,6 +127,11 @@ impl<H: Hypervisor> Hosting<H> {
             split_event_channels: self.config.split_event_channels,
             features: Features::from(self.config.offloads),
         }
+    }
+
+    /// The MTU of a vif on the switch without one of its own, in bytes: what the way out takes.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.config.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU))
     }
 
     /// When a vif's frames are completed, as the toolstack or else the configuration has it.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
-use ringway_switch::PortId;
+use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
+use ringway_worker::{Attachment, Forwarding, Limits};
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 
 use crate::device::vif_name;
@@ -33,6 +33,7 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
         let Some(connection) = self.served.connection.take() else { return };
         for port in connection.device_port.into_iter().chain([connection.port]) {
             self.host.workers.detach(port);
+            self.host.by_port.remove(port);
             self.host.forget_port(port);
         }
         let vif = vif_name(self.served.vif);
@@ -76,8 +77,8 @@ impl<H: Hypervisor> Serving<'_, H> {
                 queue.answer_when_sent()?;
             }
             let queue = VifOrTap::Vif(queue);
-            let flood = host.switch.flood_budget(host.ticks());
-            let stations = Stations::One(Weight::ONE);
+            let flood = Arc::clone(&served.limited.flood);
+            let stations = served.limited.stations();
             attachments.push(Attachment { queue, counters, flood, stations });
         }
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
@@ -104,8 +105,14 @@ impl<H: Hypervisor> Serving<'_, H> {
                 return Err(io::Error::other(error));
             }
         };
-        let limits = Limits { credit: served.credit.clone(), policy };
-        let attached = host.workers.attach_limited(port, &forwarding, &limits, attachments);
+        let limits = served.limits(host);
+        // Before the first frame.
+        host.by_port.insert(port, served.vif);
+        if let Some(device_port) = device_port {
+            host.by_port.insert(device_port, served.vif);
+        }
+        let attached =
+            host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
         let caps = features.caps.and(host.config.offloads);
         served.connection = Some(Connection { port, device_port, queues: counters, caps });
         if let Err(error) = attached {
@@ -127,8 +134,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         caps: OffloadCaps,
     ) -> io::Result<Option<PortId>> {
         let Serving { served, host } = self;
-        let now = host.ticks();
-        let limits = Limits { credit: None, policy: served.device_policy(host) };
+        let policy = served.device_policy(host);
         let Some(vif_device) = &mut served.device else { return Ok(None) };
         vif_device.tap.set_enabled(count)?;
         vif_device.tap.set_offloads(caps)?;
@@ -141,17 +147,24 @@ impl<H: Hypervisor> Serving<'_, H> {
         let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters,
-            flood: host.switch.flood_budget(now),
-            stations: Stations::One(Weight::ONE),
+            flood: unlimited(),
+            stations: served.limited.stations(),
         });
         let taps = taps.collect();
         let forwarding = Forwarding::Patch(to);
-        if let Err(error) = host.workers.attach_limited(port, &forwarding, &limits, taps) {
+        let limits = Limits::default();
+        let attached = host.workers.attach_limited(port, &forwarding, &policy, &limits, taps);
+        if let Err(error) = attached {
             host.free_port(port);
             return Err(error);
         }
         Ok(Some(port))
     }
+}
+
+/// Of a port that floods nobody, or is trusted with it.
+pub(crate) fn unlimited() -> Arc<FloodBudget> {
+    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }
 
 fn queue_parts<H: Hypervisor>(

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::{LinkSetting, Netlink};
+use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy, Role};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::GSO_MAX;
 use crate::services::Hosting;
+use crate::serving::unlimited;
 
 /// The uplink while it is attached.
 pub(crate) struct UplinkPort {
@@ -29,11 +30,10 @@ impl<H: Hypervisor> Hosting<H> {
         let make = if is_waited_for { Tap::create_multi_queue } else { Tap::create };
         let tap = make(&uplink.name, uplink.queues)?;
         tap.set_offloads(OffloadCaps::ALL)?;
-        let mut netlink = Netlink::open()?;
         let settings = [LinkSetting::Mtu(uplink.mtu), GSO_MAX, LinkSetting::Up];
-        netlink.set(tap.name(), &settings)?;
+        self.netlink.set(tap.name(), &settings)?;
         for (address, prefix_len) in uplink.addresses {
-            netlink.add_address(tap.name(), address, prefix_len)?;
+            self.netlink.add_address(tap.name(), address, prefix_len)?;
         }
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
@@ -51,13 +51,14 @@ impl<H: Hypervisor> Hosting<H> {
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
-            flood: self.switch.flood_budget(self.ticks()),
+            // The world may flood; a guest that is full drops its copy.
+            flood: unlimited(),
             stations: Stations::Many,
         });
         let attachments = attachments.collect();
         let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
-        let limits = Limits { credit: None, policy };
-        self.workers.attach_limited(port, &forwarding, &limits, attachments)?;
+        let limits = Limits::default();
+        self.workers.attach_limited(port, &forwarding, &policy, &limits, attachments)?;
         Ok(Some(UplinkPort { port, counters, tap }))
     }
 }

@@ -17,7 +17,7 @@ use ringway_xenstore::{Lost, unless_refused};
 use crate::device::{HOST_ADDRESS, VifDevice};
 use crate::log::LogAllowance;
 use crate::rules::Rules;
-use crate::served::Served;
+use crate::served::{Limited, Served};
 use crate::services::{Hosting, Services};
 use crate::serving::Serving;
 
@@ -43,6 +43,8 @@ enum Unservable {
     NotOnSwitch,
     #[error(transparent)]
     Device(#[from] io::Error),
+    #[error("{0}")]
+    Quarantined(String),
 }
 
 impl VifShell {
@@ -52,9 +54,15 @@ impl VifShell {
         keys: &Keys,
         services: &mut Services<H>,
     ) -> Result<VifShell, Lost> {
-        let host = &services.host;
+        let host = &mut services.host;
         let now = Instant::now();
-        let (prepared, refused) = match prepare(vif, keys, host) {
+        let quarantined = host.quarantine.reason(vif);
+        let is_quarantined = quarantined.is_some();
+        let prepared = match quarantined {
+            Some(reason) => Err(Unservable::Quarantined(reason)),
+            None => prepare(vif, keys, host),
+        };
+        let (prepared, refused) = match prepared {
             Ok(prepared) => (prepared, None),
             Err(reason) => ((host.offer(None), Rules::default(), None), Some(reason.to_string())),
         };
@@ -65,14 +73,14 @@ impl VifShell {
             rules,
             device,
             completion: host.completion(keys).unwrap_or_default(),
-            rate: Ok(None),
-            credit: None,
+            limited: Limited::new(host.switch.flood_budget(host.ticks())),
+            is_quarantined,
             connection: None,
             log: LogAllowance::new(now),
         };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
         let mut shell = VifShell { end, served };
-        shell.served.set_rate(keys, &mut services.host);
+        shell.served.set_limits(keys, &mut services.host);
         match refused {
             Some(reason) => shell.feed(Input::Refused(reason), services)?,
             None => {
@@ -92,7 +100,7 @@ impl VifShell {
     ) -> Result<(), Lost> {
         let Services { store, host } = services;
         if let Some(keys) = keys.filter(|keys| keys.is_online()) {
-            self.served.set_rate(keys, host);
+            self.served.set_limits(keys, host);
             self.served.set_rules(keys, host);
         }
         let mut serving = Serving { served: &mut self.served, host };
@@ -172,7 +180,7 @@ impl VifShell {
 fn prepare<H: Hypervisor>(
     vif: Vif,
     keys: &Keys,
-    host: &Hosting<H>,
+    host: &mut Hosting<H>,
 ) -> Result<(Offer, Rules, Option<VifDevice>), Unservable> {
     let rules = Rules::read(keys)?;
     if let Some(mac) = rules.mac().filter(|mac| mac.is_multicast() || *mac == HOST_ADDRESS) {
@@ -185,6 +193,7 @@ fn prepare<H: Hypervisor>(
     let offer = host.offer(keys.max_queues_wanted()?);
     // A guest that is connected keeps what an earlier run of this backend has offered.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
-    let vif_device = VifDevice::make(vif, keys, queues, &host.device_owner(), completion)?;
+    let owner = host.device_owner();
+    let vif_device = VifDevice::make(&mut host.netlink, vif, keys, queues, &owner, completion)?;
     Ok((offer, rules, vif_device))
 }

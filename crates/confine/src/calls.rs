@@ -1,5 +1,7 @@
 //! System calls: those on the lists below, some of them with certain arguments only.
 //!
+//! A process that serves vifs makes no socket and connects none: what it needs is open before.
+//!
 //! The lists were made from what a serving backend was seen to call, with what glibc and the
 //! standard library may call instead on another machine: time without a vDSO clock (Xen's, in a
 //! paravirtual domain 0), other ways to poll, sleep and allocate. Arguments that are pointers
@@ -14,10 +16,12 @@ use seccompiler::{
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
+use crate::role::Role;
+
 /// Puts this thread, all others, and those that they start under the filter.
-pub(crate) fn filter() -> Result<(), Error> {
+pub(crate) fn filter(role: Role) -> Result<(), Error> {
     // Of two filters the sterner answer counts, so this one's order does not matter.
-    for program in [program_for_clone3()?, program()?] {
+    for program in [program_for_clone3()?, program(role)?] {
         apply_filter_all_threads(&program)?;
     }
     Ok(())
@@ -48,14 +52,9 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_ppoll,
     libc::SYS_eventfd2,
     libc::SYS_pipe2,
-    // Control socket, XenStore, broker: socket(2) itself is below.
-    libc::SYS_bind,
-    libc::SYS_listen,
+    // Sockets that are open, and connections that come in: sendto(2) is below.
     libc::SYS_accept4,
-    libc::SYS_connect,
     libc::SYS_shutdown,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_getsockname,
@@ -112,6 +111,11 @@ const ALWAYS: &[c_long] = &[
     // What a panic with a backtrace shortens its paths by.
     libc::SYS_getcwd,
 ];
+
+/// The same for the broker of the emulated hypervisor alone: each domain gets memory, and sockets
+/// of its own.
+const BROKER: &[c_long] =
+    &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
 
 /// The same by the names that only this architecture has.
 #[cfg(target_arch = "x86_64")]
@@ -182,11 +186,11 @@ const CLONE_NEW: u64 = bits(
 );
 
 /// The filter that allows what is on the lists and ends the process for all else.
-fn program() -> Result<BpfProgram, BackendError> {
-    build(allowed()?, SeccompAction::KillProcess, SeccompAction::Allow)
+fn program(role: Role) -> Result<BpfProgram, BackendError> {
+    build(allowed(role)?, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 
-fn allowed() -> Result<Rules, BackendError> {
+fn allowed(role: Role) -> Result<Rules, BackendError> {
     let mut rules = Rules::new();
     for call in ALWAYS.iter().chain(ALWAYS_HERE) {
         rules.insert(*call, Vec::new());
@@ -194,10 +198,19 @@ fn allowed() -> Result<Rules, BackendError> {
     // The C library asks this first: see `program_for_clone3`.
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_clone, vec![is_thread()?]);
-    rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
-    rules.insert(libc::SYS_socket, sockets()?);
-    let unix = bits(libc::AF_UNIX);
-    rules.insert(libc::SYS_socketpair, any_of(0, &[unix])?);
+    // To the peer that a socket is connected to, and to no other.
+    rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![long(4, Eq, 0)?])?]);
+    match role {
+        Role::Vifs | Role::EmulatedGuest => {
+            rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+        }
+        Role::Broker => {
+            rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));
+            rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
+            rules.insert(libc::SYS_socket, connections()?);
+            rules.insert(libc::SYS_socketpair, connections()?);
+        }
+    }
     // Memory never becomes code.
     rules.insert(libc::SYS_mmap, vec![without(2, bits(libc::PROT_EXEC))?]);
     rules.insert(libc::SYS_mprotect, vec![without(2, bits(libc::PROT_EXEC))?]);
@@ -235,11 +248,19 @@ fn is_thread() -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![long(0, MaskedEq(thread | CLONE_NEW), thread)?])
 }
 
-/// Sockets that do not leave the machine: to other processes, and to the kernel for its links.
-fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
-    let netlink = vec![int(0, bits(libc::AF_NETLINK))?, int(2, bits(libc::NETLINK_ROUTE))?];
-    let unix = int(0, bits(libc::AF_UNIX))?;
-    Ok(vec![SeccompRule::new(vec![unix])?, SeccompRule::new(netlink)?])
+/// Sockets to other processes of this machine that have to be connected: no message says where it
+/// goes.
+fn connections() -> Result<Vec<SeccompRule>, BackendError> {
+    let one = |kind: libc::c_int| {
+        let masked = SeccompCondition::new(
+            1,
+            SeccompCmpArgLen::Dword,
+            MaskedEq(!bits(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) & 0xffff_ffff),
+            bits(kind),
+        )?;
+        SeccompRule::new(vec![int(0, bits(libc::AF_UNIX))?, masked])
+    };
+    [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].into_iter().map(one).collect()
 }
 
 /// One rule for each value that an argument of 32 bits may have.
@@ -316,7 +337,7 @@ mod tests {
 
     #[test]
     fn what_leads_out_of_a_process_is_on_no_list() {
-        let program = program().expect("it compiles");
+        let program = program(Role::Vifs).expect("it compiles");
         for call in [
             libc::SYS_execve,
             libc::SYS_execveat,
@@ -356,6 +377,13 @@ mod tests {
             libc::SYS_sethostname,
             libc::SYS_clock_settime,
             libc::SYS_personality,
+            libc::SYS_socket,
+            libc::SYS_socketpair,
+            libc::SYS_connect,
+            libc::SYS_bind,
+            libc::SYS_listen,
+            libc::SYS_sendmsg,
+            libc::SYS_sendmmsg,
         ] {
             assert_eq!(answer(&program, call, &[]), KILL, "call {call}");
         }
@@ -366,16 +394,10 @@ mod tests {
 
     #[test]
     fn arguments_decide_where_they_can_be_seen() {
-        let program = program().expect("it compiles");
+        let program = program(Role::Vifs).expect("it compiles");
         let cases: &[Case] = &[
-            (libc::SYS_socket, &[(0, 1), (1, 5)], ALLOW),
-            (libc::SYS_socket, &[(0, 16), (1, 3), (2, 0)], ALLOW),
-            (libc::SYS_socket, &[(0, 16), (1, 3), (2, 9)], KILL),
-            (libc::SYS_socket, &[(0, 2), (1, 1)], KILL),
-            (libc::SYS_socket, &[(0, 10), (1, 2)], KILL),
-            (libc::SYS_socket, &[(0, 17), (1, 3)], KILL),
-            (libc::SYS_socketpair, &[(0, 1)], ALLOW),
-            (libc::SYS_socketpair, &[(0, 2)], KILL),
+            (libc::SYS_sendto, &[(0, 7), (2, 5), (4, 0)], ALLOW),
+            (libc::SYS_sendto, &[(0, 7), (2, 5), (4, 0x7fff_0000)], KILL),
             (libc::SYS_mmap, &[(2, 3)], ALLOW),
             (libc::SYS_mmap, &[(2, 5)], KILL),
             (libc::SYS_mprotect, &[(2, 1)], ALLOW),
@@ -398,8 +420,36 @@ mod tests {
     }
 
     #[test]
+    fn the_broker_makes_sockets_that_are_connected_to_and_connects_to_none() {
+        let program = program(Role::Broker).expect("it compiles");
+        let cases: &[Case] = &[
+            // AF_UNIX: streams and packets, with SOCK_CLOEXEC and SOCK_NONBLOCK, but no datagrams.
+            (libc::SYS_socket, &[(0, 1), (1, 1)], ALLOW),
+            (libc::SYS_socket, &[(0, 1), (1, 0x8_0805)], ALLOW),
+            (libc::SYS_socket, &[(0, 1), (1, 0x8_0802)], KILL),
+            (libc::SYS_socket, &[(0, 2), (1, 1)], KILL),
+            (libc::SYS_socket, &[(0, 10), (1, 2)], KILL),
+            (libc::SYS_socket, &[(0, 16), (1, 3), (2, 0)], KILL),
+            (libc::SYS_socketpair, &[(0, 1), (1, 0x8_0801)], ALLOW),
+            (libc::SYS_socketpair, &[(0, 1), (1, 2)], KILL),
+            (libc::SYS_bind, &[], ALLOW),
+            (libc::SYS_listen, &[], ALLOW),
+            (libc::SYS_sendmsg, &[], ALLOW),
+            (libc::SYS_connect, &[], KILL),
+            (libc::SYS_sendto, &[(4, 1)], KILL),
+            (libc::SYS_memfd_create, &[], ALLOW),
+            // TUNSETIFF.
+            (libc::SYS_ioctl, &[(1, 0x4004_54ca)], KILL),
+            (libc::SYS_execve, &[], KILL),
+        ];
+        for (call, arguments, expected) in cases {
+            assert_eq!(answer(&program, *call, arguments), *expected, "{call} {arguments:?}");
+        }
+    }
+
+    #[test]
     fn only_known_ioctls_pass() {
-        let program = program().expect("it compiles");
+        let program = program(Role::Vifs).expect("it compiles");
         // TUNSETIFF, IOCTL_EVTCHN_NOTIFY, IOCTL_GNTDEV_GRANT_COPY and IOCTL_GNTALLOC_ALLOC_GREF, as
         // a C compiler has them.
         for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708, 0x0018_4705] {

@@ -1,4 +1,4 @@
-//! Capabilities: all but [`KEPT`] go, from every set.
+//! Capabilities: all but those of a role go, from every set.
 
 use std::io;
 
@@ -8,31 +8,27 @@ use rustix::thread::{
     clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// `CAP_NET_ADMIN`: a guest on a bridge gets a TAP device when it comes, which is then set up and
-/// put on its bridge, and no guest announces itself before the backend has started.
-const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
-
 /// Bits of a set, more than any kernel has capabilities.
 const CAPABILITIES_MAX: u32 = 64;
 
-pub(crate) fn reduce() -> io::Result<()> {
+pub(crate) fn reduce(keep: CapabilitySet) -> io::Result<()> {
     let had = capabilities(None)?;
     // Only who has this may change the bounding set. Who has it not was started with few rights by
     // somebody who saw to that, and has no way to gain one: set-uid programs give nothing after
     // PR_SET_NO_NEW_PRIVS, and execve is not on the list of calls.
     if had.effective.contains(CapabilitySet::SETPCAP) {
-        reduce_bounding_set()?;
+        reduce_bounding_set(keep)?;
     }
     clear_ambient_capability_set()?;
-    let kept = had.permitted & KEPT;
+    let kept = had.permitted & keep;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
     Ok(set_capabilities(None, sets)?)
 }
 
-fn reduce_bounding_set() -> io::Result<()> {
+fn reduce_bounding_set(keep: CapabilitySet) -> io::Result<()> {
     let each = (0..CAPABILITIES_MAX).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
-    for capability in each.filter(|capability| !KEPT.contains(*capability)) {
+    for capability in each.filter(|capability| !keep.contains(*capability)) {
         match capability_is_in_bounding_set(capability) {
             Ok(true) => remove_capability_from_bounding_set(capability)?,
             Ok(false) => {}

@@ -3,8 +3,9 @@
 //! A guest that finds a hole in the backend has what the backend has, and a frontend trusts its
 //! backend no more. So both keep what serving takes, and nothing else: one capability
 //! ([`capabilities`]), the system calls and ioctls on a list ([`calls`]), and, where the kernel has
-//! Landlock, a directory and a few devices ([`files`]). A process cannot get anything back, nor can
-//! threads that it starts later.
+//! Landlock, a directory and a few devices ([`files`]). Sockets are made and connected before: a
+//! process that was taken over reaches no other service of the machine. A process cannot get
+//! anything back, nor can threads that it starts later.
 //!
 //! A call that is not on the list ends the process with `SIGSYS`; `docs/adr` says why.
 //!
@@ -14,6 +15,7 @@
 mod calls;
 mod capabilities;
 mod files;
+mod role;
 
 use std::fs;
 use std::io;
@@ -23,6 +25,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::set_no_new_privs;
 
 pub use files::FileRules;
+pub use role::Role;
 
 /// What a process keeps beside the fixed lists.
 #[derive(Debug, Clone, Copy)]
@@ -31,11 +34,16 @@ pub struct Confinement<'a> {
     pub dir: &'a Path,
     /// Devices that it may open; those that do not exist now are left out.
     pub devices: &'a [&'a str],
+    /// What it is there for.
+    pub role: Role,
 }
 
 /// What a backend opens as guests come: TAP devices, and on Xen the devices of event channels and
 /// grants. XenStore is not among them, because it is open by then.
 pub const BACKEND_DEVICES: &[&str] = &["/dev/net/tun", "/dev/xen/evtchn", "/dev/xen/gntdev"];
+
+/// What the broker opens: a descriptor that it gives up for a moment when it has no other left.
+pub const BROKER_DEVICES: &[&str] = &["/dev/null"];
 
 /// What a frontend opens as its vifs come and go.
 pub const FRONTEND_DEVICES: &[&str] = &["/dev/net/tun", "/dev/xen/evtchn", "/dev/xen/gntalloc"];
@@ -74,12 +82,14 @@ impl Confinement<'_> {
             return Err(ConfineError::Threads(threads));
         }
         // Memory holds frames of guests, which belong neither in a core dump nor in a debugger.
-        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("PR_SET_DUMPABLE"))?;
+        if !self.role.is_entered() {
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("PR_SET_DUMPABLE"))?;
+        }
         set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
         let rules = files::restrict(self.dir, self.devices)?;
-        capabilities::reduce().map_err(at("capabilities"))?;
+        capabilities::reduce(self.role.capabilities()).map_err(at("capabilities"))?;
         // Last, because the list has none of the above.
-        calls::filter()?;
+        calls::filter(self.role)?;
         Ok(rules)
     }
 }

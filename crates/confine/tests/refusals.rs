@@ -5,20 +5,23 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::UdpSocket;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
 use nix::kmod::ModuleInitFlags;
 use nix::sched::CloneFlags;
-use ringway_confine::{BACKEND_DEVICES, Confinement, FileRules};
+use ringway_confine::{BACKEND_DEVICES, BROKER_DEVICES, Confinement, FileRules, Role};
 use ringway_sys::tun::{QueueMode, TunFile};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::MemfdFlags;
 use rustix::mount::MountFlags;
-use rustix::net::{AddressFamily, SocketType, netlink, socket};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, socket};
 use rustix::process::{DumpableBehavior, getppid, set_dumpable_behavior, test_kill_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -34,7 +37,7 @@ const SIGSYS: i32 = 31;
 type Case = (&'static str, fn(&Path));
 
 /// What is refused by the end of the process.
-const FATAL: [Case; 17] = [
+const FATAL: [Case; 20] = [
     ("execve", |_| ignore(Command::new("/bin/true").exec())),
     ("fork", |_| ignore(Command::new("/bin/true").spawn())),
     ("ptrace", |_| ignore(nix::sys::ptrace::traceme())),
@@ -47,8 +50,18 @@ const FATAL: [Case; 17] = [
     }),
     ("an internet socket", |_| ignore(UdpSocket::bind("127.0.0.1:0"))),
     ("a packet socket", |_| ignore(socket(AddressFamily::PACKET, SocketType::RAW, None))),
-    ("another netlink", |_| {
-        ignore(socket(AddressFamily::NETLINK, SocketType::RAW, Some(netlink::AUDIT)));
+    ("netlink", |_| {
+        ignore(socket(AddressFamily::NETLINK, SocketType::RAW, None));
+    }),
+    ("a connection to another service", |dir| {
+        ignore(UnixStream::connect(dir.parent().expect("a place").join("other.sock")));
+    }),
+    ("connecting a socket that is open", |dir| {
+        let address = SocketAddrUnix::new(dir.join("control.sock")).expect("short");
+        ignore(rustix::net::connect(&prepared().unconnected, &address));
+    }),
+    ("a message to another service", |dir| {
+        ignore(prepared().datagrams.send_to(b"x", dir.join("other.sock")));
     }),
     ("another ioctl", |_| ignore(rustix::io::ioctl_fionread(io::stdin()))),
     ("another process", |_| ignore(getppid().map(test_kill_process))),
@@ -61,7 +74,7 @@ const FATAL: [Case; 17] = [
 ];
 
 /// What works.
-const FINE: [Case; 6] = [
+const FINE: [Case; 7] = [
     ("threads", |_| {
         let threads = (0..8).map(|number| {
             thread::Builder::new().name(format!("worker{number}")).spawn(|| {
@@ -80,17 +93,23 @@ const FINE: [Case; 6] = [
         thread::spawn(|| panic!("as intended")).join().expect_err("it has panicked");
     }),
     ("events", |_| drop(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"))),
-    ("sockets in the directory", |dir| {
-        let path = dir.join("control.sock");
-        let listener = UnixListener::bind(&path).expect("bound");
-        let mut client = UnixStream::connect(&path).expect("connected");
-        client.write_all(b"x").expect("written");
-        let (mut served, _) = listener.accept().expect("accepted");
+    ("connections that come in", |dir| {
+        let prepared = prepared();
+        (&prepared.client).write_all(b"x").expect("written");
+        let (mut served, _) = prepared.listener.accept().expect("accepted");
+        served.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
         served.read_exact(&mut [0]).expect("read");
-        fs::remove_file(&path).expect("removed");
+        fs::remove_file(dir.join("control.sock")).expect("removed");
+    }),
+    ("messages to the service manager", |_| {
+        assert_eq!(prepared().datagrams.send(b"READY=1").expect("sent"), 7);
     }),
     ("routing messages", |_| {
-        drop(socket(AddressFamily::NETLINK, SocketType::RAW, None).expect("protocol 0 is ROUTE"));
+        let netlink = &prepared().netlink;
+        rustix::net::send(netlink, &LIST_LINKS, SendFlags::empty()).expect("sent");
+        let mut answer = [0; 4096];
+        let (len, _) = rustix::net::recv(netlink, &mut answer, RecvFlags::empty()).expect("one");
+        assert!(len > LIST_LINKS.len());
     }),
     ("files in the directory", |dir| {
         let path = dir.join("file");
@@ -100,16 +119,78 @@ const FINE: [Case; 6] = [
     }),
 ];
 
+/// What ends the broker.
+const BROKER_FATAL: [Case; 2] = [
+    ("broker: a connection", |dir| ignore(UnixStream::connect(dir.join("control.sock")))),
+    ("broker: a datagram", |_| ignore(UnixDatagram::unbound())),
+];
+
+/// What works for the broker.
+const BROKER_FINE: [Case; 2] = [
+    ("broker: sockets in its directory", |dir| {
+        let path = dir.join("domain.sock");
+        drop(UnixListener::bind(&path).expect("bound"));
+        fs::remove_file(&path).expect("removed");
+        let (mut ours, mut theirs) = UnixStream::pair().expect("a pair");
+        ours.write_all(b"x").expect("written");
+        theirs.read_exact(&mut [0]).expect("read");
+    }),
+    ("broker: memory of domains", |_| {
+        let memory = rustix::fs::memfd_create("memory", MemfdFlags::CLOEXEC).expect("made");
+        rustix::fs::ftruncate(&memory, 4096).expect("there is room");
+    }),
+];
+
+/// `RTM_GETLINK` with `NLM_F_REQUEST` and `NLM_F_DUMP`.
+const LIST_LINKS: [u8; 32] = {
+    let mut message = [0; 32];
+    (message[0], message[4], message[6], message[7]) = (32, 18, 0x01, 0x03);
+    message
+};
+
+/// What is open before the process is confined.
+struct Prepared {
+    listener: UnixListener,
+    client: UnixStream,
+    unconnected: OwnedFd,
+    datagrams: UnixDatagram,
+    _manager: UnixDatagram,
+    netlink: OwnedFd,
+}
+
+static PREPARED: OnceLock<Prepared> = OnceLock::new();
+
+fn prepare(dir: &Path) {
+    let (control, manager) = (dir.join("control.sock"), dir.join("notify.sock"));
+    let listener = UnixListener::bind(&control).expect("bound");
+    let _manager = UnixDatagram::bind(&manager).expect("bound");
+    let datagrams = UnixDatagram::unbound().expect("made");
+    datagrams.connect(&manager).expect("connected");
+    let prepared = Prepared {
+        listener,
+        client: UnixStream::connect(&control).expect("connected"),
+        unconnected: socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("made"),
+        datagrams,
+        _manager,
+        netlink: socket(AddressFamily::NETLINK, SocketType::RAW, None).expect("made"),
+    };
+    assert!(PREPARED.set(prepared).is_ok(), "once");
+}
+
+fn prepared() -> &'static Prepared {
+    PREPARED.get().expect("it was made before the process was confined")
+}
+
 fn main() -> ExitCode {
     if let (Ok(case), Some(dir)) = (std::env::var(CASE), std::env::var_os(DIR)) {
         run_case(&case, &PathBuf::from(dir));
         return ExitCode::SUCCESS;
     }
     let mut tally = Tally::default();
-    for (case, _) in FATAL {
+    for (case, _) in FATAL.into_iter().chain(BROKER_FATAL) {
         tally.note(&format!("{case} ends the process"), ended_by_sigsys(case));
     }
-    for (case, _) in FINE {
+    for (case, _) in FINE.into_iter().chain(BROKER_FINE) {
         tally.note(&format!("{case} still work"), ended_well(case));
     }
     tally.note("other files cannot be opened", ended_well("other files"));
@@ -133,7 +214,12 @@ fn run_case(case: &str, dir: &Path) {
     if case == "no Landlock" {
         forget_landlock();
     }
-    let rules = confine(dir).expect("confined");
+    prepare(dir);
+    let rules = match case.starts_with("broker") {
+        true => Confinement { dir, devices: BROKER_DEVICES, role: Role::Broker }.apply(),
+        false => confine(dir),
+    };
+    let rules = rules.expect("confined");
     print!("{CONFINED}");
     io::stdout().flush().expect("somebody reads");
     match case {
@@ -149,14 +235,15 @@ fn run_case(case: &str, dir: &Path) {
             reader.join().expect("ended");
         }
         case => {
-            let known = FATAL.iter().chain(&FINE).find(|(name, _)| *name == case);
+            let mut all = FATAL.iter().chain(&FINE).chain(&BROKER_FATAL).chain(&BROKER_FINE);
+            let known = all.find(|(name, _)| *name == case);
             known.expect("a case").1(dir);
         }
     }
 }
 
 fn confine(dir: &Path) -> Result<FileRules, ringway_confine::ConfineError> {
-    Confinement { dir, devices: BACKEND_DEVICES }.apply()
+    Confinement { dir, devices: BACKEND_DEVICES, role: Role::Vifs }.apply()
 }
 
 fn other_files(rules: FileRules) {

@@ -42,6 +42,11 @@ impl RunDir {
         self.0.join("state.json")
     }
 
+    /// Which vifs the backend's workers have panicked over, for the next backend.
+    pub fn panics(&self) -> PathBuf {
+        self.0.join("panics")
+    }
+
     /// Held locked while the host runs.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")

@@ -18,10 +18,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
-pub use server::{Call, ControlServer, Reply};
+pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
-    BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, QueueStatus, VifStatus, WorkerStatus,
-    offload_names,
+    BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, LimitsStatus, QueueStatus, RateStatus,
+    VifStatus, WorkerStatus, offload_names,
 };
 pub use times::{Bucket, Times};
 
@@ -39,6 +39,26 @@ pub enum BackendRequest {
         max_queues: u16,
         /// From when on.
         reconnect: Reconnect,
+    },
+    /// Set a limit of a vif, for as long as the vif is there.
+    SetLimit {
+        /// Name of the vif.
+        vif: String,
+        /// Which limit, by its name in `ringway vif set`.
+        limit: String,
+        /// As its XenStore key has it.
+        value: String,
+    },
+    /// Serve a vif again that is quarantined.
+    Release {
+        /// Name of the vif.
+        vif: String,
+    },
+    /// Have the worker of a vif panic: for tests, and refused in any other process.
+    #[doc(hidden)]
+    Panic {
+        /// Name of the vif.
+        vif: String,
     },
     /// Copy a vif's frames to this connection as pcapng.
     Capture {

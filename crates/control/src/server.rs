@@ -72,25 +72,49 @@ impl<R> Call<R> {
 /// A control socket. Requests are read on threads of their own, so that a slow client delays
 /// nobody, and answered by whoever holds the receiver. Dropping it removes the socket.
 pub struct ControlServer {
+    _socket: ControlSocket,
+}
+
+/// A control socket on which no request is read yet: made before the process is confined, when it
+/// may still make sockets. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: UnixListener,
     path: PathBuf,
 }
 
-impl ControlServer {
-    /// Listens on `path`, for its owner only. `wake` is called after each request is put into the
-    /// receiver. A socket left by a process that is gone is replaced.
+impl ControlSocket {
+    /// Listens on `path`, for its owner only. A socket left by a process that is gone is replaced.
     ///
     /// # Errors
     /// What the socket reports.
-    pub fn start<R: DeserializeOwned + Send + 'static>(
-        path: &Path,
-        wake: impl Fn() + Send + Sync + 'static,
-    ) -> io::Result<(ControlServer, Receiver<Call<R>>)> {
+    pub fn bind(path: &Path) -> io::Result<ControlSocket> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        Ok(ControlSocket { listener, path: path.to_owned() })
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl ControlServer {
+    /// Reads requests from a socket. `wake` is called after each one is put into the receiver.
+    ///
+    /// # Errors
+    /// What thread creation reports.
+    pub fn start<R: DeserializeOwned + Send + 'static>(
+        socket: ControlSocket,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<(ControlServer, Receiver<Call<R>>)> {
+        let listener = socket.listener.try_clone()?;
         let (calls, receiver) = mpsc::channel();
         let wake = Arc::new(wake);
         let calls = Arc::new(Mutex::new(calls));
@@ -110,13 +134,7 @@ impl ControlServer {
                 });
             }
         })?;
-        Ok((ControlServer { path: path.to_owned() }, receiver))
-    }
-}
-
-impl Drop for ControlServer {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        Ok((ControlServer { _socket: socket }, receiver))
     }
 }
 

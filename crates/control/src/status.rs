@@ -104,10 +104,39 @@ pub struct VifStatus {
     pub offloads: Vec<String>,
     /// When the guest is answered what it transmits: `copied` or `sent`.
     pub completion: String,
+    /// What limits it.
+    #[serde(default)]
+    pub limits: LimitsStatus,
     /// Why it is closed, if it is.
     pub error: Option<String>,
     /// The queues in use.
     pub queues: Vec<QueueStatus>,
+}
+
+/// What limits a vif.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsStatus {
+    /// Its share beside other vifs that have work.
+    pub weight: u16,
+    /// What the guest may transmit, if that is limited.
+    pub rate: Option<RateStatus>,
+    /// What the guest may receive, if that is limited.
+    pub rate_rx: Option<RateStatus>,
+    /// Frames that it may flood in a second, over all its queues, if that is limited.
+    pub flood_frames_per_second: Option<u32>,
+    /// Bytes that it may flood in a second, likewise.
+    pub flood_bytes_per_second: Option<u64>,
+    /// Bytes of the longest frame that it may transmit without segmentation, if that is limited.
+    pub frame_len_max: Option<usize>,
+}
+
+/// A limit of so many bytes in each interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateStatus {
+    /// Bytes.
+    pub bytes: u64,
+    /// Length of an interval, in microseconds.
+    pub interval_us: u64,
 }
 
 /// One worker.

@@ -1,6 +1,6 @@
 //! Frames in private memory, and where their buffers come from.
 //!
-//! A frame owns a contiguous buffer of one of two sizes, so headers can always be parsed in one
+//! A frame owns a contiguous buffer of one of three sizes, so headers can always be parsed in one
 //! slice and a 64 KiB segment is one frame. Buffers are recycled through a [`FramePool`] per
 //! worker; pools of one process share a [`PoolBudget`], which bounds their memory and evens out
 //! traffic that only flows from one worker to another.
@@ -19,12 +19,14 @@ pub const BATCH: usize = 64;
 
 /// Capacity of a small buffer: a 1500-byte frame with its VLAN tags and room to spare.
 pub const SMALL_LEN: usize = 2048;
+/// Capacity of a middle buffer: the longest frame that one slot of a ring can hold. So a frame that
+/// costs its sender one page costs us no more.
+pub const MIDDLE_LEN: usize = 4096;
 /// Capacity of a large buffer: the largest frame that netif can describe, and headers.
 const LARGE_LEN: usize = 65536 + 256;
 
 // On the heap each, because they move between frames and pools by pointer.
-type SmallBuffer = Box<Space<SMALL_LEN>>;
-type LargeBuffer = Box<Space<LARGE_LEN>>;
+type Boxed<const LEN: usize> = Box<Space<LEN>>;
 
 #[derive(Debug)]
 struct Space<const LEN: usize> {
@@ -56,8 +58,9 @@ impl<const LEN: usize> Space<LEN> {
 
 #[derive(Debug)]
 enum Buffer {
-    Small(SmallBuffer),
-    Large(LargeBuffer),
+    Small(Boxed<SMALL_LEN>),
+    Middle(Boxed<MIDDLE_LEN>),
+    Large(Boxed<LARGE_LEN>),
 }
 
 /// An Ethernet frame on its way through this process.
@@ -118,6 +121,7 @@ impl Frame {
     fn space(&self) -> &[u8] {
         match &self.buffer {
             Buffer::Small(space) => &space.bytes,
+            Buffer::Middle(space) => &space.bytes,
             Buffer::Large(space) => &space.bytes,
         }
     }
@@ -125,6 +129,7 @@ impl Frame {
     fn space_mut(&mut self) -> &mut [u8] {
         match &mut self.buffer {
             Buffer::Small(space) => &mut space.bytes,
+            Buffer::Middle(space) => &mut space.bytes,
             Buffer::Large(space) => &mut space.bytes,
         }
     }
@@ -133,6 +138,7 @@ impl Frame {
     pub fn receipt(&self) -> Option<&Receipt> {
         match &self.buffer {
             Buffer::Small(space) => space.receipt.as_ref(),
+            Buffer::Middle(space) => space.receipt.as_ref(),
             Buffer::Large(space) => space.receipt.as_ref(),
         }
     }
@@ -142,6 +148,7 @@ impl Frame {
     pub fn set_receipt(&mut self, receipt: Option<Receipt>) {
         match &mut self.buffer {
             Buffer::Small(space) => space.receipt = receipt,
+            Buffer::Middle(space) => space.receipt = receipt,
             Buffer::Large(space) => space.receipt = receipt,
         }
     }
@@ -164,9 +171,13 @@ impl AsMut<[u8]> for Frame {
 pub struct PoolBudget {
     bytes: usize,
     bytes_left: AtomicUsize,
-    small: ArrayQueue<SmallBuffer>,
-    large: ArrayQueue<LargeBuffer>,
+    small: Depot<SMALL_LEN>,
+    middle: Depot<MIDDLE_LEN>,
+    large: Depot<LARGE_LEN>,
 }
+
+/// Spare buffers of one size that wait for another worker.
+type Depot<const LEN: usize> = ArrayQueue<Boxed<LEN>>;
 
 impl PoolBudget {
     /// Spare buffers of each size that wait for another worker.
@@ -177,15 +188,18 @@ impl PoolBudget {
         Arc::new(PoolBudget {
             bytes,
             bytes_left: AtomicUsize::new(bytes),
-            small: ArrayQueue::new(Self::DEPOT_LEN),
-            large: ArrayQueue::new(Self::DEPOT_LEN),
+            small: Depot::new(Self::DEPOT_LEN),
+            middle: Depot::new(Self::DEPOT_LEN),
+            large: Depot::new(Self::DEPOT_LEN),
         })
     }
 
     /// Bytes that neither frames nor pools have: the whole budget once all frames are recycled and
     /// all pools are gone.
     pub fn bytes_left(&self) -> usize {
-        let spare = self.small.len() * SMALL_LEN + self.large.len() * LARGE_LEN;
+        let spare = self.small.len() * SMALL_LEN
+            + self.middle.len() * MIDDLE_LEN
+            + self.large.len() * LARGE_LEN;
         self.bytes_left.load(Ordering::Relaxed) + spare
     }
 
@@ -199,6 +213,41 @@ impl PoolBudget {
     }
 }
 
+/// Free buffers of one size.
+#[derive(Debug)]
+struct Shelf<const LEN: usize> {
+    free: Vec<Boxed<LEN>>,
+    /// How many to keep.
+    keep: usize,
+}
+
+impl<const LEN: usize> Shelf<LEN> {
+    fn new(budget_bytes: usize, keep_max: usize) -> Shelf<LEN> {
+        let keep = (budget_bytes / FramePool::KEEP_PART / LEN).min(keep_max);
+        Shelf { free: Vec::with_capacity(keep), keep }
+    }
+
+    #[inline]
+    fn take(&mut self, depot: &Depot<LEN>) -> Option<Boxed<LEN>> {
+        self.free.pop().or_else(|| depot.pop())
+    }
+
+    /// Takes a buffer back; false where there is no room for it, and it is gone.
+    #[inline]
+    fn put(&mut self, mut buffer: Boxed<LEN>, depot: &Depot<LEN>) -> bool {
+        buffer.release();
+        if self.free.len() < self.keep {
+            self.free.push(buffer);
+            return true;
+        }
+        depot.push(buffer).is_ok()
+    }
+
+    fn bytes(&self) -> usize {
+        self.free.len() * LEN
+    }
+}
+
 /// One worker's free buffers.
 ///
 /// It allocates only while it warms up: buffers come back through [`recycle`](FramePool::recycle)
@@ -206,17 +255,17 @@ impl PoolBudget {
 #[derive(Debug)]
 pub struct FramePool {
     budget: Arc<PoolBudget>,
-    small: Vec<SmallBuffer>,
-    large: Vec<LargeBuffer>,
-    /// Free buffers of each size to keep.
-    keep_small: usize,
-    keep_large: usize,
+    small: Shelf<SMALL_LEN>,
+    middle: Shelf<MIDDLE_LEN>,
+    large: Shelf<LARGE_LEN>,
     was_short: bool,
 }
 
 impl FramePool {
     /// Free small buffers that a worker keeps to itself at most: 1 MiB.
     const KEEP_SMALL: usize = 512;
+    /// The same for middle ones: 512 KiB.
+    const KEEP_MIDDLE: usize = 128;
     /// The same for large ones: 2 MiB.
     const KEEP_LARGE: usize = 32;
     /// The part of the budget, by size of buffer, that a worker keeps at most: what it keeps while
@@ -225,11 +274,13 @@ impl FramePool {
 
     /// An empty pool on a shared budget.
     pub fn new(budget: Arc<PoolBudget>) -> FramePool {
-        let part = budget.bytes / Self::KEEP_PART;
-        let keep_small = (part / SMALL_LEN).min(Self::KEEP_SMALL);
-        let keep_large = (part / LARGE_LEN).min(Self::KEEP_LARGE);
-        let (small, large) = (Vec::with_capacity(keep_small), Vec::with_capacity(keep_large));
-        FramePool { budget, small, large, keep_small, keep_large, was_short: false }
+        FramePool {
+            small: Shelf::new(budget.bytes, Self::KEEP_SMALL),
+            middle: Shelf::new(budget.bytes, Self::KEEP_MIDDLE),
+            large: Shelf::new(budget.bytes, Self::KEEP_LARGE),
+            budget,
+            was_short: false,
+        }
     }
 
     /// Bytes of the budget that neither frames nor pools have.
@@ -239,7 +290,7 @@ impl FramePool {
 
     /// Bytes of the budget in buffers that the pool keeps for later frames.
     pub fn bytes_kept(&self) -> usize {
-        self.small.len() * SMALL_LEN + self.large.len() * LARGE_LEN
+        self.small.bytes() + self.middle.bytes() + self.large.bytes()
     }
 
     /// Whether a buffer was refused for want of memory since the last call: a port that took
@@ -253,9 +304,20 @@ impl FramePool {
     #[inline]
     pub fn take(&mut self, len: usize) -> Option<Frame> {
         let buffer = if len <= SMALL_LEN {
-            Buffer::Small(self.take_small()?)
+            Buffer::Small(match self.small.take(&self.budget.small) {
+                Some(buffer) => buffer,
+                None => self.make()?,
+            })
+        } else if len <= MIDDLE_LEN {
+            Buffer::Middle(match self.middle.take(&self.budget.middle) {
+                Some(buffer) => buffer,
+                None => self.make()?,
+            })
         } else if len <= LARGE_LEN {
-            Buffer::Large(self.take_large()?)
+            Buffer::Large(match self.large.take(&self.budget.large) {
+                Some(buffer) => buffer,
+                None => self.make()?,
+            })
         } else {
             return None;
         };
@@ -271,81 +333,53 @@ impl FramePool {
     /// Takes a frame's buffer back.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
-        match frame.buffer {
-            Buffer::Small(mut buffer) => {
-                buffer.release();
-                if self.small.len() < self.keep_small {
-                    return self.small.push(buffer);
-                }
-                if self.budget.small.push(buffer).is_err() {
-                    self.budget.give(SMALL_LEN);
-                }
-            }
-            Buffer::Large(mut buffer) => {
-                buffer.release();
-                if self.large.len() < self.keep_large {
-                    return self.large.push(buffer);
-                }
-                if self.budget.large.push(buffer).is_err() {
-                    self.budget.give(LARGE_LEN);
-                }
-            }
-        }
-    }
-
-    fn take_small(&mut self) -> Option<SmallBuffer> {
-        if let Some(buffer) = self.small.pop().or_else(|| self.budget.small.pop()) {
-            return Some(buffer);
-        }
-        if !self.budget.take(SMALL_LEN) && !self.trade_large() {
-            self.was_short = true;
-            return None;
-        }
-        Some(Space::boxed())
-    }
-
-    fn take_large(&mut self) -> Option<LargeBuffer> {
-        if let Some(buffer) = self.large.pop().or_else(|| self.budget.large.pop()) {
-            return Some(buffer);
-        }
-        if !self.budget.take(LARGE_LEN) && !self.trade_small() {
-            self.was_short = true;
-            return None;
-        }
-        Some(Space::boxed())
-    }
-
-    /// Gives a spare large buffer up for a small one. Without this, memory that large frames have
-    /// taken would be lost for small ones for ever.
-    #[cold]
-    fn trade_large(&mut self) -> bool {
-        let Some(spare) = self.large.pop().or_else(|| self.budget.large.pop()) else {
-            return false;
+        let budget = &*self.budget;
+        let (is_kept, len) = match frame.buffer {
+            Buffer::Small(buffer) => (self.small.put(buffer, &budget.small), SMALL_LEN),
+            Buffer::Middle(buffer) => (self.middle.put(buffer, &budget.middle), MIDDLE_LEN),
+            Buffer::Large(buffer) => (self.large.put(buffer, &budget.large), LARGE_LEN),
         };
-        drop(spare);
-        self.budget.give(LARGE_LEN - SMALL_LEN);
-        true
+        if !is_kept {
+            budget.give(len);
+        }
     }
 
-    /// Gives spare small buffers up for a large one.
+    /// A new buffer, if there is memory for it.
     #[cold]
-    fn trade_small(&mut self) -> bool {
+    fn make<const LEN: usize>(&mut self) -> Option<Boxed<LEN>> {
+        let has_memory = self.budget.take(LEN) || self.trade(LEN);
+        self.was_short |= !has_memory;
+        has_memory.then(Space::boxed)
+    }
+
+    /// Gives spare buffers of other sizes up for so many bytes. Without this, memory that large
+    /// frames have taken would be lost for small ones for ever.
+    fn trade(&mut self, bytes: usize) -> bool {
         for _ in 0..LARGE_LEN.div_ceil(SMALL_LEN) {
-            let Some(spare) = self.small.pop().or_else(|| self.budget.small.pop()) else {
-                return false;
-            };
-            drop(spare);
-            self.budget.give(SMALL_LEN);
-            if self.budget.take(LARGE_LEN) {
+            let Some(freed) = self.give_up() else { return false };
+            self.budget.give(freed);
+            if self.budget.take(bytes) {
                 return true;
             }
         }
         false
     }
+
+    /// Frees one spare buffer, a long one where there is one, and returns its length.
+    fn give_up(&mut self) -> Option<usize> {
+        let budget = &*self.budget;
+        if self.large.take(&budget.large).is_some() {
+            return Some(LARGE_LEN);
+        }
+        if self.middle.take(&budget.middle).is_some() {
+            return Some(MIDDLE_LEN);
+        }
+        self.small.take(&budget.small).map(|_| SMALL_LEN)
+    }
 }
 
 impl Drop for FramePool {
     fn drop(&mut self) {
-        self.budget.give(self.small.len() * SMALL_LEN + self.large.len() * LARGE_LEN);
+        self.budget.give(self.bytes_kept());
     }
 }

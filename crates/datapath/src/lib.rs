@@ -20,7 +20,9 @@ pub mod vnet;
 
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
-pub use frame::{BATCH, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, SMALL_LEN};
+pub use frame::{
+    BATCH, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, PoolBudget, SMALL_LEN,
+};
 pub use mac::MacAddr;
 pub use pending::Pending;
 pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};

@@ -17,7 +17,7 @@ use crate::{
 /// The frame was dropped, its buffer is back in `pool` and nothing was added to `out`:
 /// - [`DropReason::NoBuffer`] if `pool` had not enough buffers for the segments;
 /// - [`DropReason::BadOffload`] if the frame's headers do not have what its offload speaks of, or
-///   it would become more than [`SEGMENTS_MAX`] segments.
+///   it would become more than [`SEGMENTS_MAX`] segments, or more than [`OUTPUT_LEN_MAX`] bytes.
 #[inline]
 pub fn prepare(
     mut frame: Frame,
@@ -53,22 +53,41 @@ const SEGMENT_LEN_MIN: usize = 48;
 /// Bytes of headers that each segment may repeat, from Ethernet to TCP.
 const HEADERS_LEN_MAX: usize = 256;
 
-/// Whether a frame asks for segments that no honest sender asks for, and that would cost a thousand
-/// times what the frame did: here, or in the kernel or guest that it goes to. Such a frame is
-/// refused where it comes in, whether or not its receiver would take it whole.
+/// Bytes of all segments of one frame together: what 64 KiB and the longest headers of IPv4 come
+/// to, which no honest frame reaches.
+pub const OUTPUT_LEN_MAX: usize = 256 << 10;
+
+/// Why a frame is refused where it comes in, whether or not its receiver would take it whole;
+/// `None` if it is not.
+///
+/// It is longer than `len_max` bytes, or its segments would be ([`DropReason::TooLong`]). Or it
+/// asks for segments that no honest sender asks for, and that would cost a thousand times what the
+/// frame did: here, or in the kernel or guest that it goes to ([`DropReason::BadOffload`]).
 #[inline]
-pub fn is_abusive(frame: &Frame) -> bool {
-    let Some(gso) = frame.offload.gso else { return false };
-    if usize::from(gso.size) < SEGMENT_LEN_MIN {
-        return true;
+pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
+    let Some(gso) = frame.offload.gso else {
+        return (frame.len() > len_max).then_some(DropReason::TooLong);
+    };
+    let segment_len = usize::from(gso.size);
+    if segment_len > len_max {
+        return Some(DropReason::TooLong);
     }
-    match gso.kind {
-        // Without extensions, its headers are never too long.
-        GsoKind::TcpV4 => false,
-        GsoKind::TcpV6 => {
-            parse(frame.bytes()).is_some_and(|headers| headers.payload > HEADERS_LEN_MAX)
-        }
-    }
+    let is_abusive = segment_len < SEGMENT_LEN_MIN
+        || match gso.kind {
+            // Without extensions, its headers are never too long.
+            GsoKind::TcpV4 => false,
+            GsoKind::TcpV6 => parse(frame.bytes()).is_some_and(|headers| {
+                headers.payload > HEADERS_LEN_MAX
+                    || output_len(headers.payload, frame.len(), segment_len) > OUTPUT_LEN_MAX
+            }),
+        };
+    is_abusive.then_some(DropReason::BadOffload)
+}
+
+/// Bytes of all segments of a frame together, at most.
+fn output_len(header_len: usize, frame_len: usize, segment_len: usize) -> usize {
+    let segments = frame_len.saturating_sub(header_len).div_ceil(segment_len.max(1)).max(1);
+    frame_len + segments * header_len
 }
 
 /// Each segment needs a checksum of its own, and the whole needs several slots, so segmentation
@@ -164,6 +183,7 @@ impl<'frame> Cutter<'frame> {
         if segment_len == 0
             || payload.len().div_ceil(segment_len) > SEGMENTS_MAX
             || header.len() > HEADERS_LEN_MAX
+            || output_len(header.len(), packet.len(), segment_len) > OUTPUT_LEN_MAX
         {
             return Err(DropReason::BadOffload);
         }

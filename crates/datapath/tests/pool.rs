@@ -4,6 +4,7 @@ use ringway_datapath::{Frame, FramePool, PoolBudget};
 
 const BUDGET: usize = 4 << 20;
 const LARGE: usize = 60_000;
+const MIDDLE: usize = 2049;
 const SMALL: usize = 60;
 
 fn take_all(pool: &mut FramePool, len: usize) -> Vec<Frame> {
@@ -14,7 +15,7 @@ fn take_all(pool: &mut FramePool, len: usize) -> Vec<Frame> {
 fn all_memory_comes_back_when_frames_and_pools_are_gone() {
     let budget = PoolBudget::new(BUDGET);
     let (mut one, mut other) = (FramePool::new(budget.clone()), FramePool::new(budget.clone()));
-    for len in [SMALL, LARGE, SMALL] {
+    for len in [SMALL, LARGE, MIDDLE, SMALL] {
         for frame in take_all(&mut one, len) {
             other.recycle(frame);
         }
@@ -24,11 +25,11 @@ fn all_memory_comes_back_when_frames_and_pools_are_gone() {
 }
 
 #[test]
-fn memory_of_large_frames_serves_small_ones_and_the_reverse() {
+fn memory_of_frames_of_one_size_serves_those_of_all_others() {
     let budget = PoolBudget::new(BUDGET);
     let mut pool = FramePool::new(budget);
     for _ in 0..3 {
-        for len in [LARGE, SMALL] {
+        for len in [LARGE, SMALL, MIDDLE, SMALL, LARGE, MIDDLE] {
             let frames = take_all(&mut pool, len);
             let bytes: usize = frames.iter().map(Frame::capacity).sum();
             assert!(bytes > BUDGET - (128 << 10), "{bytes} bytes for frames of {len}");
@@ -47,4 +48,14 @@ fn a_worker_that_only_sends_does_not_keep_all_memory() {
         assert!(frames.len() > 150, "{} frames are left to take", frames.len());
         frames.into_iter().for_each(|frame| sender.recycle(frame));
     }
+}
+
+#[test]
+fn a_frame_of_one_page_takes_no_more_than_a_page() {
+    let mut pool = FramePool::new(PoolBudget::new(BUDGET));
+    for (len, capacity) in [(2048, 2048), (2049, 4096), (4096, 4096), (4097, 65_792)] {
+        assert_eq!(pool.take(len).map(|frame| frame.capacity()), Some(capacity), "{len}");
+    }
+    let frames = take_all(&mut pool, MIDDLE);
+    assert!(frames.len() > 900, "{} frames of one page are 4 MiB", frames.len());
 }

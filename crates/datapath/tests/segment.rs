@@ -4,7 +4,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::sync::Arc;
 use std::task::Waker;
 
-use ringway_datapath::segment::{SEGMENTS_MAX, prepare};
+use ringway_datapath::segment::{OUTPUT_LEN_MAX, SEGMENTS_MAX, prepare, refuse};
 use ringway_datapath::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
     PoolBudget, Receipts,
@@ -186,6 +186,80 @@ fn the_number_of_segments_is_bounded() {
         let mut out = FrameQueue::new();
         let frame = sample.frame(&mut pool);
         assert_eq!(prepare(frame, OffloadCaps::NONE, &mut pool, &mut out), result);
+    }
+}
+
+/// A frame of IPv6 and TCP with `extensions` headers of `len` bytes each before TCP, to be cut.
+fn with_extensions(
+    pool: &mut FramePool,
+    frame_len: usize,
+    (extensions, len): (usize, usize),
+    size: u16,
+) -> Frame {
+    const DESTINATION_OPTIONS: u8 = 60;
+    const TCP: u8 = 6;
+    let mut frame = pool.take(frame_len).expect("there is memory");
+    let bytes = frame.bytes_mut();
+    bytes.fill(0);
+    bytes[12..14].copy_from_slice(&[0x86, 0xdd]);
+    let ip_len = u16::try_from(frame_len - 14 - 40).expect("it fits");
+    bytes[14] = 0x60;
+    bytes[18..20].copy_from_slice(&ip_len.to_be_bytes());
+    bytes[20] = if extensions > 0 { DESTINATION_OPTIONS } else { TCP };
+    let mut at = 54;
+    for index in 0..extensions {
+        bytes[at] = if index + 1 < extensions { DESTINATION_OPTIONS } else { TCP };
+        bytes[at + 1] = u8::try_from(len / 8 - 1).expect("short");
+        at += len;
+    }
+    bytes[at + 12] = 5 << 4;
+    let gso = Some(Gso { kind: GsoKind::TcpV6, size });
+    frame.offload = Offload { checksum: Checksum::Blank, gso };
+    frame
+}
+
+#[test]
+fn a_frame_costs_no_more_when_cut_than_honest_ones_do() {
+    let budget = PoolBudget::new(128 << 20);
+    let mut pool = FramePool::new(Arc::clone(&budget));
+    let mut out = FrameQueue::new();
+    // What an honest guest may come to; then what one did to take 85 MiB for one frame; the same
+    // with segments that are long enough; the same with headers that are short enough.
+    let cases = [
+        ((0, 8), 48, None),
+        ((1, 8), 1448, None),
+        ((10, 8), 1200, None),
+        ((10, 2040), 33, Some(DropReason::BadOffload)),
+        ((10, 2040), 48, Some(DropReason::BadOffload)),
+        ((10, 16), 48, Some(DropReason::BadOffload)),
+        ((1, 160), 48, Some(DropReason::BadOffload)),
+    ];
+    for (extensions, size, reason) in cases {
+        let frame = with_extensions(&mut pool, 65_454, extensions, size);
+        assert_eq!(refuse(&frame, usize::MAX), reason, "{extensions:?} {size}");
+        // Also without that question.
+        let result = prepare(frame, OffloadCaps::NONE, &mut pool, &mut out);
+        assert_eq!(result.err(), reason, "{extensions:?} {size}");
+        let bytes: usize = out.iter().map(Frame::len).sum();
+        let memory: usize = out.iter().map(Frame::capacity).sum();
+        assert!(bytes <= OUTPUT_LEN_MAX, "{bytes}");
+        assert!(memory <= 3 << 20, "{memory}");
+        out.drain(..).for_each(|segment| pool.recycle(segment));
+    }
+    drop(pool);
+    assert_eq!(budget.bytes_left(), 128 << 20);
+}
+
+#[test]
+fn a_frame_is_no_longer_than_its_link_allows_and_neither_are_its_segments() {
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let whole = |pool: &mut FramePool, len| pool.take(len).expect("there is memory");
+    assert_eq!(refuse(&whole(&mut pool, 1518), 1518), None);
+    assert_eq!(refuse(&whole(&mut pool, 1519), 1518), Some(DropReason::TooLong));
+    assert_eq!(refuse(&whole(&mut pool, 65_535), usize::MAX), None);
+    for (size, reason) in [(1448, None), (1519, Some(DropReason::TooLong))] {
+        let frame = with_extensions(&mut pool, 60_000, (0, 8), size);
+        assert_eq!(refuse(&frame, 1518), reason, "{size}");
     }
 }
 

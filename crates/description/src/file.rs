@@ -11,10 +11,10 @@ use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::value::{Cidr, GuestName, InterfaceName, Mac, Network, Within, text};
+use crate::value::{Cidr, GuestName, InterfaceName, Mac, Network, RateText, Within, text};
 use crate::{
-    Answered, Bridge, Guest, GuestVif, Host, HostNetwork, Locking, Offloads, OnExit, QUEUES_MAX,
-    Switch, Uplink, Workers,
+    Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, Guest, GuestVif, Host, HostNetwork, Locking,
+    Offloads, OnExit, QUEUES_MAX, Switch, Uplink, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -110,7 +110,8 @@ struct SwitchSection {
     addresses_per_vif: Option<Addresses>,
     locking_mode: Option<Locking>,
     ageing_seconds: Option<Within<1, 1_000_000>>,
-    flood_rate: Option<Within<1, 4_294_967_294>>,
+    flood_rate: Option<Within<0, 4_294_967_294>>,
+    flood_mbit: Option<Within<0, 4_294_967_294>>,
 }
 
 #[derive(Deserialize)]
@@ -148,6 +149,11 @@ struct VifSection {
     sg: Option<bool>,
     csum: Option<bool>,
     gso: Option<bool>,
+    rate: Option<RateText>,
+    rate_rx: Option<RateText>,
+    weight: Option<Within<1, 1000>>,
+    flood_rate: Option<Within<0, 4_294_967_294>>,
+    flood_mbit: Option<Within<0, 4_294_967_294>>,
     locking_mode: Option<Locking>,
     allowed_ips: Option<Spanned<Vec<Network>>>,
     addresses_per_vif: Option<Addresses>,
@@ -256,7 +262,8 @@ impl Source<'_> {
                 addresses_per_vif: switch.addresses_per_vif.and_then(Within::get).unwrap_or(1),
                 locking_mode: switch.locking_mode,
                 ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
-                flood_rate: switch.flood_rate.and_then(Within::get),
+                flood_rate: switch.flood_rate.and_then(Within::get).unwrap_or(FLOOD_RATE),
+                flood_mbit: switch.flood_mbit.and_then(Within::get).unwrap_or(FLOOD_MBIT),
                 ports,
             },
             bridges,
@@ -363,6 +370,11 @@ impl Source<'_> {
             completion: section.completion,
             max_unanswered: section.max_unanswered.and_then(Within::get),
             offloads: offloads(section.sg, section.csum, section.gso),
+            rate: section.rate.clone(),
+            rate_rx: section.rate_rx.clone(),
+            weight: section.weight.and_then(Within::get),
+            flood_rate: section.flood_rate.and_then(Within::get),
+            flood_mbit: section.flood_mbit.and_then(Within::get),
             locking_mode: section.locking_mode,
             allowed_ips,
             addresses_max: section.addresses_per_vif.and_then(Within::get),

@@ -17,11 +17,20 @@ use ringway_worker::{Policy, Polling, WorkersConfig};
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
-pub use value::{Cidr, GuestName, InterfaceName, Mac, Network};
+pub use value::{Cidr, GuestName, InterfaceName, Mac, Network, RateText};
 
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
 pub const QUEUES_MAX: u64 = 64;
+
+/// Frames that a vif may flood in a second, unless the description says otherwise. A guest that
+/// speaks to the whole of a large network asks for some ten addresses a second; storms begin far
+/// above this.
+pub const FLOOD_RATE: u32 = 1000;
+
+/// Megabits that a vif may flood in a second, unless the description says otherwise: room for a
+/// stream of video by multicast, and no more than a hundredth of what a switch forwards.
+pub const FLOOD_MBIT: u32 = 10;
 
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.
 const POLL_US: u64 = 50;
@@ -134,9 +143,11 @@ pub struct Switch {
     pub locking_mode: Option<Locking>,
     /// Seconds after which an address is forgotten.
     pub ageing_seconds: u32,
-    /// Broadcast, multicast and unknown destinations that one port may send, in frames a second;
-    /// no limit if `None`.
-    pub flood_rate: Option<u32>,
+    /// Broadcast, multicast and unknown destinations that one vif may send, in frames a second; 0
+    /// for no limit.
+    pub flood_rate: u32,
+    /// The same in megabits a second.
+    pub flood_mbit: u32,
     /// Ports: vifs and the uplink.
     pub ports: u16,
 }
@@ -198,6 +209,16 @@ pub struct GuestVif {
     pub max_unanswered: Option<u16>,
     /// What the guest leaves undone.
     pub offloads: Offloads,
+    /// What it may transmit, if that is limited.
+    pub rate: Option<RateText>,
+    /// What it may receive, if that is limited.
+    pub rate_rx: Option<RateText>,
+    /// Its share beside other vifs, if not 1.
+    pub weight: Option<u16>,
+    /// Frames that it may flood in a second, if not as many as all.
+    pub flood_rate: Option<u32>,
+    /// Megabits that it may flood in a second, if not as many as all.
+    pub flood_mbit: Option<u32>,
     /// How strictly its addresses are checked, if not as the switch has it.
     pub locking_mode: Option<Locking>,
     /// IP addresses that the guest may have; any if the list is empty and it is not locked.
@@ -272,16 +293,12 @@ impl Host {
 
     /// The switch's limits; its ticks are seconds.
     pub fn switch_config(&self, hash_seed: u64) -> SwitchConfig {
-        let flood = self.switch.flood_rate.map_or(FloodLimit::NONE, |rate| FloodLimit {
-            frames_per_tick: rate,
-            burst_frames: rate,
-        });
         SwitchConfig {
             fdb_entries_max: self.switch.fdb_entries,
             ports_max: self.switch.ports,
             addresses_per_port_max: self.switch.addresses_per_vif,
             ageing_ticks: self.switch.ageing_seconds,
-            flood,
+            flood: FloodLimit::per_second(self.switch.flood_rate, self.switch.flood_mbit),
             hash_seed,
         }
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ringway_datapath::{IpNetwork, MacAddr};
+use ringway_xenbus::Rate;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
@@ -145,6 +146,30 @@ impl fmt::Display for GuestName {
     }
 }
 
+/// A rate as it was written, such as `100Mb/s` or `1MB/s@20ms`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateText {
+    /// What was written.
+    text: String,
+    /// What it means.
+    pub rate: Rate,
+}
+
+impl FromStr for RateText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RateText, String> {
+        let rate = text.parse().map_err(|error: ringway_xenbus::NotARate| error.to_string())?;
+        Ok(RateText { text: text.to_owned(), rate })
+    }
+}
+
+impl fmt::Display for RateText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// A whole number with limits that its type names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Within<const MIN: u64, const MAX: u64>(u64);
@@ -205,4 +230,4 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Cidr, Mac, Network, InterfaceName, GuestName);
+as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText);

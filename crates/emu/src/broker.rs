@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,8 +17,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr, write};
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Resource, getrlimit};
 
-use crate::domains::{Asker, ConnectionId, DOMAINS_MAX, DomainEvent, Domains, NewPort, Role};
+use crate::domains::{
+    Asker, ChannelEnd, ConnectionId, DOMAINS_MAX, DomainEvent, Domains, NewPort, Role,
+};
+use crate::event::signal;
 use crate::protocol::{Ask, FDS_MAX, Reply};
 use crate::socket::{self, Received};
 
@@ -75,16 +79,31 @@ struct Caller {
     is_backend: bool,
 }
 
+/// A descriptor that is handed out.
+enum AnswerFd {
+    Memory(Arc<OwnedFd>),
+    Channel(ChannelEnd),
+}
+
+impl AsFd for AnswerFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            AnswerFd::Memory(fd) => fd.as_fd(),
+            AnswerFd::Channel(end) => end.socket(),
+        }
+    }
+}
+
 struct Answer {
     reply: Reply,
-    fds: ArrayVec<Arc<OwnedFd>, FDS_MAX>,
+    fds: ArrayVec<AnswerFd, FDS_MAX>,
 }
 
 impl Broker {
     /// Takes a directory, which is made if it is not there, and listens for domain 0.
     ///
-    /// The broker keeps about four descriptors per domain and one per event channel port; raise
-    /// `RLIMIT_NOFILE` before serving many.
+    /// The broker keeps about four descriptors per domain and two per event channel; raise
+    /// `RLIMIT_NOFILE` before serving many. Guests get no more than it has room for.
     ///
     /// # Errors
     /// Of kind `AddrInUse` when a broker lives there already, or what the system reports.
@@ -104,7 +123,7 @@ impl Broker {
             stop,
             sources: HashMap::new(),
             last_token: STOP,
-            domains: Domains::new(),
+            domains: Domains::new(descriptors_max()),
             on_change: Box::new(|_| {}),
             spare: Some(File::open("/dev/null")?),
         };
@@ -209,7 +228,8 @@ impl Broker {
         match *ask {
             Ask::Hello => {
                 self.domains.start(asker.domid)?;
-                let fds = self.domains.memory(asker.domid).into_iter().flatten().collect();
+                let fds = self.domains.memory(asker.domid).into_iter().flatten();
+                let fds = fds.map(AnswerFd::Memory).collect();
                 Ok(Answer { reply: Reply::domain(info, generation), fds })
             }
             Ask::CreateDomain(new) if is_toolstack => {
@@ -230,7 +250,7 @@ impl Broker {
             }
             Ask::ForeignDomain(domid) if is_backend => {
                 let (info, generation) = self.domains.describe(domid)?;
-                let fds = ArrayVec::from(self.domains.memory(domid)?);
+                let fds = self.domains.memory(domid)?.into_iter().map(AnswerFd::Memory).collect();
                 Ok(Answer { reply: Reply::domain(info, generation), fds })
             }
             Ask::AllocUnbound { remote } => {
@@ -240,7 +260,7 @@ impl Broker {
                 let bound = self.domains.bind_interdomain(asker, remote, port)?;
                 // Notifications may have been lost while nobody listened. As on Xen, the new end
                 // is made pending at once, so that whoever bound it looks.
-                signal(&bound.wakes_us)?;
+                signal(bound.end.other().socket())?;
                 Ok(Answer::port(bound))
             }
             Ask::ClosePort(port) => {
@@ -341,7 +361,7 @@ impl fmt::Debug for Broker {
 impl BrokerHandle {
     /// Ends the loop soon, or at its start.
     pub fn stop(&self) {
-        signal(&self.stop).expect("an eventfd of ours takes a small number");
+        write(&self.stop, &1u64.to_ne_bytes()).expect("an eventfd of ours takes a small number");
     }
 }
 
@@ -351,20 +371,15 @@ impl Answer {
     }
 
     fn port(new: NewPort) -> Answer {
-        let fds = ArrayVec::from([new.wakes_us, new.wakes_peer]);
+        let fds = [AnswerFd::Channel(new.end)].into_iter().collect();
         Answer { reply: Reply::port(new.port), fds }
     }
 }
 
-/// Makes an eventfd readable.
-///
-/// # Errors
-/// What write(2) reports, but not that it is as readable as can be.
-fn signal(event: &OwnedFd) -> io::Result<()> {
-    match retry_on_intr(|| write(event, &1u64.to_ne_bytes())) {
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+/// Descriptors that this process may open.
+fn descriptors_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// Removes what a broker that was killed has left.

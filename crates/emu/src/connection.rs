@@ -31,13 +31,22 @@ impl Connection {
         socket::receive_reply(&*socket)
     }
 
+    /// As [`ask`](Connection::ask), for what brings one descriptor.
+    pub(crate) fn ask_for_one(&self, ask: &Ask) -> io::Result<(Reply, OwnedFd)> {
+        let (reply, mut fds) = self.ask(ask)?;
+        let fd = fds.pop().ok_or_else(no_descriptor)?;
+        Ok((reply, fd))
+    }
+
     /// As [`ask`](Connection::ask), for what brings two descriptors.
     pub(crate) fn ask_for_pair(&self, ask: &Ask) -> io::Result<(Reply, [OwnedFd; FDS_MAX])> {
         let (reply, fds) = self.ask(ask)?;
         // Less than two arrive when this process may open no more: the kernel drops the rest.
-        let fds = fds.into_inner().map_err(|_| {
-            io::Error::new(io::ErrorKind::OutOfMemory, "no more descriptors for the broker's reply")
-        })?;
+        let fds = fds.into_inner().map_err(|_| no_descriptor())?;
         Ok((reply, fds))
     }
+}
+
+fn no_descriptor() -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, "no more descriptors for the broker's reply")
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringway_wire::{DomId, EvtchnPort, PAGE_SIZE};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::table::{TABLE_BYTES, Table};
 
@@ -20,6 +22,12 @@ pub const GUEST_PORTS_MAX: u32 = 1023;
 
 /// Event channel ports of domain 0 and of driver domains (`EVTCHN_FIFO_NR_CHANNELS` - 1).
 const BACKEND_PORTS_MAX: u32 = 131_071;
+
+/// Channels that a guest may make however few descriptors are left: two vifs of 16 queues each.
+const CHANNELS_SURE: usize = 64;
+
+/// Descriptors of a domain, beside its channels: memory, grant table, its sockets.
+const DESCRIPTORS_PER_DOMAIN: usize = 6;
 
 /// The largest memory of a domain, in bytes.
 pub const MEMORY_BYTES_MAX: u64 = 16 << 30;
@@ -99,8 +107,56 @@ pub(crate) struct Asker {
 #[derive(Debug)]
 pub(crate) struct NewPort {
     pub(crate) port: EvtchnPort,
-    pub(crate) wakes_us: Arc<OwnedFd>,
-    pub(crate) wakes_peer: Arc<OwnedFd>,
+    pub(crate) end: ChannelEnd,
+}
+
+/// One end of an event channel.
+#[derive(Debug, Clone)]
+pub(crate) struct ChannelEnd {
+    channel: Arc<Channel>,
+    /// 0 for who made it, 1 for who binds it.
+    side: usize,
+}
+
+/// An event channel: two sockets that are connected to each other. What one side does with its own
+/// changes nothing of the other.
+#[derive(Debug)]
+struct Channel {
+    ends: [OwnedFd; 2],
+    /// How many channels there are.
+    live: Arc<AtomicUsize>,
+}
+
+impl Channel {
+    fn new(live: &Arc<AtomicUsize>) -> io::Result<Channel> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // An event is a byte that says nothing more than those before it, so few may wait: the
+        // least that the kernel allows.
+        for end in [&one, &other] {
+            set_socket_send_buffer_size(end, 1)?;
+        }
+        live.fetch_add(1, Ordering::Relaxed);
+        Ok(Channel { ends: [one, other], live: Arc::clone(live) })
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ChannelEnd {
+    /// The socket of the side that has this end.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.channel.ends[self.side].as_fd()
+    }
+
+    /// The other end.
+    pub(crate) fn other(&self) -> ChannelEnd {
+        ChannelEnd { channel: Arc::clone(&self.channel), side: 1 - self.side }
+    }
 }
 
 /// All domains.
@@ -109,6 +165,10 @@ pub(crate) struct Domains {
     all: BTreeMap<DomId, Domain>,
     last_chosen: u16,
     last_generation: u64,
+    /// Event channels, whose descriptors are kept here.
+    channels: Arc<AtomicUsize>,
+    /// Descriptors that all of it may take.
+    descriptors_max: usize,
 }
 
 #[derive(Debug)]
@@ -135,18 +195,23 @@ struct Port {
     remote: DomId,
     /// The other end. None until `remote` binds, and again after `remote` has closed its end.
     bound_to: Option<u32>,
-    wakes_us: Arc<OwnedFd>,
-    wakes_peer: Arc<OwnedFd>,
+    end: ChannelEnd,
 }
 
 impl Domains {
-    /// Domain 0 only.
-    pub(crate) fn new() -> Domains {
+    /// Domain 0 only, in a process that may open so many descriptors.
+    pub(crate) fn new(descriptors_max: usize) -> Domains {
         let role = Role::DriverDomain;
         let state = DomainState::Running;
         let info = DomainInfo { domid: DOM0, state, memory_bytes: 0, role };
         let dom0 = Domain { info, generation: 0, memory: None, ports: BTreeMap::new() };
-        Domains { all: BTreeMap::from([(DOM0, dom0)]), last_chosen: 0, last_generation: 0 }
+        Domains {
+            all: BTreeMap::from([(DOM0, dom0)]),
+            last_chosen: 0,
+            last_generation: 0,
+            channels: Arc::default(),
+            descriptors_max,
+        }
     }
 
     /// # Errors
@@ -236,16 +301,32 @@ impl Domains {
     /// Makes a port that `remote` may bind. As on Xen, `remote` need not exist yet.
     ///
     /// # Errors
-    /// `QuotaExceeded`, or what eventfd(2) reports.
+    /// `QuotaExceeded`, or what socketpair(2) reports.
     pub(crate) fn alloc_unbound(&mut self, asker: Asker, remote: DomId) -> io::Result<NewPort> {
-        let domain = self.get_mut(asker.domid)?;
-        let number = domain.free_port()?;
-        let (wakes_us, wakes_peer) = (Arc::new(new_event()?), Arc::new(new_event()?));
-        let owner = asker.connection;
-        let port = Port { owner, remote, bound_to: None, wakes_us, wakes_peer };
+        let number = self.get(asker.domid)?.free_port()?;
+        if !self.may_have_channel(asker.domid)? {
+            return Err(ErrorKind::QuotaExceeded.into());
+        }
+        let channel = Arc::new(Channel::new(&self.channels)?);
+        let end = ChannelEnd { channel, side: 0 };
+        let port = Port { owner: asker.connection, remote, bound_to: None, end };
         let new = port.for_owner(number);
-        domain.ports.insert(number, port);
+        self.get_mut(asker.domid)?.ports.insert(number, port);
         Ok(new)
+    }
+
+    /// Whether a domain may make one more channel. Those of one guest take a quarter of the
+    /// descriptors that are left at most, so that some are left whatever guests do.
+    fn may_have_channel(&self, domid: DomId) -> Result<bool, ErrorKind> {
+        let domain = self.get(domid)?;
+        if domain.info.role == Role::DriverDomain {
+            return Ok(true);
+        }
+        let of_domains = self.all.len() * DESCRIPTORS_PER_DOMAIN;
+        let of_channels = 2 * self.channels.load(Ordering::Relaxed);
+        let left = self.descriptors_max.saturating_sub(of_domains + of_channels);
+        let made = domain.ports.values().filter(|port| port.end.side == 0).count();
+        Ok(made < CHANNELS_SURE || 2 * made < left / 4)
     }
 
     /// Binds a new port to `port` of `remote`.
@@ -272,8 +353,7 @@ impl Domains {
             owner: asker.connection,
             remote,
             bound_to: Some(port.0),
-            wakes_us: Arc::clone(&theirs.wakes_peer),
-            wakes_peer: Arc::clone(&theirs.wakes_us),
+            end: theirs.end.other(),
         };
         let new = ours.for_owner(number);
         self.get_mut(asker.domid)?.ports.insert(number, ours);
@@ -339,11 +419,7 @@ impl Domain {
 
 impl Port {
     fn for_owner(&self, number: u32) -> NewPort {
-        NewPort {
-            port: EvtchnPort(number),
-            wakes_us: Arc::clone(&self.wakes_us),
-            wakes_peer: Arc::clone(&self.wakes_peer),
-        }
+        NewPort { port: EvtchnPort(number), end: self.end.clone() }
     }
 }
 
@@ -366,6 +442,33 @@ fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-fn new_event() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_that_make_channels_without_end_leave_descriptors_for_others() {
+        let mut domains = Domains::new(3000);
+        let new = NewDomain { domid: None, memory_bytes: 4096, role: Role::Guest };
+        let mut made = Vec::new();
+        for connection in 0..4 {
+            let domid = domains.create(new).expect("there is room");
+            let asker = Asker { connection: ConnectionId(connection), domid };
+            let ports = std::iter::from_fn(|| domains.alloc_unbound(asker, DOM0).ok());
+            made.push(ports.take(2000).count());
+        }
+        // The first takes a quarter of what is left, so a fifth of all; each later one less.
+        assert_eq!(made, [299, 239, 190, 152]);
+        // Domain 0 is not bounded, and a guest has some however few are left.
+        let dom0 = Asker { connection: ConnectionId(9), domid: DOM0 };
+        (0..200).for_each(|_| drop(domains.alloc_unbound(dom0, DomId(1)).expect("trusted")));
+        let domid = domains.create(new).expect("there is room");
+        let asker = Asker { connection: ConnectionId(10), domid };
+        let ports: Vec<NewPort> =
+            std::iter::from_fn(|| domains.alloc_unbound(asker, DOM0).ok()).take(2000).collect();
+        assert!((CHANNELS_SURE..152).contains(&ports.len()), "{}", ports.len());
+        // What is closed is there for others.
+        let last = ports.last().expect("some").port;
+        domains.close_port(asker, last).expect("its own");
+    }
 }

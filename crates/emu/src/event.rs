@@ -1,4 +1,4 @@
-//! Event channels as pairs of eventfds.
+//! Event channels as pairs of connected sockets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,25 +6,32 @@ use std::sync::Arc;
 
 use ringway_hypervisor::EventChannel;
 use ringway_wire::EvtchnPort;
-use rustix::io::{Errno, read, retry_on_intr, write};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::connection::Connection;
 use crate::protocol::Ask;
 
+/// Events taken at once. Those of an honest peer that came meanwhile are far fewer; of any other's
+/// the rest are taken with the next one.
+const EVENTS_MAX: usize = 256;
+
 /// One end of an event channel. Dropping it closes the port; its peer may then be bound again.
+///
+/// Each end is a socket with a state of its own, and no call on it waits, whatever the peer has
+/// done to the other: cleared `O_NONBLOCK` there, filled the way here, or shut it.
 #[derive(Debug)]
 pub struct EmuEvent {
     port: EvtchnPort,
-    wakes_us: OwnedFd,
-    wakes_peer: OwnedFd,
+    socket: OwnedFd,
     broker: Arc<Connection>,
 }
 
 impl EmuEvent {
     /// A port from the broker, by the request for one.
     pub(crate) fn open(broker: &Arc<Connection>, ask: &Ask) -> io::Result<EmuEvent> {
-        let (reply, [wakes_us, wakes_peer]) = broker.ask_for_pair(ask)?;
-        Ok(EmuEvent { port: reply.event_port(), wakes_us, wakes_peer, broker: Arc::clone(broker) })
+        let (reply, socket) = broker.ask_for_one(ask)?;
+        Ok(EmuEvent { port: reply.event_port(), socket, broker: Arc::clone(broker) })
     }
 }
 
@@ -34,23 +41,21 @@ impl EventChannel for EmuEvent {
     }
 
     fn waker(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.wakes_us.as_fd())
+        Some(self.socket.as_fd())
     }
 
-    /// Never reports `NotConnected`: when nobody is at the other end, the event waits there for
-    /// the next who binds it.
+    /// Never reports `NotConnected`: when there is no one at the other end, the event waits there
+    /// for the next who binds it.
     fn notify(&self) -> io::Result<()> {
-        match retry_on_intr(|| write(&self.wakes_peer, &1u64.to_ne_bytes())) {
-            // A counter that is full is as pending as can be.
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        signal(&self.socket)
     }
 
     fn ack(&self) -> io::Result<bool> {
-        match retry_on_intr(|| read(&self.wakes_us, &mut [0u8; size_of::<u64>()])) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
+        let mut events = [0; EVENTS_MAX];
+        match retry_on_intr(|| recv(&self.socket, &mut events, RecvFlags::DONTWAIT)) {
+            Ok((taken, _)) => Ok(taken > 0),
+            // A peer that has shut its end, or closed it with events in it, sends no more.
+            Err(Errno::AGAIN | Errno::CONNRESET) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -60,5 +65,17 @@ impl Drop for EmuEvent {
     fn drop(&mut self) {
         // It fails when the broker is gone, and the port with it.
         let _ = self.broker.ask(&Ask::ClosePort(self.port));
+    }
+}
+
+/// Makes the other end of a channel pending.
+///
+/// # Errors
+/// What send(2) reports, but not that the other end is as pending as can be, or has been shut.
+pub(crate) fn signal(socket: impl AsFd) -> io::Result<()> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match retry_on_intr(|| send(&socket, &[1], flags)) {
+        Ok(_) | Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

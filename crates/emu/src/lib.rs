@@ -9,16 +9,16 @@
 //! - Guest memory is a memfd that cannot be resized, so no access to it can fault.
 //! - The grant table is another memfd, with real v1 entries. The owner writes the entries, the
 //!   peer sets `GTF_reading` and `GTF_writing` while it uses the frame: nobody asks the broker.
-//! - Event channels are pairs of eventfds. The broker hands them out and is not asked again.
+//! - Event channels are pairs of sockets, an end for each side. The broker hands them out and is
+//!   not asked again.
 //!
 //! XenStore is not served here; [`Broker::on_change`] tells whoever serves it about domains.
 //!
 //! What is weaker than on Xen, and why that is acceptable:
 //! 1. A backend checks the grants itself, over memory that it can see all of. On Xen the
 //!    hypervisor checks. A backend in domain 0 is trusted there as well; a driver domain is not.
-//! 2. Both ends hold both eventfds of a channel, so a guest can take or clear the backend's
-//!    events, or make the descriptor blocking. All these processes belong to one user (the sockets
-//!    are mode 0600), who may as well kill the backend.
+//! 2. All these processes belong to one user (the sockets are mode 0600), who may as well kill the
+//!    backend. What is confined of them is in `ringway-confine`.
 //!
 //! Read `protocol.rs` first, then `domains.rs` for the rules, `table.rs` for the life of a grant.
 

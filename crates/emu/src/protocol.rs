@@ -13,7 +13,7 @@ use crate::domains::{DomainInfo, DomainState, NewDomain, Role};
 /// The version of these messages; both ends come from one build, so they must be equal.
 const VERSION: u16 = 1;
 
-/// Descriptors beside one reply: memory and grant table, or the two eventfds of a channel.
+/// Descriptors beside one reply: memory and grant table, or one end of a channel.
 pub(crate) const FDS_MAX: usize = 2;
 
 /// A request as it travels.
@@ -59,9 +59,9 @@ pub(crate) enum Ask {
     DestroyDomain(DomId),
     /// The first domain numbered so or higher. Domain 0 only.
     NextDomain(DomId),
-    /// A port of ours that `remote` may bind. Brings our eventfd, then the peer's.
+    /// A port of ours that `remote` may bind. Brings our end.
     AllocUnbound { remote: DomId },
-    /// A port of ours bound to one of theirs. Brings our eventfd, then the peer's.
+    /// A port of ours bound to one of theirs. Brings our end.
     BindInterdomain { remote: DomId, port: EvtchnPort },
     /// Ends a port of ours.
     ClosePort(EvtchnPort),

@@ -6,10 +6,10 @@ use std::time::Instant;
 use ringway_datapath::{Frame, FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
-use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::inspect::Whereabouts;
+use crate::limits::Limits;
 use crate::outbox::Outbox;
 use crate::share::Stations;
 use crate::slot::SlotId;
@@ -37,14 +37,14 @@ pub struct AttachedParts<Q> {
     pub forwarding: Forwarding,
     /// What may enter by its port.
     pub policy: Arc<PortPolicy>,
-    /// The flooding it may cause.
-    pub flood: FloodBudget,
+    /// The flooding that its port may cause.
+    pub flood: Arc<FloodBudget>,
     /// Where it counts.
     pub counters: Arc<QueueCounters>,
     /// Its back-pressure, which the directory shows to senders.
     pub gauge: Arc<Gauge>,
-    /// What limits how much enters by its port, if anything does.
-    pub credit: Option<Arc<Credit>>,
+    /// What limits its port.
+    pub limits: Limits,
     /// How many stations are behind its port.
     pub stations: Stations,
 }
@@ -53,13 +53,14 @@ impl<Q: PortQueue> Attached<Q> {
     /// A queue that nothing waits for yet.
     pub fn new(parts: AttachedParts<Q>, now: Instant) -> Attached<Q> {
         let traits = parts.queue.describe();
-        let outbox = Outbox::new(
+        let mut outbox = Outbox::new(
             parts.id,
             parts.queue_index,
             traits,
             Arc::clone(&parts.counters),
             Arc::clone(&parts.gauge),
         );
+        outbox.limit(&parts.limits);
         let source = Source::new(SourceParts {
             id: parts.id,
             port_id: parts.port_id,
@@ -71,7 +72,7 @@ impl<Q: PortQueue> Attached<Q> {
             flood: parts.flood,
             counters: parts.counters,
             gauge: parts.gauge,
-            credit: parts.credit,
+            limits: parts.limits,
             stations: parts.stations,
             now,
         });
@@ -97,7 +98,7 @@ impl<Q: PortQueue> Attached<Q> {
     pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
         self.source.visit_kept(visit);
         let (to, slot) = (self.source.port_id, self.outbox.id);
-        self.outbox.frames().iter().for_each(|frame| visit(Whereabouts::Waits { to, slot }, frame));
+        self.outbox.frames().for_each(|frame| visit(Whereabouts::Waits { to, slot }, frame));
     }
 
     /// Readies the queue for another engine, where its place is `id`.

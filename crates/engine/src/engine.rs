@@ -9,12 +9,12 @@ use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
 
 use crate::attached::Attached;
 use crate::capture::Capture;
-use crate::credit::Credit;
 use crate::directory::Directory;
 use crate::forward::Router;
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::{Inbox, Parcel};
 use crate::inspect::Whereabouts;
+use crate::limits::Limits;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
@@ -24,7 +24,7 @@ use crate::sync::{Ordering, fence};
 
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
-/// The part of the memory that is left that the frames of one queue may take: a quarter.
+/// The part of the memory that is left that the frames of one port may take: a quarter.
 const MEMORY_PART: usize = 4;
 /// How long to wait for buffers that other engines have.
 const SHORTAGE: Duration = Duration::from_millis(1);
@@ -40,8 +40,8 @@ pub struct Engine<Q> {
     pool: FramePool,
     sources: Vec<Option<Source<Q>>>,
     outboxes: Outboxes,
-    shares: Shares,
-    /// Memory that the frames of one queue may take, in this round.
+    pub(crate) shares: Shares,
+    /// Memory that the frames of one port may take, in this round.
     memory_max: usize,
     /// Slots of the sources that are visited in each round: all but those that are armed.
     turns: Vec<usize>,
@@ -50,6 +50,8 @@ pub struct Engine<Q> {
     /// Pressure of ours fell since we last woke those who may sleep because of it.
     has_relieved: bool,
     failures: Vec<Failure<Q>>,
+    /// The queue that it is busy with, or was last.
+    pub(crate) serving: Option<(PortId, u16)>,
     batch: FrameBatch,
     verdicts: ArrayVec<Verdict, BATCH>,
 }
@@ -123,6 +125,7 @@ impl<Q: PortQueue> Engine<Q> {
             mailed: Vec::new(),
             has_relieved: false,
             failures: Vec::new(),
+            serving: None,
             batch: FrameBatch::new(),
             verdicts: ArrayVec::new(),
         }
@@ -138,7 +141,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.pass_relief_on(directory);
         let opened = self.open_parcels();
         let taken = self.take_turns(directory);
-        let sent = self.send_out();
+        let sent = self.send_out(directory);
         self.nudge_mailed(directory);
         let worked = opened.or(taken).or(sent) == Work::Done;
         match if_idle {
@@ -146,7 +149,7 @@ impl<Q: PortQueue> Engine<Q> {
             _ if worked || self.has_relieved => Wait::Now,
             _ if self.is_starved() => self.wait_for_buffers(),
             IfIdle::Poll => Wait::Poll,
-            IfIdle::Sleep => self.fall_asleep(),
+            IfIdle::Sleep => self.fall_asleep(directory),
         }
     }
 
@@ -177,6 +180,7 @@ impl<Q: PortQueue> Engine<Q> {
 
     fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
+        self.serving = Some((source.port_id, source.queue_index));
         let at = Enqueue { now: self.now, memory_max: self.memory_max };
         let mut intake = Intake {
             shares: &mut self.shares,
@@ -216,6 +220,8 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     fn open_parcels(&mut self) -> Work {
+        // Frames of many queues, and none says of which.
+        self.serving = None;
         let at = Enqueue { now: self.now, memory_max: self.memory_max };
         let (mut frames, mut bytes) = (0, 0);
         for _ in 0..PARCELS_PER_ROUND {
@@ -238,11 +244,11 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Sends what has gathered, queue by queue.
-    fn send_out(&mut self) -> Work {
+    fn send_out(&mut self, directory: &Directory) -> Work {
         let mut work = Work::None;
         let mut position = 0;
         while let Some(&slot) = self.outboxes.draining.get(position) {
-            match self.send(slot) {
+            match self.send(slot, directory) {
                 Ok(sent) => {
                     work = work.or(sent);
                     if self.is_draining(slot) {
@@ -258,12 +264,14 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Sends what one outbox has.
-    fn send(&mut self, slot: usize) -> Result<Work, PortDown> {
+    fn send(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
         let source = self.sources.get_mut(slot).and_then(Option::as_mut);
         let (Some(source), Some(outbox)) = (source, self.outboxes.get(slot)) else {
             return Ok(Work::None);
         };
-        let sent = outbox.send(&mut source.queue, &mut self.pool, self.now)?;
+        self.serving = Some((source.port_id, source.queue_index));
+        let of_port = directory.queues(source.port_id);
+        let sent = outbox.send(&mut source.queue, &mut self.pool, of_port, self.now)?;
         self.has_relieved |= sent.relieved;
         Ok(Work::of(sent.moved > 0))
     }
@@ -306,8 +314,9 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Arms every queue, makes sure that nothing came meanwhile, and finds how long to wait.
-    fn fall_asleep(&mut self) -> Wait {
-        let pending = self.arm_sources() == Pending::Work || self.arm_outboxes() == Pending::Work;
+    fn fall_asleep(&mut self, directory: &Directory) -> Wait {
+        let pending =
+            self.arm_sources() == Pending::Work || self.arm_outboxes(directory) == Pending::Work;
         if pending || !self.inbox.prepare_sleep() {
             return Wait::Now;
         }
@@ -327,6 +336,7 @@ impl<Q: PortQueue> Engine<Q> {
             }
         }
         let retry = self.outboxes.retry().map(|retry| self.now + retry);
+        let until = sooner(until, self.outboxes.credit_due(self.now));
         sooner(until, retry).map_or(Wait::Event, Wait::Until)
     }
 
@@ -338,7 +348,10 @@ impl<Q: PortQueue> Engine<Q> {
         while let Some(&slot) = self.turns.get(position) {
             let armed = match self.sources[slot].as_mut() {
                 None => Ok(Pending::Nothing),
-                Some(source) => arm_source(source, self.now),
+                Some(source) => {
+                    self.serving = Some((source.port_id, source.queue_index));
+                    arm_source(source, self.now)
+                }
             };
             match armed {
                 Ok(Pending::Work) => {
@@ -360,11 +373,11 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Asks for events for the room that backlogs wait for.
-    fn arm_outboxes(&mut self) -> Pending {
+    fn arm_outboxes(&mut self, directory: &Directory) -> Pending {
         let mut pending = Pending::Nothing;
         let mut position = 0;
         while let Some(&slot) = self.outboxes.draining.get(position) {
-            match self.arm_outbox(slot) {
+            match self.arm_outbox(slot, directory) {
                 Ok(armed) => {
                     if armed == Pending::Work {
                         pending = Pending::Work;
@@ -381,7 +394,7 @@ impl<Q: PortQueue> Engine<Q> {
         pending
     }
 
-    fn arm_outbox(&mut self, slot: usize) -> Result<Pending, PortDown> {
+    fn arm_outbox(&mut self, slot: usize, directory: &Directory) -> Result<Pending, PortDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Pending::Nothing) };
         if source.queue.arm()? == Pending::Nothing {
             return Ok(Pending::Nothing);
@@ -390,13 +403,14 @@ impl<Q: PortQueue> Engine<Q> {
             return Ok(Pending::Work);
         }
         // While its source waits, frames that could enter are no reason to stay awake; room is.
-        let is_room = self.send(slot)? == Work::Done || self.has_relieved;
+        let is_room = self.send(slot, directory)? == Work::Done || self.has_relieved;
         Ok(if is_room { Pending::Work } else { Pending::Nothing })
     }
 
     /// An event of the queue in this slot came.
     pub fn ready(&mut self, slot: usize) {
         let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return };
+        self.serving = Some((source.port_id, source.queue_index));
         match source.queue.woken() {
             Ok(()) => self.wake(slot),
             Err(down) => self.fail(slot, down),
@@ -419,6 +433,12 @@ impl<Q: PortQueue> Engine<Q> {
         let queue = attached.into_queue(&mut self.pool);
         self.has_relieved = true;
         self.failures.push(Failure { port_id, queue_index, queue, down });
+    }
+
+    /// The port and the number of the queue that it is busy with, or was when it panicked; `None`
+    /// where it is busy with frames of many.
+    pub fn serving(&self) -> Option<(PortId, u16)> {
+        self.serving
     }
 
     /// A queue that failed since the last call.
@@ -501,10 +521,13 @@ impl<Q: PortQueue> Engine<Q> {
         }
     }
 
-    /// Limits how much enters by a queue from now on, or no longer.
-    pub fn limit(&mut self, id: SlotId, credit: Option<Arc<Credit>>) {
+    /// Limits what enters and leaves by a queue from now on.
+    pub fn limit(&mut self, id: SlotId, limits: Limits) {
+        if let Some(outbox) = self.outboxes.get(id.index).filter(|outbox| outbox.id == id) {
+            outbox.limit(&limits);
+        }
         if let Some(source) = self.source(id) {
-            source.limit(credit);
+            source.limit(limits);
         }
     }
 
@@ -530,7 +553,7 @@ impl<Q: PortQueue> Engine<Q> {
                     let (Some(source), slot) = (source, outbox.id) else { continue };
                     let to = source.port_id;
                     let at = Whereabouts::Waits { to, slot };
-                    outbox.frames().iter().for_each(|frame| visit(at, frame));
+                    outbox.frames().for_each(|frame| visit(at, frame));
                 }
             }
         }
@@ -556,7 +579,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.pool.bytes_kept()
     }
 
-    fn source(&mut self, id: SlotId) -> Option<&mut Source<Q>> {
+    pub(crate) fn source(&mut self, id: SlotId) -> Option<&mut Source<Q>> {
         let source = self.sources.get_mut(id.index)?.as_mut()?;
         (source.id == id).then_some(source)
     }

@@ -77,6 +77,8 @@ pub struct Gauge {
     load: AtomicU64,
     /// What the queue has sent, in units of what frames cost.
     sent: AtomicU64,
+    /// Memory that its frames take.
+    memory: AtomicU64,
 }
 
 impl Gauge {
@@ -140,6 +142,16 @@ impl Gauge {
     /// Only the owning engine calls this.
     pub(crate) fn add_sent(&self, cost: u64) {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(cost), Ordering::Relaxed);
+    }
+
+    /// Memory that frames take which wait to leave by the queue, in bytes, when it last sent.
+    pub(crate) fn memory(&self) -> usize {
+        usize::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// Only the owning engine calls this.
+    pub(crate) fn set_memory(&self, bytes: usize) {
+        self.memory.store(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Work done for the queue since it was made, in frames of about 1500 bytes.

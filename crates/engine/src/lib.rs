@@ -28,6 +28,7 @@ mod inbox;
 mod inspect;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
+mod limits;
 mod outbox;
 mod roster;
 mod share;
@@ -45,6 +46,7 @@ pub use engine::{Engine, Failure, IfIdle, Wait};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
 pub use inspect::Whereabouts;
+pub use limits::{Limits, egress_credit};
 pub use roster::{Move, Placed, Roster};
 pub use share::{Stations, Weight};
 pub use slot::SlotId;

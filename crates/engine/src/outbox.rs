@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, QueueCounters, QueueTraits,
-    segment,
+    BATCH, DropReason, Frame, FramePool, FrameQueue, PortDown, PortQueue, QueueCounters,
+    QueueTraits, segment,
 };
 
 use crate::capture::{Capture, Passage};
+use crate::credit::Credit;
+use crate::directory::QueueAddress;
 use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW, STALL};
 use crate::inbox::Parcel;
+use crate::limits::Limits;
 use crate::share;
 use crate::slot::SlotId;
 use crate::source::show;
@@ -25,13 +28,19 @@ pub(crate) struct Outbox {
     traits: QueueTraits,
     counters: Arc<QueueCounters>,
     frames: FrameQueue,
+    /// What limits how much leaves by its port, if anything does.
+    credit: Option<Arc<Credit>>,
+    /// Frames that have had their credit: they leave before the others.
+    paid: FrameQueue,
     bytes: usize,
     /// Memory that the frames take: their buffers may be longer.
     memory: usize,
+    /// The same of the port's other queues, when this one last sent.
+    memory_of_others: usize,
     state: Egress,
 }
 
-/// Memory that the frames of one queue may take, however little is left for all; and what a queue
+/// Memory that the frames of one queue may take, however little is left; and what a queue
 /// that stands still may keep.
 const MEMORY_MIN: usize = 128 << 10;
 
@@ -44,8 +53,8 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Enqueue {
     pub(crate) now: Instant,
-    /// Memory that the frames of one queue may take: a part of what is left, so that there is
-    /// always some left, however many queues are full.
+    /// Memory that the frames of one port may take: a part of what is left, so that there is
+    /// always some left, however many ports are full.
     pub(crate) memory_max: usize,
 }
 
@@ -72,8 +81,11 @@ impl Outbox {
             traits,
             counters,
             frames: FrameQueue::new(),
+            credit: None,
+            paid: FrameQueue::new(),
             bytes: 0,
             memory: 0,
+            memory_of_others: 0,
             state: Egress::Empty,
         }
     }
@@ -84,12 +96,12 @@ impl Outbox {
 
     /// How much waits to leave.
     pub(crate) fn waiting(&self) -> Backlog {
-        Backlog { frames: self.frames.len(), bytes: self.bytes }
+        Backlog { frames: self.paid.len() + self.frames.len(), bytes: self.bytes }
     }
 
-    /// The frames that wait to leave.
-    pub(crate) fn frames(&self) -> &FrameQueue {
-        &self.frames
+    /// The frames that wait to leave, in order.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.paid.iter().chain(&self.frames)
     }
 
     /// Adds a frame, after doing what the far side cannot.
@@ -101,11 +113,8 @@ impl Outbox {
         at: Enqueue,
     ) {
         let now = at.now;
-        let (mark, memory_max) = match self.is_stalled() {
-            true => (LOW, MEMORY_MIN),
-            false => (admission.mark(), at.memory_max.max(MEMORY_MIN)),
-        };
-        if self.waiting().reaches(mark) || self.memory >= memory_max {
+        let mark = if self.is_stalled() { LOW } else { admission.mark() };
+        if self.waiting().reaches(mark) || self.takes_too_much(at.memory_max) {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
             return;
@@ -120,7 +129,7 @@ impl Outbox {
             }
             Err(reason) => self.counters.dropped.count(reason, 1),
         }
-        if !self.frames.is_empty() {
+        if self.waiting().frames > 0 {
             self.state = self.state.on(EgressEvent::Enqueued, now);
         }
         if !self.is_stalled() && self.waiting().reaches(HIGH) && !self.gauge.is_raised() {
@@ -128,19 +137,29 @@ impl Outbox {
         }
     }
 
-    /// Sends what fits, and holds sources back or lets them go on.
+    /// Whether another frame would take memory that others may need.
+    fn takes_too_much(&self, memory_max: usize) -> bool {
+        let of_port = self.memory + self.memory_of_others;
+        self.memory >= MEMORY_MIN && (self.is_stalled() || of_port >= memory_max)
+    }
+
+    /// Sends what fits, and holds sources back or lets them go on. `of_port` are the addresses of
+    /// the port's queues.
     pub(crate) fn send(
         &mut self,
         queue: &mut impl PortQueue,
         pool: &mut FramePool,
+        of_port: &[QueueAddress],
         now: Instant,
     ) -> Result<Sent, PortDown> {
         let before = self.waiting();
-        queue.egress(&mut self.frames, pool)?;
-        let left = self.frames.len();
+        self.pay(now);
+        let leaving = if self.credit.is_some() { &mut self.paid } else { &mut self.frames };
+        queue.egress(leaving, pool)?;
+        let left = self.paid.len() + self.frames.len();
         let moved = before.frames - left;
-        self.bytes = self.frames.iter().map(Frame::len).sum();
-        self.memory = self.frames.iter().map(Frame::capacity).sum();
+        self.bytes = self.frames().map(Frame::len).sum();
+        self.memory = self.frames().map(Frame::capacity).sum();
         if moved > 0 {
             self.gauge.add_load(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
@@ -154,7 +173,44 @@ impl Outbox {
         } else if self.is_stalled() {
             self.shed(pool);
         }
+        self.gauge.set_memory(self.memory);
+        let memories = of_port.iter().map(|address| address.gauge.memory());
+        self.memory_of_others = memories.sum::<usize>().saturating_sub(self.memory);
         Ok(Sent { moved, relieved: self.adjust_pressure() })
+    }
+
+    /// Limits how much leaves from now on, or no longer.
+    pub(crate) fn limit(&mut self, limits: &Limits) {
+        self.credit.clone_from(&limits.egress);
+        if self.credit.is_none() {
+            while let Some(frame) = self.paid.pop_back() {
+                self.frames.push_front(frame);
+            }
+        }
+    }
+
+    /// Lets frames leave for which there is credit. What the last one takes beyond it is paid back
+    /// before the next.
+    fn pay(&mut self, now: Instant) {
+        let Some(credit) = self.credit.as_ref().filter(|_| !self.frames.is_empty()) else {
+            return;
+        };
+        let mut left = credit.available(now);
+        let mut spent = 0;
+        while left > 0 && self.paid.len() < BATCH {
+            let Some(frame) = self.frames.pop_front() else { break };
+            let len = u64::try_from(frame.len()).unwrap_or(u64::MAX);
+            (left, spent) = (left.saturating_sub(len), spent + len);
+            self.paid.push_back(frame);
+        }
+        credit.spend(spent);
+    }
+
+    /// When there will be credit for what waits, if nothing else keeps it.
+    fn credit_due(&self, now: Instant) -> Option<Instant> {
+        let has_room = self.paid.is_empty() && !self.frames.is_empty();
+        let due = self.credit.as_ref().filter(|_| has_room)?.due(now).unwrap_or_default();
+        now.checked_add(due)
     }
 
     /// Raises or lowers the pressure as the backlog asks for. True if threads are to be woken.
@@ -172,8 +228,8 @@ impl Outbox {
 
     /// Drops everything, so that a queue need not be tried for ever.
     fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
-        self.counters.dropped.count(DropReason::QueueFull, count(self.frames.len()));
-        self.frames.drain(..).for_each(|frame| pool.recycle(frame));
+        self.counters.dropped.count(DropReason::QueueFull, count(self.waiting().frames));
+        self.recycle_all(pool);
         (self.bytes, self.memory) = (0, 0);
         self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
     }
@@ -181,14 +237,17 @@ impl Outbox {
     /// Drops the newest frames of a queue that stands still, down to what it may keep.
     fn shed(&mut self, pool: &mut FramePool) {
         while self.waiting().reaches(LOW) || self.memory > MEMORY_MIN {
-            let Some(frame) = self.frames.pop_back() else { break };
+            let Some(frame) = self.frames.pop_back().or_else(|| self.paid.pop_back()) else {
+                break;
+            };
             self.bytes -= frame.len();
             self.memory -= frame.capacity();
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
         // Nor may what stays delay the responses of those who sent it.
-        self.frames.iter_mut().for_each(|frame| frame.set_receipt(None));
+        let left = self.paid.iter_mut().chain(&mut self.frames);
+        left.for_each(|frame| frame.set_receipt(None));
     }
 
     /// Counts frames for it that were dropped before it came.
@@ -218,7 +277,7 @@ impl Outbox {
     /// The queue has a new owner, which begins a new wait for what is left.
     pub(crate) fn moved_to(&mut self, id: SlotId, now: Instant) {
         self.id = id;
-        self.state = match self.frames.is_empty() {
+        self.state = match self.waiting().frames == 0 {
             true => Egress::Empty,
             false => Egress::Draining { since: now },
         };
@@ -231,7 +290,11 @@ impl Outbox {
         if let Some(capture) = &self.capture {
             capture.close();
         }
-        self.frames.drain(..).for_each(|frame| pool.recycle(frame));
+        self.recycle_all(pool);
+    }
+
+    fn recycle_all(&mut self, pool: &mut FramePool) {
+        self.paid.drain(..).chain(self.frames.drain(..)).for_each(|frame| pool.recycle(frame));
     }
 }
 
@@ -240,20 +303,23 @@ pub(crate) struct Expected {
     pub(crate) id: SlotId,
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) frames: FrameQueue,
+    memory: usize,
     /// Frames that did not fit, which the queue counts when it comes.
     pub(crate) dropped: u64,
 }
 
 impl Expected {
     pub(crate) fn new(id: SlotId, gauge: Arc<Gauge>) -> Expected {
-        Expected { id, gauge, frames: FrameQueue::new(), dropped: 0 }
+        Expected { id, gauge, frames: FrameQueue::new(), memory: 0, dropped: 0 }
     }
 
-    fn enqueue(&mut self, frame: Frame, admission: Admission, pool: &mut FramePool) {
-        if self.frames.len() >= admission.mark().frames {
+    fn enqueue(&mut self, frame: Frame, admission: Admission, pool: &mut FramePool, at: Enqueue) {
+        let takes_too_much = self.memory >= at.memory_max.max(MEMORY_MIN);
+        if self.frames.len() >= admission.mark().frames || takes_too_much {
             self.dropped += 1;
             return pool.recycle(frame);
         }
+        self.memory += frame.capacity();
         self.frames.push_back(frame);
         if self.frames.len() >= HIGH.frames && !self.gauge.has_pressure() {
             self.gauge.raise_ahead();
@@ -305,6 +371,15 @@ impl Outboxes {
         draining.min()
     }
 
+    /// The earliest time at which one has credit that waits for nothing else.
+    pub(crate) fn credit_due(&self, now: Instant) -> Option<Instant> {
+        let due = |slot: &usize| match &self.slots[*slot] {
+            OutboxSlot::Here(outbox) => outbox.credit_due(now),
+            OutboxSlot::Vacant | OutboxSlot::Expected(_) => None,
+        };
+        self.draining.iter().filter_map(due).min()
+    }
+
     /// Puts an outbox in; what waits in it is to be sent.
     pub(crate) fn insert(&mut self, outbox: Outbox) {
         let index = outbox.id.index;
@@ -339,7 +414,7 @@ impl Outboxes {
                 }
             }
             Some(OutboxSlot::Expected(expected)) if expected.id == to => {
-                expected.enqueue(frame, admission, pool);
+                expected.enqueue(frame, admission, pool, at);
             }
             // Detached since the sender looked it up; as if it had been a moment later.
             _ => pool.recycle(frame),

@@ -1,9 +1,11 @@
 //! Each port's share of an engine: deficit round robin over ports, by what frames cost.
 //!
-//! In a round each port that has turns may take in [`QUANTUM`], times its weight, over all its
-//! queues together. What a frame costs beyond that is paid back in later rounds; what a port does
-//! not use is not saved up. So a port gets no more by having more queues, longer frames or frames
-//! that are laborious to cut. A port that has the engine to itself has no limit but its batches.
+//! In a round each port that has turns may take in [`QUANTUM`] over all its queues together, if it
+//! is the heaviest of those that have work, or its part of that by weight. So a round stays short
+//! whatever the weights are. What a frame costs beyond that is paid back in later rounds; what a
+//! port does not use is not saved up. So a port gets no more by having more queues, longer frames
+//! or frames that are laborious to cut. A port that has the engine to itself has no limit but its
+//! batches.
 
 use ringway_datapath::{BATCH, Budget, Frame, Gso};
 use ringway_switch::PortId;
@@ -37,14 +39,17 @@ pub struct Weight(u16);
 impl Weight {
     /// A vif's, unless its description says otherwise.
     pub const ONE: Weight = Weight(1);
-    /// A port that stands for many stations, such as an uplink.
-    pub const SHARED: Weight = Weight(16);
-    /// The highest.
+    /// The heaviest.
     pub const MAX: u16 = 1000;
 
     /// A weight from 1 to [`Weight::MAX`].
     pub fn new(weight: u16) -> Option<Weight> {
         (1..=Weight::MAX).contains(&weight).then_some(Weight(weight))
+    }
+
+    /// The number.
+    pub fn get(self) -> u16 {
+        self.0
     }
 }
 
@@ -58,13 +63,19 @@ pub enum Stations {
 }
 
 impl Stations {
-    fn weight(self) -> Weight {
+    /// What a port may take in in a round, beside others of which the heaviest has this weight.
+    fn quantum(self, heaviest: u16) -> i64 {
         match self {
-            Stations::One(weight) => weight,
-            Stations::Many => Weight::SHARED,
+            Stations::One(weight) => {
+                QUANTUM * i64::from(weight.0) / i64::from(heaviest.max(weight.0))
+            }
+            Stations::Many => QUANTUM * MANY,
         }
     }
 }
+
+/// Quanta of a port that stands for many stations, such as an uplink.
+const MANY: i64 = 16;
 
 /// The shares of all ports with queues in an engine.
 #[derive(Debug, Default)]
@@ -74,12 +85,15 @@ pub(crate) struct Shares {
     /// Ports that had work, in this round and in the one before.
     busy: usize,
     busy_before: usize,
+    /// The heaviest of them.
+    heaviest: u16,
+    heaviest_before: u16,
 }
 
 #[derive(Debug)]
 struct Share {
     port_id: PortId,
-    quantum: i64,
+    stations: Stations,
     /// Queues of the port in this engine.
     queues: usize,
     /// What it may take in in this round; below 0 it has taken more than its share.
@@ -95,14 +109,14 @@ impl Shares {
         let is_its = |share: &Share| share.queues > 0 && share.port_id == port_id;
         let index = match self.shares.iter().position(is_its) {
             Some(index) => index,
-            None => self.add(port_id, QUANTUM * i64::from(stations.weight().0)),
+            None => self.add(port_id, stations),
         };
         self.shares[index].queues += 1;
         index
     }
 
-    fn add(&mut self, port_id: PortId, quantum: i64) -> usize {
-        let share = Share { port_id, quantum, queues: 0, left: 0, turn_in: 0, busy_in: 0 };
+    fn add(&mut self, port_id: PortId, stations: Stations) -> usize {
+        let share = Share { port_id, stations, queues: 0, left: 0, turn_in: 0, busy_in: 0 };
         match self.shares.iter().position(|share| share.queues == 0) {
             Some(free) => {
                 self.shares[free] = share;
@@ -115,6 +129,11 @@ impl Shares {
         }
     }
 
+    /// Gives a port another weight.
+    pub(crate) fn weigh(&mut self, index: usize, weight: Weight) {
+        self.shares[index].stations = Stations::One(weight);
+    }
+
     /// A queue of the port left.
     pub(crate) fn leave(&mut self, index: usize) {
         self.shares[index].queues -= 1;
@@ -124,6 +143,7 @@ impl Shares {
     pub(crate) fn begin_round(&mut self) {
         self.round += 1;
         self.busy_before = std::mem::take(&mut self.busy);
+        self.heaviest_before = std::mem::take(&mut self.heaviest);
     }
 
     /// What a queue of the port may take in at its turn; `None` if the port has had its share of
@@ -136,7 +156,8 @@ impl Shares {
         }
         if share.turn_in != self.round {
             share.turn_in = self.round;
-            share.left = (share.left + share.quantum).min(share.quantum);
+            let quantum = share.stations.quantum(self.heaviest_before);
+            share.left = (share.left + quantum).min(quantum);
         }
         match usize::try_from(share.left) {
             Ok(bytes @ 1..) => {
@@ -163,6 +184,9 @@ impl Shares {
         if share.busy_in != self.round {
             share.busy_in = self.round;
             self.busy += 1;
+            if let Stations::One(weight) = share.stations {
+                self.heaviest = self.heaviest.max(weight.0);
+            }
         }
     }
 }
@@ -216,6 +240,17 @@ mod tests {
         assert!((24..=26).contains(&share(0)), "{taken:?}");
         assert!((49..=51).contains(&share(1)), "{taken:?}");
         assert!((24..=26).contains(&share(2)), "{taken:?}");
+    }
+
+    #[test]
+    fn a_heavy_port_gets_its_share_also_where_a_batch_is_less_than_that() {
+        let heavy = Stations::One(Weight::new(1000).expect("a weight"));
+        for (count, cost) in [(1, 70_000), (1, 60 + FRAME_COST), (8, 70_000)] {
+            let taken = simulate(&[(heavy, 1, cost), (ONE, count, cost)]);
+            // But for the first rounds, which do not know yet.
+            assert!(taken[1] <= taken[0] / 500 + 2 * 8 * 15 * cost, "{cost}: {taken:?}");
+            assert!(taken[1] > 0);
+        }
     }
 
     #[test]

@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue, Probe,
-    QueueCounters, QueueTraits, segment,
+    QueueCounters, QueueTraits,
 };
 use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict, Verdicts};
 
 use crate::allowance::Allowance;
 use crate::capture::{Capture, Passage};
-use crate::credit::Credit;
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::inspect::Whereabouts;
+use crate::limits::Limits;
 use crate::share::{Shares, Stations, cost};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
@@ -39,15 +39,15 @@ pub(crate) struct Source<Q> {
     pub(crate) stations: Stations,
     /// What may enter here.
     pub(crate) policy: Arc<PortPolicy>,
-    flood: FloodBudget,
+    flood: Arc<FloodBudget>,
     /// How long it may be held.
     patience: Patience,
     /// What the queue that holds it had sent when the hold began, and when that was.
     held_since: Option<(u64, Instant)>,
     /// Where the load is counted.
     gauge: Arc<Gauge>,
-    /// What limits how much enters here, if anything does.
-    credit: Option<Arc<Credit>>,
+    /// What limits its port.
+    limits: Limits,
     state: Ingress,
 }
 
@@ -60,10 +60,10 @@ pub(crate) struct SourceParts<Q> {
     pub(crate) queue: Q,
     pub(crate) forwarding: Forwarding,
     pub(crate) policy: Arc<PortPolicy>,
-    pub(crate) flood: FloodBudget,
+    pub(crate) flood: Arc<FloodBudget>,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) gauge: Arc<Gauge>,
-    pub(crate) credit: Option<Arc<Credit>>,
+    pub(crate) limits: Limits,
     pub(crate) stations: Stations,
     pub(crate) now: Instant,
 }
@@ -116,7 +116,7 @@ impl<Q: PortQueue> Source<Q> {
             patience,
             held_since: None,
             gauge: parts.gauge,
-            credit: parts.credit,
+            limits: parts.limits,
             state: Ingress::Polling,
         }
     }
@@ -175,9 +175,9 @@ impl<Q: PortQueue> Source<Q> {
         self.held_since = None;
     }
 
-    /// Limits how much enters from now on, or no longer.
-    pub(crate) fn limit(&mut self, credit: Option<Arc<Credit>>) {
-        self.credit = credit;
+    /// Limits what enters from now on.
+    pub(crate) fn limit(&mut self, limits: Limits) {
+        self.limits = limits;
         self.restart();
     }
 
@@ -227,14 +227,15 @@ impl<Q: PortQueue> Source<Q> {
             return Some(Budget::NOTHING);
         }
         let share = intake.shares.turn(self.share)?;
-        let credit = self.credit.as_ref().map_or(u64::MAX, |credit| credit.available(intake.now));
+        let credit = self.limits.ingress.as_ref();
+        let credit = credit.map_or(u64::MAX, |credit| credit.available(intake.now));
         let bytes = share.bytes.min(usize::try_from(credit).unwrap_or(usize::MAX));
         Some(Budget { bytes, ..share })
     }
 
     /// When there will be credit, if there is not now.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
-        let due = self.credit.as_ref()?.due(now)?;
+        let due = self.limits.ingress.as_ref()?.due(now)?;
         // A time beyond the clock's end is never reached; the limit may be changed before.
         Some(now.checked_add(due).unwrap_or(now + CREDIT_WAIT_MAX))
     }
@@ -243,7 +244,7 @@ impl<Q: PortQueue> Source<Q> {
         let batch = &*intake.batch;
         self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
         intake.shares.charge(self.share, batch.iter().map(cost).sum());
-        if let Some(credit) = &self.credit {
+        if let Some(credit) = &self.limits.ingress {
             let bytes: usize = batch.iter().map(Frame::len).sum();
             credit.spend(u64::try_from(bytes).unwrap_or(u64::MAX));
         }
@@ -263,14 +264,13 @@ impl<Q: PortQueue> Source<Q> {
                 }));
             }
             Forwarding::Switch(switch) => {
-                let policy = &self.policy;
-                let flood = &mut self.flood;
+                let (policy, flood) = (&self.policy, &self.flood);
                 switch.classify(self.port_id, policy, batch, *ticks, flood, verdicts);
             }
         }
         for (frame, verdict) in batch.iter().zip(verdicts.iter_mut()) {
-            if segment::is_abusive(frame) {
-                *verdict = Verdict::Drop(DropReason::BadOffload);
+            if let Some(reason) = self.limits.refuse(frame) {
+                *verdict = Verdict::Drop(reason);
             }
         }
     }

@@ -13,12 +13,12 @@ use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::attached::{Attached, AttachedParts};
 use crate::capture::Capture;
-use crate::credit::Credit;
 use crate::directory::{Forwarding, QueueAddress};
 use crate::engine::Engine;
 use crate::gauge::Gauge;
+use crate::limits::Limits;
 use crate::roster::{Move, Roster};
-use crate::share::Stations;
+use crate::share::{Stations, Weight};
 use crate::slot::SlotId;
 
 /// What a control plane asks of an engine.
@@ -47,12 +47,25 @@ pub enum Command<Q> {
         /// Where to.
         capture: Arc<Capture>,
     },
-    /// Limit how much enters by a queue, or no longer.
+    /// Limit what enters and leaves by a queue.
     Limit {
         /// The place of the queue.
         id: SlotId,
-        /// What limits it, if anything does.
-        credit: Option<Arc<Credit>>,
+        /// What limits it.
+        limits: Limits,
+    },
+    /// Give a queue's port another share of the engine.
+    Weigh {
+        /// The place of the queue.
+        id: SlotId,
+        /// What the port is worth.
+        weight: Weight,
+    },
+    /// Panic, as a test wants it.
+    #[doc(hidden)]
+    Panic {
+        /// The place of the queue.
+        id: SlotId,
     },
     /// What may enter by a queue from now on.
     SetPolicy {
@@ -64,6 +77,23 @@ pub enum Command<Q> {
 }
 
 impl<Q: PortQueue> Engine<Q> {
+    /// Gives the port of a queue another weight, if it is one of a single station.
+    pub fn weigh(&mut self, id: SlotId, weight: Weight) {
+        let Some(source) = self.source(id) else { return };
+        let Stations::One(of_source) = &mut source.stations else { return };
+        *of_source = weight;
+        let share = source.share;
+        self.shares.weigh(share, weight);
+    }
+
+    /// Panics as if a defect had shown while it is busy with a queue: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn panic_for_test(&mut self, id: SlotId) {
+        let Some(source) = self.source(id) else { return };
+        self.serving = Some((source.port_id, source.queue_index));
+        panic!("a test asked for it");
+    }
+
     /// Does what a command says.
     pub fn apply(&mut self, command: Command<Q>) {
         match command {
@@ -71,7 +101,9 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Forget { id } => self.forget(id),
             Command::Attach { attached } => self.attach(*attached),
             Command::Capture { id, capture } => self.capture(id, &capture),
-            Command::Limit { id, credit } => self.limit(id, credit),
+            Command::Limit { id, limits } => self.limit(id, limits),
+            Command::Weigh { id, weight } => self.weigh(id, weight),
+            Command::Panic { id } => self.panic_for_test(id),
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
         }
     }
@@ -141,24 +173,10 @@ pub struct NewPort<'a> {
     pub id: PortId,
     /// Where its frames go.
     pub forwarding: &'a Forwarding,
-    /// What limits what enters by it from the first frame on.
+    /// What may enter from the first frame on.
+    pub policy: &'a Arc<PortPolicy>,
+    /// What limits it from the first frame on.
     pub limits: &'a Limits,
-}
-
-/// What limits what enters by a port.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// How much may enter by all its queues together, if there is a limit.
-    pub credit: Option<Arc<Credit>>,
-    /// What may enter.
-    pub policy: Arc<PortPolicy>,
-}
-
-impl Limits {
-    /// None: whatever comes may enter.
-    pub fn none() -> Limits {
-        Limits { credit: None, policy: Arc::new(PortPolicy::open()) }
-    }
 }
 
 /// One queue to attach.
@@ -167,8 +185,8 @@ pub struct Attachment<Q> {
     pub queue: Q,
     /// Where it counts.
     pub counters: Arc<QueueCounters>,
-    /// The flooding it may cause.
-    pub flood: FloodBudget,
+    /// The flooding that the port may cause: one budget for all its queues.
+    pub flood: Arc<FloodBudget>,
     /// How many stations are behind the port, which is the same for all its queues.
     pub stations: Stations,
 }
@@ -193,11 +211,11 @@ pub fn attach<E: Engines>(
             queue_count,
             queue: attachment.queue,
             forwarding: port.forwarding.clone(),
-            policy: Arc::clone(&port.limits.policy),
+            policy: Arc::clone(port.policy),
             flood: attachment.flood,
             counters: attachment.counters,
             gauge: address.gauge,
-            credit: port.limits.credit.clone(),
+            limits: port.limits.clone(),
             stations: attachment.stations,
         };
         let attached = Box::new(Attached::new(parts, engines.now()));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use ringway_datapath::OffloadCaps;
 use ringway_worker::WorkersConfig;
@@ -13,8 +12,6 @@ use ringway_worker::WorkersConfig;
 pub struct FrontendConfig {
     /// The guest's name.
     pub name: String,
-    /// Where its control socket goes.
-    pub control: PathBuf,
     /// Its threads.
     pub workers: WorkersConfig,
     /// What its devices are called, before the vif's handle: `eth` for `eth0`.

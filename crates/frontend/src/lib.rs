@@ -18,6 +18,7 @@
 mod config;
 mod nic;
 mod services;
+mod sockets;
 mod vifs;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,12 +28,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 pub use config::{FrontendConfig, Interface};
-use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
+use ringway_control::{Call, ControlServer, ControlSocket, GuestRequest, GuestStatus, Reply};
 use ringway_hypervisor::Hypervisor;
 use ringway_worker::Workers;
 use ringway_xenbus::frontend::Input;
 use ringway_xenstore::{Client, Lost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+pub use sockets::Sockets;
 
 use crate::nic::Nic;
 use crate::services::{Hosting, Services};
@@ -57,13 +59,20 @@ pub fn run<H: Hypervisor>(
     hypervisor: H,
     store: Client,
     config: FrontendConfig,
+    sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
+    let Sockets { control, netlink } = sockets;
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let (_control, calls) = serve_control(&config, &wake)?;
+    let (_control, calls) = serve_control(control, &wake)?;
     let workers = Workers::start(config.workers.clone())?;
-    let services =
-        Services { store, host: Hosting { hypervisor, workers, port_events: VecDeque::new() } };
+    // To go on would be to move frames with whatever the panic has left half done.
+    workers.on_panic(Box::new(|serving| {
+        tracing::error!(?serving, "a worker has panicked: the process ends");
+        std::process::abort()
+    }));
+    let host = Hosting { hypervisor, netlink, workers, port_events: VecDeque::new() };
+    let services = Services { store, host };
     let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
     let mut frontend = Frontend { services, config, nics, refused, is_leaving };
     frontend.watch_vifs()?;
@@ -72,11 +81,11 @@ pub fn run<H: Hypervisor>(
 }
 
 fn serve_control(
-    config: &FrontendConfig,
+    control: ControlSocket,
     wake: &Arc<OwnedFd>,
 ) -> io::Result<(ControlServer, Receiver<Call<GuestRequest>>)> {
     let wake = Arc::clone(wake);
-    ControlServer::start(&config.control, move || {
+    ControlServer::start(control, move || {
         // The counter cannot overflow between two turns of the loop.
         let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
     })

@@ -172,14 +172,13 @@ impl<H: Hypervisor> Nic<H> {
 
 impl<H: Hypervisor> NicLink<H> {
     /// Makes the device, as the toolstack and the configuration say, unless it is there.
-    fn make_device(&mut self, keys: &Keys) -> Result<(), NoDevice> {
+    fn make_device(&mut self, netlink: &mut Netlink, keys: &Keys) -> Result<(), NoDevice> {
         if self.tap.is_some() {
             return Ok(());
         }
         let mac = keys.mac()?.ok_or_else(|| NoDevice::Missing(keys.path("mac")))?;
         let mtu = keys.mtu()?;
         let tap = Tap::create(&self.name, 1)?;
-        let mut netlink = Netlink::open()?;
         let settings = [
             LinkSetting::Address(mac.0),
             LinkSetting::Mtu(mtu.into()),
@@ -285,7 +284,7 @@ struct Serving<'a, H: Hypervisor> {
 impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
     fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Vec<QueueConfig>, String> {
         let Serving { link, host } = self;
-        let made = link.make_device(own).map_err(|error| error.to_string());
+        let made = link.make_device(&mut host.netlink, own).map_err(|error| error.to_string());
         let made = made.and_then(|()| {
             link.make_queues(&host.hypervisor, wanted).map_err(|error| error.to_string())
         });
@@ -359,6 +358,6 @@ impl<H: Hypervisor> Serving<'_, H> {
 }
 
 /// A patched port floods nobody.
-fn unlimited() -> FloodBudget {
-    FloodBudget::new(FloodLimit::NONE, Ticks::default())
+fn unlimited() -> Arc<FloodBudget> {
+    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }

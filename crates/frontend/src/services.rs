@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use ringway_hypervisor::Hypervisor;
+use ringway_net::Netlink;
 use ringway_netfront::VifQueue;
 use ringway_switch::PortId;
 use ringway_tap::VifOrTap;
@@ -22,6 +23,7 @@ pub(crate) struct Services<H: Hypervisor> {
 /// What it takes to move frames, XenStore aside.
 pub(crate) struct Hosting<H: Hypervisor> {
     pub(crate) hypervisor: H,
+    pub(crate) netlink: Netlink,
     pub(crate) workers: Workers<Station<H>>,
     /// What workers have reported, and has not been handled yet.
     pub(crate) port_events: VecDeque<Failure<Station<H>>>,

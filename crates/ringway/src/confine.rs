@@ -1,18 +1,18 @@
-//! Confinement of a process that serves guests.
+//! Confinement of the processes of a host.
 
 use std::env;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringway_confine::{Confinement, FileRules};
+use ringway_confine::{Confinement, FileRules, Role};
 
 /// For a debugger, or for the time until a call that serving turned out to need is on the list:
 /// `off` leaves the process as it is.
 const SWITCH: &str = "RINGWAY_CONFINE";
 
-/// Confines a process to serving: to its run directory, the devices, one capability and the calls
-/// on the list. To be called once its connections are open, and before it starts a thread.
-pub(crate) fn confine(dir: &Path, devices: &[&str]) -> Result<()> {
+/// Confines a process to its role: to its run directory, the devices, the capabilities and calls on
+/// its list. To be called once its connections are open, and before it starts a thread.
+pub(crate) fn confine(dir: &Path, devices: &[&str], role: Role) -> Result<()> {
     match env::var(SWITCH).as_deref() {
         Ok("off") => {
             tracing::warn!("{SWITCH}=off: this process keeps all its rights");
@@ -21,7 +21,7 @@ pub(crate) fn confine(dir: &Path, devices: &[&str]) -> Result<()> {
         Ok("on" | "") | Err(env::VarError::NotPresent) => {}
         other => bail!("{SWITCH} is {other:?}, expected \"on\" or \"off\""),
     }
-    let confinement = Confinement { dir, devices };
+    let confinement = Confinement { dir, devices, role };
     let rules = confinement
         .apply()
         .with_context(|| format!("confine this process ({SWITCH}=off goes on without)"))?;

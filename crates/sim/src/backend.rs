@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringway_datapath::Completion;
-use ringway_engine::Credit;
+use ringway_engine::{Credit, Limits};
 use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_loopback::LoopbackDomain;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
@@ -299,7 +299,7 @@ impl Rest {
         });
         plane.credits.extend(self.credit.clone());
         if let Some(port) = self.port {
-            plane.limit(port, self.credit.as_ref());
+            plane.limit(port, &Limits::of_ingress(self.credit.as_ref()));
         }
     }
 }
@@ -368,9 +368,9 @@ impl Serving<'_> {
         let ended = |Ended| io::Error::other("the process has ended");
         self.rest.device_port = self.attach_device(port, queues.len())?;
         let patched_to = self.rest.device_port;
-        let credit = self.rest.credit.clone();
+        let limits = Limits::of_ingress(self.rest.credit.as_ref());
         let attached =
-            self.plane.attach(PortParts { id: port, credit, patched_to, is_shared: false, queues });
+            self.plane.attach(PortParts { id: port, limits, patched_to, is_shared: false, queues });
         self.plane.marks.hit(Mark::Connected);
         attached.map_err(ended)
     }
@@ -384,7 +384,8 @@ impl Serving<'_> {
         }
         let id = self.plane.allocate_port(Some(Owner::Device(device)))?;
         let queues = self.plane.device_queues(device, self.config.canary);
-        let port = PortParts { id, credit: None, patched_to: Some(to), is_shared: false, queues };
+        let limits = Limits::default();
+        let port = PortParts { id, limits, patched_to: Some(to), is_shared: false, queues };
         self.plane.attach(port).map_err(|Ended| io::Error::other("the process has ended"))?;
         self.plane.marks.hit(Mark::Patched);
         Ok(Some(id))

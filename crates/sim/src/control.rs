@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{FramePool, QueueCounters};
-use ringway_engine::steps::{self, Attachment, Command, Engines, Limits, NewPort, Taken};
-use ringway_engine::{Capture, Credit, Forwarding, QueueAddress, Roster, Stations, Weight};
-use ringway_switch::{PortId, Ticks};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
+use ringway_engine::{Capture, Forwarding, Limits, QueueAddress, Roster, Stations, Weight};
+use ringway_switch::{PortId, PortPolicy, Ticks};
 
 use crate::canary::Canary;
 use crate::marks::Mark;
@@ -24,7 +24,7 @@ pub(crate) struct Ended;
 /// A port to attach.
 pub(crate) struct PortParts {
     pub(crate) id: PortId,
-    pub(crate) credit: Option<Arc<Credit>>,
+    pub(crate) limits: Limits,
     /// The one other port that its frames go to; where the switch says without one.
     pub(crate) patched_to: Option<PortId>,
     /// Whether many stations are behind it.
@@ -35,7 +35,7 @@ pub(crate) struct PortParts {
 impl DataPlane {
     /// Gives all queues of a port to engines.
     pub(crate) fn attach(&mut self, parts: PortParts) -> Result<(), Ended> {
-        let PortParts { id, credit, patched_to, is_shared, queues } = parts;
+        let PortParts { id, limits, patched_to, is_shared, queues } = parts;
         let Some(workers) = &mut self.workers else { return Err(Ended) };
         let weight = self.choices.pick(&[1, 1, 1, 3]);
         let weight = Weight::new(weight).unwrap_or(Weight::ONE);
@@ -51,8 +51,8 @@ impl DataPlane {
             let address = workers.roster.place(id, queue_index, patched_to, engine);
             placed.push((address, Attachment { queue, counters, flood, stations }));
         }
-        let limits = Limits { credit, ..Limits::none() };
-        let port = NewPort { id, forwarding: &forwarding, limits: &limits };
+        let policy = Arc::new(PortPolicy::open());
+        let port = NewPort { id, forwarding: &forwarding, policy: &policy, limits: &limits };
         steps::attach(self, port, placed)
     }
 
@@ -85,8 +85,8 @@ impl DataPlane {
     }
 
     /// Limits what enters by a port from now on, or no longer.
-    pub(crate) fn limit(&mut self, port: PortId, credit: Option<&Arc<Credit>>) {
-        let limit = |id| Command::Limit { id, credit: credit.cloned() };
+    pub(crate) fn limit(&mut self, port: PortId, limits: &Limits) {
+        let limit = |id| Command::Limit { id, limits: limits.clone() };
         // Where the process has ended, the port has ended with it.
         let _: Result<bool, Ended> = steps::command_port(self, port, limit);
         self.marks.hit(Mark::RateChanged);

@@ -393,7 +393,8 @@ impl World {
             workers.uplink = Some(id);
         }
         let queues = self.plane.device_queues(device, self.scenario.canary);
-        let port = PortParts { id, credit: None, patched_to: None, is_shared: true, queues };
+        let limits = ringway_engine::Limits::default();
+        let port = PortParts { id, limits, patched_to: None, is_shared: true, queues };
         self.plane.attach(port)?;
         self.plane.marks.hit(Mark::Uplink);
         let behind = self.plane.stations.iter().filter(|station| station.device == device);

@@ -61,7 +61,7 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
         flood: FloodLimit::NONE,
         hash_seed: 0x1234_5678,
     });
-    let mut flood = switch.flood_budget(Ticks(0));
+    let flood = switch.flood_budget(Ticks(0));
     let policy = PortPolicy::open();
     let mut verdicts = Verdicts::new();
     for (name, stations) in [("one flow", 1), ("64 stations", 64)] {
@@ -73,7 +73,7 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
             batch.push(frame);
         }
         measure(&format!("classify a batch of 64, {name}"), || {
-            switch.classify(PortId(1), &policy, &mut batch, Ticks(0), &mut flood, &mut verdicts);
+            switch.classify(PortId(1), &policy, &mut batch, Ticks(0), &flood, &mut verdicts);
             verdicts.len()
         });
     }

@@ -24,7 +24,7 @@ pub struct SwitchConfig {
     pub addresses_per_port_max: u32,
     /// Ticks after which an address that is not seen is forgotten (IEEE 802.1D recommends 300 s).
     pub ageing_ticks: u32,
-    /// What one port may flood.
+    /// What one port may flood, unless its budget says otherwise.
     pub flood: FloodLimit,
     /// A random number, so that nobody can choose addresses that compete for the same entries.
     pub hash_seed: u64,
@@ -80,15 +80,14 @@ impl Switch {
         &self.fdb
     }
 
-    /// A full budget by the configured limit, for one port on one worker.
-    pub fn flood_budget(&self, now: Ticks) -> FloodBudget {
-        FloodBudget::new(self.config.flood, now)
+    /// A full budget by the configured limit, for all queues of one port.
+    pub fn flood_budget(&self, now: Ticks) -> Arc<FloodBudget> {
+        Arc::new(FloodBudget::new(self.config.flood, now))
     }
 
     /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
     /// becomes one for each frame, in order. `policy` says what the port may send, `flood` is its
-    /// budget on this worker. Frames of ports in VLANs get their [`FrameVlan`], and lose a tag that
-    /// is no VLAN's.
+    /// budget. Frames of ports in VLANs get their [`FrameVlan`], and lose a tag that is no VLAN's.
     ///
     /// Frames that follow each other with the same addresses, as those of a flow do, cost one
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
@@ -102,7 +101,7 @@ impl Switch {
         policy: &PortPolicy,
         batch: &mut FrameBatch,
         now: Ticks,
-        flood: &mut FloodBudget,
+        flood: &FloodBudget,
         verdicts: &mut Verdicts,
     ) {
         flood.refill(now);
@@ -167,7 +166,7 @@ struct Entering<'a> {
     from: PortId,
     policy: &'a PortPolicy,
     now: Ticks,
-    flood: &'a mut FloodBudget,
+    flood: &'a FloodBudget,
 }
 
 impl<'a> Entering<'a> {
@@ -198,7 +197,7 @@ impl<'a> Entering<'a> {
                 return Verdict::Drop(reason);
             }
             // Each frame pays for itself, however it came to its verdict.
-            if verdict == Verdict::Flood && !self.flood.take() {
+            if verdict == Verdict::Flood && !self.flood.take(frame.len()) {
                 return Verdict::Drop(DropReason::FloodLimit);
             }
             verdict

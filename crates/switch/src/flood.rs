@@ -1,5 +1,7 @@
 //! How much a port may flood.
 
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
 use crate::Ticks;
 
 /// What one port may send to all others: broadcast, multicast and unknown destinations.
@@ -7,79 +9,227 @@ use crate::Ticks;
 pub struct FloodLimit {
     /// Frames that each tick adds.
     pub frames_per_tick: u32,
-    /// Frames that can be saved up.
+    /// Frames that can be saved up; [`u32::MAX`] for no limit of frames.
     pub burst_frames: u32,
+    /// Bytes of frames that each tick adds.
+    pub bytes_per_tick: u64,
+    /// Bytes that can be saved up; [`u64::MAX`] for no limit of bytes.
+    pub burst_bytes: u64,
 }
 
 impl FloodLimit {
     /// No limit.
-    pub const NONE: FloodLimit = FloodLimit { frames_per_tick: u32::MAX, burst_frames: u32::MAX };
+    pub const NONE: FloodLimit = FloodLimit {
+        frames_per_tick: u32::MAX,
+        burst_frames: u32::MAX,
+        bytes_per_tick: u64::MAX,
+        burst_bytes: u64::MAX,
+    };
+
+    /// So many frames and bytes in a tick, all of which may come at once; `None` for no limit of
+    /// them.
+    pub fn per_tick(frames: Option<u32>, bytes: Option<u64>) -> FloodLimit {
+        let (frames, bytes) = (frames.unwrap_or(u32::MAX), bytes.unwrap_or(u64::MAX));
+        FloodLimit {
+            frames_per_tick: frames,
+            burst_frames: frames,
+            bytes_per_tick: bytes,
+            burst_bytes: bytes,
+        }
+    }
+
+    /// So many frames and megabits in a second, where that is a tick; 0 for no limit of either.
+    pub fn per_second(frames: u32, mbit: u32) -> FloodLimit {
+        let is_set = |value: &u32| *value > 0;
+        let bytes = Some(mbit).filter(is_set).map(|mbit| u64::from(mbit) * BYTES_PER_MBIT);
+        FloodLimit::per_tick(Some(frames).filter(is_set), bytes)
+    }
 }
 
-/// A token bucket. Each worker owns one for each port whose queues it serves, so it is a plain
-/// number; the limit of a port with queues on `n` workers is in effect up to `n` times as high.
-#[derive(Debug, Clone)]
+const BYTES_PER_MBIT: u64 = 1_000_000 / 8;
+
+/// Two token buckets, of frames and of bytes, which all queues of a port share, whichever workers
+/// own them: no lock, and an atomic operation for each frame that is flooded. Queues that look at
+/// the same moment may each take a frame too much, which is paid back.
+///
+/// It belongs to a vif and not to a connection, so that a new connection does not bring a new one.
+#[derive(Debug)]
 pub struct FloodBudget {
-    limit: FloodLimit,
-    frames_left: u32,
-    refilled_at: Ticks,
+    frames: Bucket,
+    bytes: Bucket,
+    refilled_at: AtomicU32,
 }
 
 impl FloodBudget {
-    /// A full bucket.
+    /// Full buckets.
     pub fn new(limit: FloodLimit, now: Ticks) -> FloodBudget {
-        FloodBudget { limit, frames_left: limit.burst_frames, refilled_at: now }
+        let budget = FloodBudget {
+            frames: Bucket::default(),
+            bytes: Bucket::default(),
+            refilled_at: AtomicU32::new(now.0),
+        };
+        budget.frames.left.store(i64::MAX, Ordering::Relaxed);
+        budget.bytes.left.store(i64::MAX, Ordering::Relaxed);
+        budget.set_limit(limit);
+        budget
+    }
+
+    /// Sets another limit, which holds at once. What was saved up stays, as far as the new limit
+    /// allows it.
+    pub fn set_limit(&self, limit: FloodLimit) {
+        let burst_frames = match limit.burst_frames {
+            u32::MAX => u64::MAX,
+            frames => frames.into(),
+        };
+        self.frames.set(limit.frames_per_tick.into(), burst_frames);
+        self.bytes.set(limit.bytes_per_tick, limit.burst_bytes);
     }
 
     /// Adds what the time since the last call is worth: once per batch.
     #[inline]
-    pub(crate) fn refill(&mut self, now: Ticks) {
-        let ticks = now.since(self.refilled_at);
+    pub(crate) fn refill(&self, now: Ticks) {
+        let before = self.refilled_at.load(Ordering::Relaxed);
+        let ticks = now.since(Ticks(before));
         if ticks > 0 {
-            let frames = ticks.saturating_mul(self.limit.frames_per_tick);
-            self.frames_left = self.frames_left.saturating_add(frames).min(self.limit.burst_frames);
-            self.refilled_at = now;
+            self.refill_for(ticks, before, now);
         }
     }
 
-    /// Takes one frame's worth; false if there is none.
-    #[inline]
-    pub(crate) fn take(&mut self) -> bool {
-        if self.limit.burst_frames == u32::MAX {
-            return true;
+    #[cold]
+    fn refill_for(&self, ticks: u32, before: u32, now: Ticks) {
+        let at = &self.refilled_at;
+        // Of several workers one adds it.
+        if at.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.frames.add(ticks);
+            self.bytes.add(ticks);
         }
-        let left = self.frames_left.checked_sub(1);
-        self.frames_left = left.unwrap_or(0);
-        left.is_some()
     }
+
+    /// Takes what a frame of so many bytes is worth; false if there is nothing left.
+    #[inline]
+    pub(crate) fn take(&self, len: usize) -> bool {
+        let has_left = self.frames.has_left() && self.bytes.has_left();
+        if has_left {
+            self.frames.take(1);
+            self.bytes.take(i64::try_from(len).unwrap_or(i64::MAX));
+        }
+        has_left
+    }
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    per_tick: AtomicU64,
+    /// What can be saved up; [`u64::MAX`] for no limit.
+    burst: AtomicU64,
+    /// Below 0 more was taken than there was.
+    left: AtomicI64,
+}
+
+impl Bucket {
+    fn set(&self, per_tick: u64, burst: u64) {
+        self.per_tick.store(per_tick, Ordering::Relaxed);
+        self.burst.store(burst, Ordering::Relaxed);
+        self.left.fetch_min(amount(burst), Ordering::Relaxed);
+    }
+
+    fn has_left(&self) -> bool {
+        !self.is_limited() || self.left.load(Ordering::Relaxed) > 0
+    }
+
+    fn take(&self, taken: i64) {
+        if self.is_limited() {
+            self.left.fetch_sub(taken, Ordering::Relaxed);
+        }
+    }
+
+    fn add(&self, ticks: u32) {
+        let added = amount(self.per_tick.load(Ordering::Relaxed).saturating_mul(ticks.into()));
+        let burst = amount(self.burst.load(Ordering::Relaxed));
+        let refilled = |left: i64| Some(left.saturating_add(added).min(burst));
+        // Fails never, and is tried again only where another queue takes at this very moment.
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refilled);
+    }
+
+    fn is_limited(&self) -> bool {
+        self.burst.load(Ordering::Relaxed) != u64::MAX
+    }
+}
+
+fn amount(of: u64) -> i64 {
+    i64::try_from(of).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn drain(budget: &FloodBudget, now: Ticks, len: usize) -> usize {
+        budget.refill(now);
+        (0..1000).filter(|_| budget.take(len)).count()
+    }
+
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let limit = FloodLimit { frames_per_tick: 3, burst_frames: 5 };
-        let mut budget = FloodBudget::new(limit, Ticks(u32::MAX));
-        let mut drain = |now| {
-            budget.refill(now);
-            (0..100).filter(|_| budget.take()).count()
-        };
-        assert_eq!(drain(Ticks(u32::MAX)), 5);
-        assert_eq!(drain(Ticks(u32::MAX)), 0);
+        let limit = FloodLimit { frames_per_tick: 3, burst_frames: 5, ..FloodLimit::NONE };
+        let budget = FloodBudget::new(limit, Ticks(u32::MAX));
+        assert_eq!(drain(&budget, Ticks(u32::MAX), 60), 5);
+        assert_eq!(drain(&budget, Ticks(u32::MAX), 60), 0);
         // The clock wraps around here, and then goes back once.
-        assert_eq!(drain(Ticks(0)), 3);
-        assert_eq!(drain(Ticks(u32::MAX)), 0);
-        assert_eq!(drain(Ticks(1)), 3);
-        assert_eq!(drain(Ticks(2_000_000_000)), 5);
+        assert_eq!(drain(&budget, Ticks(0), 60), 3);
+        assert_eq!(drain(&budget, Ticks(u32::MAX), 60), 0);
+        assert_eq!(drain(&budget, Ticks(1), 60), 3);
+        assert_eq!(drain(&budget, Ticks(2_000_000_000), 60), 5);
+    }
+
+    #[test]
+    fn bytes_are_limited_beside_frames_and_a_long_frame_is_paid_back() {
+        let budget = FloodBudget::new(FloodLimit::per_tick(Some(100), Some(10_000)), Ticks(0));
+        assert_eq!(drain(&budget, Ticks(0), 1500), 7);
+        // 500 too many were taken.
+        assert_eq!(drain(&budget, Ticks(1), 9_400), 2);
+        // Of 60,000 bytes the rate pays in 6 ticks.
+        assert_eq!(drain(&budget, Ticks(2), 60_000), 1);
+        let later: Vec<usize> = (3..10).map(|tick| drain(&budget, Ticks(tick), 60_000)).collect();
+        assert_eq!(later, [0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(drain(&budget, Ticks(100), 60), 100);
     }
 
     #[test]
     fn no_limit_is_no_limit() {
-        let mut budget = FloodBudget::new(FloodLimit::NONE, Ticks(0));
-        assert!((0..1000).all(|_| budget.take()));
-        budget.refill(Ticks(5));
-        assert!(budget.take());
+        let budget = FloodBudget::new(FloodLimit::NONE, Ticks(0));
+        assert_eq!(drain(&budget, Ticks(0), 65_000), 1000);
+        assert_eq!(drain(&budget, Ticks(5), 65_000), 1000);
+    }
+
+    #[test]
+    fn another_limit_holds_at_once_and_gives_nothing_away() {
+        let budget = FloodBudget::new(FloodLimit::NONE, Ticks(0));
+        budget.set_limit(FloodLimit::per_tick(Some(4), None));
+        assert_eq!(drain(&budget, Ticks(0), 60), 4);
+        budget.set_limit(FloodLimit::per_tick(Some(400), None));
+        assert_eq!(drain(&budget, Ticks(0), 60), 0);
+        assert_eq!(drain(&budget, Ticks(1), 60), 400);
+        budget.set_limit(FloodLimit::NONE);
+        assert_eq!(drain(&budget, Ticks(1), 60), 1000);
+    }
+
+    #[test]
+    fn queues_on_several_workers_share_one_budget() {
+        let budget = FloodBudget::new(FloodLimit::per_tick(Some(1000), None), Ticks(0));
+        let taken: usize = std::thread::scope(|scope| {
+            let take = || {
+                (1..=50)
+                    .map(|tick| {
+                        budget.refill(Ticks(tick));
+                        (0..500).filter(|_| budget.take(60)).count()
+                    })
+                    .sum::<usize>()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("it counts")).sum()
+        });
+        // Each queue may take one too many at a time.
+        assert!((1000..=51 * 1000 + 4).contains(&taken), "{taken}");
     }
 }

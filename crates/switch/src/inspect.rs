@@ -15,7 +15,7 @@ use ringway_datapath::headers::{
 };
 use ringway_datapath::{DropReason, MacAddr, link_local_of};
 
-use crate::policy::{Checks, PortPolicy};
+use crate::policy::{Checks, DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, DHCPV6_SERVER, PortPolicy};
 
 type Judged = Result<(), DropReason>;
 
@@ -277,11 +277,6 @@ fn kind(packet: &[u8], l4: usize) -> Result<u8, DropReason> {
 }
 
 const PROTO_IGMP: u8 = 2;
-
-const DHCP_SERVER: u16 = 67;
-const DHCP_CLIENT: u16 = 68;
-const DHCPV6_CLIENT: u16 = 546;
-const DHCPV6_SERVER: u16 = 547;
 
 const ICMP_REDIRECT: u8 = 5;
 const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;

@@ -1,5 +1,7 @@
 //! What happens to frames.
 
+use std::sync::Arc;
+
 use ringway_datapath::{DropReason, FrameBatch, FramePool, PoolBudget};
 use ringway_switch::{
     FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
@@ -97,7 +99,8 @@ fn frames_without_an_ethernet_header_are_malformed() {
 
 #[test]
 fn every_flooded_frame_is_paid_for_also_those_with_a_remembered_verdict() {
-    let mut bench = Bench::new(FloodLimit { frames_per_tick: 2, burst_frames: 3 });
+    let mut bench =
+        Bench::new(FloodLimit { frames_per_tick: 2, burst_frames: 3, ..FloodLimit::NONE });
     let dropped = Verdict::Drop(DropReason::FloodLimit);
     assert_eq!(
         bench.send(PORT_A, &[(ALL, A); 5]),
@@ -123,7 +126,7 @@ fn a_full_batch_gets_a_verdict_for_each_frame() {
 struct Bench {
     switch: Switch,
     policy: PortPolicy,
-    flood: FloodBudget,
+    flood: Arc<FloodBudget>,
     pool: FramePool,
     now: Ticks,
 }
@@ -165,7 +168,7 @@ impl Bench {
 
     fn classify(&mut self, from: PortId, batch: &mut FrameBatch) -> Vec<Verdict> {
         let mut verdicts = Verdicts::new();
-        let (policy, flood) = (&self.policy, &mut self.flood);
+        let (policy, flood) = (&self.policy, &self.flood);
         self.switch.classify(from, policy, batch, self.now, flood, &mut verdicts);
         assert_eq!(verdicts.len(), batch.len());
         verdicts.to_vec()

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, SMALL_LEN, Wakers,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, MIDDLE_LEN,
+    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers,
 };
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
@@ -70,7 +70,7 @@ impl TapQueue {
                 return Ok(cut.unwrap_or(Read::Nothing));
             }
         };
-        let mut frame = if len > SMALL_LEN {
+        let mut frame = if len > MIDDLE_LEN {
             buffer.set_len(len);
             buffer
         } else {

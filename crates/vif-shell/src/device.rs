@@ -114,7 +114,11 @@ pub fn change<T: Transport>(
     })
 }
 
-fn apply<T: Transport>(
+/// Makes changes in a device's directory as part of a transaction.
+///
+/// # Errors
+/// What the store refuses.
+pub fn apply<T: Transport>(
     tx: &mut Transaction<'_, T>,
     dir: &str,
     changes: &[KeyChange],

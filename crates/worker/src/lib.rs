@@ -16,8 +16,9 @@ mod thread;
 
 pub use idle::Polling;
 pub use placement::{Placement, Policy};
-pub use pool::{WORKERS_MAX, Workers, WorkersConfig};
-pub use ringway_engine::steps::{Attachment, Limits};
+pub use pool::{OnPanic, WORKERS_MAX, Workers, WorkersConfig};
+pub use ringway_engine::steps::Attachment;
 pub use ringway_engine::{
-    Capture, CapturedFrame, Credit, Failure, Forwarding, Passage, Stations, Weight, gauge,
+    Capture, CapturedFrame, Credit, Failure, Forwarding, Limits, Passage, Stations, Weight,
+    egress_credit, gauge,
 };

@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
-use ringway_engine::steps::{self, Attachment, Command, Engines, Limits, NewPort, Taken};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
 use ringway_engine::{
-    Attached, Capture, Credit, Directory, Engine, Failure, Forwarding, Inbox, QueueAddress, Roster,
+    Attached, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress, Roster,
+    Weight,
 };
 use ringway_switch::{PortId, PortPolicy};
 
@@ -68,7 +70,12 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     failures: Receiver<Failure<Q>>,
     failures_sender: Sender<Failure<Q>>,
     failures_bell: Arc<Bell>,
+    on_panic: Arc<OnceLock<OnPanic>>,
 }
+
+/// What is done when a worker has panicked: it is given the port and the number of the queue that
+/// it was busy with, where that is known.
+pub type OnPanic = Box<dyn Fn(Option<(PortId, u16)>) + Send + Sync>;
 
 impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// Starts the workers; with [`Policy::PerQueue`] they start with their queues.
@@ -87,6 +94,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             failures,
             failures_sender,
             failures_bell: Arc::new(Bell::new()?),
+            on_panic: Arc::default(),
             config,
         };
         if workers.config.policy != Policy::PerQueue {
@@ -108,11 +116,12 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         forwarding: &Forwarding,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
-        self.attach_limited(port, forwarding, &Limits::none(), queues)
+        let policy = Arc::new(PortPolicy::open());
+        self.attach_limited(port, forwarding, &policy, &Limits::default(), queues)
     }
 
-    /// The same, with limits of what enters from the first frame on; see
-    /// [`limit`](Workers::limit) and [`set_policy`](Workers::set_policy).
+    /// The same, with a policy and limits that hold from the first frame on; see
+    /// [`set_policy`](Workers::set_policy) and [`limit`](Workers::limit).
     ///
     /// # Errors
     /// As [`attach`](Workers::attach).
@@ -120,6 +129,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         &mut self,
         port: PortId,
         forwarding: &Forwarding,
+        policy: &Arc<PortPolicy>,
         limits: &Limits,
         queues: Vec<Attachment<Q>>,
     ) -> io::Result<()> {
@@ -130,7 +140,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let addresses = self.place_all(port, forwarding.patched_to(), queues.len())?;
-        let port = NewPort { id: port, forwarding, limits };
+        let port = NewPort { id: port, forwarding, policy, limits };
         let queues = addresses.into_iter().zip(queues).collect();
         let Ok(()) = steps::attach(self, port, queues);
         Ok(())
@@ -188,12 +198,20 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         found
     }
 
-    /// Limits how much enters by all queues of a port together, from now on; `None` ends that. It
-    /// stays with the queues until they are detached.
-    pub fn limit(&self, port: PortId, credit: Option<&Arc<Credit>>) {
+    /// Limits what enters and leaves by all queues of a port together, from now on. It stays with
+    /// the queues until they are detached.
+    pub fn limit(&self, port: PortId, limits: &Limits) {
         for address in self.addresses(port) {
-            let (id, credit) = (address.slot, credit.cloned());
-            self.request(address.engine, Request::Apply(Command::Limit { id, credit }));
+            let (id, limits) = (address.slot, limits.clone());
+            self.request(address.engine, Request::Apply(Command::Limit { id, limits }));
+        }
+    }
+
+    /// Gives a port of a single station another share of the workers, from now on.
+    pub fn weigh(&self, port: PortId, weight: Weight) {
+        for address in self.addresses(port) {
+            let weigh = Command::Weigh { id: address.slot, weight };
+            self.request(address.engine, Request::Apply(weigh));
         }
     }
 
@@ -287,6 +305,21 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             .collect()
     }
 
+    /// Has this done when a worker panics, on its thread; without it, the thread ends and its
+    /// queues are not served any more. Of several calls the first counts.
+    pub fn on_panic(&self, then: OnPanic) {
+        let _ = self.on_panic.set(then);
+    }
+
+    /// Has the worker of a port's first queue panic: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn panic_for_test(&self, port: PortId) {
+        if let Some(address) = self.addresses(port).next() {
+            let panic = Command::Panic { id: address.slot };
+            self.request(address.engine, Request::Apply(panic));
+        }
+    }
+
     /// How many workers there are.
     pub fn count(&self) -> usize {
         self.threads.len()
@@ -341,7 +374,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let inbox = Arc::new(Inbox::new(Waker::from(Arc::clone(&bell))));
         let public = Arc::new(Public::default());
         let pool = FramePool::new(Arc::clone(&self.budget));
-        let worker = Worker::new(WorkerParts {
+        let mut worker = Worker::new(WorkerParts {
             engine: Engine::new(number, Arc::clone(&inbox), pool, self.started),
             inbox: Arc::clone(&inbox),
             bell,
@@ -354,6 +387,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             public: Arc::clone(&public),
             idle: Idle::new(self.config.polling),
         })?;
+        let on_panic = Arc::clone(&self.on_panic);
         let cpus = &self.config.cpus;
         let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
         let handle = std::thread::Builder::new()
@@ -363,7 +397,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
                     // A CPU that went offline is no reason not to serve.
                     let _ = ringway_sys::process::pin_current_thread(cpu);
                 }
-                worker.run();
+                run(&mut worker, &on_panic);
             })?;
         self.threads.push(Thread { requests, inbox, public, busy_before: 0, handle });
         self.roster.add_engine();
@@ -438,6 +472,16 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
         self.threads.iter().for_each(|thread| thread.inbox.nudge());
         Ok(())
     }
+}
+
+/// Runs a worker to its end. What it has is as the panic left it: of it only which queue it was
+/// busy with is read.
+fn run<Q: PortQueue + Wakers>(worker: &mut Worker<Q>, on_panic: &OnceLock<OnPanic>) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) else { return };
+    if let Some(then) = on_panic.get() {
+        then(worker.serving());
+    }
+    resume_unwind(panic);
 }
 
 impl<Q: PortQueue + Wakers + Send + 'static> AsFd for Workers<Q> {

@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
+use ringway_switch::PortId;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::idle::Idle;
@@ -148,8 +149,13 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         })
     }
 
+    /// The queue that it is busy with, or was when it panicked.
+    pub(crate) fn serving(&self) -> Option<(PortId, u16)> {
+        self.engine.serving()
+    }
+
     /// Runs until the command to stop.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(&mut self) {
         // Finds a new directory with a plain load; a count of references that all workers write in
         // each round would be the one thing that they contend for.
         let mut directories = arc_swap::Cache::new(Arc::clone(&self.directory));

@@ -21,6 +21,10 @@ pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
 pub(crate) const VIFNAME: &str = "vifname";
 pub(crate) const RATE: &str = "rate";
+pub(crate) const RATE_RX: &str = "ringway-rate-rx";
+pub(crate) const WEIGHT: &str = "ringway-weight";
+pub(crate) const FLOOD_RATE: &str = "ringway-flood-rate";
+pub(crate) const FLOOD_MBIT: &str = "ringway-flood-mbit";
 pub(crate) const IP: &str = "ip";
 pub(crate) const LOCKING_MODE: &str = "locking-mode";
 pub(crate) const IPV4_ALLOWED: &str = "ipv4-allowed";
@@ -238,12 +242,16 @@ impl Keys {
     /// # Errors
     /// [`BadKeys::Unreadable`] when it is no rate. Linux' backend takes that for no limit.
     pub fn rate(&self) -> Result<Option<Rate>, BadKeys> {
+        self.rate_of(RATE)
+    }
+
+    pub(crate) fn rate_of(&self, key: &str) -> Result<Option<Rate>, BadKeys> {
         let parse = |text: &str| {
             Rate::parse(text).ok_or_else(|| {
-                self.unreadable(RATE, text, "bytes and microseconds with a comma between them")
+                self.unreadable(key, text, "bytes and microseconds with a comma between them")
             })
         };
-        Ok(self.text(RATE).map(parse).transpose()?.flatten())
+        Ok(self.text(key).map(parse).transpose()?.flatten())
     }
 
     /// What the guest may send, as far as the toolstack has said: `ip` of the vif's line, the keys

@@ -1,6 +1,9 @@
-//! How much a guest may transmit.
+//! How much a guest may transmit or receive.
 
-/// A limit of what a guest may transmit (`rate`): so many bytes in each interval.
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+/// A limit of what passes: so many bytes in each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Bytes of frames; at least 1.
@@ -21,6 +24,76 @@ impl Rate {
         let is_limit = bytes > 0 && interval_us > 0;
         Some(is_limit.then_some(Rate { bytes, interval_us }))
     }
+}
+
+/// As `xl` reads it: a number, `k`, `M` or `G` of it, bits (`b`) or bytes (`B`), `/s`; and how
+/// often there is more, if not each 50 ms (`@20ms`).
+impl FromStr for Rate {
+    type Err = NotARate;
+
+    fn from_str(text: &str) -> Result<Rate, NotARate> {
+        let bad = || NotARate(text.to_owned());
+        let (rate, interval) = match text.split_once('@') {
+            Some((rate, interval)) => (rate, parse_interval(interval).ok_or_else(bad)?),
+            None => (text, INTERVAL_US),
+        };
+        let per_second = parse_bytes(rate).ok_or_else(bad)?;
+        let bytes = u128::from(per_second) * u128::from(interval) / 1_000_000;
+        let bytes = u64::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(bad)?;
+        Ok(Rate { bytes, interval_us: interval })
+    }
+}
+
+impl Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = u128::from(self.bytes) * 8 * 1_000_000 / u128::from(self.interval_us.max(1));
+        let (unit, name) = match bits {
+            1_000_000_000.. => (1_000_000_000, "Gb/s"),
+            1_000_000.. => (1_000_000, "Mb/s"),
+            1_000.. => (1_000, "kb/s"),
+            _ => (1, "b/s"),
+        };
+        match (bits / unit, bits % unit * 10 / unit) {
+            (whole, 0) => write!(f, "{whole}{name}"),
+            (whole, tenths) => write!(f, "{whole}.{tenths}{name}"),
+        }
+    }
+}
+
+/// A rate that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no rate: expected a number with its unit, such as `100Mb/s` or `1MB/s@20ms`")]
+pub struct NotARate(String);
+
+/// How often there is more, unless it is said: as `xl` has it.
+const INTERVAL_US: u64 = 50_000;
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.strip_suffix("/s")?;
+    let (text, is_bits) = match (text.strip_suffix('b'), text.strip_suffix('B')) {
+        (Some(bits), _) => (bits, true),
+        (None, bytes) => (bytes?, false),
+    };
+    let unit = match text.bytes().last()? {
+        b'k' | b'K' => 1_000,
+        b'M' => 1_000_000,
+        b'G' => 1_000_000_000,
+        _ => 1,
+    };
+    let digits = if unit > 1 { &text[..text.len() - 1] } else { text };
+    let amount = number(digits)?.checked_mul(unit)?;
+    Some(if is_bits { amount / 8 } else { amount })
+}
+
+fn parse_interval(text: &str) -> Option<u64> {
+    let (digits, unit) = if let Some(digits) = text.strip_suffix("ms") {
+        (digits, 1_000)
+    } else if let Some(digits) = text.strip_suffix("us") {
+        (digits, 1)
+    } else {
+        (text.strip_suffix('s')?, 1_000_000)
+    };
+    number(digits)?.checked_mul(unit).filter(|interval| *interval > 0)
 }
 
 /// Digits only: what Rust would take beyond them, no toolstack writes.
@@ -58,6 +131,32 @@ mod tests {
             "1Mb/s",
         ] {
             assert_eq!(Rate::parse(bad), None, "{bad:?}");
+        }
+    }
+    #[test]
+    fn people_write_a_rate_as_xl_reads_it() {
+        let read = |text: &str| text.parse::<Rate>().map(|rate| (rate.bytes, rate.interval_us));
+        assert_eq!(read("10Mb/s"), Ok((62_500, 50_000)));
+        assert_eq!(read("250kB/s"), Ok((12_500, 50_000)));
+        assert_eq!(read("1MB/s@20ms"), Ok((20_000, 20_000)));
+        assert_eq!(read("1GB/s@1s"), Ok((1_000_000_000, 1_000_000)));
+        assert_eq!(read("800b/s@500us").ok(), None, "not one byte in an interval");
+        for bad in ["", "10", "10Mb", "Mb/s", "-1b/s", "1Tb/s", "1Mb/s@", "1Mb/s@0ms", "1Mb/s@5"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_shown_in_bits() {
+        for (text, shown) in [
+            ("10Mb/s", "10Mb/s"),
+            ("250kB/s", "2Mb/s"),
+            ("1500kb/s", "1.5Mb/s"),
+            ("80kb/s", "80kb/s"),
+            ("1GB/s@1s", "8Gb/s"),
+            ("160b/s", "160b/s"),
+        ] {
+            assert_eq!(text.parse::<Rate>().map(|rate| rate.to_string()), Ok(shown.to_owned()));
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::keys::{
     IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU, ONLINE,
     RATE, STATE, TRUNK, TYPE, VLAN,
 };
+use crate::limits::LimitName;
 use crate::state::XenbusState;
 use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules};
 
@@ -75,7 +76,7 @@ impl Vif {
         let dir = self.backend_dir();
         match path.strip_prefix(&dir) {
             Some("") => true,
-            Some(rest) => rest.strip_prefix('/').is_some_and(|key| CHANGEABLE.contains(&key)),
+            Some(rest) => rest.strip_prefix('/').is_some_and(|key| is_changeable(key)),
             None => false,
         }
     }
@@ -160,6 +161,10 @@ const CHANGEABLE: [&str; 14] = [
     IS_PRIVATE,
 ];
 
+fn is_changeable(key: &str) -> bool {
+    CHANGEABLE.contains(&key) || key == MTU || LimitName::ALL.iter().any(|limit| limit.key() == key)
+}
+
 /// What a toolstack knows of a vif it makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
@@ -190,6 +195,7 @@ impl Device {
             KeyChange::flag(ONLINE, true),
             // As Xen's tools call a vif that has no emulated card beside it.
             KeyChange::set(TYPE, "vif"),
+            KeyChange::number(MTU, self.mtu),
         ];
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));

@@ -4,7 +4,8 @@
 //! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
 //!   stands, lengths and words.
 //! - `words`: lowers the numbers of words that `tidy` counts.
-//! - `spec`: each rule of the wire has code that keeps it and a test.
+//! - `spec`: each rule of the wire has code that keeps it and a test, and each limit that the
+//!   threat model names is in the code.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
@@ -13,6 +14,7 @@
 mod deb;
 mod fuzz;
 mod layers;
+mod limits;
 mod modules;
 mod race;
 mod run;
@@ -34,7 +36,8 @@ usage: cargo xtask VERB
   check  format, lints, tidy, spec and the fast tests: before each push
   tidy   layers of crates, circles of files, unsafety, lengths and words
   words  lower the numbers in crates/xtask/data/words.toml to what is left
-  spec   every rule in docs/spec/netif.toml has code and a test
+  spec   every rule in docs/spec/netif.toml has code and a test, every limit in
+         docs/threat-model.md its value in the code
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    the Debian package, made and looked into; needs cargo-deb
   ci     what `make test` runs: tidy, spec, build, every test
@@ -132,7 +135,9 @@ fn tidy(root: &Path) -> Result<()> {
 
 fn spec(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
-    report("spec", &spec::check(&tree)?)
+    let mut findings = spec::check(&tree)?;
+    findings.extend(limits::check(&tree)?);
+    report("spec", &findings)
 }
 
 fn report(what: &str, findings: &[String]) -> Result<()> {

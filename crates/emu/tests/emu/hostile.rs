@@ -4,20 +4,26 @@ use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use ringway_emu::{DomainEvent, Role};
-use ringway_hypervisor::{Access, ForeignMemory, GrantCopy, GrantStatus, Hypervisor};
+use ringway_hypervisor::{Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, Hypervisor};
 use ringway_sys::SharedPages;
 use ringway_wire::grant::{GTF_PERMIT_ACCESS, GTF_READING, GTF_WRITING, GrantEntryV1};
 use ringway_wire::{DomId, GrantRef};
-use rustix::fs::ftruncate;
+use rustix::fs::{OFlags, fcntl_setfl, ftruncate};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketType, connect, recvmsg, send, socket,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown,
+    SocketAddrUnix, SocketType, connect, recvmsg, send, shutdown, socket,
 };
 
 use crate::host::Host;
+
+/// Only a failing test waits so long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Version 1, operation 1, nothing else.
 const HELLO: [u8; 24] = {
@@ -112,6 +118,54 @@ fn a_domain_has_a_bounded_number_of_connections() {
     assert!(turned_away.iter().all(|raw| raw.receive().0 == 0));
     waiting[63].send(&HELLO).expect("it may wait");
     assert_eq!(waiting[63].receive().0, 32);
+}
+
+/// Does something on another thread, and fails if it does not come back.
+fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = channel();
+    std::thread::spawn(move || done.send(act()));
+    is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} hangs"))
+}
+
+#[test]
+fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_nobody_else() {
+    let host = Host::start();
+    let toolstack = Arc::new(host.toolstack());
+    let domid = host.create(Role::Guest);
+    let guest = host.connect(domid);
+    let of_guest = guest.alloc_unbound(DomId(0)).expect("there are ports");
+    let waker = of_guest.waker().expect("it has a descriptor");
+    let bind = {
+        let (toolstack, port) = (Arc::clone(&toolstack), of_guest.port());
+        move || toolstack.bind_interdomain(domid, port).expect("it is free")
+    };
+    // It clears what it can of its own end, and has taken nothing of what it is sent.
+    fcntl_setfl(waker, OFlags::empty()).expect("it is its own");
+    let backend = bind();
+    let backend = at_once("to take events", move || {
+        assert!(backend.ack().expect("readable"), "who binds looks");
+        assert!(!backend.ack().expect("readable"), "there was one");
+        backend
+    });
+    let backend = at_once("to send more events than fit", move || {
+        (0..100_000).for_each(|_| backend.notify().expect("sent"));
+        backend
+    });
+    // As many as fit the other way, and then the broker adds one for the next who binds.
+    while send(waker, &[1; 64], SendFlags::DONTWAIT).is_ok() {}
+    drop(backend);
+    let backend = at_once("the broker", bind);
+    let backend = at_once("to take events", move || {
+        while backend.ack().expect("readable") {}
+        backend
+    });
+    // It shuts its end: nothing comes any more, and that is all.
+    shutdown(waker, Shutdown::Both).expect("it is its own");
+    at_once("a channel that was shut", move || {
+        backend.notify().expect("no one is there");
+        assert!(!backend.ack().expect("readable"));
+    });
+    host.settle();
 }
 
 #[test]

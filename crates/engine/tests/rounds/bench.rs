@@ -10,13 +10,15 @@ use ringway_datapath::{
     Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, VlanRules,
 };
 use ringway_engine::{
-    Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Roster, Stations, Wait,
-    Weight,
+    Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Limits, Roster, SlotId,
+    Stations, Wait, Weight,
 };
 use ringway_switch::{
     FloodBudget, FloodLimit, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
 };
 
+/// Lengths that a station keeps.
+const LENS_MAX: usize = 1000;
 /// What a round costs in simulated time.
 const ROUND: Duration = Duration::from_micros(20);
 pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
@@ -34,6 +36,10 @@ pub(crate) const DEVICE: QueueTraits =
 pub(crate) struct Far {
     /// Frames to come in: where each goes, and its length.
     pub(crate) script: VecDeque<(u8, usize)>,
+    /// Flows that frames are of, in turn; 0 for one.
+    pub(crate) flows: u16,
+    /// Lengths of the newest frames that left.
+    pub(crate) lens: VecDeque<usize>,
     /// The script begins again when it ends.
     pub(crate) is_endless: bool,
     /// Frames that may still leave.
@@ -106,6 +112,10 @@ impl PortQueue for TestQueue {
             head[..6].copy_from_slice(&address(to).0);
             head[6..12].copy_from_slice(&address(self.number).0);
             head[12..14].copy_from_slice(&[0x88, 0xb5]);
+            if far.flows > 0 {
+                let flow = u16::try_from(far.taken % u64::from(far.flows)).expect("below it");
+                write_flow(head, flow);
+            }
             if let Some(tag) = far.tag {
                 head[12..14].copy_from_slice(&[0x81, 0]);
                 head[14..16].copy_from_slice(&tag.to_be_bytes());
@@ -133,6 +143,10 @@ impl PortQueue for TestQueue {
             far.received += 1;
             far.last = frame.bytes()[12..].to_vec();
             far.received_bytes += u64::try_from(frame.len()).expect("frames are short");
+            far.lens.push_back(frame.len());
+            if far.lens.len() > LENS_MAX {
+                far.lens.pop_front();
+            }
             pool.recycle(frame);
         }
         far.wants_room = !from.is_empty();
@@ -158,6 +172,17 @@ impl PortQueue for TestQueue {
     }
 }
 
+/// Makes a frame one of UDP over IPv4, of one of many flows.
+fn write_flow(frame: &mut [u8], flow: u16) {
+    let len = u16::try_from(frame.len() - 14).expect("frames are short");
+    frame[12..42].fill(0);
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    frame[23] = 17;
+    frame[34..36].copy_from_slice(&flow.to_be_bytes());
+}
+
 /// The station of a number, or everyone for 255.
 pub(crate) fn address(station: u8) -> MacAddr {
     match station {
@@ -170,7 +195,7 @@ pub(crate) fn address(station: u8) -> MacAddr {
 pub(crate) struct Station {
     far: Arc<Mutex<Far>>,
     pub(crate) counters: Arc<QueueCounters>,
-    slot: usize,
+    id: SlotId,
 }
 
 impl Station {
@@ -287,14 +312,14 @@ impl Bench {
                 queue: TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false },
                 forwarding: forwarding.clone(),
                 policy: Arc::clone(&policy),
-                flood: FloodBudget::new(FloodLimit::NONE, Ticks(0)),
+                flood: Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks(0))),
                 counters: Arc::clone(&counters),
                 gauge: address.gauge,
-                credit: None,
+                limits: Limits::default(),
                 stations,
             };
             self.engine.attach(Attached::new(parts, self.now));
-            Station { far, counters, slot: address.slot.index }
+            Station { far, counters, id: address.slot }
         };
         (0..queues).map(attach).collect()
     }
@@ -316,6 +341,14 @@ impl Bench {
 
     /// An event of a queue comes.
     pub(crate) fn ready(&mut self, station: &Station) {
-        self.engine.ready(station.slot);
+        self.engine.ready(station.id.index);
+    }
+
+    pub(crate) fn limit(&mut self, station: &Station, limits: &Limits) {
+        self.engine.limit(station.id, limits.clone());
+    }
+
+    pub(crate) fn weigh(&mut self, station: &Station, weight: Weight) {
+        self.engine.weigh(station.id, weight);
     }
 }

@@ -3,10 +3,11 @@
 
 mod bench;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits, Vid, VlanRules};
-use ringway_engine::{Stations, Wait, Weight};
+use ringway_engine::{Credit, Limits, Stations, Wait, Weight, egress_credit};
 
 use bench::{Bench, DEVICE, ONE, Station, TRAITS};
 
@@ -142,7 +143,7 @@ fn queues_that_are_full_leave_memory_for_others() {
     let mut script = Vec::new();
     for (number, station) in (2..8).zip(&full) {
         station.far().room = 0;
-        script.push((number, 2049));
+        script.push((number, 4097));
     }
     sender.far().script = script.into();
     sender.far().is_endless = true;
@@ -259,6 +260,122 @@ fn a_frame_that_asks_for_tiny_segments_leaves_by_no_port() {
         let expected = if is_sent { (before.0 + 1, before.1) } else { (before.0, before.1 + 1) };
         assert_eq!(after, expected, "{size}");
     }
+}
+
+/// Memory that two ports of so many queues take which take nothing in, each as much as it can.
+fn memory_of_full_ports(first: u16, second: u16) -> (u64, u64) {
+    const TOTAL: usize = 32 << 20;
+    let mut bench = Bench::new(TOTAL);
+    let sender = bench.port(1, 1, Stations::Many).remove(0);
+    let mut waiting = |number: u8, queues: u16| {
+        let full = bench.port(number, queues, ONE);
+        full.iter().for_each(|queue| queue.far().room = 0);
+        // A different flow for each, so that all queues get some.
+        sender.far().script = (0..64).map(|_| (number, 60_000)).collect();
+        sender.far().is_endless = true;
+        sender.far().flows = 64;
+        let before = bench.budget.bytes_left();
+        // Short enough not to count as standing still.
+        bench.run(Duration::from_millis(20), |_| ());
+        sender.far().script.clear();
+        u64::try_from(before - bench.budget.bytes_left()).expect("it takes memory")
+    };
+    (waiting(2, first), waiting(3, second))
+}
+
+#[test]
+fn a_port_takes_no_more_memory_by_having_more_queues() {
+    let (one, _) = memory_of_full_ports(1, 1);
+    let (eight, after) = memory_of_full_ports(8, 1);
+    // A fifth of all: a quarter of what is then left. Above it may be a round's batch.
+    assert!(one <= 7 << 20, "{one}");
+    assert!(eight <= 12 << 20, "{eight} beside {one}");
+    assert!(after >= 4 << 20, "{after} are left for another port");
+}
+
+#[test]
+fn frames_that_are_longer_than_the_link_allows_are_dropped_and_counted() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    bench.limit(&sender, &Limits { frame_len_max: Some(1518), ..Limits::default() });
+    sender.far().script = [(2, 1518), (2, 1519), (2, 60_000), (255, 1519), (2, 60)].into();
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(receiver.far().received, 2);
+    assert_eq!(sender.dropped(DropReason::TooLong), 3);
+}
+
+#[test]
+fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
+    for (queues, len) in [(1, 1000), (4, 1000), (2, 60_000)] {
+        let mut bench = Bench::new(MEMORY);
+        let sender = bench.port(1, 1, Stations::Many).remove(0);
+        let receiver = bench.port(2, queues, ONE);
+        // 10 MB a second.
+        let credit = egress_credit(500_000, Duration::from_millis(50), bench.now);
+        let limits = Limits { egress: Some(Arc::new(credit)), ..Limits::default() };
+        receiver.iter().for_each(|queue| bench.limit(queue, &limits));
+        sender.far().flows = 64;
+        sender.far().script = [(2, len)].into();
+        sender.far().is_endless = true;
+        bench.run(SECOND / 2, |_| ());
+        let received: u64 = receiver.iter().map(|queue| queue.far().received_bytes).sum();
+        assert!((4_900_000..5_400_000).contains(&received), "{received}");
+        // What waits leaves in the end, and what it waits for is no work.
+        sender.far().script.clear();
+        let mut sleeps = 0;
+        while let wait @ (Wait::Now | Wait::Until(_)) = bench.round() {
+            if let Wait::Until(then) = wait {
+                sleeps += 1;
+                assert!(then > bench.now - Duration::from_millis(1), "it would wake at once");
+                bench.now = bench.now.max(then);
+            }
+            assert!(sleeps < 10_000, "{queues} queues");
+        }
+        assert!(sleeps > 10, "{sleeps}");
+    }
+}
+
+#[test]
+fn a_limit_of_what_leaves_that_is_lifted_lets_all_leave_in_order() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, Stations::Many).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    let year = Duration::from_secs(365 * 86400);
+    let credit = Arc::new(Credit::new(1, year, bench.now));
+    bench.limit(&receiver, &Limits { egress: Some(credit), ..Limits::default() });
+    receiver.far().room = 0;
+    sender.far().script = (60..160).map(|len| (2, len)).collect();
+    bench.run(Duration::from_millis(1), |_| ());
+    receiver.far().room = usize::MAX;
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(receiver.far().received, 1, "one on credit");
+    bench.limit(&receiver, &Limits::default());
+    bench.run(Duration::from_millis(1), |_| ());
+    let lens: Vec<usize> = receiver.far().lens.iter().copied().collect();
+    assert_eq!(lens, (60..160).collect::<Vec<usize>>());
+}
+
+#[test]
+fn a_weight_that_is_changed_is_another_share_from_then_on() {
+    let mut bench = Bench::new(MEMORY);
+    bench.port(9, 1, ONE);
+    let [one, other] = [1, 2].map(|number| {
+        let queue = bench.port(number, 1, ONE).remove(0);
+        queue.far().script = [(9, 60_000)].into();
+        queue.far().is_endless = true;
+        queue
+    });
+    let ratio = |bench: &mut Bench| {
+        let before = [&one, &other].map(|queue| queue.far().taken_bytes);
+        bench.run(SECOND / 10, |_| ());
+        (one.far().taken_bytes - before[0]) * 100 / (other.far().taken_bytes - before[1])
+    };
+    let equal = ratio(&mut bench);
+    assert!((95..=105).contains(&equal), "{equal}");
+    bench.weigh(&one, Weight::new(4).expect("a weight"));
+    let heavy = ratio(&mut bench);
+    assert!((380..=420).contains(&heavy), "{heavy}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
 use ringway_vif_shell::device;
-use ringway_xenbus::{Device, Vif, XenbusState};
+use ringway_xenbus::{Device, Vif, VifLimits, XenbusState};
 use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
@@ -52,7 +52,16 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         completion: described.completion.map(|answered| answered.0),
         rules: described.rules(),
     };
-    device::make(tx, &made)
+    device::make(tx, &made)?;
+    let limits = VifLimits {
+        rate: described.rate.as_ref().map(|it| it.rate),
+        rate_rx: described.rate_rx.as_ref().map(|it| it.rate),
+        weight: described.weight,
+        flood_rate: described.flood_rate,
+        flood_mbit: described.flood_mbit,
+        mtu: Some(described.mtu),
+    };
+    device::apply(tx, &vif.backend_dir(), &limits.changes())
 }
 
 /// Asks the backend to let go of all vifs of a guest.

@@ -91,6 +91,8 @@ impl Supervisor {
         show: Show,
     ) -> Result<Supervisor> {
         let mut claim = Claim::take(dir)?;
+        // Its domains are not those of an earlier host, whatever their numbers are.
+        let _ = std::fs::remove_file(claim.dir().panics());
         let is_private = enter_namespaces(host.network)?;
         claim.write_description(&host)?;
         let ours = ProcessRecord::of("ringway run", std::process::id())?;

@@ -6,7 +6,8 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringway_confine::BACKEND_DEVICES;
+use ringway_backend::Sockets;
+use ringway_confine::{BACKEND_DEVICES, Role};
 use ringway_control::RunDir;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
 
@@ -48,11 +49,12 @@ pub(crate) fn serve(mut host: Host, dir: &Path, show: Show, stop: &Stop) -> Resu
     let hypervisor = XenHypervisor::backend(domid)?;
     let _claim = claim(dir, &host)?;
     let config = backend::config(&host, RunDir::new(dir))?;
+    let sockets = Sockets::open(&config.dir)?;
     // Everything that needs more rights is open, and no thread has been started.
-    confine(dir, BACKEND_DEVICES)?;
+    confine(dir, BACKEND_DEVICES, Role::Vifs)?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
-    ringway_backend::run(hypervisor, store, config, stop)?;
+    ringway_backend::run(hypervisor, store, config, sockets, stop)?;
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ringway_backend::{BackendConfig, Service, Uplink};
-use ringway_confine::BACKEND_DEVICES;
+use ringway_backend::{BackendConfig, Service, Sockets, Uplink};
+use ringway_confine::{BACKEND_DEVICES, Role};
 use ringway_control::RunDir;
 use ringway_emu::EmuHypervisor;
 use ringway_xenstore::{Client, DomId};
@@ -32,8 +32,10 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
     let hypervisor = EmuHypervisor::connect(dir.path(), DomId(0))
         .context("connect to the broker as domain 0")?;
     let store = Client::connect(&dir.xenstore())?;
-    confine(dir.path(), BACKEND_DEVICES)?;
-    ringway_backend::run(hypervisor, store, config(&host, dir)?, stop)?;
+    let sockets = Sockets::open(&dir)?;
+    let config = config(&host, dir)?;
+    confine(config.dir.path(), BACKEND_DEVICES, Role::Vifs)?;
+    ringway_backend::run(hypervisor, store, config, sockets, stop)?;
     Ok(())
 }
 

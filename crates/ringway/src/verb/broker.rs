@@ -9,10 +9,12 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use ringway_confine::{BROKER_DEVICES, Role};
 use ringway_control::RunDir;
 use ringway_emu::{Broker as Domains, DomainEvent};
 use ringway_xenstore::{DomId, Quota, Server, ServerHandle};
 
+use crate::confine::confine;
 use crate::host::BROKER_READY;
 use crate::output::print;
 use crate::stop::Stop;
@@ -39,6 +41,8 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
             tracing::error!("XenStore, after {event:?}: {error}");
         }
     });
+    // No thread has been started.
+    confine(&args.dir, BROKER_DEVICES, Role::Broker)?;
     let (stop_domains, stop_store) = (domains.handle(), store.handle());
     let store = thread::Builder::new().name("xenstore".into()).spawn(move || store.run())?;
     let domains = thread::Builder::new().name("domains".into()).spawn(move || domains.run())?;

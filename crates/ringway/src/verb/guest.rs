@@ -10,10 +10,10 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_confine::FRONTEND_DEVICES;
+use ringway_confine::{FRONTEND_DEVICES, Role};
 use ringway_control::{GuestRequest, GuestStatus, RunDir};
 use ringway_emu::EmuHypervisor;
-use ringway_frontend::{FrontendConfig, Interface};
+use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace;
 use ringway_xenstore::{Client, DomId};
@@ -298,13 +298,14 @@ fn run_one(args: &RunOne) -> Result<()> {
     let store = Client::connect(&dir.xenstore_of(args.domid))?;
     let config = FrontendConfig {
         name: args.name.clone(),
-        control: dir.guest(&args.name),
         workers: host.guest_workers()?,
         device_prefix: "eth".to_owned(),
         interfaces: interfaces(guest),
         others: Interface::default(),
     };
-    ringway_frontend::run(hypervisor, store, config, stop)?;
+    let sockets = Sockets::open(&dir.guest(&args.name))?;
+    confine(dir.path(), FRONTEND_DEVICES, Role::EmulatedGuest)?;
+    ringway_frontend::run(hypervisor, store, config, sockets, stop)?;
     Ok(())
 }
 
@@ -320,16 +321,16 @@ fn be_one(args: &Here) -> Result<()> {
     host.guests = vec![domain.description()];
     let _claim = xen::claim(&dir, &host)?;
     let config = FrontendConfig {
-        control: RunDir::new(&dir).guest(&domain.name.0),
-        name: domain.name.0,
+        name: domain.name.0.clone(),
         workers: host.guest_workers()?,
         device_prefix: args.prefix.clone(),
         interfaces: BTreeMap::new(),
         others: Interface { queues: args.queues, ..Interface::default() },
     };
-    // Everything that needs more rights is open, and no thread has been started.
-    confine(&dir, FRONTEND_DEVICES)?;
-    ringway_frontend::run(domain.hypervisor, domain.store, config, stop)?;
+    // No thread has been started, and what needs more rights is open after this.
+    let sockets = Sockets::open(&RunDir::new(&dir).guest(&domain.name.0))?;
+    confine(&dir, FRONTEND_DEVICES, Role::Vifs)?;
+    ringway_frontend::run(domain.hypervisor, domain.store, config, sockets, stop)?;
     Ok(())
 }
 

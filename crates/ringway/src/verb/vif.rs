@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_control::{BackendRequest, Reconnect, VifStatus};
+use ringway_control::{BackendRequest, LimitsStatus, RateStatus, Reconnect, VifStatus};
+use ringway_xenbus::{LimitName, Rate};
 
 use crate::options::number;
 use crate::output::{print, print_json};
@@ -27,14 +28,26 @@ enum Verb {
     /// Show one vif and its queues
     #[command(after_help = "Example:\n  ringway vif show vif1.0")]
     Show(ShowOne),
-    /// Change a vif from its guest's next connection on
+    /// Change a vif's limits
     ///
-    /// A guest that is connected keeps what it has. With --reconnect a guest of ringway connects
-    /// again at once, and connections over the vif survive. Others, such as Linux's driver, would
-    /// not connect again, so that is refused for them.
+    /// max-queues is used from the guest's next connection on: a guest that is connected keeps what
+    /// it has. With --reconnect a guest of ringway connects again at once, and connections over the
+    /// vif survive. Others, such as Linux's driver, would not connect again, so that is refused for
+    /// them.
+    ///
+    /// The others hold at once and for as long as the vif is there. rate and rate-rx are what the
+    /// guest may transmit and receive, such as 100Mb/s or 1MB/s@20ms, or none. weight, from 1 to
+    /// 1000, is its share beside other vifs that have work. flood-rate and flood-mbit are the
+    /// frames and megabits that it may flood in a second; 0 is no limit.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
-                            ringway vif set vif1.0 max-queues 4 --reconnect")]
+                            ringway vif set vif1.0 max-queues 4 --reconnect\n  \
+                            ringway vif set vif1.0 rate 100Mb/s\n  \
+                            ringway vif set vif1.0 weight 4")]
     Set(Set),
+    /// Serve a vif again that is quarantined
+    ///
+    /// A vif is not served for some hours after the backend has panicked twice over it.
+    Release(Release),
     /// Show what each queue has counted, or does in a second
     ///
     /// Directions are the guest's: TX is what it sends. TX BIT/S and RX BIT/S count whole Ethernet
@@ -64,6 +77,14 @@ struct ShowOne {
 }
 
 #[derive(Debug, Args)]
+struct Release {
+    #[command(flatten)]
+    target: Target,
+    /// The vif, such as vif1.0
+    vif: String,
+}
+
+#[derive(Debug, Args)]
 struct Set {
     #[command(flatten)]
     target: Target,
@@ -71,9 +92,8 @@ struct Set {
     vif: String,
     /// What to change
     setting: Setting,
-    /// To what: 1 to 64
-    #[arg(value_parser = number::<u16>(1..=64))]
-    value: u16,
+    /// To what
+    value: String,
     /// Have a guest of ringway connect again at once
     #[arg(long)]
     reconnect: bool,
@@ -81,8 +101,18 @@ struct Set {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Setting {
-    /// Queues that the guest may ask for
+    /// Queues that the guest may ask for: 1 to 64
     MaxQueues,
+    /// What the guest may transmit
+    Rate,
+    /// What the guest may receive
+    RateRx,
+    /// Its share beside other vifs that have work: 1 to 1000
+    Weight,
+    /// Frames that it may flood in a second
+    FloodRate,
+    /// Megabits that it may flood in a second
+    FloodMbit,
 }
 
 #[derive(Debug, Args)]
@@ -103,18 +133,66 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
     match &args.verb {
         Verb::List(args) => list(args),
         Verb::Show(args) => show(args),
-        Verb::Set(args) => {
-            let Setting::MaxQueues = args.setting;
-            args.target.ask_backend(&BackendRequest::SetMaxQueues {
-                vif: args.vif.clone(),
-                max_queues: args.value,
-                reconnect: if args.reconnect { Reconnect::Now } else { Reconnect::Later },
-            })
+        Verb::Set(args) => args.target.ask_backend(&args.request()?),
+        Verb::Release(args) => {
+            args.target.ask_backend(&BackendRequest::Release { vif: args.vif.clone() })
         }
         Verb::Stats(args) if args.watch => watch(args),
         Verb::Stats(args) => stats(args),
     }
 }
+
+impl Set {
+    fn request(&self) -> Result<BackendRequest> {
+        let vif = self.vif.clone();
+        let limit = match self.setting {
+            Setting::MaxQueues => {
+                let max_queues = number::<u16>(1..=64)(&self.value).map_err(Error::msg)?;
+                let reconnect = if self.reconnect { Reconnect::Now } else { Reconnect::Later };
+                return Ok(BackendRequest::SetMaxQueues { vif, max_queues, reconnect });
+            }
+            Setting::Rate => LimitName::Rate,
+            Setting::RateRx => LimitName::RateRx,
+            Setting::Weight => LimitName::Weight,
+            Setting::FloodRate => LimitName::FloodRate,
+            Setting::FloodMbit => LimitName::FloodMbit,
+        };
+        if self.reconnect {
+            bail!("--reconnect is for max-queues: {} holds at once", limit.name());
+        }
+        let value = match limit {
+            LimitName::Rate | LimitName::RateRx if self.value == "none" => "0,0".to_owned(),
+            LimitName::Rate | LimitName::RateRx => {
+                let rate: Rate = self.value.parse()?;
+                format!("{},{}", rate.bytes, rate.interval_us)
+            }
+            LimitName::Weight | LimitName::FloodRate | LimitName::FloodMbit => self.value.clone(),
+        };
+        Ok(BackendRequest::SetLimit { vif, limit: limit.name().to_owned(), value })
+    }
+}
+
+/// What limits a vif, as people read it.
+fn limits(limits: &LimitsStatus) -> [(&'static str, String); 6] {
+    let none = || "none".to_owned();
+    let rate = |rate: Option<RateStatus>| {
+        let rate = rate.map(|it| Rate { bytes: it.bytes, interval_us: it.interval_us });
+        rate.map_or_else(none, |rate| rate.to_string())
+    };
+    let flood_bits = limits.flood_bytes_per_second.map(|bytes| Rate { bytes, interval_us: SECOND });
+    let number = |number: Option<String>| number.unwrap_or_else(none);
+    [
+        ("rate", rate(limits.rate)),
+        ("rate-rx", rate(limits.rate_rx)),
+        ("weight", limits.weight.to_string()),
+        ("flood-rate", number(limits.flood_frames_per_second.map(|it| it.to_string()))),
+        ("flood bits", number(flood_bits.map(|rate| rate.to_string()))),
+        ("longest frame", number(limits.frame_len_max.map(|it| it.to_string()))),
+    ]
+}
+
+/// In microseconds.
+const SECOND: u64 = 1_000_000;
 
 /// All vifs, and the uplink as the last; only the named one if there is a name.
 fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
@@ -184,7 +262,10 @@ fn show(args: &ShowOne) -> Result<()> {
         ("completion", &vif.completion),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
-        text += &format!("{key:12} {value}\n");
+        text += &format!("{key:13} {value}\n");
+    }
+    for (key, value) in limits(&vif.limits) {
+        text += &format!("{key:13} {value}\n");
     }
     print(&(text + "\n" + &counters(&[vif])))
 }

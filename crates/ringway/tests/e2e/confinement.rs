@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
+use ringway_emu::{EmuHypervisor, NewDomain, Role};
+use ringway_wire::DomId;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, pair, send};
@@ -36,6 +38,43 @@ fn no_thread_of_the_backend_has_more_than_it_needs() {
 }
 
 #[test]
+fn the_broker_and_the_guests_have_no_more_than_they_need() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    host.ping("a", "10.77.0.2");
+    let none = "0000000000000000";
+    for (process, capabilities) in
+        [("broker", none), ("guest a", NET_ADMIN), ("guest b", NET_ADMIN)]
+    {
+        let statuses = statuses_of(host.pid_of(process));
+        assert!(statuses.len() > 1, "no thread of its own: {statuses:?}");
+        for status in statuses {
+            for (field, expected) in [
+                ("CapInh", none),
+                ("CapPrm", capabilities),
+                ("CapEff", capabilities),
+                ("CapBnd", capabilities),
+                ("CapAmb", none),
+                ("NoNewPrivs", "1"),
+                ("Seccomp", "2"),
+                ("Seccomp_filters", "2"),
+            ] {
+                assert_eq!(
+                    field_of(&status, field),
+                    Some(expected),
+                    "{process}: {field}\n{status}"
+                );
+            }
+        }
+    }
+    // A guest that comes later gets its sockets from a broker that is confined.
+    let toolstack = EmuHypervisor::connect(&host.dir(), DomId(0)).expect("anybody may");
+    let new = NewDomain { domid: None, memory_bytes: 1 << 20, role: Role::Guest };
+    let domid = toolstack.create_domain(new).expect("domain 0 may");
+    EmuHypervisor::connect(&host.dir(), domid).expect("it is there");
+}
+
+#[test]
 fn a_new_backend_is_confined_as_the_first_was() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
@@ -60,7 +99,8 @@ fn confinement_can_be_turned_off_and_says_so() {
     let host = Host::start_with(place, &pair(), &[("RINGWAY_CONFINE", OsStr::new("off"))]);
     let statuses = statuses_of(host.pid_of("backend"));
     assert!(statuses.iter().all(|status| field_of(status, "Seccomp") == Some("0")), "{statuses:?}");
-    assert_eq!(host.log_count("RINGWAY_CONFINE=off"), 1, "{}", host.log());
+    // The broker, the backend, and two guests.
+    assert_eq!(host.log_count("RINGWAY_CONFINE=off"), 4, "{}", host.log());
 }
 
 /// What the kernel says of each thread of a process.

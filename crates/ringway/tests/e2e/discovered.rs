@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use ringway_control::{GuestRequest, GuestVifStatus, RunDir};
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
-use ringway_frontend::{FrontendConfig, Interface};
+use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::namespace;
 use ringway_vif_shell::device;
@@ -112,7 +112,6 @@ impl<'a> Guest<'a> {
         let (stop, stopped) = UnixStream::pair().expect("descriptors");
         let config = FrontendConfig {
             name: NAME.to_owned(),
-            control: dir.guest(NAME),
             workers: WorkersConfig {
                 workers: 1,
                 policy: Policy::default(),
@@ -126,8 +125,9 @@ impl<'a> Guest<'a> {
             others: Interface { queues: Some(QUEUES), ..Interface::default() },
         };
         let hypervisor = Lasting(Arc::clone(&self.hypervisor));
-        let run =
-            move || ringway_frontend::run(hypervisor, Client::from_stream(stream), config, stopped);
+        let sockets = Sockets::open(&dir.guest(NAME)).expect("sockets can be made");
+        let store_of_it = Client::from_stream(stream);
+        let run = move || ringway_frontend::run(hypervisor, store_of_it, config, sockets, stopped);
         let thread = std::thread::spawn(run);
         self.frontend = Some(Frontend { thread, stop, store });
     }

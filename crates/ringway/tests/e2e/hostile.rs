@@ -158,6 +158,43 @@ impl<'a> Hostile<'a> {
         self.event.notify().expect("the backend is there");
     }
 
+    /// Transmits so many frames of one slot each, from its own address.
+    pub(crate) fn send_frames(&mut self, count: usize, len: u16, to: [u8; 6]) {
+        let [high, low] = self.vif.frontend.0.to_be_bytes();
+        let own = [0x00, 0x16, 0x3e, 0x66, high, low];
+        // The local experimental type, so that no kernel takes it for anything.
+        let head = [to.as_slice(), &own, &[0x88, 0xb5]].concat();
+        self.pages.pages.copy_from(2 * PAGE_SIZE, &head);
+        self.take_responses();
+        for _ in 0..count.min(self.tx.free()) {
+            let request = TxRequest { gref: self.data, size: len, ..TxRequest::default() };
+            self.tx.push_request(request);
+        }
+        let _ = self.tx.publish_requests();
+        self.event.notify().expect("the backend is there");
+    }
+
+    fn take_responses(&mut self) {
+        let mut responses = [TxResponse::default(); 256];
+        let count = self.tx.peek_responses(&mut responses).expect("the backend is honest");
+        self.tx.consume(count);
+    }
+
+    /// Closes, and is ready to connect again with rings that are new.
+    pub(crate) fn disconnect(&mut self) {
+        self.set_state("5");
+        let state = self.vif.backend_state();
+        self.host.wait("the backend to close", SOON, |host| {
+            host.node(&state).filter(|state| matches!(state.as_str(), "5" | "6"))
+        });
+        self.set_state("6");
+        self.set_state("1");
+        let page =
+            |index: usize| self.pages.pages.slice(index * PAGE_SIZE..(index + 1) * PAGE_SIZE);
+        self.tx = FrontRing::new(page(0));
+        let _rx = FrontRing::<Rx>::new(page(1));
+    }
+
     fn overrun(&mut self, ring_page: usize, ahead: u32) {
         self.pages.pages.store(ring_page * PAGE_SIZE + REQ_PROD, ahead, Ordering::Release);
         self.event.notify().expect("the backend is there");

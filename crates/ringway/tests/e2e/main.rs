@@ -16,9 +16,11 @@ mod hostile;
 mod knobs;
 mod lab;
 mod lifetime;
+mod limits;
 mod mended;
 mod narrow;
 mod pair;
+mod panics;
 mod paths;
 mod persisted;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_switch::PortId;
+use ringway_switch::{PortId, PortPolicy};
 use ringway_worker::{Credit, Forwarding, Limits, Policy, Workers};
 
 use crate::double::{Peer, Scripted, TestPort, attachment, config, port};
@@ -12,10 +12,6 @@ use crate::double::{Peer, Scripted, TestPort, attachment, config, port};
 const INTERVAL: Duration = Duration::from_millis(20);
 const LEN: usize = 1000;
 const FRAMES_PER_INTERVAL: u64 = 10;
-
-fn limits(credit: &Arc<Credit>) -> Limits {
-    Limits { credit: Some(Arc::clone(credit)), ..Limits::none() }
-}
 
 /// A limited port of so many queues to a sink, and everybody's far side.
 fn attach(
@@ -29,7 +25,13 @@ fn attach(
     let queues = ports.into_iter().map(attachment).collect();
     workers.attach(PortId(2), &Forwarding::Patch(PortId(1)), sink_queue).expect("attached");
     let forwarding = Forwarding::Patch(PortId(2));
-    let attached = workers.attach_limited(PortId(1), &forwarding, &limits(credit), queues);
+    let attached = workers.attach_limited(
+        PortId(1),
+        &forwarding,
+        &open(),
+        &Limits::of_ingress(Some(credit)),
+        queues,
+    );
     attached.expect("attached");
     (sources, sink)
 }
@@ -95,15 +97,26 @@ fn a_limit_that_is_lifted_or_changed_takes_effect_on_a_worker_that_sleeps_for_it
     let (again, source) = port();
     let forwarding = Forwarding::Patch(PortId(2));
     let again = vec![attachment(again)];
-    let attached = workers.attach_limited(PortId(1), &forwarding, &limits(&credit), again);
+    let attached = workers.attach_limited(
+        PortId(1),
+        &forwarding,
+        &open(),
+        &Limits::of_ingress(Some(&credit)),
+        again,
+    );
     attached.expect("attached");
     assert_eq!(credit.available(Instant::now()), 0);
     let frame = |sequence| Scripted { to: 2, from: 1, flow: 0, sequence, len: LEN };
     source.send((1..50).map(frame));
-    workers.limit(PortId(1), Some(&limit(10 * 1000)));
+    workers.limit(PortId(1), &Limits::of_ingress(Some(&limit(10 * 1000))));
     sink.wait_until("ten more", |far| far.received == 11);
-    workers.limit(PortId(1), None);
+    workers.limit(PortId(1), &Limits::default());
     sink.wait_until("all", |far| far.received == 50);
     send(&source, 1, 500);
     sink.wait_until("all others", |far| far.received == 550);
+}
+
+/// What lets everything enter.
+fn open() -> Arc<PortPolicy> {
+    Arc::new(PortPolicy::open())
 }

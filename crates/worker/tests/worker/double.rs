@@ -141,7 +141,7 @@ pub(crate) fn attachment_counting(
     port: TestPort,
     counters: &Arc<QueueCounters>,
 ) -> Attachment<TestPort> {
-    let flood = FloodBudget::new(FloodLimit::NONE, Ticks(0));
+    let flood = Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks(0)));
     let stations = Stations::One(Weight::ONE);
     Attachment { queue: port, counters: Arc::clone(counters), flood, stations }
 }

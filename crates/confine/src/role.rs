@@ -1,0 +1,32 @@
+//! What a process is there for, which decides what it keeps.
+
+use rustix::thread::CapabilitySet;
+
+/// What a process does after it is confined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It serves vifs: a backend, or a frontend in a domain of real Xen.
+    Vifs,
+    /// It serves the vifs of a guest on the emulated hypervisor. Others enter its network namespace
+    /// to run programs there (`ringway guest exec`).
+    EmulatedGuest,
+    /// It is the emulated hypervisor, and XenStore.
+    Broker,
+}
+
+impl Role {
+    /// `CAP_NET_ADMIN` where vifs are served: a guest on a bridge gets a TAP device when it comes,
+    /// which is then set up and put on its bridge, and no guest announces itself before the backend
+    /// has started.
+    pub(crate) fn capabilities(self) -> CapabilitySet {
+        match self {
+            Role::Vifs | Role::EmulatedGuest => CapabilitySet::NET_ADMIN,
+            Role::Broker => CapabilitySet::empty(),
+        }
+    }
+
+    /// Whether other processes of its user may look into it, which entering its namespaces takes.
+    pub(crate) fn is_entered(self) -> bool {
+        self == Role::EmulatedGuest
+    }
+}

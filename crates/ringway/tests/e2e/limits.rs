@@ -1,0 +1,126 @@
+//! Limits of a vif: they hold over all its queues and connections, and can be changed meanwhile.
+
+use std::time::Instant;
+
+use ringway_control::VifStatus;
+use ringway_emu::EmuHypervisor;
+use ringway_wire::DomId;
+use rustix::process::Signal;
+
+use crate::host::{Host, SOON, describe, pair, send};
+use crate::hostile::Hostile;
+use crate::traffic::Iperf;
+use crate::turn;
+
+const HOST: DomId = DomId(0);
+
+fn received(vif: &VifStatus) -> u64 {
+    vif.queues.iter().map(|queue| queue.rx_packets).sum()
+}
+
+fn dropped(vif: &VifStatus, reason: &str) -> u64 {
+    vif.queues.iter().filter_map(|queue| queue.dropped.get(reason)).sum()
+}
+
+#[test]
+fn a_guest_that_connects_again_and_again_floods_no_more_than_one_that_does_not() {
+    const RATE: u64 = 50;
+    const CONNECTIONS: u64 = 20;
+    let Some(_turn) = turn(&["xenstore-read"]) else { return };
+    let description = format!(
+        "{}\n[switch]\nflood-rate = {RATE}\n",
+        describe("", &[("a", "", ""), ("b", "", "")])
+    );
+    let host = Host::start(&description);
+    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
+    let mut guest = Hostile::new(&host, &toolstack);
+    let start = Instant::now();
+    let before = received(&host.vif("vif2.0").expect("it is there"));
+    for _ in 0..CONNECTIONS {
+        guest.connect();
+        let name = guest.name();
+        guest.send_frames(200, 60, [0xff; 6]);
+        // A dropped frame is answered like any other.
+        host.wait("all frames to be taken", SOON, |host| {
+            let vif = host.vif(&name)?;
+            let taken: u64 = vif.queues.iter().map(|queue| queue.tx_packets).sum();
+            (taken >= 200).then_some(())
+        });
+        guest.disconnect();
+    }
+    let seconds = start.elapsed().as_secs();
+    let arrived = received(&host.vif("vif2.0").expect("it is there")) - before;
+    println!("{arrived} of {} frames in {seconds} s", 200 * CONNECTIONS);
+    // A second's worth is there at the start, and the switch counts whole seconds. The guests'
+    // own neighbour discovery is beside it.
+    assert!(arrived <= RATE * (seconds + 2) + 60, "{arrived} in {seconds} s");
+    assert!(arrived >= RATE, "{arrived}");
+}
+
+#[test]
+fn limits_are_set_while_a_vif_runs_and_last_longer_than_the_backend() {
+    let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    let expect = |what: &str, is_so: &dyn Fn(&VifStatus) -> bool| {
+        host.wait(what, SOON, |host| host.vif("vif1.0").filter(|vif| is_so(vif)))
+    };
+    let before = expect("the defaults", &|vif| vif.state == "Connected").limits;
+    assert_eq!((before.weight, before.rate, before.rate_rx), (1, None, None));
+    assert_eq!(before.flood_frames_per_second, Some(1000));
+    assert_eq!(before.flood_bytes_per_second, Some(1_250_000));
+    assert_eq!(before.frame_len_max, Some(1518));
+    for (limit, value) in [
+        ("weight", "4"),
+        ("rate", "16Mb/s"),
+        ("rate-rx", "8Mb/s"),
+        ("flood-rate", "0"),
+        ("flood-mbit", "7"),
+    ] {
+        host.text(&["vif", "set", "vif1.0", limit, value]);
+    }
+    let is_set = |vif: &VifStatus| {
+        let limits = &vif.limits;
+        let rate = |bytes| Some(ringway_control::RateStatus { bytes, interval_us: 50_000 });
+        (limits.weight, limits.rate, limits.rate_rx) == (4, rate(100_000), rate(50_000))
+            && limits.flood_frames_per_second.is_none()
+            && limits.flood_bytes_per_second == Some(875_000)
+    };
+    expect("the limits that were set", &is_set);
+    let shown = host.text(&["vif", "show", "vif1.0"]);
+    for line in ["rate          16Mb/s", "rate-rx       8Mb/s", "weight        4"] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    for (to, from, most) in [("a", ("b", "10.77.0.2"), 8.0e6), ("b", ("a", "10.77.0.1"), 16.0e6)] {
+        let rate = Iperf::start(&host, to, from, 3).finish().rate();
+        println!("{to} receives {rate:.3e} bit/s");
+        // The burst of 128 KiB is a third of a megabit a second over three seconds.
+        assert!(rate < most * 1.1 + 1.0e6, "{rate} bit/s");
+        assert!(rate > most / 4.0, "{rate} bit/s");
+    }
+    let refused = host.verb(&["vif", "set", "vif1.0", "weight", "0"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("from 1 to 1000"), "{complaint}");
+    send(host.pid_of("backend"), Signal::KILL);
+    host.wait("the next backend", SOON, |host| host.event("backend-restarted"));
+    expect("the same limits", &|vif| vif.state == "Connected" && is_set(vif));
+    host.text(&["vif", "set", "vif1.0", "rate", "none"]);
+    expect("no limit", &|vif| vif.limits.rate.is_none());
+}
+
+#[test]
+fn frames_that_are_longer_than_the_vifs_mtu_are_dropped_and_counted() {
+    let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
+    let host = Host::start(&pair());
+    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
+    let mut guest = Hostile::new(&host, &toolstack);
+    guest.connect();
+    let name = guest.name();
+    for (len, too_long) in [(1518, 0), (1519, 10), (4000, 20)] {
+        guest.send_frames(10, len, [0xff; 6]);
+        host.wait("frames to be counted", SOON, |host| {
+            let vif = host.vif(&name)?;
+            (dropped(&vif, "too_long") == too_long).then_some(())
+        });
+    }
+    host.ping("a", "10.77.0.2");
+}

@@ -1,0 +1,78 @@
+//! A worker panics. The process ends at once, the next one takes everyone up, and a guest over
+//! which it happens again is left out.
+
+use std::ffi::OsStr;
+
+use ringway_control::{BackendRequest, RunDir};
+
+use crate::host::{Host, SOON, pair};
+use crate::turn;
+
+fn start() -> Host {
+    let place = tempfile::tempdir().expect("a directory can be made");
+    Host::start_with(place, &pair(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))])
+}
+
+/// Has the worker of a vif panic, and waits until so many backends have been started again.
+fn panic_over(host: &Host, vif: &str, restarts: u64) {
+    host.wait("the vif", SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
+    let request = BackendRequest::Panic { vif: vif.to_owned() };
+    let socket = RunDir::new(host.dir()).backend();
+    // It may end before it has answered.
+    let _ = ringway_control::ask::<_, ()>(&socket, &request);
+    host.wait("the next backend", SOON, |host| {
+        host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
+    });
+}
+
+#[test]
+fn a_panic_ends_the_process_at_once_and_everyone_is_served_again() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = start();
+    panic_over(&host, "vif1.0", 1);
+    host.wait("both vifs", SOON, |host| {
+        let vifs = host.vifs();
+        (vifs.len() == 2 && vifs.iter().all(|vif| vif.state == "Connected")).then_some(())
+    });
+    host.ping("a", "10.77.0.2");
+    let log = host.log();
+    let line = log.lines().find(|line| line.contains("a worker has panicked"));
+    let line = line.unwrap_or_else(|| panic!("it says nothing: {log}"));
+    assert!(line.contains("vif1.0") && line.contains("queue"), "{line}");
+    assert!(log.contains("a test asked for it"), "{log}");
+}
+
+#[test]
+fn a_vif_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let host = start();
+    panic_over(&host, "vif1.0", 1);
+    panic_over(&host, "vif1.0", 2);
+    let left_out = host.wait("the quarantine", SOON, |host| {
+        host.vif("vif1.0").filter(|vif| vif.error.is_some() && vif.queues.is_empty())
+    });
+    let reason = left_out.error.expect("it has one");
+    assert!(reason.contains("quarantined") && reason.contains("vif release vif1.0"), "{reason}");
+    // The other guest has what it had: the way to the other one is gone, its own vif is not.
+    host.wait("the other vif", SOON, |host| {
+        host.vif("vif2.0").filter(|vif| vif.state == "Connected")
+    });
+    host.text(&["vif", "release", "vif1.0"]);
+    host.wait("the vif to be served", SOON, |host| {
+        host.vif("vif1.0").filter(|vif| vif.state == "Connected" && vif.error.is_none())
+    });
+    host.wait("the guest to notice", SOON, |host| {
+        host.guest("a")?.vifs.pop().filter(|vif| vif.state == "Connected")
+    });
+    host.ping("a", "10.77.0.2");
+}
+
+#[test]
+fn a_process_that_is_not_under_test_does_not_panic_when_it_is_asked_to() {
+    let Some(_turn) = turn(&[]) else { return };
+    let host = Host::start(&pair());
+    let request = BackendRequest::Panic { vif: "vif1.0".to_owned() };
+    let socket = RunDir::new(host.dir()).backend();
+    let refusal = ringway_control::ask::<_, ()>(&socket, &request).expect_err("refused");
+    assert!(refusal.to_string().contains("not under test"), "{refusal}");
+}
