@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: xen-race
+.PHONY: xen-race hostile
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -26,6 +26,11 @@ fuzz: ## every fuzz target for a minute: docs/fuzzing.md
 	scripts/install-packages all
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked
 	$(CARGO) xtask fuzz
+
+hostile: ## hostile guests beside honest ones: what those lose, as a table (docs/hostile.md)
+	scripts/install-packages bench
+	$(CARGO) build --release --package ringway --package ringway-hostile
+	target/release/ringway-hostile run all $(HOSTILE_ARGS)
 
 bench: ## the data path beside its peers: rates, latency, instructions, idle cost
 	scripts/install-packages bench
@@ -58,6 +63,7 @@ xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 xen-full: ## all scenarios on real Xen under emulation
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
+	$(CARGO) build --release --package ringway-hostile
 	tests/xen/run --set full $(XEN_ARGS)
 
 xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table

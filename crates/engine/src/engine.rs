@@ -350,7 +350,7 @@ impl<Q: PortQueue> Engine<Q> {
                 None => Ok(Pending::Nothing),
                 Some(source) => {
                     self.serving = Some((source.port_id, source.queue_index));
-                    arm_source(source, self.now)
+                    source.arm_if_open(self.now)
                 }
             };
             match armed {
@@ -582,16 +582,6 @@ impl<Q: PortQueue> Engine<Q> {
     pub(crate) fn source(&mut self, id: SlotId) -> Option<&mut Source<Q>> {
         let source = self.sources.get_mut(id.index)?.as_mut()?;
         (source.id == id).then_some(source)
-    }
-}
-
-/// Asks a source for an event, if it could take something in.
-fn arm_source<Q: PortQueue>(source: &mut Source<Q>, now: Instant) -> Result<Pending, PortDown> {
-    source.refresh(now);
-    match source.state() {
-        Ingress::Held { .. } | Ingress::Unpaid { .. } => Ok(Pending::Nothing),
-        _ if !source.kept.is_empty() => Ok(Pending::Work),
-        _ => source.arm(),
     }
 }
 

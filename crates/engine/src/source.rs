@@ -288,6 +288,16 @@ impl<Q: PortQueue> Source<Q> {
         self.arm()
     }
 
+    /// Asks for an event, if it could take something in.
+    pub(crate) fn arm_if_open(&mut self, now: Instant) -> Result<Pending, PortDown> {
+        self.refresh(now);
+        match self.state {
+            Ingress::Held { .. } | Ingress::Unpaid { .. } => Ok(Pending::Nothing),
+            _ if !self.kept.is_empty() => Ok(Pending::Work),
+            _ => self.arm(),
+        }
+    }
+
     /// Asks for an event; without work, the queue is armed then.
     pub(crate) fn arm(&mut self) -> Result<Pending, PortDown> {
         let pending = self.queue.arm()?;

@@ -18,7 +18,7 @@ const LAYERS: [&[&str]; 8] = [
     &["worker"],
     &["backend", "frontend", "description"],
     &["lab", "doctor"],
-    &["ringway", "bench", "sim", "xtask"],
+    &["ringway", "bench", "hostile", "sim", "xtask"],
 ];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.

@@ -12,7 +12,7 @@ use crate::layers::Metadata;
 /// The crate of the one program that people run.
 const PROGRAM: &str = "ringway";
 /// Crates whose tests start processes, enter namespaces or move traffic for seconds.
-pub(crate) const SLOW: [&str; 5] = ["ringway", "bench", "lab", "backend", "frontend"];
+pub(crate) const SLOW: [&str; 6] = ["ringway", "bench", "hostile", "lab", "backend", "frontend"];
 /// Worlds of `ringway-sim`, which take two minutes on two CPUs.
 const SEEDS: &str = "0..10000";
 /// Crates whose atomics can be those of loom, by a feature of that name.

@@ -75,13 +75,18 @@ impl RunningHost {
         &self.guests
     }
 
+    /// The run directory.
+    pub fn dir(&self) -> RunDir {
+        RunDir::new(self.dir.path().join("run"))
+    }
+
     /// What the backend says about itself.
     ///
     /// # Errors
     /// If it does not answer.
     pub fn backend(&self) -> Result<BackendStatus, PartError> {
-        let dir = RunDir::new(self.dir.path().join("run"));
-        ask(&dir.backend(), &BackendRequest::Status).map_err(PartError::at("ask the backend"))
+        ask(&self.dir().backend(), &BackendRequest::Status)
+            .map_err(PartError::at("ask the backend"))
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use ringway_emu::EmuHypervisor;
-use ringway_wire::DomId;
 use ringway_xenstore::Watched;
 use rustix::process::Signal;
 
@@ -166,8 +164,7 @@ fn changes_from_both_ends_that_do_not_wait_for_each_other_end_in_the_last_one() 
 fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_backend() {
     let Some(_turn) = turn(&["xenstore-read"]) else { return };
     let host = Host::start(&pair());
-    let toolstack = EmuHypervisor::connect(&host.dir(), DomId(0)).expect("anybody may");
-    let mut guest = Hostile::new(&host, &toolstack);
+    let mut guest = Hostile::new(&host);
     guest.connect();
     let name = guest.name();
     host.text(&["vif", "set", &name, "max-queues", "2"]);

@@ -3,16 +3,13 @@
 use std::time::Instant;
 
 use ringway_control::VifStatus;
-use ringway_emu::EmuHypervisor;
-use ringway_wire::DomId;
+use ringway_datapath::MacAddr;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, pair, send};
 use crate::hostile::Hostile;
 use crate::traffic::Iperf;
 use crate::turn;
-
-const HOST: DomId = DomId(0);
 
 fn received(vif: &VifStatus) -> u64 {
     vif.queues.iter().map(|queue| queue.rx_packets).sum()
@@ -32,14 +29,13 @@ fn a_guest_that_connects_again_and_again_floods_no_more_than_one_that_does_not()
         describe("", &[("a", "", ""), ("b", "", "")])
     );
     let host = Host::start(&description);
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
-    let mut guest = Hostile::new(&host, &toolstack);
+    let mut guest = Hostile::new(&host);
     let start = Instant::now();
     let before = received(&host.vif("vif2.0").expect("it is there"));
     for _ in 0..CONNECTIONS {
         guest.connect();
         let name = guest.name();
-        guest.send_frames(200, 60, [0xff; 6]);
+        guest.send_frames(200, 60, MacAddr::BROADCAST);
         // A dropped frame is answered like any other.
         host.wait("all frames to be taken", SOON, |host| {
             let vif = host.vif(&name)?;
@@ -111,12 +107,11 @@ fn limits_are_set_while_a_vif_runs_and_last_longer_than_the_backend() {
 fn frames_that_are_longer_than_the_vifs_mtu_are_dropped_and_counted() {
     let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&pair());
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
-    let mut guest = Hostile::new(&host, &toolstack);
+    let mut guest = Hostile::new(&host);
     guest.connect();
     let name = guest.name();
     for (len, too_long) in [(1518, 0), (1519, 10), (4000, 20)] {
-        guest.send_frames(10, len, [0xff; 6]);
+        guest.send_frames(10, len, MacAddr::BROADCAST);
         host.wait("frames to be counted", SOON, |host| {
             let vif = host.vif(&name)?;
             (dropped(&vif, "too_long") == too_long).then_some(())

@@ -7,15 +7,12 @@ use std::process::Stdio;
 
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
-use ringway_emu::EmuHypervisor;
-use ringway_wire::DomId;
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::hostile::Hostile;
 use crate::traffic::Iperf;
 use crate::turn;
 
-const HOST: DomId = DomId(0);
 /// The addresses that a description gives by default.
 const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);
 const MAC_B: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x02, 0x00]);
@@ -113,8 +110,7 @@ fn link_local(mac: MacAddr) -> Ipv6Addr {
 fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() {
     let Some(_turn) = turn(&["iperf3", "ping", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&(describe("", &[("a", "", ""), ("b", "", "")]) + UPLINK));
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
-    let mut guest = Hostile::new(&host, &toolstack);
+    let mut guest = Hostile::new(&host);
     guest.connect();
     let own = guest.mac();
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), 3);
@@ -165,9 +161,8 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
 fn a_locked_guest_cannot_take_the_ip_address_of_another() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read", "xenstore-write"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
     // As a vif line with ip= has it.
-    let mut guest = Hostile::with_keys(&host, &toolstack, &[("ip", "10.77.0.66 fd77::66")]);
+    let mut guest = Hostile::with_keys(&host, &[("ip", "10.77.0.66 fd77::66")]);
     guest.connect();
     let (own, name) = (guest.mac(), guest.name());
     host.ping("a", "10.77.0.2");
@@ -225,14 +220,13 @@ fn locked_guests_resolve_detect_configure_themselves_and_lose_nothing() {
     );
     let of_b = format!("{locked}\ndhcp-server = true");
     let host = Host::start(&describe("", &[("a", "", &of_a), ("b", "", &of_b)]));
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
     // ARP, neighbor discovery, and duplicate address detection of all that a guest begins with.
     host.ping("a", "10.77.0.2");
     host.ping("a", "fd77::2");
     host.ping("b", "fd77::1");
 
     // An address that it makes of a router's prefix.
-    let mut router = Hostile::with_keys(&host, &toolstack, &[("ringway-router", "1")]);
+    let mut router = Hostile::with_keys(&host, &[("ringway-router", "1")]);
     router.connect();
     let own = router.mac();
     let prefix = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 0);
@@ -301,9 +295,8 @@ fn a_guest_on_a_bridge_is_held_to_its_rules_as_well() {
     let bridge = "[[bridge]]\nname = \"rwbr0\"\naddresses = [\"10.77.0.254/24\"]\n";
     let vif = "bridge = \"rwbr0\"";
     let host = Host::start(&(describe("", &[("a", "", vif), ("b", "", vif)]) + bridge));
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
     let keys = [("bridge", "rwbr0"), ("ipv4-allowed", "10.77.0.66")];
-    let mut guest = Hostile::with_keys(&host, &toolstack, &keys);
+    let mut guest = Hostile::with_keys(&host, &keys);
     guest.connect();
     let (own, name) = (guest.mac(), guest.name());
     host.ping("a", "10.77.0.2");
@@ -339,7 +332,6 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
         ("p", "", "vlan = 10\nprivate = true"),
     ];
     let host = Host::start(&(describe("", &guests) + uplink));
-    let toolstack = EmuHypervisor::connect(&host.dir(), HOST).expect("anybody may be domain 0");
     let reaches = |guest: &str, address: &str| {
         let ping = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", address];
         host.in_guest(guest, &ping).output().expect("it can be started").status.success()
@@ -352,7 +344,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.4"), "p is private");
 
     // A trunk speaks to each VLAN with its tag, and only then.
-    let mut trunk = Hostile::with_keys(&host, &toolstack, &[("ringway-trunk", "10,20")]);
+    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
     trunk.connect();
     let (own, name) = (trunk.mac(), trunk.name());
     let ask = |from: u8, whom: u8, vid: Option<u8>| {
@@ -381,7 +373,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     let vlan = refused(&host, &name, "vlan", 2);
     assert_eq!(vlan["vlan"], 2, "{vlan:?}");
     // Its tag does not bring a guest into another VLAN.
-    let mut access = Hostile::with_keys(&host, &toolstack, &[("ringway-vlan", "10")]);
+    let mut access = Hostile::with_keys(&host, &[("ringway-vlan", "10")]);
     access.connect();
     for vid in [10, 20] {
         let mut frame = arp(access.mac(), (access.mac(), Ipv4Addr::new(10, 77, 0, 70)));

@@ -3,7 +3,6 @@
 
 use std::process::Command;
 
-use ringway_emu::EmuHypervisor;
 use ringway_xenbus::Vif;
 use ringway_xenstore::DomId;
 use rustix::process::Signal;
@@ -59,17 +58,12 @@ fn remove(host: &Host, vif: Vif) {
     host.store().remove(&dir).expect("removed");
 }
 
-fn toolstack(host: &Host) -> EmuHypervisor {
-    EmuHypervisor::connect(&host.dir(), DomId(0)).expect("anybody may be domain 0")
-}
-
 #[test]
 fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that() {
     let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
-    let toolstack = toolstack(&host);
     let keys = [SCRIPT, BRIDGE, ("vifname", "guest-tap"), ("mtu", "1400")];
-    let mut guest = Hostile::with_keys(&host, &toolstack, &keys);
+    let mut guest = Hostile::with_keys(&host, &keys);
     let vif = guest.vif();
     wait_state(&host, vif, "2");
     // What a script finds.
@@ -118,8 +112,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
 fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
     let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
-    let toolstack = toolstack(&host);
-    let mut guest = Hostile::with_keys(&host, &toolstack, &[SCRIPT]);
+    let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
     let vif = guest.vif();
     guest.publish(&[]);
     write(&host, vif, "hotplug-status", "connected");
@@ -134,7 +127,7 @@ fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
         ip(host, &format!("link show {name}")).is_none().then_some(())
     });
 
-    let mut guest = Hostile::with_keys(&host, &toolstack, &[SCRIPT]);
+    let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
     guest.publish(&[]);
     let (vif, reason) = (guest.vif(), "bridge xenbr7 does not exist");
     write(&host, vif, "hotplug-error", reason);
@@ -148,7 +141,6 @@ fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() {
     let Some(_turn) = turn(&["nsenter", "ip", "xenstore-read"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[]));
-    let toolstack = toolstack(&host);
     ip_ok(&host, "link add others type bridge");
     ip_ok(&host, "tuntap add othertap mode tap multi_queue vnet_hdr");
     for (keys, parts) in [
@@ -162,7 +154,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() 
         (&[SCRIPT, ("mac", "banana")], ["mac", "banana"]),
         (&[BRIDGE], ["xenbr0", "link"]),
     ] {
-        let guest = Hostile::with_keys(&host, &toolstack, keys);
+        let guest = Hostile::with_keys(&host, keys);
         guest.expect_closed(&parts);
         wait_state(&host, guest.vif(), "6");
         remove(&host, guest.vif());
@@ -286,8 +278,7 @@ fn a_guest_transmits_at_its_rate_and_at_another_when_that_changes() {
 fn a_guest_that_goes_through_the_states_without_end_does_not_fill_the_log() {
     let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
     let host = Host::start(&pair());
-    let toolstack = toolstack(&host);
-    let mut guest = Hostile::new(&host, &toolstack);
+    let mut guest = Hostile::new(&host);
     for _ in 0..100 {
         guest.connect();
         for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {

@@ -1,0 +1,11 @@
+//! What hostile guests do: a file for each thing that they share with others.
+
+pub(crate) mod chains;
+pub(crate) mod confined;
+pub(crate) mod grants;
+pub(crate) mod handshake;
+pub(crate) mod offloads;
+pub(crate) mod rings;
+pub(crate) mod shares;
+pub(crate) mod traffic;
+pub(crate) mod xenstore;

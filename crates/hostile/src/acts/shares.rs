@@ -1,0 +1,121 @@
+//! What guests share when all that they send is legal: workers, queues, and room in them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED};
+
+use crate::frame;
+use crate::queue::Prepared;
+use crate::stage::{Peer, Stage};
+
+/// Eight queues of frames as long as they may be, to an honest guest.
+pub(crate) fn greedy_queues(stage: &mut Stage) -> Result<()> {
+    let route = stage.route_to(stage.victim()?);
+    stage.guest.connect(8, 17)?;
+    let flags = NETTXF_CSUM_BLANK | NETTXF_DATA_VALIDATED;
+    let extra = ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4);
+    let frames = (40_000..).zip(&stage.guest.queues).map(|(port, queue)| {
+        let bytes = frame::tcp(route, [port, 9], 65_000);
+        vec![Prepared::new(queue, 0, &bytes, flags, Some(extra))]
+    });
+    let frames: Vec<Vec<Prepared>> = frames.collect();
+    stage.pump(&frames)
+}
+
+/// As many small frames as the backend takes, to an honest guest.
+pub(crate) fn small_frames(stage: &mut Stage) -> Result<()> {
+    let route = stage.route_to(stage.victim()?);
+    stage.guest.connect(8, 4)?;
+    let frames = (40_000..).zip(&stage.guest.queues).map(|(port, queue)| {
+        vec![Prepared::new(queue, 0, &frame::udp(route, [port, 9], 18), 0, None)]
+    });
+    let frames: Vec<Vec<Prepared>> = frames.collect();
+    stage.pump(&frames)
+}
+
+/// Takes a frame each 45 ms, and has an honest guest send more than that.
+pub(crate) fn slow_receiver(stage: &mut Stage) -> Result<()> {
+    let victim = stage.victim()?;
+    receive_slowly(stage, victim, Duration::from_millis(45), 200)
+}
+
+/// The same with the host, which all guests share.
+pub(crate) fn slow_receiver_of_host(stage: &mut Stage) -> Result<()> {
+    let host = stage.host()?;
+    receive_slowly(stage, host, Duration::from_millis(45), 1000)
+}
+
+/// Takes nothing at all.
+pub(crate) fn silent_receiver(stage: &mut Stage) -> Result<()> {
+    let victim = stage.victim()?;
+    receive_slowly(stage, victim, Duration::MAX, 2000)
+}
+
+/// Offers one page at a time, where the frames for it need several: there is always a free slot,
+/// and never room.
+pub(crate) fn one_free_slot(stage: &mut Stage) -> Result<()> {
+    let victim = stage.victim()?;
+    let route = stage.route_to(victim);
+    stage.guest.connect(1, 64)?;
+    introduce_surely(stage, victim)?;
+    let queue = stage.queue()?;
+    // A reply as long as the request: two slots of it.
+    let request = Prepared::new(queue, 0, &frame::ping(route, 1, 1400), 0, None);
+    queue.post(40);
+    queue.publish_rx();
+    while !stage.is_over() {
+        let until = stage.until;
+        let queue = stage.queue()?;
+        if queue.wait_for_room(1, until) {
+            request.push(queue);
+            queue.publish_tx();
+        }
+        if !queue.take_rx().is_empty() {
+            queue.post(40);
+            queue.publish_rx();
+        }
+        stage.count("frames", 1);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn introduce_surely(stage: &mut Stage, to: Peer) -> Result<()> {
+    for _ in 0..3 {
+        stage.introduce(to)?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Pings someone so many times a second, and takes a page of the replies now and then.
+fn receive_slowly(stage: &mut Stage, from: Peer, every: Duration, per_second: u32) -> Result<()> {
+    let route = stage.route_to(from);
+    stage.guest.connect(1, 64)?;
+    introduce_surely(stage, from)?;
+    let queue = stage.queue()?;
+    let request = Prepared::new(queue, 0, &frame::ping(route, 1, 500), 0, None);
+    let pause = Duration::from_secs(1) / per_second;
+    let mut due = Instant::now();
+    let mut taken = 0;
+    while !stage.is_over() {
+        let until = stage.until;
+        let queue = stage.queue()?;
+        if queue.wait_for_room(1, until) {
+            request.push(queue);
+            queue.publish_tx();
+        }
+        if every < Duration::MAX && Instant::now() >= due {
+            queue.post(40);
+            queue.publish_rx();
+            due = Instant::now() + every;
+            taken += 1;
+        }
+        let _ = queue.take_rx();
+        stage.count("frames", 1);
+        std::thread::sleep(pause);
+    }
+    stage.count("pages", taken);
+    Ok(())
+}

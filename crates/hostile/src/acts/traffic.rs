@@ -1,0 +1,166 @@
+//! Frames that are in order and are not this guest's to send, or too many.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use ringway_datapath::MacAddr;
+
+use crate::frame::{self, Route};
+use crate::queue::Prepared;
+use crate::stage::{Peer, Stage};
+
+/// Frames that all others receive, by all queues.
+pub(crate) fn flood_broadcast(stage: &mut Stage) -> Result<()> {
+    flood(stage, |mac, _| (mac, MacAddr::BROADCAST))
+}
+
+/// Frames for addresses that no one has, which therefore all others receive.
+pub(crate) fn flood_unknown(stage: &mut Stage) -> Result<()> {
+    flood(stage, |mac, n| (mac, MacAddr([2, 0x99, 0, 0, 0, n])))
+}
+
+/// The same, each from another address, so that the table of addresses fills.
+pub(crate) fn flood_addresses(stage: &mut Stage) -> Result<()> {
+    stage.guest.connect(1, 64)?;
+    let mut number = 0_u32;
+    while !stage.is_over() {
+        let until = stage.until;
+        let queue = stage.queue()?;
+        if !queue.wait_for_room(64, until) {
+            break;
+        }
+        for buffer in 0..64 {
+            let [a, b, c, d] = number.to_be_bytes();
+            let bytes = frame::ethernet(
+                MacAddr([2, 0x98, d, c, b, a]),
+                MacAddr([2, 0x66, a, b, c, d]),
+                0x88b5,
+                &[0; 46],
+            );
+            Prepared::new(queue, buffer, &bytes, 0, None).push(queue);
+            number = number.wrapping_add(1);
+        }
+        queue.publish_tx();
+        stage.count("frames", 64);
+    }
+    Ok(())
+}
+
+fn flood(stage: &mut Stage, address: fn(MacAddr, u8) -> (MacAddr, MacAddr)) -> Result<()> {
+    stage.guest.connect(8, 16)?;
+    let frames = prepare_flood(stage, address);
+    stage.pump(&frames)
+}
+
+fn prepare_flood(
+    stage: &Stage,
+    address: fn(MacAddr, u8) -> (MacAddr, MacAddr),
+) -> Vec<Vec<Prepared>> {
+    let mac = stage.guest.mac;
+    let frames = stage.guest.queues.iter().map(|queue| {
+        (0..16).map(|number: u8| {
+            let (from, to) = address(mac, number);
+            // An EtherType for experiments, which no one takes for a message.
+            let bytes = frame::ethernet(to, from, 0x88b5, &[number; 46]);
+            Prepared::new(queue, usize::from(number), &bytes, 0, None)
+        })
+    });
+    frames.map(Iterator::collect).collect()
+}
+
+/// A flood by a guest that connects again as soon as what it may flood is used up.
+pub(crate) fn flood_reconnect(stage: &mut Stage) -> Result<()> {
+    let end = stage.until;
+    while std::time::Instant::now() < end {
+        stage.guest.connect(8, 16)?;
+        stage.count("connections", 1);
+        let frames = prepare_flood(stage, |mac, _| (mac, MacAddr::BROADCAST));
+        stage.until = (std::time::Instant::now() + Duration::from_millis(20)).min(end);
+        stage.pump(&frames)?;
+    }
+    stage.until = end;
+    Ok(())
+}
+
+/// Sends with another guest's address, and takes what is meant for that one.
+pub(crate) fn spoofed_source(stage: &mut Stage) -> Result<()> {
+    let other = stage.other()?;
+    spoof(stage, other)
+}
+
+/// The same with the host's address.
+pub(crate) fn spoofed_host(stage: &mut Stage) -> Result<()> {
+    let host = stage.host()?;
+    spoof(stage, host)
+}
+
+fn spoof(stage: &mut Stage, whose: Peer) -> Result<()> {
+    let victim = stage.victim()?;
+    stage.guest.connect(1, 160)?;
+    let queue = stage.queue()?;
+    (32..160).for_each(|buffer| queue.post(buffer));
+    queue.publish_rx();
+    let claims = [
+        frame::ethernet(victim.mac, whose.mac, 0x88b5, &[0; 46]),
+        frame::ethernet(MacAddr::BROADCAST, whose.mac, 0x88b5, &[0; 46]),
+    ];
+    listen(stage, &claims, Duration::from_millis(2))
+}
+
+/// Says that it is a router, to all.
+pub(crate) fn rogue_router(stage: &mut Stage) -> Result<()> {
+    stage.guest.connect(1, 8)?;
+    let advertisement = frame::router_advertisement(stage.guest.mac);
+    while !stage.is_over() {
+        stage.send(&advertisement)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Claims with ARP that another guest's IP address is its own.
+pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
+    let (victim, other) = (stage.victim()?, stage.other()?);
+    stage.guest.connect(1, 160)?;
+    let queue = stage.queue()?;
+    (32..160).for_each(|buffer| queue.post(buffer));
+    queue.publish_rx();
+    let mac = stage.guest.mac;
+    let claims = [(victim, other), (other, victim)]
+        .map(|(to, whose)| frame::arp_claim(Route { from: (mac, whose.ip), to: (to.mac, to.ip) }));
+    listen(stage, &claims, Duration::from_millis(20))
+}
+
+/// Sends frames in turn, and counts what it receives that is for others: by its Ethernet address,
+/// or by the IP address of someone else.
+fn listen(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Result<()> {
+    let (mac, known) = (stage.guest.mac, [stage.aim.victim, stage.aim.other, stage.aim.host]);
+    let mut next = 160;
+    for bytes in frames.iter().cycle() {
+        if stage.is_over() {
+            break;
+        }
+        stage.send(bytes)?;
+        let queue = stage.queue()?;
+        let received = queue.take_rx();
+        let count = received.len();
+        (0..count).for_each(|_| {
+            next = 32 + (next + 1) % 128;
+            queue.post(next);
+        });
+        queue.publish_rx();
+        let is_for_others = |head: &[u8; 64]| {
+            let to = MacAddr([head[0], head[1], head[2], head[3], head[4], head[5]]);
+            let is_ipv4 = head[12..14] == [8, 0];
+            let is_known = |peer: &Peer| head[30..34] == peer.ip.octets();
+            !to.is_multicast() && (to != mac || (is_ipv4 && known.iter().flatten().any(is_known)))
+        };
+        let overheard = received.iter().filter(|part| is_for_others(&part.head)).count();
+        stage.count(OVERHEARD, u64::try_from(overheard).unwrap_or(0));
+        std::thread::sleep(pause);
+    }
+    Ok(())
+}
+
+/// What frames that are for others count as.
+pub(crate) const OVERHEARD: &str = "frames for others";

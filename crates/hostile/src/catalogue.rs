@@ -1,0 +1,476 @@
+//! All scenarios, by what they harm.
+
+use crate::acts::{
+    chains, confined, grants, handshake, offloads, rings, shares, traffic, xenstore,
+};
+use crate::scenario::{Beside, Scenario};
+
+const fn new(
+    name: &'static str,
+    what: &'static str,
+    source: &'static str,
+    act: fn(&mut crate::stage::Stage) -> anyhow::Result<()>,
+) -> Scenario {
+    Scenario::new(name, what, source, act)
+}
+
+/// All of them, in the order in which they run.
+pub const ALL: &[Scenario] = &[
+    // Indices and events.
+    new(
+        "tx-producer-jump",
+        "moves the producer of tx too far, half around, backwards",
+        "XSA-39; ring.h: RING_REQUEST_PROD_OVERFLOW",
+        rings::tx_producer_jump,
+    )
+    .closes(),
+    new(
+        "rx-producer-jump",
+        "does so with the producer of rx",
+        "XSA-39; ring.h: RING_REQUEST_PROD_OVERFLOW",
+        rings::rx_producer_jump,
+    )
+    .closes(),
+    new(
+        "foreign-indices",
+        "overwrites the indices that are the backend's to write",
+        "XSA-155, ring.h",
+        rings::foreign_indices,
+    ),
+    new(
+        "pages-overwritten",
+        "overwrites both ring pages while they are served",
+        "XSA-155",
+        rings::pages_overwritten,
+    )
+    .slow(),
+    new(
+        "racing-writes",
+        "changes requests while the backend reads them",
+        "XSA-155",
+        rings::racing_writes,
+    ),
+    new(
+        "random-requests",
+        "sends requests of random bytes",
+        "netif.h: netif_tx_request",
+        rings::random_requests,
+    ),
+    new(
+        "rx-requests-odd",
+        "offers pages with odd ids, absent grants and its own rings",
+        "netif.h: netif_rx_request",
+        rings::rx_requests_odd,
+    ),
+    new(
+        "event-storm",
+        "sends events without end and without work",
+        "XSA-331, XSA-332, XSA-441",
+        rings::event_storm,
+    )
+    .serves()
+    .with_share(),
+    new(
+        "ports-exhausted",
+        "takes all event channels that it may have, and uses them",
+        "xl.cfg: max_event_channels",
+        rings::ports_exhausted,
+    )
+    .serves()
+    .by(4),
+    // Chains of requests.
+    new(
+        "slot-beyond-page",
+        "sends from behind the end of a page",
+        "netif.h: offset, size; XSA-448",
+        chains::slot_beyond_page,
+    )
+    .closes(),
+    new(
+        "chain-cut-off",
+        "announces a slot or an extra that does not come",
+        "netif.h: XEN_NETTXF_more_data, XEN_NETTXF_extra_info",
+        chains::chain_cut_off,
+    )
+    .closes(),
+    new(
+        "chain-too-long",
+        "sends frames of 19 to 255 slots",
+        "netif.h: XEN_NETIF_NR_SLOTS_MIN; XSA-39",
+        chains::chain_too_long,
+    ),
+    new(
+        "slots-tiny",
+        "sends frames of many slots with a few bytes each",
+        "XSA-432",
+        chains::slots_tiny,
+    )
+    .serves(),
+    new(
+        "slots-empty",
+        "sends slots of no bytes: first, last, in between, all",
+        "XSA-448",
+        chains::slots_empty,
+    ),
+    new(
+        "sizes-lie",
+        "sends frames whose total and parts differ, or overflow 16 bits",
+        "netif.h: the first slot's size is the packet's",
+        chains::sizes_lie,
+    ),
+    new(
+        "extras-unknown",
+        "sends extras of types that there are not",
+        "netif.h: XEN_NETIF_EXTRA_TYPE_MAX",
+        chains::extras_unknown,
+    )
+    .closes(),
+    new(
+        "extras-odd",
+        "sends extras twice, without end, and such as were never negotiated",
+        "netif.h: netif_extra_info",
+        chains::extras_odd,
+    ),
+    new(
+        "flags-unknown",
+        "sets each flag that means nothing",
+        "netif.h: XEN_NETTXF_*",
+        chains::flags_unknown,
+    ),
+    // Grants.
+    new(
+        "grants-absent",
+        "sends from grants that are not there, among good ones",
+        "XSA-361, XSA-365, XSA-367",
+        grants::grants_absent,
+    ),
+    new(
+        "ring-page-as-buffer",
+        "sends from its ring pages and receives into them",
+        "grant_table.h",
+        grants::ring_page_as_buffer,
+    ),
+    new(
+        "grants-revoked",
+        "ends grants while the backend copies from them",
+        "XSA-396, from the other side",
+        grants::grants_revoked,
+    )
+    .emulated(),
+    new(
+        "pages-read-only",
+        "offers pages to receive into that may only be read",
+        "grant_table.h: GTF_readonly",
+        grants::pages_read_only,
+    ),
+    // Offloads.
+    new(
+        "gso-invalid",
+        "asks for segments of no bytes, or of unknown kinds",
+        "netif.h: XEN_NETIF_GSO_TYPE_*",
+        offloads::gso_invalid,
+    )
+    .closes(),
+    new(
+        "gso-odd",
+        "asks for segmentation that the frame has no headers for",
+        "netif.h: netif_extra_info.gso",
+        offloads::gso_odd,
+    ),
+    new(
+        "gso-tiny-segments",
+        "has 64 KiB cut into segments of a byte",
+        "seen: 90 ms of a worker for a frame; CVE-2018-1000026",
+        offloads::gso_tiny_segments,
+    )
+    .serves()
+    .with_share(),
+    new(
+        "gso-tiny-segments-bridge",
+        "has 64 KiB cut into segments of a byte by the host's kernel",
+        "seen: neighbours' pings took 2.5 s",
+        offloads::gso_tiny_segments,
+    )
+    .serves()
+    .on_bridge()
+    .with_share(),
+    new(
+        "header-bloat",
+        "has headers of 20 KiB repeated in each of 1,361 segments",
+        "seen: a frame took 85 MiB of buffers",
+        offloads::header_bloat,
+    )
+    .serves()
+    .with_share(),
+    new(
+        "frames-over-mtu",
+        "sends frames of 2,049 and 4,096 bytes",
+        "seen: each took a buffer of 64 KiB",
+        offloads::frames_over_mtu,
+    )
+    .serves()
+    .with_share(),
+    new(
+        "checksums-blank",
+        "leaves checksums blank in frames that have none, or end before it",
+        "netif.h: XEN_NETTXF_csum_blank; XSA-423",
+        offloads::checksums_blank,
+    )
+    .serves(),
+    new(
+        "headers-split",
+        "spreads headers over slots of a few bytes",
+        "XSA-423",
+        offloads::headers_split,
+    )
+    .serves(),
+    // The handshake.
+    new(
+        "keys-absurd",
+        "connects with keys that are missing, out of range, or words",
+        "netif.h: multi-queue; Linux 6d1dc8014334",
+        handshake::keys_absurd,
+    )
+    .closes(),
+    new(
+        "keys-long",
+        "writes values of 2,000 bytes, and bytes that are no text",
+        "xenstored: quota-entry-size",
+        handshake::keys_long,
+    ),
+    new(
+        "queues-share-a-ring",
+        "names one ring, or one event channel, for two queues",
+        "netif.h: multi-queue",
+        handshake::queues_share_a_ring,
+    ),
+    new(
+        "keys-after-connect",
+        "changes all its keys when it is connected",
+        "netif.h; xenbus",
+        handshake::keys_after_connect,
+    )
+    .serves(),
+    new(
+        "states-random",
+        "writes states in any order, and such as there are not",
+        "xenbus.h: xenbus_state",
+        handshake::states_random,
+    ),
+    new(
+        "reconnect-storm",
+        "connects with eight queues again and again",
+        "XSA-374, XSA-465",
+        handshake::reconnect_storm,
+    )
+    .with_share(),
+    new(
+        "death-in-handshake",
+        "dies at any step of the handshake, and with full rings",
+        "XSA-374, XSA-465; CVE-2026-99286",
+        handshake::death_in_handshake,
+    )
+    .again_and_again(),
+    // XenStore.
+    new(
+        "store-storm",
+        "makes and removes names below a node that the backend watches",
+        "XSA-349; seen: the backend ended in 3 s",
+        xenstore::store_storm,
+    )
+    .with_share(),
+    new(
+        "transactions-conflict",
+        "fills its directory and changes keys while the backend reads them",
+        "seen: no answer from the backend for 17 s",
+        xenstore::transactions_conflict,
+    )
+    .by(6),
+    new(
+        "paths-deep",
+        "commits a thousand writes at once, as deep as paths may be",
+        "xenstore.txt: XENSTORE_ABS_PATH_MAX; seen: XenStore stood for a second",
+        xenstore::paths_deep,
+    ),
+    new(
+        "events-unread",
+        "watches what it changes, and reads no event",
+        "XSA-349",
+        xenstore::events_unread,
+    ),
+    new(
+        "transactions-open",
+        "begins transactions and ends none",
+        "xenstore.txt: quota of transactions",
+        xenstore::transactions_open,
+    )
+    .emulated(),
+    new(
+        "store-connections",
+        "connects to XenStore as often as it can",
+        "xenstored: quota of connections",
+        xenstore::store_connections,
+    )
+    .emulated(),
+    // What is shared.
+    new(
+        "spoofed-source",
+        "sends with another guest's address",
+        "seen: all that was for that guest went to this one",
+        traffic::spoofed_source,
+    )
+    .deaf(10),
+    new(
+        "spoofed-host",
+        "sends with the host's address",
+        "seen: as with another guest's",
+        traffic::spoofed_host,
+    )
+    .deaf(10),
+    new(
+        "arp-claims",
+        "claims with ARP that others' IP addresses are its own",
+        "RFC 826 has no protection",
+        traffic::arp_claims,
+    )
+    .given(&[("ip", "10.77.0.253"), ("locking-mode", "locked")])
+    .deaf(10),
+    new(
+        "rogue-router",
+        "says that it is a router",
+        "RFC 6104, RFC 6105: rogue router advertisements",
+        traffic::rogue_router,
+    )
+    .serves()
+    .beside(Beside::Routers),
+    new(
+        "flood-broadcast",
+        "sends to all as fast as it can",
+        "seen: 55 % of the throughput beside a busy guest were left",
+        traffic::flood_broadcast,
+    )
+    .loses(95)
+    .with_share(),
+    new(
+        "flood-unknown",
+        "sends to addresses that no one has",
+        "seen: as with broadcasts",
+        traffic::flood_unknown,
+    )
+    .slow()
+    .loses(95)
+    .with_share(),
+    new(
+        "flood-addresses",
+        "sends each frame from another address",
+        "seen: a new guest was not learned",
+        traffic::flood_addresses,
+    )
+    .loses(95)
+    .with_share(),
+    new(
+        "flood-reconnect",
+        "floods, and connects again to be allowed more",
+        "seen: 41,600 frames a second under a limit of 1,000",
+        traffic::flood_reconnect,
+    )
+    .loses(95)
+    .with_share(),
+    new(
+        "flood-captured",
+        "floods while a user of the host captures frames and does not read them",
+        "seen: the backend took 386 MiB",
+        traffic::flood_broadcast,
+    )
+    .loses(95)
+    .beside(Beside::UnreadCapture),
+    new(
+        "slow-receiver",
+        "takes a frame each 45 ms of those that it has asked for",
+        "XSA-392; seen: the victim's TCP stood",
+        shares::slow_receiver,
+    )
+    .loses(60)
+    .serves()
+    .with_share(),
+    new(
+        "slow-receiver-host",
+        "does so with the host's replies",
+        "XSA-392; seen: no guest reached the host",
+        shares::slow_receiver_of_host,
+    )
+    .loses(60)
+    .serves()
+    .with_share(),
+    new(
+        "silent-receiver",
+        "takes no frame of those that it has asked for",
+        "XSA-392",
+        shares::silent_receiver,
+    )
+    .slow()
+    .serves()
+    .with_share(),
+    new(
+        "one-free-slot",
+        "always has a free slot, and never enough for a frame",
+        "XSA-392",
+        shares::one_free_slot,
+    )
+    .serves(),
+    new(
+        "greedy-queues",
+        "sends frames of 64 KiB by eight queues",
+        "legal; seen: eight shares of the workers",
+        shares::greedy_queues,
+    )
+    .serves()
+    .with_share(),
+    new(
+        "small-frames",
+        "sends as many small frames as it can by eight queues",
+        "legal",
+        shares::small_frames,
+    )
+    .slow()
+    .serves()
+    .with_share(),
+    // What lies behind a hole in the backend.
+    new(
+        "foreign-socket",
+        "has broken into the backend, and connects to another program's socket",
+        "seen: Landlock has no rule for sockets",
+        confined::no_guest,
+    )
+    .beside(Beside::ConfinedBackend)
+    .emulated(),
+];
+
+/// The scenario of a name.
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_scenario_has_a_name_of_its_own_that_can_be_typed() {
+        let names: BTreeSet<&str> = ALL.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        let is_plain =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        assert!(names.iter().all(|name| is_plain(name)), "{names:?}");
+    }
+
+    #[test]
+    fn each_scenario_says_what_it_does_and_why() {
+        for scenario in ALL {
+            assert!(scenario.what.len() > 10 && !scenario.source.is_empty(), "{}", scenario.name);
+            assert!(scenario.guests >= 1 && scenario.loss_max < 100, "{}", scenario.name);
+        }
+    }
+}

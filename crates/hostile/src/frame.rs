@@ -1,0 +1,203 @@
+//! Frames as a guest's own program makes them: small, and with any address in them.
+
+use std::net::Ipv4Addr;
+
+use ringway_datapath::MacAddr;
+
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+const IPV6: u16 = 0x86dd;
+const ICMP: u8 = 1;
+const ICMP_V6: u8 = 58;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Destination options of IPv6, an extension header of any length.
+const DESTINATION_OPTIONS: u8 = 60;
+/// The option that means nothing and has a length.
+const PAD_N: u8 = 1;
+
+/// Who sends to whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    /// The address that is given as the sender's.
+    pub from: (MacAddr, Ipv4Addr),
+    /// The receiver.
+    pub to: (MacAddr, Ipv4Addr),
+}
+
+/// An Ethernet frame.
+pub fn ethernet(to: MacAddr, from: MacAddr, kind: u16, payload: &[u8]) -> Vec<u8> {
+    [&to.0[..], &from.0, &kind.to_be_bytes(), payload].concat()
+}
+
+/// An ARP request, after which the receiver knows the sender's address.
+pub fn arp_request(route: Route) -> Vec<u8> {
+    let payload = arp(1, route.from, (MacAddr([0; 6]), route.to.1));
+    ethernet(MacAddr::BROADCAST, route.from.0, ARP, &payload)
+}
+
+/// An ARP reply that no one has asked for: it claims that an IP address is behind a MAC address.
+pub fn arp_claim(route: Route) -> Vec<u8> {
+    ethernet(route.to.0, route.from.0, ARP, &arp(2, route.from, route.to))
+}
+
+fn arp(operation: u16, sender: (MacAddr, Ipv4Addr), target: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+    let mut bytes = vec![0, 1, 8, 0, 6, 4];
+    bytes.extend(operation.to_be_bytes());
+    for (mac, ip) in [sender, target] {
+        bytes.extend(mac.0);
+        bytes.extend(ip.octets());
+    }
+    bytes
+}
+
+/// An echo request of ping's.
+pub fn ping(route: Route, sequence: u16, len: usize) -> Vec<u8> {
+    let mut icmp = vec![8, 0, 0, 0, 0x66, 0x66];
+    icmp.extend(sequence.to_be_bytes());
+    icmp.resize(8 + len, 0x5a);
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    ethernet(route.to.0, route.from.0, IPV4, &ipv4(route, ICMP, &icmp))
+}
+
+/// A UDP datagram without a checksum, which IPv4 allows.
+pub fn udp(route: Route, ports: [u16; 2], len: usize) -> Vec<u8> {
+    let mut datagram = ports.map(u16::to_be_bytes).concat();
+    datagram.extend(u16::try_from(8 + len).unwrap_or(u16::MAX).to_be_bytes());
+    datagram.extend([0; 2]);
+    datagram.resize(8 + len, 0x5a);
+    ethernet(route.to.0, route.from.0, IPV4, &ipv4(route, UDP, &datagram))
+}
+
+/// A TCP segment of any length, to be cut and given its checksum by those who pass it on.
+pub fn tcp(route: Route, ports: [u16; 2], len: usize) -> Vec<u8> {
+    ethernet(route.to.0, route.from.0, IPV4, &ipv4(route, TCP, &tcp_segment(ports, len)))
+}
+
+/// The same over IPv6, behind so many extension headers of so many bytes each.
+pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize) -> Vec<u8> {
+    let segment = tcp_segment([40_000, 9], len);
+    let mut payload = Vec::new();
+    for extension in 0..extensions {
+        let next = if extension + 1 < extensions { DESTINATION_OPTIONS } else { TCP };
+        let options = extension_len.max(8) / 8 * 8;
+        let start = payload.len();
+        payload.extend([next, u8::try_from(options / 8 - 1).unwrap_or(u8::MAX)]);
+        // Padding in pieces: the length of one has a byte only.
+        let mut left = options - 2;
+        while left > 0 {
+            let piece = left.min(257);
+            if piece == 1 {
+                payload.push(0);
+            } else {
+                payload.extend([PAD_N, u8::try_from(piece - 2).unwrap_or(0)]);
+                payload.resize(payload.len() + piece - 2, 0);
+            }
+            left -= piece;
+        }
+        debug_assert_eq!(payload.len() - start, options);
+    }
+    payload.extend(segment);
+    let first = if extensions > 0 { DESTINATION_OPTIONS } else { TCP };
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(u16::try_from(payload.len()).unwrap_or(u16::MAX).to_be_bytes());
+    packet.extend([first, 64]);
+    packet.extend(v6_of(route.from.1));
+    packet.extend(v6_of(route.to.1));
+    packet.extend(payload);
+    ethernet(route.to.0, route.from.0, IPV6, &packet)
+}
+
+/// A router advertisement (RFC 4861) to all nodes: a default route by this address for a minute.
+pub fn router_advertisement(mac: MacAddr) -> Vec<u8> {
+    let all_nodes = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let [a, b, c, d, e, f] = mac.0;
+    let own = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    // Type, code, checksum, hop limit, flags, lifetime, times, and the source's address.
+    let mut message = vec![134, 0, 0, 0, 64, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
+    message.extend(mac.0);
+    let len = u16::try_from(message.len()).unwrap_or(0);
+    let pseudo = [&own[..], &all_nodes, &[0, 0], &len.to_be_bytes(), &[0, 0, 0, ICMP_V6]].concat();
+    let sum = checksum(&[pseudo, message.clone()].concat());
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([ICMP_V6, 255]);
+    packet.extend(own);
+    packet.extend(all_nodes);
+    packet.extend(message);
+    ethernet(MacAddr([0x33, 0x33, 0, 0, 0, 1]), mac, IPV6, &packet)
+}
+
+/// `fd77::N` for the IPv4 address that ends with N, as the guests of the emulated host have them.
+fn v6_of(ip: Ipv4Addr) -> [u8; 16] {
+    let mut octets = [0; 16];
+    octets[..2].copy_from_slice(&[0xfd, 0x77]);
+    octets[15] = ip.octets()[3];
+    octets
+}
+
+fn tcp_segment(ports: [u16; 2], len: usize) -> Vec<u8> {
+    let mut segment = ports.map(u16::to_be_bytes).concat();
+    // Sequence, acknowledgement, 20 bytes of header, ACK, window, checksum, urgent pointer.
+    segment.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.resize(20 + len, 0x5a);
+    segment
+}
+
+fn ipv4(route: Route, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let total = u16::try_from(20 + payload.len()).unwrap_or(u16::MAX);
+    let mut packet = vec![0x45, 0];
+    packet.extend(total.to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    packet.extend(route.from.1.octets());
+    packet.extend(route.to.1.octets());
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(payload);
+    packet
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| {
+        let low = pair.get(1).copied().unwrap_or(0);
+        u32::from(u16::from_be_bytes([pair[0], low]))
+    });
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_datapath::headers::parse;
+
+    use super::*;
+
+    fn route() -> Route {
+        Route {
+            from: (MacAddr([2; 6]), Ipv4Addr::new(10, 77, 0, 66)),
+            to: (MacAddr([4; 6]), Ipv4Addr::new(10, 77, 0, 1)),
+        }
+    }
+
+    #[test]
+    fn headers_are_where_the_backend_finds_them() {
+        let headers = parse(&tcp(route(), [1, 2], 1000)).expect("it can be read");
+        assert_eq!((headers.l4, headers.payload), (34, 54));
+        let plain = parse(&tcp_v6(route(), 0, 0, 1000)).expect("it can be read");
+        assert_eq!((plain.l4, plain.payload), (54, 74));
+        let bloated = parse(&tcp_v6(route(), 10, 2048, 1000)).expect("it can be read");
+        assert_eq!(bloated.l4, 54 + 10 * 2048);
+    }
+
+    #[test]
+    fn the_checksum_of_a_header_with_its_checksum_is_zero() {
+        let frame = ping(route(), 7, 56);
+        assert_eq!(checksum(&frame[14..34]), 0);
+        assert_eq!(checksum(&frame[34..]), 0);
+    }
+}

@@ -1,0 +1,113 @@
+//! The hypervisor under a hostile guest: the emulated one, or Xen, chosen when it starts.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ringway_emu::{EmuEvent, EmuHypervisor};
+use ringway_hypervisor::{Access, EventChannel, GrantTable, GrantedPages, Hypervisor};
+use ringway_wire::{DomId, EvtchnPort, GrantRef};
+use ringway_xen::{XenEvent, XenHypervisor};
+
+/// A domain, which is the guest.
+#[derive(Debug)]
+pub enum Machine {
+    /// On the emulated hypervisor.
+    Emulated(EmuHypervisor),
+    /// On Xen, over its devices in `/dev/xen`.
+    Xen(XenHypervisor),
+}
+
+/// One end of an event channel.
+#[derive(Debug)]
+pub enum Event {
+    /// On the emulated hypervisor.
+    Emulated(EmuEvent),
+    /// On Xen.
+    Xen(XenEvent),
+}
+
+impl Machine {
+    /// The domain.
+    pub fn domid(&self) -> DomId {
+        match self {
+            Machine::Emulated(machine) => machine.domid(),
+            Machine::Xen(machine) => machine.domid(),
+        }
+    }
+
+    /// Takes pages and grants each to a peer.
+    ///
+    /// # Errors
+    /// Of kind `OutOfMemory` when pages or grants run out.
+    pub fn share(&self, peer: DomId, count: usize, access: Access) -> io::Result<GrantedPages> {
+        match self {
+            Machine::Emulated(machine) => machine.grants()?.share(peer, count, access),
+            Machine::Xen(machine) => machine.grants()?.share(peer, count, access),
+        }
+    }
+
+    /// Ends grants, as far as the peer lets go of the pages.
+    pub fn end(&self, granted: GrantedPages) {
+        // Pages that are still in use are lost to this guest, which costs no one else anything.
+        let _ = match self {
+            Machine::Emulated(machine) => machine.grants().map(|mut it| it.end(granted)),
+            Machine::Xen(machine) => machine.grants().map(|mut it| it.end(granted)),
+        };
+    }
+
+    /// Ends one grant of a run that goes on. False where a program cannot: on Xen the kernel ends
+    /// the grants of a run together.
+    pub fn revoke(&self, gref: GrantRef) -> bool {
+        match self {
+            Machine::Emulated(machine) => {
+                machine.grants().is_ok_and(|mut grants| grants.end_access(gref).is_ok())
+            }
+            Machine::Xen(_) => false,
+        }
+    }
+
+    /// Makes a port to which a peer may bind.
+    ///
+    /// # Errors
+    /// When there are no more ports.
+    pub fn alloc_unbound(&self, peer: DomId) -> io::Result<Event> {
+        match self {
+            Machine::Emulated(machine) => machine.alloc_unbound(peer).map(Event::Emulated),
+            Machine::Xen(machine) => machine.alloc_unbound(peer).map(Event::Xen),
+        }
+    }
+}
+
+impl Event {
+    /// Its number for the peer.
+    pub fn port(&self) -> EvtchnPort {
+        match self {
+            Event::Emulated(event) => event.port(),
+            Event::Xen(event) => event.port(),
+        }
+    }
+
+    /// Makes the other end pending. An end that is gone is no matter.
+    pub fn notify(&self) {
+        let _ = match self {
+            Event::Emulated(event) => event.notify(),
+            Event::Xen(event) => event.notify(),
+        };
+    }
+
+    /// Takes what is pending.
+    pub fn ack(&self) {
+        let _ = match self {
+            Event::Emulated(event) => event.ack(),
+            Event::Xen(event) => event.ack(),
+        };
+    }
+
+    /// What becomes readable with an event.
+    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Event::Emulated(event) => event.waker(),
+            Event::Xen(event) => event.waker(),
+        }
+    }
+}

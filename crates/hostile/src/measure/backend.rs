@@ -1,0 +1,111 @@
+//! The backend, looked at from outside: its process, its memory, and how soon it answers.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringway_control::{BackendRequest, BackendStatus, RunDir, ask};
+use serde::Serialize;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What was seen while it was watched.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Seen {
+    /// Its processes, of which there is one where it was not restarted.
+    pub(crate) pids: Vec<u32>,
+    /// The most memory that it had, in KiB.
+    pub(crate) peak_kib: u64,
+    /// The slowest answer to a question of the command line's, in milliseconds. One that does not
+    /// come is as slow as the wait for it.
+    pub(crate) slowest_answer_ms: f64,
+    /// Names of vifs other than the hostile one's that were not connected at some look.
+    pub(crate) disconnected: Vec<String>,
+}
+
+/// Someone who looks at the backend all the time.
+pub(crate) struct Watch {
+    is_over: Arc<AtomicBool>,
+    seen: Arc<Mutex<Seen>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Watches the backend of a run directory. `honest` are the domains of honest guests.
+    pub(crate) fn start(dir: &RunDir, honest: &[u16]) -> Watch {
+        let (is_over, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
+        let (ends, notes) = (Arc::clone(&is_over), Arc::clone(&seen));
+        let (dir, honest) = (dir.clone(), honest.to_vec());
+        let thread = std::thread::spawn(move || {
+            let mut pid = None;
+            while !ends.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                let status = status(&dir);
+                let mut seen = notes.lock().unwrap_or_else(PoisonError::into_inner);
+                note(&mut seen, status, start.elapsed(), &honest, &mut pid);
+                drop(seen);
+                std::thread::sleep(PAUSE);
+            }
+        });
+        Watch { is_over, seen, thread: Some(thread) }
+    }
+
+    /// What it has seen.
+    pub(crate) fn finish(mut self) -> Seen {
+        self.end();
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn end(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn note(
+    seen: &mut Seen,
+    status: Option<BackendStatus>,
+    took: Duration,
+    honest: &[u16],
+    pid: &mut Option<u32>,
+) {
+    seen.slowest_answer_ms = seen.slowest_answer_ms.max(took.as_secs_f64() * 1e3);
+    if let Some(status) = status {
+        *pid = Some(status.pid);
+        if !seen.pids.contains(&status.pid) {
+            seen.pids.push(status.pid);
+        }
+        for vif in status.vifs {
+            let is_out = honest.contains(&vif.domid) && vif.state != "Connected";
+            if is_out && !seen.disconnected.contains(&vif.name) {
+                seen.disconnected.push(vif.name);
+            }
+        }
+    }
+    if let Some(memory) = pid.and_then(memory_kib) {
+        seen.peak_kib = seen.peak_kib.max(memory);
+    }
+}
+
+/// What the backend says of itself, if it answers.
+pub(crate) fn status(dir: &RunDir) -> Option<BackendStatus> {
+    ask(&dir.backend(), &BackendRequest::Status).ok()
+}
+
+/// Memory of a process now, in KiB.
+pub(crate) fn memory_kib(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,123 @@
+//! Where a hostile guest lives on an emulated host: the toolstack's part, for one domain and its
+//! vif.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ringway_control::RunDir;
+use ringway_datapath::{MacAddr, PortRules};
+use ringway_emu::{EmuHypervisor, NewDomain, Role};
+use ringway_vif_shell::device;
+use ringway_wire::DomId;
+use ringway_xenbus::{Device, Vif, XenbusState};
+use ringway_xenstore::{Client, Permissions, Rights};
+
+const HOST: DomId = DomId(0);
+/// Rings, buffers and grants of eight queues.
+const MEMORY_BYTES: u64 = 16 << 20;
+/// How long a backend may take to let go.
+const LET_GO: Duration = Duration::from_secs(10);
+
+/// Domain 0 of an emulated host that runs, beside the one that started it.
+#[derive(Debug)]
+pub struct Toolstack {
+    dir: PathBuf,
+    hypervisor: EmuHypervisor,
+    store: Client,
+}
+
+impl Toolstack {
+    /// Joins a host by its run directory.
+    ///
+    /// # Errors
+    /// If none runs there.
+    pub fn join(dir: &Path) -> Result<Toolstack> {
+        let hypervisor = EmuHypervisor::connect(dir, HOST)
+            .with_context(|| format!("no emulated host runs in {}", dir.display()))?;
+        let store = Client::connect(&RunDir::new(dir).xenstore())?;
+        Ok(Toolstack { dir: dir.to_owned(), hypervisor, store })
+    }
+
+    /// The run directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Domain 0's XenStore.
+    pub fn store(&mut self) -> &mut Client {
+        &mut self.store
+    }
+
+    /// Makes a domain with a vif, on a bridge or on the switch. `keys` go to the backend's
+    /// directory beside those that a toolstack always writes.
+    ///
+    /// # Errors
+    /// What broker and store refuse.
+    pub fn make_guest(&mut self, bridge: Option<&str>, keys: &[(&str, &str)]) -> Result<Vif> {
+        let vif = self.make_domain()?;
+        let made = describe(vif, bridge);
+        self.store.transaction(|tx| {
+            device::make(tx, &made)?;
+            let dir = vif.backend_dir();
+            keys.iter().try_for_each(|(key, value)| tx.write(&format!("{dir}/{key}"), value))
+        })?;
+        Ok(vif)
+    }
+
+    /// Makes a domain and says which vif it would have.
+    ///
+    /// # Errors
+    /// What broker and store refuse.
+    pub fn make_domain(&mut self) -> Result<Vif> {
+        let new = NewDomain { domid: None, memory_bytes: MEMORY_BYTES, role: Role::Guest };
+        let domid = self.hypervisor.create_domain(new).context("make a domain")?;
+        let home = format!("/local/domain/{domid}");
+        self.store.transaction(|tx| {
+            tx.mkdir(&home)?;
+            tx.set_permissions(
+                &home,
+                &Permissions::new(HOST, Rights::None).with(domid, Rights::Read),
+            )?;
+            tx.write(&format!("{home}/name"), format!("hostile-{domid}"))?;
+            tx.write(&format!("{home}/domid"), domid.to_string())?;
+            let data = format!("{home}/data");
+            tx.mkdir(&data)?;
+            tx.set_permissions(&data, &Permissions::new(domid, Rights::None))
+        })?;
+        Ok(Vif { backend: HOST, frontend: domid, handle: 0 })
+    }
+
+    /// Takes the vif and the domain away, as a toolstack does when a domain has ended.
+    ///
+    /// # Errors
+    /// What broker and store refuse. A backend that does not let go in 10 s is no error here: what
+    /// it still does is what is measured.
+    pub fn remove_guest(&mut self, vif: Vif) -> Result<()> {
+        device::change(&mut self.store, &vif.backend_dir(), &Device::removal_changes())?;
+        let deadline = Instant::now() + LET_GO;
+        while Instant::now() < deadline {
+            let state = device::state(&mut self.store, &vif.backend_state())?;
+            if matches!(state, XenbusState::Closed | XenbusState::Unknown) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let domid = vif.frontend;
+        self.store.transaction(|tx| {
+            tx.remove(&format!("{}/{domid}", Vif::backend_root(HOST)))?;
+            tx.remove(&format!("/local/domain/0/error/backend/vif/{domid}"))?;
+            tx.remove(&format!("/local/domain/{domid}"))
+        })?;
+        self.hypervisor.destroy_domain(domid).context("destroy a domain")
+    }
+}
+
+/// The vif of a hostile guest, as a toolstack describes it.
+pub fn describe(vif: Vif, bridge: Option<&str>) -> Device {
+    let [high, low] = vif.frontend.0.to_be_bytes();
+    let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
+    let bridge = bridge.map(str::to_owned);
+    let rules = PortRules::default();
+    Device { vif, mac, mtu: 1500, bridge, max_queues: None, completion: None, rules }
+}

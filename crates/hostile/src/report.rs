@@ -1,0 +1,118 @@
+//! Tables for people.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::record::{GOAL, Record};
+use crate::scenario::{Place, Scenario};
+
+/// What was measured, a row a scenario, and below it what was broken.
+pub(crate) fn table(records: &[Record]) -> String {
+    let head = [
+        "SCENARIO",
+        ">TCP BEFORE",
+        ">DURING",
+        ">SHARE",
+        ">LOSS",
+        ">TO HOST",
+        ">PAUSE",
+        ">PING",
+        ">ANSWER",
+        ">MEMORY",
+        ">RESTARTS",
+        "VERDICT",
+    ];
+    let rows = records.iter().map(|record| {
+        let [before, peak, after] = record.memory_mib;
+        vec![
+            record.scenario.to_owned(),
+            gigabits(record.tcp_before),
+            gigabits(record.tcp_during),
+            share(record),
+            format!("{:.0} %", record.loss_percent),
+            format!("{:.0} %", record.host_loss_percent),
+            format!("{:.0} ms", record.longest_pause_ms),
+            format!("{:.0} ms", record.slowest_ping_ms),
+            format!("{:.0} ms", record.slowest_answer_ms),
+            format!("{before:.0}/{peak:.0}/{after:.0}"),
+            record.restarts.to_string(),
+            record.verdict().to_owned(),
+        ]
+    });
+    let mut text = render(&head, rows);
+    text += &format!(
+        "\nTCP in Gbit/s between two honest guests. SHARE: of what they have beside a process \
+         that only\nburns as much CPU, or (~) of what they had before; the goal is {GOAL}. LOSS of \
+         pings between\nthem, and to the host. PAUSE: longest time without a byte. PING, ANSWER: \
+         slowest reply to a\nping, and of the backend to the command line. MEMORY of the backend \
+         in MiB: before, at\nmost, after.\n"
+    );
+    for record in records {
+        for line in &record.broken {
+            text += &format!("{}: {}: {line}\n", record.verdict(), record.scenario);
+        }
+        if let (false, Some(known)) = (record.broken.is_empty(), record.known) {
+            text += &format!("known: {}: {known}\n", record.scenario);
+        }
+        if let Some(reason) = &record.skipped {
+            text += &format!("SKIPPED: {}: {reason}\n", record.scenario);
+        }
+        for note in &record.notes {
+            text += &format!("note: {}: {note}\n", record.scenario);
+        }
+    }
+    text
+}
+
+/// A line for the progress.
+pub(crate) fn in_short(record: &Record) -> String {
+    let mut text = format!(
+        "{} -> {} Gbit/s, share {}, loss {:.0} %, pause {:.0} ms",
+        gigabits(record.tcp_before),
+        gigabits(record.tcp_during),
+        share(record),
+        record.loss_percent.max(record.host_loss_percent),
+        record.longest_pause_ms,
+    );
+    for line in &record.broken {
+        text += &format!("\n         {line}");
+    }
+    text
+}
+
+/// All scenarios.
+pub(crate) fn list(scenarios: &[Scenario]) -> String {
+    let rows = scenarios.iter().map(|scenario| {
+        let place = match scenario.place {
+            Place::Everywhere => "",
+            Place::Emulated => "emulated only",
+        };
+        let row = [scenario.name, scenario.what, scenario.source, place];
+        row.map(str::to_owned).into()
+    });
+    render(&["SCENARIO", "WHAT THE GUEST DOES", "SOURCE", "WHERE"], rows)
+}
+
+fn share(record: &Record) -> String {
+    let mark = if record.tcp_control.is_some() { "" } else { "~" };
+    format!("{mark}{:.2}", record.share)
+}
+
+fn gigabits(bits: f64) -> String {
+    format!("{:.2}", bits / 1e9)
+}
+
+fn render(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(head.iter().map(|name| name.trim_start_matches('>')));
+    for row in rows {
+        table.add_row(row);
+    }
+    for (column, name) in table.column_iter_mut().zip(head) {
+        column.set_padding((0, 2));
+        if name.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}

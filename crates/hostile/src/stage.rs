@@ -1,0 +1,265 @@
+//! What a scenario's guest has: its vif, the time until it ends, and whom it may send to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fastrand::Rng;
+use ringway_datapath::MacAddr;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{Route, arp_request};
+use crate::guest::{Guest, state};
+use crate::queue::{Prepared, Queue};
+
+/// Someone on the network, written `IP=MAC`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The IP address.
+    pub ip: Ipv4Addr,
+    /// The Ethernet address.
+    pub mac: MacAddr,
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Peer, String> {
+        let peer = text
+            .split_once('=')
+            .and_then(|(ip, mac)| Some(Peer { ip: ip.parse().ok()?, mac: MacAddr::parse(mac)? }));
+        peer.ok_or_else(|| format!("{text:?}, expected such as 10.77.0.1=00:16:3e:40:01:00"))
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.ip, self.mac)
+    }
+}
+
+/// Whom a guest harms. On a host of its own making `ringway-hostile run` fills all in.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Aim {
+    /// The honest guest that others talk to.
+    pub victim: Option<Peer>,
+    /// The honest guest that talks to it.
+    pub other: Option<Peer>,
+    /// The host's own address on the network.
+    pub host: Option<Peer>,
+    /// An honest guest for which others have to cut frames into segments.
+    pub plain: Option<Peer>,
+}
+
+/// What became of a guest's own vif and of what it sent, for the one who judges.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// Reasons for which the backend closed its vif, each once for each time.
+    pub closed: Vec<String>,
+    /// Whether the vif is served in the end.
+    pub is_served: bool,
+    /// What it counted: frames sent, reconnections, writes.
+    pub counts: BTreeMap<String, u64>,
+    /// What else is worth a word.
+    pub notes: Vec<String>,
+    /// What it cannot do here, and why.
+    pub skipped: Option<String>,
+}
+
+/// A scenario that is under way.
+#[derive(Debug)]
+pub struct Stage {
+    /// The guest.
+    pub guest: Guest,
+    /// Whom it may send to.
+    pub aim: Aim,
+    /// When it ends.
+    pub until: Instant,
+    /// Its choices, which are the same in each run.
+    pub random: Rng,
+    /// What it did.
+    pub account: Account,
+}
+
+impl Stage {
+    /// A stage for so long. The seed is that of the guest's choices.
+    pub fn new(guest: Guest, aim: Aim, length: Duration, seed: u64) -> Stage {
+        let (until, random) = (Instant::now() + length, Rng::with_seed(seed));
+        Stage { guest, aim, until, random, account: Account::default() }
+    }
+
+    /// Whether its time is up.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Counts something.
+    pub fn count(&mut self, what: &str, by: u64) {
+        *self.account.counts.entry(what.to_owned()).or_default() += by;
+    }
+
+    /// The victim.
+    ///
+    /// # Errors
+    /// If no one said who that is.
+    pub fn victim(&self) -> Result<Peer> {
+        self.aim.victim.context("whom? say so with --victim IP=MAC")
+    }
+
+    /// The one that talks to the victim.
+    ///
+    /// # Errors
+    /// If no one said who that is.
+    pub fn other(&self) -> Result<Peer> {
+        self.aim.other.context("who talks to the victim? say so with --other IP=MAC")
+    }
+
+    /// The host.
+    ///
+    /// # Errors
+    /// If no one said who that is.
+    pub fn host(&self) -> Result<Peer> {
+        self.aim.host.context("which address has the host? say so with --host IP=MAC")
+    }
+
+    /// The one that takes no frames that are still to be cut, if there is such a one; the victim
+    /// otherwise.
+    ///
+    /// # Errors
+    /// If no one said who either is.
+    pub fn plain(&self) -> Result<Peer> {
+        self.aim.plain.map_or_else(|| self.victim(), Ok)
+    }
+
+    /// A route from an address of our own: the last one of the receiver's /24 but one.
+    pub fn route_to(&self, to: Peer) -> Route {
+        let [a, b, c, _] = to.ip.octets();
+        Route { from: (self.guest.mac, Ipv4Addr::new(a, b, c, 253)), to: (to.mac, to.ip) }
+    }
+
+    /// The first queue.
+    ///
+    /// # Errors
+    /// If the guest is not connected: a mistake of the scenario's.
+    pub fn queue(&mut self) -> Result<&mut Queue> {
+        self.guest.queues.first_mut().context("the guest is not connected")
+    }
+
+    /// Sends one frame by the first queue, and counts it.
+    ///
+    /// # Errors
+    /// If the guest is not connected.
+    pub fn send(&mut self, frame: &[u8]) -> Result<()> {
+        let until = self.until;
+        let queue = self.queue()?;
+        if queue.wait_for_room(1, until) {
+            let prepared = Prepared::new(queue, 0, frame, 0, None);
+            prepared.push(queue);
+            queue.publish_tx();
+            self.count("frames", 1);
+        }
+        Ok(())
+    }
+
+    /// Has someone learn our addresses, so that it replies to us.
+    ///
+    /// # Errors
+    /// If the guest is not connected.
+    pub fn introduce(&mut self, to: Peer) -> Result<()> {
+        let request = arp_request(self.route_to(to));
+        self.send(&request)
+    }
+
+    /// Sends frames by all queues as fast as the backend takes them, to the end.
+    ///
+    /// # Errors
+    /// If the guest is not connected.
+    pub fn pump(&mut self, frames: &[Vec<Prepared>]) -> Result<()> {
+        let until = self.until;
+        let mut sent = 0;
+        let mut turn = 0_usize;
+        while Instant::now() < until {
+            let mut has_sent = false;
+            for (queue, frames) in self.guest.queues.iter_mut().zip(frames) {
+                let mut pushed = 0;
+                while let Some(frame) = frames.get(turn % frames.len().max(1)) {
+                    if queue.tx_room() < frame.slots() || pushed == 64 {
+                        break;
+                    }
+                    frame.push(queue);
+                    pushed += 1;
+                    turn = turn.wrapping_add(1);
+                }
+                if pushed > 0 {
+                    queue.publish_tx();
+                    sent += pushed;
+                    has_sent = true;
+                }
+            }
+            if !has_sent {
+                if let (Some(queue), Some(frame)) =
+                    (self.guest.queues.first(), frames.first().and_then(|all| all.first()))
+                {
+                    // Half of the ring, or as much as the longest frame takes.
+                    queue.wait_for_room(frame.slots(), until);
+                }
+            }
+        }
+        self.count("frames", sent);
+        Ok(())
+    }
+
+    /// Does something to a vif that is connected for it, and expects the backend to close the vif.
+    ///
+    /// # Errors
+    /// If the backend does not.
+    pub fn provoke(&mut self, break_it: impl FnOnce(&mut Queue)) -> Result<()> {
+        self.guest.connect(1, 32)?;
+        break_it(self.queue()?);
+        let reason = self.guest.closed()?;
+        self.account.closed.push(reason);
+        Ok(())
+    }
+
+    /// Writes keys in the place of the honest ones, and expects the backend to refuse them.
+    ///
+    /// # Errors
+    /// If the backend does not.
+    pub fn be_refused(&mut self, queues: u16, keys: &[(&str, Option<&str>)]) -> Result<()> {
+        self.guest.start_over()?;
+        self.guest.publish(queues, 4, keys)?;
+        let reason = self.guest.closed()?;
+        self.account.closed.push(reason);
+        Ok(())
+    }
+
+    /// Does something to a vif that the backend may close or serve on, and waits until it has seen
+    /// all of it.
+    ///
+    /// # Errors
+    /// If the backend neither closes the vif nor consumes what is in its ring.
+    pub fn try_out(&mut self, what: impl FnOnce(&mut Queue)) -> Result<()> {
+        self.guest.connect(1, 32)?;
+        what(self.queue()?);
+        let deadline = Instant::now() + crate::guest::SOON;
+        loop {
+            if !self.guest.is_served()? {
+                self.guest.wait_for_backend(&[state::CLOSING, state::CLOSED])?;
+                let reason = self.guest.closed()?;
+                self.account.closed.push(reason);
+                return Ok(());
+            }
+            if self.queue()?.tx_room() == 256 {
+                self.count("served", 1);
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("the backend neither answered all requests nor closed the vif");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! How a guest reaches XenStore: as a client does, or with more requests than it waits for.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ringway_wire::xenstore::{Op, SOCKMSG_LEN, XENSTORE_PAYLOAD_MAX};
+use ringway_xenstore::Client;
+
+/// Requests that are under way at once: their replies fit into the socket.
+const PIPELINED: usize = 256;
+/// How long a reply may take before the store counts as stuck.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where this guest's XenStore is.
+#[derive(Debug, Clone)]
+pub enum Way {
+    /// A socket of the emulated host.
+    Socket(PathBuf),
+    /// Whatever the kernel of a Xen domain has.
+    Domain,
+}
+
+impl Way {
+    /// One more connection.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn client(&self) -> io::Result<Client> {
+        match self {
+            Way::Socket(path) => Client::connect(path),
+            Way::Domain => Client::of_this_domain(),
+        }
+    }
+
+    /// One more connection that does not wait for each reply. None where the kernel is in between,
+    /// which takes one request at a time.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn pipeline(&self) -> io::Result<Option<Pipeline>> {
+        let Way::Socket(path) = self else { return Ok(None) };
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Some(Pipeline { stream, under_way: 0, body: vec![0; XENSTORE_PAYLOAD_MAX] }))
+    }
+}
+
+/// A connection that sends before it has read the replies to what it sent.
+#[derive(Debug)]
+pub struct Pipeline {
+    stream: UnixStream,
+    under_way: usize,
+    body: Vec<u8>,
+}
+
+impl Pipeline {
+    /// Sends a request outside of transactions. What is replied does not matter.
+    ///
+    /// # Errors
+    /// When the store has closed the connection, or does not reply for 20 s.
+    pub fn send(&mut self, op: Op, payload: &[u8]) -> io::Result<()> {
+        if self.under_way == PIPELINED {
+            self.take_reply()?;
+        }
+        let len = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        let header = [op.number(), 1, 0, len].map(u32::to_ne_bytes).concat();
+        self.stream.write_all(&[&header, payload].concat())?;
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// Waits for the replies that are still under way.
+    ///
+    /// # Errors
+    /// As [`send`](Pipeline::send).
+    pub fn finish(mut self) -> io::Result<()> {
+        while self.under_way > 0 {
+            self.take_reply()?;
+        }
+        Ok(())
+    }
+
+    fn take_reply(&mut self) -> io::Result<()> {
+        let mut header = [0; SOCKMSG_LEN];
+        self.stream.read_exact(&mut header)?;
+        let len = header[12..].try_into().map(u32::from_ne_bytes).map_err(io::Error::other)?;
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        let body = self.body.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?;
+        self.stream.read_exact(body)?;
+        self.under_way -= 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! The scenarios that are quick, beside honest guests on a host of ringway's.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The status with which the tool says that this machine cannot run guests.
+const CANNOT_RUN: i32 = 77;
+
+#[test]
+fn what_hostile_guests_do_costs_honest_ones_no_connection() {
+    let tool = env!("CARGO_BIN_EXE_ringway-hostile");
+    // Another package's program: `cargo test --workspace` builds it before any test runs.
+    let ringway = Path::new(tool).with_file_name("ringway");
+    if !ringway.is_file() {
+        skip("there is no program ringway: cargo build --package ringway");
+        return;
+    }
+    let mut command = Command::new(tool);
+    command.args(["run", "all", "--quick", "--ringway"]).arg(&ringway);
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    if output.status.code() == Some(CANNOT_RUN) {
+        skip(err.trim().trim_start_matches("SKIPPED: "));
+        return;
+    }
+    println!("{out}");
+    assert!(output.status.success(), "{}\n{err}\n{out}", output.status);
+}
+
+/// Past the capture of the test harness, so that it is seen.
+fn skip(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
