@@ -57,7 +57,7 @@ impl Hypervisor for Lasting {
 }
 
 /// A guest in the network namespace of the test, and the toolstack beside it.
-struct Guest<'a> {
+pub(crate) struct Guest<'a> {
     host: &'a Host,
     store: Client,
     hypervisor: Arc<EmuHypervisor>,
@@ -76,6 +76,13 @@ struct Frontend {
 impl<'a> Guest<'a> {
     /// None, and a line that says so, without the right to make a network namespace.
     fn new(host: &'a Host, memory_bytes: u64) -> Option<Guest<'a>> {
+        let mut guest = Guest::paused(host, memory_bytes)?;
+        guest.start();
+        Some(guest)
+    }
+
+    /// A domain in which nothing runs yet.
+    pub(crate) fn paused(host: &'a Host, memory_bytes: u64) -> Option<Guest<'a>> {
         if let Err(error) = namespace::unshare_network() {
             use std::io::Write;
             let _ = writeln!(io::stderr(), "SKIPPED: {error}");
@@ -93,12 +100,10 @@ impl<'a> Guest<'a> {
         let own = Permissions::new(domid, Rights::None);
         store.set_permissions(&format!("{home}/error"), &own).expect("set");
         let hypervisor = EmuHypervisor::connect(&host.dir(), domid).expect("it is free");
-        let mut guest = Guest { host, store, hypervisor: Arc::new(hypervisor), frontend: None };
-        guest.start();
-        Some(guest)
+        Some(Guest { host, store, hypervisor: Arc::new(hypervisor), frontend: None })
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let dir = RunDir::new(self.host.dir());
         let socket = dir.xenstore_of(self.hypervisor.domid().0);
         let stream =
@@ -128,7 +133,7 @@ impl<'a> Guest<'a> {
     }
 
     /// Ends the frontend in order.
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let Some(frontend) = self.frontend.take() else { return };
         drop(frontend.stop);
         frontend.thread.join().expect("no panic").expect("it ends in order");
@@ -141,7 +146,7 @@ impl<'a> Guest<'a> {
         frontend.thread.join().expect("no panic").expect_err("it cannot go on without a store");
     }
 
-    fn vif(&self, handle: u32) -> Vif {
+    pub(crate) fn vif(&self, handle: u32) -> Vif {
         Vif { backend: HOST, frontend: self.hypervisor.domid(), handle }
     }
 
@@ -187,7 +192,7 @@ impl<'a> Guest<'a> {
         self.host.guest(NAME)?.vifs.into_iter().find(|vif| vif.handle == handle)
     }
 
-    fn wait_until(
+    pub(crate) fn wait_until(
         &self,
         handle: u32,
         what: &str,
@@ -199,7 +204,7 @@ impl<'a> Guest<'a> {
     }
 
     /// Waits until a vif is connected, and says with how many queues.
-    fn connected(&self, handle: u32) -> usize {
+    pub(crate) fn connected(&self, handle: u32) -> usize {
         let is_so = |vif: &Option<GuestVifStatus>| {
             let vif = vif.as_ref().filter(|vif| vif.state == "Connected" && vif.error.is_none());
             vif.is_some_and(|vif| !vif.queues.is_empty())
@@ -212,7 +217,7 @@ impl<'a> Guest<'a> {
     }
 
     /// Waits until a vif has failed, and says why.
-    fn failed(&self, handle: u32) -> String {
+    pub(crate) fn failed(&self, handle: u32) -> String {
         let has_error =
             |vif: &Option<GuestVifStatus>| vif.as_ref().is_some_and(|vif| vif.error.is_some());
         let vif = self.wait_until(handle, "to fail", has_error).expect("it is there");
@@ -242,12 +247,12 @@ impl Drop for Guest<'_> {
     }
 }
 
-fn ip(arguments: &[&str]) -> String {
+pub(crate) fn ip(arguments: &[&str]) -> String {
     let output = Command::new("ip").args(arguments).output().expect("iproute2");
     text_of(output, &format!("ip {arguments:?}"))
 }
 
-fn has_link(handle: u32) -> bool {
+pub(crate) fn has_link(handle: u32) -> bool {
     ip(&["-o", "link"]).contains(&format!(" eth{handle}:"))
 }
 

@@ -31,6 +31,7 @@ mod rules;
 mod service;
 mod store;
 mod toolstack;
+mod toolstacks;
 mod traffic;
 mod watched;
 

@@ -17,7 +17,7 @@ const BRIDGE: (&str, &str) = ("bridge", "xenbr0");
 const VIF_A: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
 /// `ip` where the backend is.
-fn ip(host: &Host, arguments: &str) -> Option<String> {
+pub(crate) fn ip(host: &Host, arguments: &str) -> Option<String> {
     let mut command = Command::new("nsenter");
     command.args(["--target", &host.pid_of("backend").to_string(), "--net"]);
     if !rustix::process::geteuid().is_root() {
@@ -28,11 +28,11 @@ fn ip(host: &Host, arguments: &str) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-fn ip_ok(host: &Host, arguments: &str) -> String {
+pub(crate) fn ip_ok(host: &Host, arguments: &str) -> String {
     ip(host, arguments).unwrap_or_else(|| panic!("ip {arguments}\n{}", host.log()))
 }
 
-fn wait_state(host: &Host, vif: Vif, state: &str) {
+pub(crate) fn wait_state(host: &Host, vif: Vif, state: &str) {
     host.wait(&format!("state {state} of {vif:?}"), SOON, |host| {
         host.node(&vif.backend_state()).filter(|found| found == state)
     });
