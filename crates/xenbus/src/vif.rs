@@ -76,7 +76,7 @@ impl Vif {
         let dir = self.backend_dir();
         match path.strip_prefix(&dir) {
             Some("") => true,
-            Some(rest) => rest.strip_prefix('/').is_some_and(|key| is_changeable(key)),
+            Some(rest) => rest.strip_prefix('/').is_some_and(is_changeable),
             None => false,
         }
     }

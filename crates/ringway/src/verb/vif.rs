@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{BackendRequest, LimitsStatus, RateStatus, Reconnect, VifStatus};
 use ringway_xenbus::{LimitName, Rate};
@@ -150,7 +150,9 @@ impl Set {
         let vif = self.vif.clone();
         let limit = match self.setting {
             Setting::MaxQueues => {
-                let max_queues = number::<u16>(1..=64)(&self.value).map_err(Error::msg)?;
+                let max_queues = number::<u16>(1..=64)(&self.value);
+                let max_queues =
+                    max_queues.map_err(|reason| anyhow!("max-queues {}: {reason}", self.value))?;
                 let reconnect = if self.reconnect { Reconnect::Now } else { Reconnect::Later };
                 return Ok(BackendRequest::SetMaxQueues { vif, max_queues, reconnect });
             }

@@ -154,7 +154,7 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
     host.wait("a line", SOON, |host| (host.log_count("what its rules refuse") > 0).then_some(()));
     assert_eq!(host.log_count("what its rules refuse"), 1, "{}", host.log());
     let shown = host.text(&["vif", "show", &name]);
-    assert!(shown.contains("bad_source") && shown.contains("locking-mode default"), "{shown}");
+    assert!(shown.contains("bad_source") && shown.contains("locking-mode  default"), "{shown}");
 }
 
 #[test]
