@@ -12,7 +12,8 @@ use std::thread;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_control::{
-    Answer, BackendRequest, BackendStatus, ControlServer, GuestRequest, GuestStatus, Reply,
+    Answer, BackendRequest, BackendStatus, ControlServer, ControlSocket, GuestRequest, GuestStatus,
+    Reply,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -68,7 +69,8 @@ fn first_line(data: &[u8]) -> &[u8] {
 fn start() -> (TempDir, ControlServer) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("socket");
-    let (server, calls) = ControlServer::start::<BackendRequest>(&path, || {}).expect("a server");
+    let socket = ControlSocket::bind(&path).expect("a socket");
+    let (server, calls) = ControlServer::start::<BackendRequest>(socket, || {}).expect("a server");
     thread::spawn(move || {
         for call in calls {
             call.answer(Reply::ok(&()));
