@@ -71,9 +71,9 @@ impl Bench {
         frame.bytes_mut().copy_from_slice(&bytes);
         let mut batch = FrameBatch::new();
         batch.push(frame);
-        let (mut verdicts, mut flood) = (Verdicts::new(), self.switch.flood_budget(NOW));
+        let (mut verdicts, flood) = (Verdicts::new(), self.switch.flood_budget(NOW));
         let policy = &self.policies[usize::from(from)];
-        self.switch.classify(PortId(from), policy, &mut batch, NOW, &mut flood, &mut verdicts);
+        self.switch.classify(PortId(from), policy, &mut batch, NOW, &flood, &mut verdicts);
         let frame = batch.pop().expect("one came in");
         let outcome = (verdicts[0], frame.vlan, frame.len());
         self.pool.recycle(frame);
