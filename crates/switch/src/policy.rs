@@ -233,23 +233,28 @@ impl PortPolicy {
     fn is_plain(&self, frame: &[u8], protocol: u8) -> bool {
         // To the end of the ports of IPv4, or of the source of IPv6.
         let Some(head) = chunk::<26>(frame, HEAD_AT) else { return false };
-        let [e0, e1, ..] = head;
+        let [e0, e1, version, ..] = head;
         match u16::from_be_bytes([e0, e1]) {
-            ETHERTYPE_IPV4 if head[23 - HEAD_AT] == protocol => match self.checks {
-                Checks::Services => true,
-                Checks::Addresses => {
-                    self.allows_v4(u32::from_be_bytes([head[14], head[15], head[16], head[17]]))
+            // 0x45: version 4, and no options.
+            ETHERTYPE_IPV4 if version == 0x45 && head[23 - HEAD_AT] == protocol => {
+                match self.checks {
+                    Checks::Services => true,
+                    Checks::Addresses => {
+                        self.allows_v4(u32::from_be_bytes([head[14], head[15], head[16], head[17]]))
+                    }
+                    Checks::Nothing | Checks::Disabled => false,
                 }
-                Checks::Nothing | Checks::Disabled => false,
-            },
-            ETHERTYPE_IPV6 if head[20 - HEAD_AT] == protocol => match self.checks {
-                Checks::Services => true,
-                Checks::Addresses => {
-                    let source = chunk::<16>(&head, 22 - HEAD_AT).map(u128::from_be_bytes);
-                    source.is_some_and(|source| self.allows_v6(source))
+            }
+            ETHERTYPE_IPV6 if version >> 4 == 6 && head[20 - HEAD_AT] == protocol => {
+                match self.checks {
+                    Checks::Services => true,
+                    Checks::Addresses => {
+                        let source = chunk::<16>(&head, 22 - HEAD_AT).map(u128::from_be_bytes);
+                        source.is_some_and(|source| self.allows_v6(source))
+                    }
+                    Checks::Nothing | Checks::Disabled => false,
                 }
-                Checks::Nothing | Checks::Disabled => false,
-            },
+            }
             _ => false,
         }
     }

@@ -229,6 +229,19 @@ fn a_locked_port_sends_from_no_address_but_its_own() {
 }
 
 #[test]
+fn a_version_that_contradicts_the_ethertype_is_refused_on_every_path() {
+    // By a reader that goes by the version, these are from other addresses.
+    let mut version_six = v4(IP, TCP, 0, &tcp());
+    version_six[14] = 0x60;
+    let mut version_four = v6(IP6, TCP, &tcp());
+    version_four[14] = 0x40;
+    for policy in [locked(), by_default()] {
+        check(&policy, "version 6", &version_six, Some(DropReason::Undetermined));
+        check(&policy, "version 4", &version_four, Some(DropReason::Undetermined));
+    }
+}
+
+#[test]
 fn only_routers_and_servers_speak_as_such() {
     let (router, server, hidden) = (
         Some(DropReason::RouterOnly),
