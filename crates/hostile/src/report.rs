@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use comfy_table::{CellAlignment, Table, presets};
+use ringway_lab::columns::render;
 
 use crate::record::{GOAL, Record};
 use crate::scenario::{Place, Scenario};
@@ -99,20 +99,4 @@ fn share(record: &Record) -> String {
 
 fn gigabits(bits: f64) -> String {
     format!("{:.2}", bits / 1e9)
-}
-
-fn render(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(head.iter().map(|name| name.trim_start_matches('>')));
-    for row in rows {
-        table.add_row(row);
-    }
-    for (column, name) in table.column_iter_mut().zip(head) {
-        column.set_padding((0, 2));
-        if name.starts_with('>') {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

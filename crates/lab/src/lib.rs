@@ -10,6 +10,7 @@
 pub mod analysis;
 pub mod assert;
 pub mod child;
+pub mod columns;
 pub mod compare;
 pub mod counters;
 pub mod journal;
