@@ -10,7 +10,6 @@ mod config;
 mod control;
 mod device;
 mod enforced;
-mod guard;
 mod log;
 pub mod quarantine;
 mod reports;

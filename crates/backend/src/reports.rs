@@ -7,6 +7,7 @@ use ringway_xenbus::XenbusState;
 
 use crate::Backend;
 use crate::service::{Report, Service};
+use crate::services::Hosting;
 use crate::vif::VifShell;
 
 /// How long workers may take to show that they are alive. The control thread waits for them, and
@@ -38,12 +39,29 @@ impl Reports {
     pub(crate) fn stopping(&self) {
         self.service.report(Report::Stopping);
     }
+
+    /// Reports, when it is time, that all threads are alive: this one by calling this, the others
+    /// by answering. One that is stuck or has panicked leaves queues unserved, which a new process
+    /// does not.
+    pub(crate) fn show_life<H: Hypervisor>(&mut self, host: &Hosting<H>) {
+        let Some(interval) = self.service.watchdog() else { return };
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        let is_alive = host.workers.all_respond(WORKER_PATIENCE);
+        let was_alive = std::mem::replace(&mut self.is_alive, is_alive);
+        if is_alive {
+            self.due = now + interval / 2;
+            self.service.report(Report::Alive);
+        } else if was_alive {
+            tracing::error!("a worker does not answer: no more signs of life until it does");
+        }
+    }
 }
 
 impl<H: Hypervisor> Backend<H> {
-    /// Tells how many vifs there are, when that has changed; and, when it is time, that all threads
-    /// are alive: this one by calling this, the others by answering. One that is stuck or has
-    /// panicked leaves queues unserved, which a new process does not.
+    /// Reports how many vifs there are, when that has changed, and signs of life.
     pub(crate) fn tell_service(&mut self) {
         let is_connected = |vif: &&VifShell| vif.state() == XenbusState::Connected;
         let counts = (self.vifs.len(), self.vifs.values().filter(is_connected).count());
@@ -51,18 +69,6 @@ impl<H: Hypervisor> Backend<H> {
             let (count, connected) = counts;
             self.reports.service.report(Report::Vifs { count, connected });
         }
-        let Some(interval) = self.reports.service.watchdog() else { return };
-        let now = Instant::now();
-        if now < self.reports.due {
-            return;
-        }
-        let is_alive = self.services.host.workers.all_respond(WORKER_PATIENCE);
-        let was_alive = std::mem::replace(&mut self.reports.is_alive, is_alive);
-        if is_alive {
-            self.reports.due = now + interval / 2;
-            self.reports.service.report(Report::Alive);
-        } else if was_alive {
-            tracing::error!("a worker does not answer: no more signs of life until it does");
-        }
+        self.reports.show_life(&self.services.host);
     }
 }

@@ -163,7 +163,7 @@ impl<H: Hypervisor> Serving<'_, H> {
     }
 }
 
-/// Of a port that floods nobody, or is trusted with it.
+/// Of a port that does not flood, or is trusted with it.
 pub(crate) fn unlimited() -> Arc<FloodBudget> {
     Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }

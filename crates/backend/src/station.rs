@@ -8,17 +8,13 @@ use ringway_datapath::{
 };
 use ringway_trunk::{TrunkEvent, TrunkGrants};
 
-use crate::guard::Guarded;
-
 /// A queue of a trunk, at the tenant's end.
 pub(crate) type TrunkQueue = ringway_netfront::VifQueue<TrunkGrants, TrunkEvent>;
 
 /// A queue whose backend this process is, or one whose frontend it is.
 pub(crate) enum VifOrTrunk<V> {
-    /// Of a vif.
+    /// Of a vif; or of a trunk, in the switch process.
     Vif(V),
-    /// Of a trunk, in the switch process.
-    Guarded(Guarded<V>),
     /// Of a trunk, in the process of a tenant.
     Trunk(Box<TrunkQueue>),
 }
@@ -33,7 +29,6 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     ) -> Result<(), PortDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.ingress(budget, pool, into),
-            VifOrTrunk::Guarded(trunk) => trunk.ingress(budget, pool, into),
             VifOrTrunk::Trunk(trunk) => trunk.ingress(budget, pool, into),
         }
     }
@@ -42,7 +37,6 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), PortDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.egress(from, pool),
-            VifOrTrunk::Guarded(trunk) => trunk.egress(from, pool),
             VifOrTrunk::Trunk(trunk) => trunk.egress(from, pool),
         }
     }
@@ -51,7 +45,6 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     fn arm(&mut self) -> Result<Pending, PortDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.arm(),
-            VifOrTrunk::Guarded(trunk) => trunk.arm(),
             VifOrTrunk::Trunk(trunk) => trunk.arm(),
         }
     }
@@ -59,7 +52,6 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     fn woken(&mut self) -> Result<(), PortDown> {
         match self {
             VifOrTrunk::Vif(vif) => vif.woken(),
-            VifOrTrunk::Guarded(trunk) => trunk.woken(),
             VifOrTrunk::Trunk(trunk) => trunk.woken(),
         }
     }
@@ -67,7 +59,6 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
     fn describe(&self) -> QueueTraits {
         match self {
             VifOrTrunk::Vif(vif) => vif.describe(),
-            VifOrTrunk::Guarded(trunk) => trunk.describe(),
             VifOrTrunk::Trunk(trunk) => trunk.describe(),
         }
     }
@@ -77,7 +68,6 @@ impl<V: Wakers> Wakers for VifOrTrunk<V> {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
         match self {
             VifOrTrunk::Vif(vif) => vif.wakers(visit),
-            VifOrTrunk::Guarded(trunk) => trunk.wakers(visit),
             VifOrTrunk::Trunk(trunk) => trunk.wakers(visit),
         }
     }

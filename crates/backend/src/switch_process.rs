@@ -19,7 +19,7 @@ use ringway_control::{
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
-use ringway_switch::{PortId, PortPolicy, Role};
+use ringway_switch::{PortId, PortPolicy, PortVlan, Role};
 use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
 use ringway_wire::{DomId, EvtchnPort};
@@ -28,8 +28,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
 use crate::control::queue_statuses;
-use crate::guard::{Guard, Guarded};
-use crate::service::Report;
+use crate::reports::Reports;
 use crate::services::{Hosting, Station};
 use crate::sockets::Sockets;
 use crate::station::VifOrTrunk;
@@ -39,8 +38,6 @@ use crate::uplink::UplinkPort;
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Orders that are carried out before anything else is done.
 const ORDERS_MAX: usize = 256;
-/// How long workers may take to show that they are alive.
-const WORKER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What stands in the place of a hypervisor: trunks come whole, from the supervisor.
 struct Trunks;
@@ -75,7 +72,8 @@ impl Hypervisor for Trunks {
 struct Tenant {
     port: PortId,
     counters: Vec<Arc<QueueCounters>>,
-    guard: Arc<Guard>,
+    vlan: PortVlan,
+    allowed: Allowed,
 }
 
 struct SwitchProcess {
@@ -83,7 +81,7 @@ struct SwitchProcess {
     uplink: Option<UplinkPort>,
     tenants: BTreeMap<String, Tenant>,
     link: Arc<Link>,
-    alive_due: Instant,
+    reports: Reports,
 }
 
 /// Joins trunks and the uplink until `stop` becomes readable.
@@ -99,12 +97,12 @@ pub fn run_switch(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
-    let service = config.service.clone();
+    let reports = Reports::new(config.service.clone());
     let mut host = Hosting::start(Trunks, config, netlink)?;
     let uplink = host.attach_uplink()?;
-    service.report(Report::Ready);
+    reports.ready();
     let tenants = BTreeMap::new();
-    let process = SwitchProcess { host, uplink, tenants, link, alive_due: Instant::now() };
+    let process = SwitchProcess { host, uplink, tenants, link, reports };
     process.serve(&calls, &wake, stop)
 }
 
@@ -131,7 +129,7 @@ impl SwitchProcess {
                 if let Some(moved) = self.host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
-                self.show_life();
+                self.reports.show_life(&self.host);
             }
             let is_more = self.take_orders()?;
             let mut fds = [
@@ -153,24 +151,13 @@ impl SwitchProcess {
         }
     }
 
-    /// All threads are alive: this one by calling this, the others by their answers. The supervisor
-    /// ends a process of which it hears nothing.
-    fn show_life(&mut self) {
-        let Some(interval) = self.host.config.service.watchdog() else { return };
-        if Instant::now() < self.alive_due || !self.host.workers.all_respond(WORKER_PATIENCE) {
-            return;
-        }
-        self.alive_due = Instant::now() + interval / 2;
-        self.host.config.service.report(Report::Alive);
-    }
-
     /// Carries out what the supervisor has ordered; true if there may be more.
     fn take_orders(&mut self) -> io::Result<bool> {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
                 Received::Message(SwitchOrder::Attach { tenant, allowed }, fds) => {
                     self.detach(&tenant);
-                    let attached = End::from_fds(fds).and_then(|end| self.attach(end, &allowed));
+                    let attached = End::from_fds(fds).and_then(|end| self.attach(end, allowed));
                     match attached {
                         Ok(attached) => {
                             tracing::info!(tenant, queues = attached.counters.len(), "attached");
@@ -181,9 +168,9 @@ impl SwitchProcess {
                     }
                 }
                 Received::Message(SwitchOrder::Allow { tenant, allowed }, _) => {
-                    if let Some(found) = self.tenants.get(&tenant) {
-                        found.guard.set(&allowed);
-                        self.bind(found.port, &allowed);
+                    if let Some(mut found) = self.tenants.remove(&tenant) {
+                        self.allow(&mut found, allowed);
+                        self.tenants.insert(tenant, found);
                     }
                 }
                 Received::Message(SwitchOrder::Detach { tenant }, _) => self.detach(&tenant),
@@ -197,11 +184,10 @@ impl SwitchProcess {
         Ok(true)
     }
 
-    fn attach(&mut self, end: End, allowed: &Allowed) -> io::Result<Tenant> {
+    fn attach(&mut self, end: End, allowed: Allowed) -> io::Result<Tenant> {
         let mut all_counters = Vec::new();
         let mut attachments: Vec<Attachment<Station<Trunks>>> = Vec::new();
         let flood = self.host.switch.flood_budget(self.host.ticks());
-        let guard = Arc::new(Guard::new(allowed));
         for SwitchQueue { memory, tx_ring, rx_ring, events } in end.into_switch_queues()? {
             let counters = Arc::new(QueueCounters::default());
             all_counters.push(Arc::clone(&counters));
@@ -215,13 +201,8 @@ impl SwitchProcess {
                 features,
                 counters: Arc::clone(&counters),
             });
-            let queue = Guarded {
-                queue: queue.map_err(io::Error::other)?,
-                guard: Arc::clone(&guard),
-                counters: Arc::clone(&counters),
-            };
             attachments.push(Attachment {
-                queue: VifOrTap::Vif(VifOrTrunk::Guarded(queue)),
+                queue: VifOrTap::Vif(VifOrTrunk::Vif(queue.map_err(io::Error::other)?)),
                 counters,
                 flood: Arc::clone(&flood),
                 stations: Stations::One(Weight::ONE),
@@ -230,9 +211,9 @@ impl SwitchProcess {
         let port = self.host.allocate_port()?;
         let vlans = VlanRules::default();
         let vlan = self.host.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
-        self.bind(port, allowed);
+        self.bind(port, &allowed);
         let forwarding = Forwarding::Switch(Arc::clone(&self.host.switch));
-        let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
+        let policy = policy_of(&allowed, vlan.clone());
         let limits = Limits::default();
         let workers = &mut self.host.workers;
         let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
@@ -241,7 +222,25 @@ impl SwitchProcess {
             self.host.forget_port(port);
             return Err(error);
         }
-        Ok(Tenant { port, counters: all_counters, guard })
+        Ok(Tenant { port, counters: all_counters, vlan, allowed })
+    }
+
+    /// Lets a tenant use other addresses than so far.
+    fn allow(&self, tenant: &mut Tenant, allowed: Allowed) {
+        if let Allowed::Only(addresses) = &tenant.allowed {
+            // Another tenant may get those that this one has no more.
+            let kept = |address: &&[u8; 6]| match &allowed {
+                Allowed::Only(allowed) => allowed.contains(*address),
+                Allowed::Any => false,
+            };
+            for address in addresses.iter().filter(|address| !kept(address)) {
+                self.host.switch.fdb().unbind(MacAddr(*address), tenant.port);
+            }
+        }
+        self.bind(tenant.port, &allowed);
+        let policy = policy_of(&allowed, tenant.vlan.clone());
+        self.host.workers.set_policy(tenant.port, &policy);
+        tenant.allowed = allowed;
     }
 
     /// Makes the addresses of a tenant those of its port, which no other port can take then.
@@ -342,4 +341,16 @@ impl SwitchProcess {
         });
         entry.collect()
     }
+}
+
+/// What a tenant may send. Its process checks its guests itself, and this holds when it does not
+/// any more.
+fn policy_of(allowed: &Allowed, vlan: PortVlan) -> Arc<PortPolicy> {
+    let policy = match allowed {
+        Allowed::Any => PortPolicy::open(),
+        Allowed::Only(addresses) => {
+            PortPolicy::of_addresses(addresses.iter().copied().map(MacAddr))
+        }
+    };
+    Arc::new(policy.in_vlans(vlan))
 }

@@ -80,7 +80,7 @@ impl Link {
     /// Takes the next message, without waiting.
     ///
     /// # Errors
-    /// Of kind `InvalidData` for a message that is none of these.
+    /// Of kind `InvalidData` for a message of another kind.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Received<T>> {
         self.take(RecvFlags::DONTWAIT)
     }

@@ -22,8 +22,7 @@ use crate::domain::Domain;
 #[derive(Debug, Clone)]
 pub struct PortPolicy {
     pub(crate) checks: Checks,
-    /// The only source there may be, if there is only one.
-    only: Option<MacAddr>,
+    sources: Sources,
     /// A source that the forwarding table has bound to the port: nothing to be learned of it.
     pub(crate) bound: MacAddr,
     /// Whether a source that is not learned is refused.
@@ -82,6 +81,15 @@ impl PortVlans {
     }
 }
 
+/// The Ethernet addresses that frames may come from.
+#[derive(Debug, Clone)]
+enum Sources {
+    Any,
+    One(MacAddr),
+    /// In order.
+    Listed(Box<[MacAddr]>),
+}
+
 /// How closely frames are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checks {
@@ -109,7 +117,7 @@ impl PortPolicy {
     pub fn open() -> PortPolicy {
         PortPolicy {
             checks: Checks::Nothing,
-            only: None,
+            sources: Sources::Any,
             bound: NO_ADDRESS,
             is_strict: false,
             is_router: true,
@@ -118,6 +126,14 @@ impl PortPolicy {
             v6: Box::default(),
             vlan: PortVlan::None,
         }
+    }
+
+    /// For a port that may send anything from these Ethernet addresses, and nothing from others.
+    pub fn of_addresses(addresses: impl IntoIterator<Item = MacAddr>) -> PortPolicy {
+        let mut listed: Vec<MacAddr> = addresses.into_iter().collect();
+        listed.sort_unstable();
+        let sources = Sources::Listed(listed.into());
+        PortPolicy { sources, is_strict: true, ..PortPolicy::open() }
     }
 
     /// The same for a port in these VLANs.
@@ -149,7 +165,7 @@ impl PortPolicy {
         let bound = mac.filter(|_| binding == Binding::Static);
         PortPolicy {
             checks,
-            only: mac.filter(|_| addresses_max <= 1),
+            sources: mac.filter(|_| addresses_max <= 1).map_or(Sources::Any, Sources::One),
             bound: bound.unwrap_or(NO_ADDRESS),
             is_strict: true,
             is_router: rules.is_router,
@@ -163,7 +179,7 @@ impl PortPolicy {
     /// Why a frame is refused that goes to one port always; `None` if it is not.
     #[inline]
     pub fn refuse_patched(&self, frame: &[u8]) -> Option<DropReason> {
-        if self.checks == Checks::Nothing && self.only.is_none() {
+        if self.checks == Checks::Nothing && matches!(self.sources, Sources::Any) {
             return None;
         }
         let Some((_, src)) = macs(frame) else { return Some(DropReason::Malformed) };
@@ -173,7 +189,11 @@ impl PortPolicy {
     /// Why a source address is refused, other ports aside.
     #[inline]
     pub(crate) fn refuse_source(&self, src: MacAddr) -> Option<DropReason> {
-        let is_other = self.only.is_some_and(|only| only != src);
+        let is_other = match &self.sources {
+            Sources::Any => false,
+            Sources::One(only) => *only != src,
+            Sources::Listed(listed) => listed.binary_search(&src).is_err(),
+        };
         (is_other || src.is_multicast() || src == NO_ADDRESS).then_some(DropReason::BadSource)
     }
 

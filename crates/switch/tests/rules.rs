@@ -336,6 +336,20 @@ fn a_port_has_its_own_ethernet_address_unless_it_may_have_more() {
 }
 
 #[test]
+fn a_port_with_a_list_sends_anything_from_its_addresses_and_nothing_from_others() {
+    let mut frame = v4(VICTIM_IP, UDP, 0, &udp(67, 68));
+    let policy = PortPolicy::of_addresses([VICTIM, OWN]);
+    for (source, expected) in
+        [(OWN, None), (VICTIM, None), (MacAddr([2; 6]), Some(DropReason::BadSource))]
+    {
+        frame[6..12].copy_from_slice(&source.0);
+        assert_eq!(policy.refuse_patched(&frame), expected, "{source}");
+        let none = PortPolicy::of_addresses([]);
+        assert_eq!(none.refuse_patched(&frame), Some(DropReason::BadSource), "{source}");
+    }
+}
+
+#[test]
 fn nothing_enters_by_a_disabled_port() {
     let disabled = policy(Some(LockingMode::Disabled), &rules());
     for frame in [v4(IP, TCP, 0, &tcp()), arp(1, (OWN, IP), IP), eth(0x1234, &[0; 46])] {

@@ -148,12 +148,12 @@ impl Vif {
     }
 }
 
-/// Keys of the toolstack and its scripts that count while a vif is served.
+/// Keys of the toolstack and its scripts that count while a vif is served, beside its limits.
 const CHANGEABLE: [&str; 14] = [
     ONLINE,
     HOTPLUG_STATUS,
-    RATE,
     MAC,
+    MTU,
     IP,
     LOCKING_MODE,
     IPV4_ALLOWED,
@@ -167,7 +167,7 @@ const CHANGEABLE: [&str; 14] = [
 ];
 
 fn is_changeable(key: &str) -> bool {
-    CHANGEABLE.contains(&key) || key == MTU || LimitName::ALL.iter().any(|limit| limit.key() == key)
+    CHANGEABLE.contains(&key) || LimitName::ALL.iter().any(|limit| limit.key() == key)
 }
 
 /// What a toolstack knows of a vif it makes.
