@@ -2,9 +2,9 @@
 //!
 //! Each section is a file: `ring` (frames a second through a ring), `tcp` and `latency` (between
 //! two namespaces), `isolate` (what it costs that tenants have processes of their own), `icount`
-//! (instructions a frame), `idle` (what a thousand quiet vifs cost), `restart` (how long guests hear
-//! nothing when their backend is killed). The subjects of a case run one after the other within a
-//! round, so that what changes on the machine meanwhile hits all of them.
+//! (instructions a frame), `idle` (what a thousand quiet vifs cost), `restart` (how long guests
+//! hear nothing when their backend is killed). The subjects of a case run one after the other
+//! within a round, so that what changes on the machine meanwhile hits all of them.
 
 mod child;
 mod host;
