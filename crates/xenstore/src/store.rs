@@ -123,12 +123,23 @@ impl Store {
     /// `EACCES` without them. For a node that is not there the nearest directory above decides:
     /// only who has the rights there may know that it is missing (`ENOENT`).
     pub(crate) fn get(&self, who: DomId, path: &NodePath, wanted: Rights) -> Result<&Node, Errno> {
-        let node = self.node(path);
-        let deciding = node.unwrap_or_else(|| self.nearest(path).0);
-        if !deciding.permissions.rights_of(who).include(wanted) {
+        let (nearest, missing) = self.nearest(path);
+        if !nearest.permissions.rights_of(who).include(wanted) {
             return Err(Errno::Acces);
         }
-        node.ok_or(Errno::Noent)
+        if missing == 0 { Ok(nearest) } else { Err(Errno::Noent) }
+    }
+
+    /// Whether nothing has changed since `before`, an earlier copy of this store.
+    pub(crate) fn is_unchanged_since(&self, before: &Store) -> bool {
+        self.generation == before.generation
+    }
+
+    /// Whether the node at `path` is as it is in `before`, an earlier copy of this store; a node
+    /// that neither has counts as the same.
+    pub(crate) fn agrees(&self, before: &Store, path: &NodePath) -> bool {
+        let generation = |store: &Store| store.node(path).map(|node| node.generation);
+        generation(self) == generation(before)
     }
 
     /// How many names at the end of `path` have no node.
@@ -326,12 +337,13 @@ impl Store {
     fn nearest(&self, path: &NodePath) -> (&Node, usize) {
         let mut node = &*self.root;
         let mut names = path.components();
-        let mut found = 0;
-        while let Some(child) = names.next().and_then(|name| node.children.get(name)) {
-            node = child;
-            found += 1;
+        while let Some(name) = names.next() {
+            match node.children.get(name) {
+                Some(child) => node = child,
+                None => return (node, 1 + names.count()),
+            }
         }
-        (node, path.components().count() - found)
+        (node, 0)
     }
 
     fn node_mut(&mut self, path: &NodePath) -> Option<&mut Node> {

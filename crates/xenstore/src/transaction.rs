@@ -89,8 +89,9 @@ impl Transaction {
         live: &Store,
         quota: &Quota,
     ) -> Result<(Store, Vec<Change>), Errno> {
-        let generation = |store: &Store, path| store.node(path).map(|node| node.generation);
-        if self.touched.iter().any(|p| generation(&self.base, p) != generation(live, p)) {
+        if !live.is_unchanged_since(&self.base)
+            && self.touched.iter().any(|p| !live.agrees(&self.base, p))
+        {
             return Err(Errno::Again);
         }
         let mut next = live.clone();

@@ -105,7 +105,7 @@ fn ci(root: &Path) -> Result<()> {
     run::interleavings(root)?;
     run::worlds(root)?;
     arm64::ci(root)?;
-    fuzz::run(root, fuzz::SECONDS_CI, &[])?;
+    fuzz::run(root, fuzz::SECONDS_DEFAULT, &[])?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())
