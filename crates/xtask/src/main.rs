@@ -99,7 +99,7 @@ fn ci(root: &Path) -> Result<()> {
     run::all_tests(root)?;
     run::interleavings(root)?;
     run::worlds(root)?;
-    fuzz::run(root, fuzz::SECONDS_CI, &[])?;
+    fuzz::run(root, fuzz::SECONDS_DEFAULT, &[])?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())
