@@ -1,6 +1,6 @@
-//! What a port may send: any frame is judged, and by the short cut as by a closer look. What a locked
-//! port gets through is, by another reader of packets, from its own addresses and neither a router's
-//! nor a DHCP server's.
+//! What a port may send: any frame is judged, and by the short cut as by a closer look. What a
+//! locked port gets through is, by another reader of packets, from its own addresses and neither a
+//! router's nor a DHCP server's.
 
 #![no_main]
 
