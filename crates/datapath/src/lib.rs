@@ -8,11 +8,14 @@ mod completion;
 mod counters;
 mod frame;
 pub mod headers;
+#[cfg(all(test, feature = "loom"))]
+mod interleavings;
 mod mac;
 mod pending;
 mod queue;
 mod rules;
 pub mod segment;
+mod sync;
 pub mod tagging;
 mod times;
 pub mod vlan;
