@@ -19,7 +19,7 @@ use crate::limits::Limits;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
-use crate::source::{Intake, Source, Taken};
+use crate::source::{Intake, Others, Source, Taken};
 use crate::state::{Ingress, IngressEvent};
 use crate::sync::{Ordering, fence};
 
@@ -46,6 +46,8 @@ pub struct Engine<Q> {
     memory_max: OnceCell<usize>,
     /// Slots of the sources that are visited in each round: all but those that are armed.
     turns: Vec<usize>,
+    /// What the last round found.
+    others: Others,
     /// By engine: parcels that we have put in since we last nudged it.
     mailed: Vec<usize>,
     /// Pressure of ours fell since we last woke those who may sleep because of it.
@@ -124,6 +126,7 @@ impl<Q: PortQueue> Engine<Q> {
             memory_max: OnceCell::new(),
             ticks: Ticks(0),
             turns: Vec::new(),
+            others: Others::Idle,
             mailed: Vec::new(),
             has_relieved: false,
             failures: Vec::new(),
@@ -147,6 +150,7 @@ impl<Q: PortQueue> Engine<Q> {
         let sent = self.send_out(directory);
         self.nudge_mailed(directory);
         let worked = opened.or(taken).or(sent) == Work::Done;
+        self.others = if worked { Others::Work } else { Others::Idle };
         match if_idle {
             // Those who were held are woken by the next round.
             _ if worked || self.has_relieved => Wait::Now,
@@ -210,7 +214,7 @@ impl<Q: PortQueue> Engine<Q> {
         }
         // What came before the fault is sound, and has gone on.
         match taken? {
-            Taken::Asked => Ok(Work::of(source.rest()? == Pending::Work || has_frames)),
+            Taken::Asked => Ok(Work::of(source.rest(self.others)? == Pending::Work || has_frames)),
             Taken::NotAsked => Ok(Work::of(has_frames)),
             // Frames may wait that are to be taken in in the next round.
             Taken::NoShare => Ok(Work::Done),
