@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod device;
 mod enforced;
+mod life;
 mod log;
 pub mod quarantine;
 mod reports;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
+pub use life::Life;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::Netlink;
@@ -95,8 +97,9 @@ pub fn run<H: Hypervisor>(
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    store.transport_mut().watch_by(reports.life.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
@@ -125,8 +128,9 @@ pub fn run_tenant<H: Hypervisor>(
     for vif in vifs {
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    store.transport_mut().watch_by(reports.life.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = Some(host.attach_trunk(trunk)?);
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
@@ -172,6 +176,7 @@ impl<H: Hypervisor> Backend<H> {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
+            self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
@@ -362,6 +367,7 @@ impl<H: Hypervisor> Backend<H> {
         let started = Instant::now();
         while let Some((vif, news)) = self.turns.next() {
             self.take_turn(vif, news)?;
+            self.reports.life.beat();
             if started.elapsed() >= TURNS_TIME {
                 break;
             }
