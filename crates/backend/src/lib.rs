@@ -39,7 +39,7 @@ pub use config::{BackendConfig, Uplink};
 pub use life::Life;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::Netlink;
+use ringway_net::{Link, Netlink};
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -287,16 +287,17 @@ impl<H: Hypervisor> Backend<H> {
     /// hinders no other vif.
     fn delete_stale_devices(&mut self) {
         let Backend { services: Services { host, .. }, vifs, .. } = self;
-        let is_kept = |vif: Vif, name: &str| {
+        let is_kept = |vif: Vif, link: &Link| {
             let shell = vifs.get(&vif);
             // One that could not be made ready may be repaired.
-            shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
+            shell
+                .is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.index == link.index))
         };
         // Those of other processes are for the supervisor.
         let owner = host.config.owner.clone();
         let scope = &self.scope;
-        delete_devices(&mut host.netlink, &owner, |vif, name| {
-            !scope.has(vif) || is_kept(vif, name)
+        delete_devices(&mut host.netlink, &owner, |vif, link| {
+            !scope.has(vif) || is_kept(vif, link)
         });
     }
 
@@ -470,8 +471,8 @@ impl<H: Hypervisor> Backend<H> {
 }
 
 /// Deletes network devices that an earlier process of `owner` has left for vifs that are not
-/// `kept`, which is asked with the names of those that are there.
-pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &str) -> bool) {
+/// `kept`, which is asked with the devices that are there.
+pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &Link) -> bool) {
     match device::delete_stale(netlink, owner, is_kept) {
         Ok(deleted) if deleted.is_empty() => {}
         Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),

@@ -86,7 +86,7 @@ fn a_loop_without_progress_is_found() {
 }
 
 #[test]
-fn a_loop_that_gets_on_is_none_however_much_it_uses() {
+fn a_loop_that_gets_on_is_not_stuck_however_much_it_uses() {
     let watching = watch();
     watching.spawn(None, |pulse| {
         for _ in 0..20 {
