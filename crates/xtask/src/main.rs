@@ -4,8 +4,8 @@
 //! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
 //!   stands, lengths and words.
 //! - `words`: lowers the numbers of words that `tidy` counts.
-//! - `spec`: each rule of the wire has code that keeps it and a test, and each limit that the
-//!   threat model names is in the code.
+//! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
+//!   model names is in the code, and each citation is of a source that `docs/sources.toml` has.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
@@ -19,6 +19,7 @@ mod modules;
 mod race;
 mod run;
 mod rust;
+mod sources;
 mod spec;
 mod tidy;
 mod tree;
@@ -37,7 +38,8 @@ usage: cargo xtask VERB
   tidy   layers of crates, circles of files, unsafety, lengths and words
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
-         docs/threat-model.md its value in the code
+         docs/threat-model.md its value in the code, every citation its source in
+         docs/sources.toml
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    the Debian package, made and looked into; needs cargo-deb
   ci     what `make test` runs: tidy, spec, build, every test
@@ -136,6 +138,7 @@ fn tidy(root: &Path) -> Result<()> {
 fn spec(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut findings = spec::check(&tree)?;
+    findings.extend(sources::check(&tree, &spec::ids(&tree)?)?);
     findings.extend(limits::check(&tree)?);
     report("spec", &findings)
 }
