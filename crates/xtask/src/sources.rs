@@ -171,7 +171,7 @@ fn bare_rows(line: &str) -> impl Iterator<Item = &str> {
     words.filter(move |word| {
         let after = std::mem::replace(&mut before, word);
         // A part of a name: `-P1`, `.P1`, `#G3`, `/W2`.
-        let at = word.as_ptr() as usize - line.as_ptr() as usize;
+        let at = word.as_ptr().addr() - line.as_ptr().addr();
         let is_joined = line[..at].ends_with(['.', '#', '/', '-']);
         !is_joined && is_row(word, after)
     })
