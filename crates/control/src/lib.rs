@@ -98,7 +98,8 @@ pub enum Reconnect {
 pub enum GuestRequest {
     /// Answered with [`GuestStatus`].
     Status,
-    /// Reconnect a vif with another number of queues (`ethtool -L`, W9).
+    /// Reconnect a vif with another number of queues (`ethtool -L`:
+    /// `network-node-blog:ethtool`).
     SetQueues {
         /// The vif's number in the guest.
         handle: u32,
