@@ -49,7 +49,7 @@ pub use sockets::Sockets;
 pub use switch_process::run_switch;
 
 use crate::reports::Reports;
-use crate::scope::{Duty, Scope};
+use crate::scope::{Duty, Order, Scope};
 use crate::services::{Hosting, Services};
 use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;
@@ -119,7 +119,7 @@ pub fn run_tenant<H: Hypervisor>(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
-    let Tenancy { link, trunk, vifs } = tenancy;
+    let Tenancy { link, trunk, carried, vifs } = tenancy;
     let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
     let Scope::Tenant { vifs, .. } = &scope else { return Ok(()) };
     for vif in vifs {
@@ -127,7 +127,7 @@ pub fn run_tenant<H: Hypervisor>(
     }
     let reports = Reports::new(config.service.clone());
     let mut host = Hosting::start(hypervisor, config, netlink)?;
-    let uplink = Some(host.attach_trunk(trunk)?);
+    let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
     Backend { services, scope, vifs, turns, uplink, reports }.start(&calls, &wake, stop)
@@ -243,7 +243,16 @@ impl<H: Hypervisor> Backend<H> {
     fn take_orders(&mut self) -> io::Result<()> {
         let backend = self.services.host.hypervisor.domid();
         for _ in 0..EVENTS_MAX {
-            let Some((vif, duty)) = self.scope.next_order(backend)? else { return Ok(()) };
+            let (vif, duty) = match self.scope.next_order(backend)? {
+                None => return Ok(()),
+                Some(Order::Vif(vif, duty)) => (vif, duty),
+                Some(Order::Trunk(carried)) => {
+                    if let Some(trunk) = &self.uplink {
+                        self.services.host.set_carried(trunk.port, &carried);
+                    }
+                    continue;
+                }
+            };
             let (store, dir) = (&mut self.services.store, vif.backend_dir());
             let done = match duty {
                 Duty::Begins => or_refusal(store.watch(&dir, ROOT_TOKEN))?,

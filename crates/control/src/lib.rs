@@ -27,7 +27,7 @@ pub use status::{
     BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, LimitsStatus, QueueStatus, RateStatus,
     TenantStatus, VifStatus, WorkerStatus, offload_names,
 };
-pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, VifNumber};
+pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
 pub use times::{Bucket, Times};
 
 /// What the backend can be asked.

@@ -24,7 +24,7 @@ pub mod vnet;
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{
-    BATCH, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, PoolBudget, SMALL_LEN,
+    BATCH, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

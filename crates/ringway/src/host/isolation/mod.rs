@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ringway_backend::{Report, Service, delete_devices};
-use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus};
+use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::TenantName;
 use ringway_net::Netlink;
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
@@ -92,6 +92,8 @@ struct Tenant {
     child: Child,
     /// The other end of its trunk, until the switch process has it.
     trunk: Option<End>,
+    /// What its trunk carries, as its process knows it.
+    carried: TrunkRules,
     /// Whether the switch process moves its frames.
     is_attached: bool,
     /// Whether it ever did, or its process has ended.
@@ -225,14 +227,18 @@ impl Isolation {
                     tracing::error!(dir, "not served: there are {TENANTS_MAX} tenants");
                     return;
                 }
-                let tenant = self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
+                self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
                     child: Child::new(format!("tenant {name}")),
                     trunk: None,
+                    carried: TrunkRules::default(),
                     is_attached: false,
                     has_begun: false,
                 });
-                tenant.child.send(&TenantOrder::Serve(number(vif)), &[]);
+                // Its rules hold before its first frame.
                 self.allow(&name);
+                if let Some(tenant) = self.tenants.get_mut(&name) {
+                    tenant.child.send(&TenantOrder::Serve(number(vif)), &[]);
+                }
             }
             Change::Removed(name, vif) => {
                 if let Some(tenant) = self.tenants.get_mut(&name) {
@@ -245,14 +251,31 @@ impl Isolation {
                     self.dismiss(&name);
                 }
             }
-            Change::Addresses(name) => self.allow(&name),
+            Change::Rules(name) => self.allow(&name),
         }
     }
 
-    /// Says which addresses a tenant may use, if the switch process knows it.
+    /// Says which addresses a tenant may use and what its trunk carries, if they are known to the
+    /// switch process and to the tenant's.
     fn allow(&mut self, name: &TenantName) {
-        let allowed = self.roster.allowed(name);
-        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), allowed }, &[]);
+        let (allowed, carried) = (self.roster.allowed(name), self.roster.trunk_rules(name));
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        let before = std::mem::replace(&mut tenant.carried, carried.clone());
+        if before.vlans.is_empty() != carried.vlans.is_empty() && tenant.child.record().is_some() {
+            // What has no VLAN is carried as it is, tags of guests included. If one end did so
+            // still and the other did not, a guest could choose its VLAN. So both ends are new.
+            tracing::info!("tenant {name}: VLANs begin or end, its process is replaced");
+            tenant.child.replace();
+            tenant.trunk = None;
+            tenant.is_attached = false;
+            self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
+            return;
+        }
+        let trunk = carried.clone();
+        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), allowed, trunk }, &[]);
+        if before != carried {
+            tenant.child.send(&TenantOrder::Trunk(carried), &[]);
+        }
     }
 
     /// A tenant has no vif any more.
@@ -381,7 +404,8 @@ impl Isolation {
         let vifs = self.roster.of_tenant(name).map(number).collect();
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         tenant.child.start(self.setup.level, &arguments)?;
-        tenant.child.send(&TenantOrder::Start { vifs }, &theirs.fds());
+        let start = TenantOrder::Start { vifs, trunk: tenant.carried.clone() };
+        tenant.child.send(&start, &theirs.fds());
         tenant.trunk = Some(ours);
         Ok(())
     }
@@ -404,7 +428,8 @@ impl Isolation {
             return;
         }
         if let Some(trunk) = tenant.trunk.take() {
-            let order = SwitchOrder::Attach { tenant: name.to_string(), allowed };
+            let (tenant, carried) = (name.to_string(), tenant.carried.clone());
+            let order = SwitchOrder::Attach { tenant, allowed, trunk: carried };
             self.switch.send(&order, &trunk.fds());
         }
     }
