@@ -8,6 +8,7 @@
 #   cross, emulator         prefix of the compiler's tools, and what runs its programs here
 #   lists                   apt's lists of its packages
 #   packages_set            of scripts/install-packages
+# shellcheck disable=SC2034 # Those who read this file use them.
 choose_arch() {
     local built=${CARGO_TARGET_DIR:-$rig/../../target}
     arch=$1

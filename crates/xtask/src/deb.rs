@@ -163,3 +163,18 @@ fn output(command: &mut Command) -> Result<String> {
     ensure!(output.status.success(), "{command:?}: {}\n{complaint}{text}", output.status);
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_for_this_machine_unless_another_is_named() {
+        assert_eq!(Architecture::parse("").ok(), Some(Architecture::Ours));
+        let arm64 = if cfg!(target_arch = "aarch64") { "Ours" } else { "Arm64" };
+        let parsed = Architecture::parse("arm64").expect("it can be built everywhere");
+        assert_eq!(format!("{parsed:?}"), arm64);
+        let error = Architecture::parse("armhf").expect_err("there is no such package");
+        assert!(error.to_string().contains("\"armhf\": expected"), "{error}");
+    }
+}
