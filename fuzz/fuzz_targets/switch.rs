@@ -26,6 +26,7 @@ fuzz_target!(|data: &[u8]| {
         addresses_per_port_max: addresses_max,
         ageing_ticks: AGEING_TICKS,
         flood: LIMIT,
+        multicast: None,
         hash_seed: 7,
     });
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));

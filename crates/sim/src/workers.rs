@@ -61,6 +61,7 @@ impl Workers {
             addresses_per_port_max: 16,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            multicast: None,
             hash_seed: config.hash_seed,
         });
         let mut started = Workers {

@@ -59,6 +59,7 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
         addresses_per_port_max: 1024,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        multicast: None,
         hash_seed: 0x1234_5678,
     });
     let flood = switch.flood_budget(Ticks(0));

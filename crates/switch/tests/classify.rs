@@ -140,6 +140,7 @@ impl Bench {
             addresses_per_port_max: 64,
             ageing_ticks: 300,
             flood,
+            multicast: None,
             hash_seed: 0x1357_9bdf_0246_8ace,
         });
         let flood = switch.flood_budget(now);

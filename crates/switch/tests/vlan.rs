@@ -46,6 +46,7 @@ impl Bench {
             addresses_per_port_max: 8,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            multicast: None,
             hash_seed: 0x5eed_0060,
         });
         let mut bench =
@@ -276,7 +277,7 @@ fn nothing_leaves_its_vlan() {
                 Verdict::Unicast(to) => {
                     assert!(is_member(to.0) && may_talk(to.0), "seed {seed}: {from} to {to}");
                 }
-                Verdict::Flood => {
+                Verdict::Flood | Verdict::Routers => {
                     let policy = &bench.policies[usize::from(from)];
                     let scope = bench.switch.scope(PortId(from), policy, frame_vlan);
                     for port in 0..PORTS {

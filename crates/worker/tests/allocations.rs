@@ -30,6 +30,7 @@ fn a_frame_takes_nothing_from_the_heap() {
         addresses_per_port_max: 64,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        multicast: None,
         hash_seed: 1,
     }));
     let forwarding = Forwarding::Switch(Arc::clone(&switch));

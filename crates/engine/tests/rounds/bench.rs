@@ -232,6 +232,7 @@ impl Bench {
             addresses_per_port_max: 64,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            multicast: None,
             hash_seed: 1,
         }));
         Bench {

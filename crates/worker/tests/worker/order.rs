@@ -88,6 +88,7 @@ pub(crate) fn switch(seed: u64) -> Arc<Switch> {
         addresses_per_port_max: 64,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        multicast: None,
         hash_seed: seed,
     }))
 }
