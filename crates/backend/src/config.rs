@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_control::RunDir;
-use ringway_datapath::{Completion, LockingMode, OffloadCaps, VlanRules};
+use ringway_datapath::{Completion, LockingMode, MulticastRouter, OffloadCaps, VlanRules};
 use ringway_switch::SwitchConfig;
 use ringway_worker::WorkersConfig;
 
@@ -52,4 +52,6 @@ pub struct Uplink {
     pub mtu: u32,
     /// The VLANs that it is in.
     pub vlan: VlanRules,
+    /// Whether multicast routers are behind it.
+    pub multicast_router: MulticastRouter,
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, FdbStatus, LimitsStatus, QueueStatus, RateStatus,
-    Reconnect, Reply, VifStatus, WorkerStatus, offload_names,
+    BackendRequest, BackendStatus, Call, FdbStatus, GroupStatus, LimitsStatus, MulticastStatus,
+    QueueStatus, RateStatus, Reconnect, Reply, VifStatus, WorkerStatus, offload_names,
 };
 use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::PortId;
+use ringway_switch::{GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vif_shell::device;
 use ringway_worker::{Capture, Placement};
 use ringway_xenbus::backend::{self, Input};
@@ -153,6 +153,7 @@ impl<H: Hypervisor> Backend<H> {
             name: uplink.name.clone(),
             state: "Connected".to_owned(),
             attached_to: "switch".to_owned(),
+            multicast: multicast_status(&host.switch, uplink.port),
             queues: queue_statuses(uplink.port, &uplink.counters, &placements),
             ..VifStatus::default()
         });
@@ -167,23 +168,26 @@ impl<H: Hypervisor> Backend<H> {
             vifs,
             uplink,
             fdb: self.fdb(),
+            groups: groups_status(&self.services.host.switch, |port| self.port_name(port)),
             ..BackendStatus::default()
         })
     }
 
+    fn port_name(&self, port: PortId) -> String {
+        let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
+        let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let name = vif.map(|(vif, _)| vif_name(*vif));
+        let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
+        name.unwrap_or_else(|| format!("port {port}"))
+    }
+
     fn fdb(&self) -> Vec<FdbStatus> {
         let host = &self.services.host;
-        let name_of = |port: PortId| {
-            let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
-            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
-            let name = vif.map(|(vif, _)| vif_name(*vif));
-            name.or_else(|| uplink.map(|uplink| uplink.name.clone()))
-        };
         let entries = host.switch.entries(host.ticks());
         let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
             vlan: vlan.map(Vid::get),
             mac: entry.mac.to_string(),
-            port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
+            port: self.port_name(entry.port),
             age_seconds: entry.age_ticks,
             is_static: entry.is_static,
         });
@@ -218,6 +222,9 @@ fn vif_status<H: Hypervisor>(
         vlan: rules.vlan().untagged.map(Vid::get),
         trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
         is_private: rules.is_private(),
+        multicast: connection
+            .filter(|it| it.device_port.is_none())
+            .and_then(|it| multicast_status(&host.switch, it.port)),
         attached_to: served
             .device
             .as_ref()
@@ -244,6 +251,25 @@ fn limits_status<H: Hypervisor>(served: &Served, host: &Hosting<H>) -> LimitsSta
         flood_bytes_per_second: Some(flood.bytes_per_tick).filter(|it| *it != u64::MAX),
         frame_len_max: served.limits(host).frame_len_max,
     }
+}
+
+/// A port's part in multicast; `None` where that is not snooped, or the port is on no switch.
+pub(crate) fn multicast_status(switch: &Switch, port: PortId) -> Option<MulticastStatus> {
+    let MulticastPort { groups, is_router, hears_all } = switch.multicast_port(port)?;
+    Some(MulticastStatus { groups, is_router, hears_all })
+}
+
+/// The groups that are noted.
+pub(crate) fn groups_status(
+    switch: &Switch,
+    name_of: impl Fn(PortId) -> String,
+) -> Vec<GroupStatus> {
+    let status = |entry: GroupEntry| GroupStatus {
+        group: entry.group.to_string(),
+        vlan: Some(entry.vlan).filter(|vlan| *vlan != 0),
+        ports: entry.ports.into_iter().map(&name_of).collect(),
+    };
+    switch.group_entries().into_iter().map(status).collect()
 }
 
 pub(crate) fn queue_statuses(

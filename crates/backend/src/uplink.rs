@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{Completion, OffloadCaps, QueueCounters, VlanRules};
+use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
 use ringway_switch::{PortId, PortPolicy, Role};
@@ -44,6 +44,7 @@ impl<H: Hypervisor> Hosting<H> {
         }
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
+        self.switch.set_multicast_router(port, uplink.multicast_router);
         // All of the world may be behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
         // Without an address there is nothing that could be taken.
@@ -76,6 +77,8 @@ impl<H: Hypervisor> Hosting<H> {
         // In no VLAN, and no way for private ports: the switch process knows of neither.
         let vlans = VlanRules::default();
         let vlan = self.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
+        // What routers there are is behind it, and what other tenants listen to is not known here.
+        self.switch.set_multicast_router(port, MulticastRouter::Always);
         // The other tenants and all of the world are behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
         let _ = self.switch.bind(None, port, addresses_max, self.ticks());

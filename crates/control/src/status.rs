@@ -96,6 +96,9 @@ pub struct VifStatus {
     /// It may talk to the uplink only.
     #[serde(default)]
     pub is_private: bool,
+    /// Its part in multicast, where that is snooped.
+    #[serde(default)]
+    pub multicast: Option<MulticastStatus>,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
     /// The tenant whose process serves it, where tenants have processes of their own.
@@ -114,6 +117,18 @@ pub struct VifStatus {
     pub error: Option<String>,
     /// The queues in use.
     pub queues: Vec<QueueStatus>,
+}
+
+/// The part of a port in multicast.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MulticastStatus {
+    /// Groups of which it is a member, as far as they are noted.
+    pub groups: u32,
+    /// A multicast router is there.
+    pub is_router: bool,
+    /// It hears all groups: a router is there, it has more groups than are noted, or it has been
+    /// attached a moment ago.
+    pub hears_all: bool,
 }
 
 /// What limits a vif.
@@ -168,6 +183,17 @@ pub struct FdbStatus {
     pub is_static: bool,
 }
 
+/// A multicast group that has members.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// Its Ethernet address.
+    pub group: String,
+    /// Its VLAN, if its ports are in one.
+    pub vlan: Option<u16>,
+    /// The ports that its members are behind.
+    pub ports: Vec<String>,
+}
+
 /// Everything about a backend process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BackendStatus {
@@ -183,6 +209,9 @@ pub struct BackendStatus {
     pub uplink: Option<VifStatus>,
     /// The forwarding table.
     pub fdb: Vec<FdbStatus>,
+    /// The multicast groups that are noted, where multicast is snooped.
+    #[serde(default)]
+    pub groups: Vec<GroupStatus>,
     /// The processes of tenants, where they have their own.
     #[serde(default)]
     pub tenants: Vec<TenantStatus>,

@@ -6,7 +6,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, VlanRules};
+use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, MulticastRouter, VlanRules};
+use ringway_switch::Unregistered;
 use ringway_worker::Policy;
 use serde::Deserialize;
 use toml::Spanned;
@@ -15,8 +16,9 @@ use crate::value::{
     Cidr, GuestName, InterfaceName, Mac, Network, RateText, TenantName, Within, text,
 };
 use crate::{
-    Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, Guest, GuestVif, Host, HostNetwork, Locking,
-    Offloads, OnExit, QUEUES_MAX, Switch, Uplink, Workers,
+    Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host,
+    HostNetwork, Locking, Multicast, Offloads, OnExit, QUEUES_MAX, Routing, Switch, Uplink,
+    Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -105,6 +107,7 @@ struct UplinkSection {
     vlan: Option<VlanNumber>,
     #[serde(default)]
     trunk: Vec<VlanNumber>,
+    multicast_router: Option<Routing>,
 }
 
 #[derive(Deserialize, Default)]
@@ -116,6 +119,12 @@ struct SwitchSection {
     ageing_seconds: Option<Within<1, 1_000_000>>,
     flood_rate: Option<Within<0, 4_294_967_294>>,
     flood_mbit: Option<Within<0, 4_294_967_294>>,
+    #[serde(default)]
+    multicast_snooping: bool,
+    multicast_groups: Option<Within<8, 16384>>,
+    multicast_groups_per_vif: Option<Within<1, 16384>>,
+    #[serde(default, with = "text")]
+    unregistered_multicast: Unregistered,
 }
 
 #[derive(Deserialize)]
@@ -170,6 +179,7 @@ struct VifSection {
     #[serde(default)]
     trunk: Vec<Spanned<VlanNumber>>,
     private: Option<Spanned<bool>>,
+    multicast_router: Option<Spanned<Routing>>,
 }
 
 /// Reads the description of a host.
@@ -262,6 +272,9 @@ impl Source<'_> {
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
                 vlan: section.vlan.and_then(Within::get),
                 trunk: section.trunk.into_iter().filter_map(Within::get).collect(),
+                multicast_router: section
+                    .multicast_router
+                    .map_or(MulticastRouter::Always, |it| it.0),
             }),
             switch: Switch {
                 fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
@@ -270,6 +283,15 @@ impl Source<'_> {
                 ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
                 flood_rate: switch.flood_rate.and_then(Within::get).unwrap_or(FLOOD_RATE),
                 flood_mbit: switch.flood_mbit.and_then(Within::get).unwrap_or(FLOOD_MBIT),
+                multicast: Multicast {
+                    is_snooped: switch.multicast_snooping,
+                    groups: switch.multicast_groups.and_then(Within::get).unwrap_or(GROUPS),
+                    groups_per_vif: switch
+                        .multicast_groups_per_vif
+                        .and_then(Within::get)
+                        .unwrap_or(GROUPS_PER_VIF),
+                    unregistered: switch.unregistered_multicast,
+                },
                 ports,
             },
             bridges,
@@ -352,10 +374,11 @@ impl Source<'_> {
         let allowed_ips = self.allowed_ips(section)?;
         let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
             .or(section.trunk.first().map(Spanned::span))
-            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span));
+            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
+            .or(section.multicast_router.as_ref().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = "guest.vif.vlan, trunk, private: only for vifs on the switch; expect no \
-                           `bridge`";
+            let message = "guest.vif.vlan, trunk, private, multicast-router: only for vifs on the \
+                           switch; expect no `bridge`";
             return Err(self.refuse(Some(at.start), message));
         }
         if section.trunk.len() > VlanRules::TAGGED_MAX {
@@ -390,6 +413,10 @@ impl Source<'_> {
             vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
             trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
             is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
+            multicast_router: section
+                .multicast_router
+                .as_ref()
+                .map_or_else(MulticastRouter::default, |it| it.get_ref().0),
         })
     }
 
@@ -501,6 +528,17 @@ mod tests {
             (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
             (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
             (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
+            ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
+            (
+                "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),
+                2,
+                ["unregistered-multicast", "flood or routers"],
+            ),
+            (
+                format!("{guest}multicast-router = \"auto\"\n"),
+                4,
+                ["multicast-router", "never, learn or always"],
+            ),
             (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
             (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
         ] {

@@ -166,7 +166,7 @@ impl Switch {
         let Some((family, group)) = group_of(frame) else { return Hearers::All };
         let (vlan, queriers) = self.multicast_of(domain);
         match queriers.has_answers(family) {
-            true => groups.hearers(vlan, group),
+            true => groups.hearers(vlan, (family, group)),
             false => Hearers::All,
         }
     }
@@ -286,7 +286,7 @@ impl<'a> Entering<'a> {
             Message::Records(mut records) => {
                 records.by_ref().take(RECORDS_MAX).for_each(change);
                 if records.next().is_some() {
-                    groups.hear_all(from, now);
+                    groups.hear_all(from, records.family(), now);
                 }
             }
             Message::GeneralQuery { .. } | Message::GroupQuery { .. } | Message::Hello
@@ -295,7 +295,9 @@ impl<'a> Entering<'a> {
                 return Verdict::Drop(DropReason::RouterOnly);
             }
             Message::GeneralQuery { family, response_seconds, names_router } => {
-                groups.heard_query(queriers.of(family), response_seconds, now);
+                let scope = Scope { switch: self.switch, from, domain, hearers: Hearers::All };
+                let query = (family, response_seconds);
+                groups.heard_query(queriers, query, now, |port| scope.has(port));
                 if names_router {
                     groups.heard_router(from, now);
                 }

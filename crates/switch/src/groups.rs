@@ -9,8 +9,8 @@
 //!
 //! A membership that cannot be noted makes its port hear all groups until the membership would have
 //! aged: the port has as many as it may have, the table has no room, or another worker changes it at
-//! this moment. So does a port that has just been attached, because its station may have reported
-//! before. Nobody else is concerned: no entry gives way to another.
+//! this moment. So does a port that has just been attached, until its station has been asked: it
+//! may have reported before. Nobody else is concerned: no entry gives way to another.
 //!
 //! # Workers that use it at the same time
 //!
@@ -21,6 +21,8 @@
 //! are sequentially consistent, so that one of the two sees the other. Readers may see a group that
 //! was replaced a moment ago, so that one frame goes to the wrong ports of its own VLAN.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
@@ -30,7 +32,7 @@ use ringway_datapath::{MacAddr, MulticastRouter};
 
 use crate::domain::{PortSet, place};
 use crate::fdb::add_one;
-use crate::querier::{Deadline, Querier, Queriers};
+use crate::querier::{Awaited, Deadline, Family, Queriers};
 use crate::{PortId, Ticks};
 
 /// How multicast is snooped.
@@ -54,6 +56,27 @@ pub enum Unregistered {
     Flood,
     /// To ports where multicast routers are, and those that hear all.
     Routers,
+}
+
+impl fmt::Display for Unregistered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unregistered::Flood => "flood",
+            Unregistered::Routers => "routers",
+        })
+    }
+}
+
+impl FromStr for Unregistered {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Unregistered, String> {
+        match text {
+            "flood" => Ok(Unregistered::Flood),
+            "routers" => Ok(Unregistered::Routers),
+            _ => Err(format!("{text:?} is no such way: expected flood or routers")),
+        }
+    }
 }
 
 /// A group of a VLAN, as shown to people.
@@ -93,8 +116,8 @@ pub(crate) struct Groups {
     ports: Box<[PortListens]>,
     /// Ports where multicast routers are.
     pub(crate) routers: PortSet,
-    /// Those, and the ports of which not all memberships are known.
-    pub(crate) hears_all: PortSet,
+    /// Those, and the ports of which not all memberships are known, for each protocol.
+    hears_all: [PortSet; 2],
     is_changing: AtomicBool,
     hash_seed: u64,
 }
@@ -105,7 +128,7 @@ struct PortListens {
     groups: AtomicU32,
     mode: AtomicU8,
     router: Deadline,
-    hears_all: Deadline,
+    hears_all: [Deadline; 2],
 }
 
 /// The ports that hear a group.
@@ -138,7 +161,7 @@ impl Groups {
             groups: AtomicU32::new(0),
             mode: AtomicU8::new(mode_bits(MulticastRouter::Never)),
             router: Deadline::default(),
-            hears_all: Deadline::default(),
+            hears_all: Default::default(),
         };
         Groups {
             config,
@@ -148,16 +171,16 @@ impl Groups {
             ends: zeros(slots * ports),
             ports: std::iter::repeat_with(port).take(ports).collect(),
             routers: PortSet::new(ports_max),
-            hears_all: PortSet::new(ports_max),
+            hears_all: [PortSet::new(ports_max), PortSet::new(ports_max)],
             is_changing: AtomicBool::new(false),
             hash_seed,
         }
     }
 
     /// The ports that are to hear a frame for a group.
-    pub(crate) fn hearers(&self, vlan: u16, group: MacAddr) -> Hearers<'_> {
+    pub(crate) fn hearers(&self, vlan: u16, (family, group): (Family, MacAddr)) -> Hearers<'_> {
         let key = key_of(vlan, group);
-        let all = &self.hears_all;
+        let all = &self.hears_all[family.index()];
         let mut is_unsure = false;
         for slot in self.slots_of(key) {
             match self.keys[slot].load(Relaxed) {
@@ -179,10 +202,24 @@ impl Groups {
         self.port(port).is_some_and(|it| it.mode.load(Relaxed) != mode_bits(MulticastRouter::Never))
     }
 
-    /// A query came from a port that may be a router's.
-    pub(crate) fn heard_query(&self, querier: &Querier, response_seconds: u32, now: Ticks) {
+    /// A query for all groups came from a port that may be a router's, and goes to those ports that
+    /// `is_asked` names.
+    pub(crate) fn heard_query(
+        &self,
+        queriers: &Queriers,
+        (family, response_seconds): (Family, u32),
+        now: Ticks,
+        is_asked: impl Fn(PortId) -> bool,
+    ) {
         let response = response_seconds.min(RESPONSE_SECONDS_MAX).saturating_add(1);
-        querier.heard(now, self.ticks(QUERIER_SECONDS), self.ticks(response));
+        let response = self.ticks(response);
+        queriers.of(family).heard(now, self.ticks(QUERIER_SECONDS), response);
+        for (port, listens) in (0..).map(PortId).zip(&self.ports) {
+            let hears_all = &listens.hears_all[family.index()];
+            if hears_all.awaits(Awaited::Query) && is_asked(port) {
+                hears_all.resolve(Awaited::Query, now, response);
+            }
+        }
     }
 
     /// A router showed itself at a port that may be one's.
@@ -190,16 +227,13 @@ impl Groups {
         let Some(listens) = self.port(port) else { return };
         listens.router.set(now, self.ticks(QUERIER_SECONDS));
         self.routers.set(port, true);
-        self.hears_all.set(port, true);
+        self.hears_all.iter().for_each(|set| set.set(port, true));
     }
 
     /// A station at a port listens to a group.
     pub(crate) fn join(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
-        if self.is_router(port) {
-            return;
-        }
-        if !self.add(port, key_of(vlan, group), now) {
-            self.hear_all(port, now);
+        if !self.is_router(port) && !self.add(port, key_of(vlan, group), now) {
+            self.hear_all(port, Family::of(group), now);
         }
     }
 
@@ -214,22 +248,23 @@ impl Groups {
         }
     }
 
-    /// A port is to hear all groups, for as long as it takes until its memberships are known.
-    pub(crate) fn hear_all(&self, port: PortId, now: Ticks) {
+    /// A port is to hear all groups, for as long as a membership lasts.
+    pub(crate) fn hear_all(&self, port: PortId, family: Family, now: Ticks) {
         let Some(listens) = self.port(port) else { return };
-        listens.hears_all.set(now, self.ticks(MEMBERSHIP_SECONDS));
-        self.hears_all.set(port, true);
+        listens.hears_all[family.index()].set(now, self.ticks(MEMBERSHIP_SECONDS));
+        self.hears_all[family.index()].set(port, true);
     }
 
     /// A port has been attached, or has other VLANs than before: what is known of it is not so any
-    /// more.
-    pub(crate) fn begin(&self, port: PortId, mode: MulticastRouter) {
+    /// more. It hears all until it has been asked; if it is in several VLANs, of which each has a
+    /// querier of its own, for as long as a membership lasts.
+    pub(crate) fn begin(&self, port: PortId, mode: MulticastRouter, awaited: Awaited) {
         self.forget(port);
         let Some(listens) = self.port(port) else { return };
         listens.mode.store(mode_bits(mode), Relaxed);
-        listens.hears_all.set_at_next_look();
+        listens.hears_all.iter().for_each(|it| it.set_when(awaited));
         self.routers.set(port, mode == MulticastRouter::Always);
-        self.hears_all.set(port, true);
+        self.hears_all.iter().for_each(|set| set.set(port, true));
     }
 
     /// A port has gone.
@@ -237,9 +272,9 @@ impl Groups {
         let Some(listens) = self.port(port) else { return };
         listens.mode.store(mode_bits(MulticastRouter::Never), Relaxed);
         listens.router.clear();
-        listens.hears_all.clear();
+        listens.hears_all.iter().for_each(Deadline::clear);
         self.routers.set(port, false);
-        self.hears_all.set(port, false);
+        self.hears_all.iter().for_each(|set| set.set(port, false));
         let (word, bit) = place(port);
         for slot in 0..self.keys.len() {
             self.clear(&self.members_of(slot)[word], bit, listens);
@@ -251,11 +286,12 @@ impl Groups {
         queriers.for_each(|it| it.expire(now));
         for (number, listens) in (0..).zip(&self.ports) {
             let port = PortId(number);
-            listens.hears_all.resolve(now, self.ticks(MEMBERSHIP_SECONDS));
             let is_always = listens.mode.load(Relaxed) == mode_bits(MulticastRouter::Always);
             take_back(&self.routers, port, || is_always || listens.router.is_ahead(now));
-            let hears_all = || self.routers.has(port) || listens.hears_all.is_ahead(now);
-            take_back(&self.hears_all, port, hears_all);
+            for (deadline, set) in listens.hears_all.iter().zip(&self.hears_all) {
+                deadline.resolve(Awaited::Time, now, self.ticks(MEMBERSHIP_SECONDS));
+                take_back(set, port, || self.routers.has(port) || deadline.is_ahead(now));
+            }
         }
         for slot in 0..self.keys.len() {
             self.expire_members(slot, now);
@@ -284,9 +320,13 @@ impl Groups {
         (0..self.keys.len()).filter_map(entry).collect()
     }
 
-    /// Groups of which a port is a member.
-    pub(crate) fn port_len(&self, port: PortId) -> u32 {
-        self.port(port).map_or(0, |it| it.groups.load(Relaxed))
+    /// A port's part.
+    pub(crate) fn of_port(&self, port: PortId) -> MulticastPort {
+        MulticastPort {
+            groups: self.port(port).map_or(0, |it| it.groups.load(Relaxed)),
+            is_router: self.routers.has(port),
+            hears_all: self.hears_all.iter().any(|set| set.has(port)),
+        }
     }
 
     /// Notes a membership; false if it cannot be, or may not have been.

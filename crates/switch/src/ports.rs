@@ -11,7 +11,7 @@ use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, FdbEntry, NotBound};
 use crate::groups::{GroupEntry, Groups, MulticastPort};
 use crate::policy::{PortVlan, PortVlans};
-use crate::querier::Queriers;
+use crate::querier::{Awaited, Queriers};
 use crate::{PortId, Switch, Ticks};
 
 /// VLANs with ports, each of which has a forwarding table.
@@ -102,9 +102,10 @@ impl Switch {
     /// Whether a multicast router may be behind a port. [`Switch::join`] makes it that of an uplink
     /// always, and of others never.
     pub fn set_multicast_router(&self, port: PortId, mode: MulticastRouter) {
-        if let Some(groups) = &self.groups {
-            groups.begin(port, mode);
-        }
+        let Some(groups) = &self.groups else { return };
+        let vlans = self.lock();
+        let count = vlans.values().filter(|domain| domain.members.has(port)).count();
+        groups.begin(port, mode, if count > 1 { Awaited::Time } else { Awaited::Query });
     }
 
     /// Removes a port from everything. Its workers must have stopped taking frames from it before,
@@ -171,11 +172,7 @@ impl Switch {
 
     /// What is known of a port's part in multicast; `None` if that is not snooped.
     pub fn multicast_port(&self, port: PortId) -> Option<MulticastPort> {
-        self.groups.as_ref().map(|groups| MulticastPort {
-            groups: groups.port_len(port),
-            is_router: groups.routers.has(port),
-            hears_all: groups.hears_all.has(port),
-        })
+        self.groups.as_ref().map(|groups| groups.of_port(port))
     }
 
     /// The entries of all tables that have not aged, with their VLANs.

@@ -5,6 +5,8 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
+use ringway_datapath::MacAddr;
+
 use crate::Ticks;
 
 /// A protocol in which stations say what they listen to: each has a querier of its own.
@@ -14,6 +16,21 @@ pub(crate) enum Family {
     V4,
     /// MLD.
     V6,
+}
+
+impl Family {
+    /// The one by which members of a group are known.
+    pub(crate) fn of(group: MacAddr) -> Family {
+        if group.0[0] == 0x33 { Family::V6 } else { Family::V4 }
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Family::V4 => 0,
+            Family::V6 => 1,
+        }
+    }
 }
 
 /// Whether a VLAN has a querier, for each protocol. Without one stations report once and then never
@@ -33,10 +50,7 @@ pub(crate) struct Querier {
 
 impl Queriers {
     pub(crate) fn of(&self, family: Family) -> &Querier {
-        match family {
-            Family::V4 => &self.0[0],
-            Family::V6 => &self.0[1],
-        }
+        &self.0[family.index()]
     }
 
     /// Whether all members of groups have been heard.
@@ -67,6 +81,24 @@ impl Querier {
     }
 }
 
+/// What a moment depends on that is not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The time: whoever looks next knows it.
+    Time,
+    /// A query.
+    Query,
+}
+
+impl Awaited {
+    fn bits(self) -> u64 {
+        match self {
+            Awaited::Time => 1,
+            Awaited::Query => 2,
+        }
+    }
+}
+
 /// A moment after which something ends, if it is set.
 #[derive(Debug, Default)]
 pub(crate) struct Deadline(AtomicU64);
@@ -80,13 +112,18 @@ impl Deadline {
         let _ = self.0.compare_exchange(0, deadline(now, ticks), SeqCst, SeqCst);
     }
 
-    /// To be set when somebody looks who knows the time.
-    pub(crate) fn set_at_next_look(&self) {
-        self.0.store(UNRESOLVED, SeqCst);
+    /// To be set when this comes.
+    pub(crate) fn set_when(&self, awaited: Awaited) {
+        self.0.store(awaited.bits(), SeqCst);
     }
 
-    pub(crate) fn resolve(&self, now: Ticks, ticks: u32) {
-        let _ = self.0.compare_exchange(UNRESOLVED, deadline(now, ticks), SeqCst, SeqCst);
+    pub(crate) fn awaits(&self, awaited: Awaited) -> bool {
+        self.0.load(SeqCst) == awaited.bits()
+    }
+
+    /// It has come.
+    pub(crate) fn resolve(&self, awaited: Awaited, now: Ticks, ticks: u32) {
+        let _ = self.0.compare_exchange(awaited.bits(), deadline(now, ticks), SeqCst, SeqCst);
     }
 
     pub(crate) fn clear(&self) {
@@ -99,7 +136,7 @@ impl Deadline {
 
     pub(crate) fn is_due(&self, now: Ticks) -> bool {
         match self.0.load(SeqCst) {
-            0 | UNRESOLVED => false,
+            set if set & IS_SET == 0 => false,
             set => {
                 let [.., a, b, c, d] = set.to_be_bytes();
                 now.since(Ticks(u32::from_be_bytes([a, b, c, d]))) > 0
@@ -113,4 +150,3 @@ fn deadline(now: Ticks, ticks: u32) -> u64 {
 }
 
 const IS_SET: u64 = 1 << 32;
-const UNRESOLVED: u64 = 1 << 33;

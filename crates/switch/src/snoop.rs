@@ -51,6 +51,13 @@ pub(crate) struct Records<'a> {
     bytes: &'a [u8],
 }
 
+impl Records<'_> {
+    /// The protocol that they are of.
+    pub(crate) fn family(&self) -> Family {
+        self.family
+    }
+}
+
 impl Iterator for Records<'_> {
     type Item = Change;
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::rate::Rate;
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules, Vid, VlanRules};
+use ringway_datapath::{
+    Completion, IpNetwork, MacAddr, MulticastRouter, PortRules, Vid, VlanRules,
+};
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -35,6 +37,7 @@ pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
 pub(crate) const VLAN: &str = "ringway-vlan";
 pub(crate) const TRUNK: &str = "ringway-trunk";
 pub(crate) const IS_PRIVATE: &str = "ringway-private";
+pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
@@ -284,9 +287,18 @@ impl Keys {
             addresses_max: addresses_max.filter(|addresses| *addresses > 0),
             is_router: self.flag(IS_ROUTER, Absent::False)?,
             is_dhcp_server: self.flag(IS_DHCP_SERVER, Absent::False)?,
+            multicast_router: self.multicast_router()?,
             vlan: self.vlan_rules()?,
             is_private: self.flag(IS_PRIVATE, Absent::False)?,
         })
+    }
+
+    fn multicast_router(&self) -> Result<MulticastRouter, BadKeys> {
+        let parse = |text: &str| {
+            text.parse()
+                .map_err(|_| self.unreadable(MULTICAST_ROUTER, text, "never, learn or always"))
+        };
+        Ok(self.text(MULTICAST_ROUTER).map(parse).transpose()?.unwrap_or_default())
     }
 
     fn vlan_rules(&self) -> Result<VlanRules, BadKeys> {

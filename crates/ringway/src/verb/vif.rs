@@ -271,6 +271,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("addresses", &vif.addresses_max.to_string()),
         ("vlan", &vlan),
         ("private", if vif.is_private { "yes" } else { "no" }),
+        ("multicast", &multicast(&vif)),
         ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
@@ -294,6 +295,17 @@ fn vlans(vif: &VifStatus) -> String {
     let tagged = (!trunk.is_empty()).then(|| format!("tagged {}", trunk.join(",")));
     let parts: Vec<String> = untagged.into_iter().chain(tagged).collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
+}
+
+/// A vif's part in multicast for people: `3 groups`, `router`, `3 groups, hears all`.
+fn multicast(vif: &VifStatus) -> String {
+    let Some(multicast) = vif.multicast else { return "not snooped".to_owned() };
+    let groups = format!("{} groups", multicast.groups);
+    match (multicast.is_router, multicast.hears_all) {
+        (true, _) => "router".to_owned(),
+        (false, true) => groups + ", hears all",
+        (false, false) => groups,
+    }
 }
 
 fn stats(args: &Stats) -> Result<()> {

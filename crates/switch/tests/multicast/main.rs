@@ -278,9 +278,14 @@ fn a_port_hears_all_until_its_station_has_been_asked() {
     bench.switch.join(PortId(A), &VlanRules::default(), Role::Ordinary).expect("there is room");
     assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
     bench.pass(100);
-    bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
-    bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
-    bench.pass(162);
+    assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
+    for query in [igmp(QUERY, 100, [0; 4], ROUTER), mld(MLD_QUERY, 10_000, [0; 16], near(1))] {
+        assert!(bench.multicast(A).hears_all);
+        bench.send(UPLINK, &query);
+        bench.pass(10);
+        bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
+        bench.pass(2);
+    }
     assert!(!bench.multicast(A).hears_all);
     assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A]);
 }
@@ -367,7 +372,15 @@ fn whatever_happens_who_asked_for_a_group_hears_it() {
                     wanted.remove(&(port, group));
                 }
                 6 => bench.pass(random.u32(1..40)),
-                7 => drop(bench.send(UPLINK, &igmp(QUERY, random.u8(..), [0; 4], ROUTER))),
+                7 => {
+                    bench.send(UPLINK, &igmp(QUERY, random.u8(..), [0; 4], ROUTER));
+                    let now = bench.now.0;
+                    wanted.retain(|_, at| now - *at < MEMBERSHIP);
+                    for ((port, group), at) in &mut wanted {
+                        bench.send(*port, &igmp(V2_REPORT, 0, *group, STATION));
+                        *at = now;
+                    }
+                }
                 8 => drop(bench.send(port, &igmp(QUERY, random.u8(..), [0; 4], STATION))),
                 9 if random.u8(..10) == 0 => {
                     bench.switch.leave(PortId(port));

@@ -1,33 +1,33 @@
 //! What stations and routers send, byte by byte from the RFCs, and by no code of the switch.
 
-pub const QUERY: u8 = 0x11;
-pub const V1_REPORT: u8 = 0x12;
-pub const V2_REPORT: u8 = 0x16;
-pub const V2_LEAVE: u8 = 0x17;
-pub const MLD_QUERY: u8 = 130;
-pub const MLD_REPORT: u8 = 131;
-pub const MLD_DONE: u8 = 132;
+pub(crate) const QUERY: u8 = 0x11;
+pub(crate) const V1_REPORT: u8 = 0x12;
+pub(crate) const V2_REPORT: u8 = 0x16;
+pub(crate) const V2_LEAVE: u8 = 0x17;
+pub(crate) const MLD_QUERY: u8 = 130;
+pub(crate) const MLD_REPORT: u8 = 131;
+pub(crate) const MLD_DONE: u8 = 132;
 
-pub const TO_INCLUDE: u8 = 3;
-pub const TO_EXCLUDE: u8 = 4;
-pub const ALLOW: u8 = 5;
+pub(crate) const TO_INCLUDE: u8 = 3;
+pub(crate) const TO_EXCLUDE: u8 = 4;
+pub(crate) const ALLOW: u8 = 5;
 
 /// A record of a report: its kind, the group, and how many sources it names.
-pub type Record<G> = (u8, G, u16);
+pub(crate) type Record<G> = (u8, G, u16);
 
-pub fn igmp(kind: u8, code: u8, group: [u8; 4], source: [u8; 4]) -> Vec<u8> {
+pub(crate) fn igmp(kind: u8, code: u8, group: [u8; 4], source: [u8; 4]) -> Vec<u8> {
     let dst = if group == [0; 4] { [224, 0, 0, 1] } else { group };
     let [a, b, c, d] = group;
     ipv4(dst, source, 2, &with_sum(&[kind, code, 0, 0, a, b, c, d], &[]))
 }
 
 /// A query of version 3.
-pub fn igmpv3_query(code: u8, source: [u8; 4]) -> Vec<u8> {
+pub(crate) fn igmpv3_query(code: u8, source: [u8; 4]) -> Vec<u8> {
     let message = with_sum(&[QUERY, code, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0], &[]);
     ipv4([224, 0, 0, 1], source, 2, &message)
 }
 
-pub fn igmpv3(records: &[Record<[u8; 4]>], source: [u8; 4]) -> Vec<u8> {
+pub(crate) fn igmpv3(records: &[Record<[u8; 4]>], source: [u8; 4]) -> Vec<u8> {
     let mut message = vec![0x22, 0, 0, 0, 0, 0];
     message.extend(u16::try_from(records.len()).expect("few").to_be_bytes());
     for (kind, group, sources) in records {
@@ -39,7 +39,7 @@ pub fn igmpv3(records: &[Record<[u8; 4]>], source: [u8; 4]) -> Vec<u8> {
     ipv4([224, 0, 0, 22], source, 2, &with_sum(&message, &[]))
 }
 
-pub fn mld(kind: u8, code: u16, group: [u8; 16], source: [u8; 16]) -> Vec<u8> {
+pub(crate) fn mld(kind: u8, code: u16, group: [u8; 16], source: [u8; 16]) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0];
     message.extend(code.to_be_bytes());
     message.extend([0, 0]);
@@ -48,7 +48,7 @@ pub fn mld(kind: u8, code: u16, group: [u8; 16], source: [u8; 16]) -> Vec<u8> {
     icmpv6(dst, source, &message)
 }
 
-pub fn mldv2(records: &[Record<[u8; 16]>], source: [u8; 16]) -> Vec<u8> {
+pub(crate) fn mldv2(records: &[Record<[u8; 16]>], source: [u8; 16]) -> Vec<u8> {
     let mut message = vec![143, 0, 0, 0, 0, 0];
     message.extend(u16::try_from(records.len()).expect("few").to_be_bytes());
     for (kind, group, sources) in records {
@@ -62,29 +62,29 @@ pub fn mldv2(records: &[Record<[u8; 16]>], source: [u8; 16]) -> Vec<u8> {
     icmpv6(dst, source, &message)
 }
 
-pub fn pim_hello() -> Vec<u8> {
+pub(crate) fn pim_hello() -> Vec<u8> {
     ipv4([224, 0, 0, 13], [10, 0, 0, 1], 103, &with_sum(&[0x20, 0, 0, 0], &[]))
 }
 
 /// A datagram for a group.
-pub fn data_v4(group: [u8; 4]) -> Vec<u8> {
+pub(crate) fn data_v4(group: [u8; 4]) -> Vec<u8> {
     ipv4(group, [10, 0, 0, 5], 17, &[0x12, 0x34, 0x12, 0x34, 0, 12, 0, 0, 1, 2, 3, 4])
 }
 
-pub fn data_v6(group: [u8; 16]) -> Vec<u8> {
+pub(crate) fn data_v6(group: [u8; 16]) -> Vec<u8> {
     ipv6(group, near(5), 17, &[0x12, 0x34, 0x12, 0x34, 0, 12, 0, 0, 1, 2, 3, 4])
 }
 
-pub fn near(last: u8) -> [u8; 16] {
+pub(crate) fn near(last: u8) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]
 }
 
-pub fn all_nodes() -> [u8; 16] {
+pub(crate) fn all_nodes() -> [u8; 16] {
     [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
 }
 
 /// Puts a tag in.
-pub fn tagged(frame: &[u8], vid: u16) -> Vec<u8> {
+pub(crate) fn tagged(frame: &[u8], vid: u16) -> Vec<u8> {
     [&frame[..12], &[0x81, 0], &vid.to_be_bytes(), &frame[12..]].concat()
 }
 
