@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget, VlanRules};
 use ringway_fuzz::{Input, frames};
 use ringway_switch::{
-    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
+    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, Switch, SwitchConfig, StormLimits, Ticks,
     Unregistered, Verdict, Verdicts,
 };
 
@@ -31,6 +31,7 @@ fuzz_target!(|data: &[u8]| {
         addresses_per_port_max: addresses_max,
         ageing_ticks: AGEING_TICKS,
         flood: LIMIT,
+        storm: StormLimits::NONE,
         multicast: Some(MulticastConfig {
             groups_max: 8,
             groups_per_port_max: GROUPS_PER_PORT_MAX,

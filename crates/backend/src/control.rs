@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, FdbStatus, GroupStatus, LimitsStatus, MulticastStatus,
-    QueueStatus, RateStatus, Reconnect, Reply, VifStatus, WorkerStatus, offload_names,
+    BackendRequest, BackendStatus, Call, FdbStatus, FloodStatus, GroupStatus, LimitsStatus,
+    MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, WorkerStatus,
+    offload_names,
 };
 use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::{GroupEntry, MulticastPort, PortId, Switch};
+use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vif_shell::device;
 use ringway_worker::{Capture, Placement};
 use ringway_xenbus::backend::{self, Input};
@@ -19,7 +20,7 @@ use ringway_xenstore::{Lost, or_refusal, unless_refused};
 use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
-use crate::served::{Served, flood_limit};
+use crate::served::{Served, flood_limit, storm_limits};
 use crate::services::{Hosting, Services};
 use crate::vif::VifShell;
 
@@ -241,15 +242,27 @@ fn vif_status<H: Hypervisor>(
 
 fn limits_status<H: Hypervisor>(served: &Served, host: &Hosting<H>) -> LimitsStatus {
     let wanted = served.limited.wanted;
-    let flood = flood_limit(wanted, host.config.switch.flood);
+    let flood = flood_status(flood_limit(wanted.flood, host.config.switch.flood));
+    let storm = storm_limits(&wanted, host.config.switch.storm);
     let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
     LimitsStatus {
         weight: served.limited.weight().get(),
         rate: wanted.rate.map(rate),
         rate_rx: wanted.rate_rx.map(rate),
-        flood_frames_per_second: Some(flood.frames_per_tick).filter(|it| *it != u32::MAX),
-        flood_bytes_per_second: Some(flood.bytes_per_tick).filter(|it| *it != u64::MAX),
+        flood_frames_per_second: flood.frames_per_second,
+        flood_bytes_per_second: flood.bytes_per_second,
+        broadcast: flood_status(storm.broadcast),
+        multicast: flood_status(storm.multicast),
+        unknown: flood_status(storm.unknown),
         frame_len_max: served.limits(host).frame_len_max,
+    }
+}
+
+/// Ticks are seconds.
+fn flood_status(limit: FloodLimit) -> FloodStatus {
+    FloodStatus {
+        frames_per_second: Some(limit.frames_per_tick).filter(|it| *it != u32::MAX),
+        bytes_per_second: Some(limit.bytes_per_tick).filter(|it| *it != u64::MAX),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
-use ringway_switch::{PortId, PortPolicy, Role};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
@@ -56,11 +56,13 @@ impl<H: Hypervisor> Hosting<H> {
         if is_waited_for {
             tap.hold_receipts(&mut queues)?;
         }
+        // The world may flood, but for what the host limits; a guest that is full drops its copy.
+        let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
+        let flood = Arc::new(flood);
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
-            // The world may flood; a guest that is full drops its copy.
-            flood: unlimited(),
+            flood: Arc::clone(&flood),
             stations: Stations::Many,
         });
         let attachments = attachments.collect();

@@ -24,7 +24,7 @@ pub use dir::RunDir;
 pub use link::{Link, Received};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
-    BackendStatus, FdbStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
+    BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
     MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, WorkerStatus, offload_names,
 };
 pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, VifNumber};

@@ -144,8 +144,26 @@ pub struct LimitsStatus {
     pub flood_frames_per_second: Option<u32>,
     /// Bytes that it may flood in a second, likewise.
     pub flood_bytes_per_second: Option<u64>,
+    /// Of that, broadcasts.
+    #[serde(default)]
+    pub broadcast: FloodStatus,
+    /// Multicasts.
+    #[serde(default)]
+    pub multicast: FloodStatus,
+    /// Frames to unknown addresses.
+    #[serde(default)]
+    pub unknown: FloodStatus,
     /// Bytes of the longest frame that it may transmit without segmentation, if that is limited.
     pub frame_len_max: Option<usize>,
+}
+
+/// What may be flooded of one kind in a second, as far as it is limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FloodStatus {
+    /// Frames.
+    pub frames_per_second: Option<u32>,
+    /// Bytes.
+    pub bytes_per_second: Option<u64>,
 }
 
 /// A limit of so many bytes in each interval.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, MulticastRouter, VlanRules};
 use ringway_switch::Unregistered;
 use ringway_worker::Policy;
+use ringway_xenbus::FloodWish;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -17,7 +18,7 @@ use crate::value::{
 };
 use crate::{
     Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host,
-    HostNetwork, Locking, Multicast, Offloads, OnExit, QUEUES_MAX, Routing, Switch, Uplink,
+    HostNetwork, Locking, Multicast, Offloads, OnExit, QUEUES_MAX, Routing, Storm, Switch, Uplink,
     Workers,
 };
 
@@ -34,7 +35,19 @@ const RING_PAGES: u64 = 256;
 type Queues = Within<1, QUEUES_MAX>;
 type Addresses = Within<1, 1_048_576>;
 type VlanNumber = Within<1, 4094>;
+type PerSecond = Within<0, 4_294_967_294>;
 type Mtu = Within<68, 65521>;
+
+/// The limits of kinds of floods that a section has: three of them have the same keys.
+macro_rules! storm {
+    ($section:expr) => {
+        Storm {
+            broadcast: per_second($section.broadcast_rate, $section.broadcast_mbit),
+            multicast: per_second($section.multicast_rate, $section.multicast_mbit),
+            unknown: per_second($section.unknown_rate, $section.unknown_mbit),
+        }
+    };
+}
 
 /// A description that cannot be used.
 #[derive(Debug)]
@@ -108,6 +121,12 @@ struct UplinkSection {
     #[serde(default)]
     trunk: Vec<VlanNumber>,
     multicast_router: Option<Routing>,
+    broadcast_rate: Option<PerSecond>,
+    broadcast_mbit: Option<PerSecond>,
+    multicast_rate: Option<PerSecond>,
+    multicast_mbit: Option<PerSecond>,
+    unknown_rate: Option<PerSecond>,
+    unknown_mbit: Option<PerSecond>,
 }
 
 #[derive(Deserialize, Default)]
@@ -117,8 +136,14 @@ struct SwitchSection {
     addresses_per_vif: Option<Addresses>,
     locking_mode: Option<Locking>,
     ageing_seconds: Option<Within<1, 1_000_000>>,
-    flood_rate: Option<Within<0, 4_294_967_294>>,
-    flood_mbit: Option<Within<0, 4_294_967_294>>,
+    flood_rate: Option<PerSecond>,
+    flood_mbit: Option<PerSecond>,
+    broadcast_rate: Option<PerSecond>,
+    broadcast_mbit: Option<PerSecond>,
+    multicast_rate: Option<PerSecond>,
+    multicast_mbit: Option<PerSecond>,
+    unknown_rate: Option<PerSecond>,
+    unknown_mbit: Option<PerSecond>,
     #[serde(default)]
     multicast_snooping: bool,
     multicast_groups: Option<Within<8, 16384>>,
@@ -166,8 +191,14 @@ struct VifSection {
     rate: Option<RateText>,
     rate_rx: Option<RateText>,
     weight: Option<Within<1, 1000>>,
-    flood_rate: Option<Within<0, 4_294_967_294>>,
-    flood_mbit: Option<Within<0, 4_294_967_294>>,
+    flood_rate: Option<PerSecond>,
+    flood_mbit: Option<PerSecond>,
+    broadcast_rate: Option<PerSecond>,
+    broadcast_mbit: Option<PerSecond>,
+    multicast_rate: Option<PerSecond>,
+    multicast_mbit: Option<PerSecond>,
+    unknown_rate: Option<PerSecond>,
+    unknown_mbit: Option<PerSecond>,
     locking_mode: Option<Locking>,
     allowed_ips: Option<Spanned<Vec<Network>>>,
     addresses_per_vif: Option<Addresses>,
@@ -271,10 +302,11 @@ impl Source<'_> {
                 queues: section.queues.and_then(Within::get).unwrap_or(1),
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
                 vlan: section.vlan.and_then(Within::get),
-                trunk: section.trunk.into_iter().filter_map(Within::get).collect(),
+                trunk: section.trunk.iter().copied().filter_map(Within::get).collect(),
                 multicast_router: section
                     .multicast_router
                     .map_or(MulticastRouter::Always, |it| it.0),
+                storm: storm!(section),
             }),
             switch: Switch {
                 fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
@@ -283,6 +315,7 @@ impl Source<'_> {
                 ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
                 flood_rate: switch.flood_rate.and_then(Within::get).unwrap_or(FLOOD_RATE),
                 flood_mbit: switch.flood_mbit.and_then(Within::get).unwrap_or(FLOOD_MBIT),
+                storm: storm!(switch),
                 multicast: Multicast {
                     is_snooped: switch.multicast_snooping,
                     groups: switch.multicast_groups.and_then(Within::get).unwrap_or(GROUPS),
@@ -405,6 +438,7 @@ impl Source<'_> {
             weight: section.weight.and_then(Within::get),
             flood_rate: section.flood_rate.and_then(Within::get),
             flood_mbit: section.flood_mbit.and_then(Within::get),
+            storm: storm!(section),
             locking_mode: section.locking_mode,
             allowed_ips,
             addresses_max: section.addresses_per_vif.and_then(Within::get),
@@ -442,6 +476,10 @@ fn offloads(sg: Option<bool>, csum: Option<bool>, gso: Option<bool>) -> Offloads
         csum: csum.unwrap_or(Offloads::ALL.csum),
         gso: gso.unwrap_or(Offloads::ALL.gso),
     }
+}
+
+fn per_second(rate: Option<PerSecond>, mbit: Option<PerSecond>) -> FloodWish {
+    FloodWish { rate: rate.and_then(Within::get), mbit: mbit.and_then(Within::get) }
 }
 
 fn is_on_link(network: Cidr, other: IpAddr) -> bool {
@@ -528,6 +566,8 @@ mod tests {
             (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
             (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
             (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
+            ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
+            (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit", "i64"]),
             ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
             (
                 "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),

@@ -14,8 +14,9 @@ use std::time::Duration;
 use ringway_datapath::{
     Completion, LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules,
 };
-use ringway_switch::{FloodLimit, MulticastConfig, SwitchConfig, Unregistered};
+use ringway_switch::{FloodLimit, MulticastConfig, StormLimits, SwitchConfig, Unregistered};
 use ringway_worker::{Policy, Polling, WorkersConfig};
+use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
@@ -134,6 +135,36 @@ pub struct Uplink {
     /// Whether multicast routers are behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
+    /// What may enter by it of each kind of flood.
+    pub storm: Storm,
+}
+
+/// What may be flooded of each kind in a second. 0 is no limit, as is what is left out.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Storm {
+    /// Broadcasts.
+    #[serde(with = "value::flood")]
+    pub broadcast: FloodWish,
+    /// Multicasts.
+    #[serde(with = "value::flood")]
+    pub multicast: FloodWish,
+    /// Frames to unknown addresses.
+    #[serde(with = "value::flood")]
+    pub unknown: FloodWish,
+}
+
+impl Storm {
+    /// As the switch has them; its ticks are seconds.
+    pub fn limits(self) -> StormLimits {
+        let limit = |wish: FloodWish| {
+            FloodLimit::per_second(wish.rate.unwrap_or(0), wish.mbit.unwrap_or(0))
+        };
+        StormLimits {
+            broadcast: limit(self.broadcast),
+            multicast: limit(self.multicast),
+            unknown: limit(self.unknown),
+        }
+    }
 }
 
 impl Uplink {
@@ -166,6 +197,8 @@ pub struct Switch {
     pub flood_rate: u32,
     /// The same in megabits a second.
     pub flood_mbit: u32,
+    /// What of that may be of each kind.
+    pub storm: Storm,
     /// Which multicast goes where.
     pub multicast: Multicast,
     /// Ports: vifs and the uplink.
@@ -255,6 +288,8 @@ pub struct GuestVif {
     pub flood_rate: Option<u32>,
     /// Megabits that it may flood in a second, if not as many as all.
     pub flood_mbit: Option<u32>,
+    /// What of that may be of each kind, if not as much as of all.
+    pub storm: Storm,
     /// How strictly its addresses are checked, if not as the switch has it.
     pub locking_mode: Option<Locking>,
     /// IP addresses that the guest may have; any if the list is empty and it is not locked.
@@ -376,6 +411,7 @@ impl Host {
             addresses_per_port_max: self.switch.addresses_per_vif,
             ageing_ticks: self.switch.ageing_seconds,
             flood: FloodLimit::per_second(self.switch.flood_rate, self.switch.flood_mbit),
+            storm: self.switch.storm.limits(),
             multicast: self.switch.multicast.config(),
             hash_seed,
         }

@@ -13,7 +13,7 @@ use crate::fdb::{Fdb, Learned};
 use crate::groups::{Groups, Hearers, MulticastConfig};
 use crate::querier::Queriers;
 use crate::snoop::{self, Change, Message, group_of};
-use crate::{FloodBudget, FloodLimit, PortId, PortPolicy, Ticks};
+use crate::{FloodBudget, FloodKind, FloodLimit, PortId, PortPolicy, StormLimits, Ticks};
 
 /// Limits of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct SwitchConfig {
     pub ageing_ticks: u32,
     /// What one port may flood, unless its budget says otherwise.
     pub flood: FloodLimit,
+    /// What of that may be of each kind.
+    pub storm: StormLimits,
     /// How multicast is snooped, if it is.
     pub multicast: Option<MulticastConfig>,
     /// A random number, so that nobody can choose addresses that compete for the same entries.
@@ -97,7 +99,7 @@ impl Switch {
 
     /// A full budget by the configured limit, for all queues of one port.
     pub fn flood_budget(&self, now: Ticks) -> Arc<FloodBudget> {
-        Arc::new(FloodBudget::new(self.config.flood, now))
+        Arc::new(FloodBudget::new(self.config.flood, now).with_storm(self.config.storm))
     }
 
     /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
@@ -108,7 +110,8 @@ impl Switch {
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
     /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
     /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the
-    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`], and what
+    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those of
+    /// a [`FloodKind`], and what
     /// [`PortPolicy::refuse`] finds. Where multicast is snooped, [`DropReason::RouterOnly`] and
     /// [`DropReason::Undetermined`] are for what multicast routers send, from ports that are none's.
     pub fn classify(
@@ -259,8 +262,8 @@ impl<'a> Entering<'a> {
 
     /// Each frame pays for itself, however it came to its verdict, and before it is looked into.
     fn flood(&self, frame: &Frame, dst: MacAddr, domain: Option<&Domain>) -> Verdict {
-        if !self.flood.take(frame.len()) {
-            return Verdict::Drop(DropReason::FloodLimit);
+        if let Err(reason) = self.flood.take(frame.len(), FloodKind::of(dst)) {
+            return Verdict::Drop(reason);
         }
         match &self.switch.groups {
             Some(groups) if is_ip_group(dst) => self.snoop(groups, frame, domain),

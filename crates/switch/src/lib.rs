@@ -25,7 +25,7 @@ mod querier;
 mod snoop;
 
 pub use classify::{Scope, Switch, SwitchConfig, Verdict, Verdicts};
-pub use flood::{FloodBudget, FloodLimit};
+pub use flood::{FloodBudget, FloodKind, FloodLimit, StormLimits};
 pub use groups::{GroupEntry, MulticastConfig, MulticastPort, Unregistered};
 pub use policy::{Binding, PortPolicy, PortVlan, PortVlans};
 pub use ports::{Role, TooManyVlans};

@@ -11,8 +11,8 @@ use ringway_datapath::{
     PortRules, Vid, VlanRules,
 };
 use ringway_switch::{
-    Binding, FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, Switch,
-    SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
+    Binding, FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, StormLimits,
+    Switch, SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
 };
 
 const PORTS: u16 = 6;
@@ -485,6 +485,7 @@ impl Bench {
             addresses_per_port_max: 64,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            storm: StormLimits::NONE,
             multicast: Some(MulticastConfig {
                 groups_max: 64,
                 groups_per_port_max,
