@@ -7,10 +7,10 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: xen-race hostile
+.PHONY: xen-race hostile arm64 arm64-test
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
 	    awk -F@ '{ printf "%-15s %s\n", $$1, $$2 }'
 
 demo: install ## guests, switch and real traffic between them on this machine
@@ -19,6 +19,7 @@ demo: install ## guests, switch and real traffic between them on this machine
 
 test: ## build everything and run every test, as root or in a user namespace
 	scripts/install-packages xen
+	scripts/install-packages arm64
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked || true
 	$(CARGO) xtask ci
 
@@ -79,6 +80,14 @@ sim-million: ## a million simulated hosts under as many seeds, on all CPUs
 build: ## the program, in target/release/ringway
 	scripts/install-packages build
 	$(CARGO) build --release --package ringway
+
+arm64: ## the program for Arm64, built on another machine: docs/arm64.md
+	scripts/install-packages arm64
+	$(CARGO) xtask arm64 build
+
+arm64-test: ## tests for Arm64 under user-mode emulation
+	scripts/install-packages arm64
+	$(CARGO) xtask arm64 test
 
 deb: ## the Debian package, in target/debian
 	scripts/install-packages deb

@@ -1,5 +1,6 @@
-//! What a port may send: any frame is judged, and what a locked port gets through is, by another
-//! reader of packets, from its own addresses and neither a router's nor a DHCP server's.
+//! What a port may send: any frame is judged, and by the short cut as by a closer look. What a
+//! locked port gets through is, by another reader of packets, from its own addresses and neither a
+//! router's nor a DHCP server's.
 
 #![no_main]
 
@@ -34,6 +35,10 @@ fuzz_target!(|data: &[u8]| {
     let by_default = policy(None).refuse_patched(&frame);
     let locked = policy(Some(LockingMode::Locked)).refuse_patched(&frame);
     assert!(by_default.is_none() || locked.is_some(), "a locked port may send {by_default:?}");
+    for mode in [None, Some(LockingMode::Locked)] {
+        let policy = policy(mode);
+        assert_eq!(policy.refuse(&frame), policy.refuse_by_inspection(&frame), "{mode:?}");
+    }
     assert!(policy(Some(LockingMode::Disabled)).refuse_patched(&frame).is_some());
     if locked.is_none() {
         check(&frame);

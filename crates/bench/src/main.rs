@@ -2,9 +2,9 @@
 //!
 //! Each section is a file: `ring` (frames a second through a ring), `tcp` and `latency` (between
 //! two namespaces), `isolate` (what it costs that tenants have processes of their own), `icount`
-//! (instructions a frame), `idle` (what a thousand quiet vifs cost). The
-//! subjects of a case run one after the other within a round, so that what changes on the machine
-//! meanwhile hits all of them.
+//! (instructions a frame), `idle` (what a thousand quiet vifs cost), `restart` (how long guests
+//! hear nothing when their backend is killed). The subjects of a case run one after the other
+//! within a round, so that what changes on the machine meanwhile hits all of them.
 
 mod child;
 mod host;
@@ -15,6 +15,7 @@ mod latency;
 mod options;
 mod path;
 mod report;
+mod restart;
 mod ring;
 mod scratch;
 mod tcp;
@@ -90,6 +91,9 @@ fn bench(options: &Options) -> Result<ExitCode> {
         }
         if options.has_section("idle") {
             idle::round(options, &mut report);
+        }
+        if options.has_section("restart") {
+            restart::round(options, &mut report);
         }
     }
     report.print();

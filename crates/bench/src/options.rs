@@ -10,7 +10,7 @@ ringway-bench: measures ringway beside its peers, in turns, on this machine.
 
     ringway-bench [OPTION]... [SECTION]...
 
-Sections (default: all): ring tcp latency isolate icount idle
+Sections (default: all): ring tcp latency isolate icount idle restart
     --quick          2 rounds and short runs
     --rounds N       rounds (default 5)
     --only TEXT      only cases whose name contains TEXT
@@ -20,7 +20,8 @@ Sections (default: all): ring tcp latency isolate icount idle
 ";
 
 /// Sections by name, in the order in which they run.
-pub(crate) const SECTIONS: [&str; 6] = ["ring", "tcp", "latency", "isolate", "icount", "idle"];
+pub(crate) const SECTIONS: [&str; 7] =
+    ["ring", "tcp", "latency", "isolate", "icount", "idle", "restart"];
 
 /// Lengths of one run.
 #[derive(Debug, Clone, Copy)]

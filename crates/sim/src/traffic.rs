@@ -347,17 +347,24 @@ impl Pattern {
         ((self.key ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()
     }
 
-    /// Shows the bytes that belong to each part of a payload of `len` bytes.
+    /// Shows the bytes that belong to each part of a payload of `len` bytes: what is left of the
+    /// first word, whole words, what the last one begins with.
+    #[inline]
     fn each(&self, len: usize, mut visit: impl FnMut(usize, &[u8])) {
-        let (mut at, mut index) = (0, self.position / 8);
-        let mut skipped = usize::try_from(self.position % 8).expect("a small number");
-        while at < len {
-            let word = self.word(index);
-            let part = &word[skipped..(skipped + len - at).min(8)];
-            visit(at, part);
-            at += part.len();
-            index += 1;
-            skipped = 0;
+        let mut words = (self.position / 8..).map(|index| self.word(index));
+        let mut word = || words.next().expect("there is no last word");
+        let skipped = usize::try_from(self.position % 8).expect("a small number");
+        let mut at = 0;
+        if skipped != 0 {
+            at = len.min(8 - skipped);
+            visit(0, &word()[skipped..skipped + at]);
+        }
+        while at + 8 <= len {
+            visit(at, &word());
+            at += 8;
+        }
+        if at < len {
+            visit(at, &word()[..len - at]);
         }
     }
 

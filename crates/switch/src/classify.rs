@@ -236,21 +236,23 @@ impl<'a> Entering<'a> {
         fdb_of: impl Fn(&Frame) -> Option<(&'a Fdb, Option<&'a Domain>)>,
     ) {
         verdicts.clear();
-        let mut last = None;
-        let mut verdict = Verdict::Drop(DropReason::Malformed);
+        // Both addresses of the frame before, as they stand in it: of none, at first.
+        let (mut last, mut last_vid) = ([0; ADDRESSES_LEN], None);
+        let mut verdict = Verdict::Drop(DropReason::BadSource);
         verdicts.extend(batch.iter().map(|frame| {
-            let Some((dst, src)) = macs(frame.bytes()) else {
+            let bytes = frame.bytes();
+            let (Some((dst, src)), Some(addresses)) = (macs(bytes), bytes.first_chunk()) else {
                 return Verdict::Drop(DropReason::Malformed);
             };
             let Some((fdb, domain)) = fdb_of(frame) else {
                 return Verdict::Drop(DropReason::Vlan);
             };
             let vid = domain.map(|domain| domain.vid);
-            if last != Some((dst, src, vid)) {
-                last = Some((dst, src, vid));
+            if last != *addresses || last_vid != vid {
+                (last, last_vid) = (*addresses, vid);
                 verdict = self.verdict(fdb, domain, dst, src);
             }
-            if let Some(reason) = self.policy.refuse(frame.bytes()) {
+            if let Some(reason) = self.policy.refuse(bytes) {
                 return Verdict::Drop(reason);
             }
             match verdict {
@@ -261,6 +263,7 @@ impl<'a> Entering<'a> {
     }
 
     /// Each frame pays for itself, however it came to its verdict, and before it is looked into.
+    #[inline(never)]
     fn flood(&self, frame: &Frame, dst: MacAddr, domain: Option<&Domain>) -> Verdict {
         if let Err(reason) = self.flood.take(frame.len(), FloodKind::of(dst)) {
             return Verdict::Drop(reason);
@@ -360,6 +363,9 @@ fn is_ip_group(dst: MacAddr) -> bool {
 /// Records of one report that are looked at: more than a station has groups. Of one with more not
 /// all is known, so that its port hears all groups.
 const RECORDS_MAX: usize = 64;
+
+/// Bytes of a frame's destination and source together.
+const ADDRESSES_LEN: usize = 12;
 
 /// A table by the limits of a switch.
 pub(crate) fn new_fdb(config: &SwitchConfig) -> Fdb {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ringway_datapath::headers::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, PROTO_UDP, chunk, macs,
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, PROTO_UDP, chunk, macs,
 };
 use ringway_datapath::tagging::remove_tag;
 use ringway_datapath::vlan::Tag;
@@ -208,8 +208,17 @@ impl PortPolicy {
     pub fn refuse(&self, frame: &[u8]) -> Option<DropReason> {
         match self.checks {
             Checks::Nothing => None,
-            _ if self.is_plain_tcp(frame) => None,
-            _ => self.refuse_other(frame),
+            _ if self.is_plain(frame) => None,
+            _ => self.inspect(frame).err(),
+        }
+    }
+
+    /// What [`refuse`](PortPolicy::refuse) finds without its short cut: for tests of that.
+    #[doc(hidden)]
+    pub fn refuse_by_inspection(&self, frame: &[u8]) -> Option<DropReason> {
+        match self.checks {
+            Checks::Nothing => None,
+            _ => self.inspect(frame).err(),
         }
     }
 
@@ -232,51 +241,56 @@ impl PortPolicy {
         }
     }
 
-    /// Whether a frame is TCP over IP without tags or extensions, from an address that is allowed.
+    /// Whether a frame is one of those that nearly all are: TCP or UDP over IP, without tags,
+    /// options or extensions, from an address that is allowed, and not DHCP; or ARP. All of them
+    /// would pass [`inspect`](PortPolicy::inspect).
     #[inline]
-    fn is_plain_tcp(&self, frame: &[u8]) -> bool {
-        self.is_plain(frame, PROTO_TCP)
-    }
-
-    /// What is not plain TCP: UDP mostly.
-    #[inline(never)]
-    fn refuse_other(&self, frame: &[u8]) -> Option<DropReason> {
-        if self.is_plain(frame, PROTO_UDP) && is_plain_udp(frame) {
-            return None;
-        }
-        self.inspect(frame).err()
-    }
-
-    /// Whether a frame carries a protocol over IP, without tags or extensions, and from an address
-    /// that is allowed.
-    #[inline]
-    fn is_plain(&self, frame: &[u8], protocol: u8) -> bool {
-        // To the end of the ports of IPv4, or of the source of IPv6.
-        let Some(head) = chunk::<26>(frame, HEAD_AT) else { return false };
-        let [e0, e1, version, ..] = head;
-        match u16::from_be_bytes([e0, e1]) {
-            // 0x45: version 4, and no options.
-            ETHERTYPE_IPV4 if version == 0x45 && head[23 - HEAD_AT] == protocol => {
-                match self.checks {
-                    Checks::Services => true,
-                    Checks::Addresses => {
-                        self.allows_v4(u32::from_be_bytes([head[14], head[15], head[16], head[17]]))
-                    }
-                    Checks::Nothing | Checks::Disabled => false,
-                }
-            }
-            ETHERTYPE_IPV6 if version >> 4 == 6 && head[20 - HEAD_AT] == protocol => {
-                match self.checks {
-                    Checks::Services => true,
-                    Checks::Addresses => {
-                        let source = chunk::<16>(&head, 22 - HEAD_AT).map(u128::from_be_bytes);
-                        source.is_some_and(|source| self.allows_v6(source))
-                    }
-                    Checks::Nothing | Checks::Disabled => false,
-                }
-            }
+    fn is_plain(&self, frame: &[u8]) -> bool {
+        let Some(start) = frame.first_chunk() else { return false };
+        match u16::from_be_bytes([start[12], start[13]]) {
+            ETHERTYPE_IPV4 => is_plain_v4(start) && self.is_from_own_v4(start),
+            ETHERTYPE_IPV6 => self.is_plain_v6(frame),
+            // Whose addresses it tells is of interest where these are listed.
+            ETHERTYPE_ARP => self.checks == Checks::Services,
             _ => false,
         }
+    }
+
+    #[inline]
+    fn is_from_own_v4(&self, start: &[u8; PORTS_END_V4]) -> bool {
+        match self.checks {
+            Checks::Services => true,
+            Checks::Addresses => {
+                self.allows_v4(u32::from_be_bytes([start[26], start[27], start[28], start[29]]))
+            }
+            Checks::Nothing | Checks::Disabled => false,
+        }
+    }
+
+    #[inline]
+    fn is_plain_v6(&self, frame: &[u8]) -> bool {
+        let Some(start) = frame.first_chunk::<PORTS_END_V6>() else { return false };
+        let is_plain = start[14] >> 4 == 6
+            && match start[20] {
+                PROTO_TCP => true,
+                PROTO_UDP => {
+                    // The packet may end before its ports, however long the frame is.
+                    let has_ports = !matches!([start[18], start[19]], [0, 1..=3]);
+                    let from = u16::from_be_bytes([start[54], start[55]]);
+                    let to = u16::from_be_bytes([start[56], start[57]]);
+                    has_ports && from != DHCPV6_SERVER && to != DHCPV6_CLIENT
+                }
+                _ => false,
+            };
+        is_plain
+            && match self.checks {
+                Checks::Services => true,
+                Checks::Addresses => {
+                    let source = chunk(start, 22).map(u128::from_be_bytes);
+                    source.is_some_and(|source| self.allows_v6(source))
+                }
+                Checks::Nothing | Checks::Disabled => false,
+            }
     }
 
     #[inline]
@@ -290,20 +304,21 @@ impl PortPolicy {
     }
 }
 
-/// Whether UDP that is plain otherwise has its ports in place, and they are not DHCP's.
-fn is_plain_udp(frame: &[u8]) -> bool {
-    let short = |at: usize| chunk(frame, at).map(u16::from_be_bytes);
-    match short(HEAD_AT) {
-        Some(ETHERTYPE_IPV4) => {
-            // A header of 20 bytes, and no later fragment.
-            let has_ports = frame[14] == 0x45 && short(20).is_some_and(|it| it & 0x1fff == 0);
-            has_ports && short(34) != Some(DHCP_SERVER) && short(36) != Some(DHCP_CLIENT)
-        }
-        _ => match (short(54), short(56)) {
-            (Some(from), Some(to)) => from != DHCPV6_SERVER && to != DHCPV6_CLIENT,
+/// Whether an IPv4 packet has no options, and is TCP, or UDP that is not DHCP.
+#[inline]
+fn is_plain_v4(start: &[u8; PORTS_END_V4]) -> bool {
+    start[14] == 0x45
+        && match start[23] {
+            PROTO_TCP => true,
+            PROTO_UDP => {
+                // A later fragment has no ports.
+                let has_ports = u16::from_be_bytes([start[20], start[21]]) & 0x1fff == 0;
+                let from = u16::from_be_bytes([start[34], start[35]]);
+                let to = u16::from_be_bytes([start[36], start[37]]);
+                has_ports && from != DHCP_SERVER && to != DHCP_CLIENT
+            }
             _ => false,
-        },
-    }
+        }
 }
 
 fn v4_of(network: &IpNetwork) -> Option<(u32, u32)> {
@@ -318,8 +333,9 @@ fn v6_of(network: &IpNetwork) -> Option<(u128, u128)> {
     Some((Ipv6Addr::to_bits(address) & mask, mask))
 }
 
-/// Where the EtherType is.
-const HEAD_AT: usize = 12;
+/// Where ports end in a frame without tags, options or extensions.
+const PORTS_END_V4: usize = 38;
+const PORTS_END_V6: usize = 58;
 
 pub(crate) const DHCP_SERVER: u16 = 67;
 pub(crate) const DHCP_CLIENT: u16 = 68;
@@ -360,14 +376,16 @@ mod tests {
                 let port: u16 = ports[random.usize(..5)];
                 frame[at..at + 2].copy_from_slice(&port.to_be_bytes());
             }
-            // One that ends within its IP header is of no use to its receiver.
-            let frame = &frame[..random.usize(54..=64)];
+            if !is_v4 && random.bool() {
+                frame[18..20].copy_from_slice(&[0, random.u8(..6)]);
+            }
+            let frame = &frame[..random.usize(14..=64)];
             for policy in &policies {
-                let is_udp = policy.is_plain(frame, PROTO_UDP) && is_plain_udp(frame);
-                if is_udp || policy.is_plain_tcp(frame) {
+                if policy.is_plain(frame) {
                     plain += 1;
-                    assert_eq!(policy.inspect(frame), Ok(()), "{frame:02x?}");
                 }
+                let closely = policy.refuse_by_inspection(frame);
+                assert_eq!(policy.refuse(frame), closely, "{frame:02x?}");
             }
         }
         assert!(plain > 1000, "{plain}");

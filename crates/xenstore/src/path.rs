@@ -42,7 +42,8 @@ impl NodePath {
         } else {
             return Err(Errno::Inval);
         };
-        let is_well_formed = absolute == "/" || absolute.split('/').skip(1).all(|c| !c.is_empty());
+        let is_well_formed =
+            absolute == "/" || !(absolute.contains("//") || absolute.ends_with('/'));
         let depth = absolute.bytes().filter(|byte| *byte == b'/').count();
         if !is_well_formed || is_too_long(&absolute) || depth > DEPTH_MAX {
             return Err(Errno::Inval);
@@ -60,7 +61,14 @@ impl NodePath {
 
     /// The names from the root down; none for the root itself.
     pub(crate) fn components(&self) -> impl Iterator<Item = &str> {
-        self.0.split('/').filter(|component| !component.is_empty())
+        let mut rest = self.0.get(1..).unwrap_or_default();
+        // Names are short: a search made for long texts costs more than it finds.
+        std::iter::from_fn(move || {
+            let end = rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
+            (!name.is_empty()).then_some(name)
+        })
     }
 
     /// The directory this node is in, and its name there; `None` for the root.

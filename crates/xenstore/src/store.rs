@@ -29,7 +29,7 @@ pub(crate) struct Store {
 pub(crate) struct Node {
     pub(crate) value: Vec<u8>,
     pub(crate) permissions: Permissions,
-    children: BTreeMap<String, Arc<Node>>,
+    children: BTreeMap<Arc<str>, Arc<Node>>,
     pub(crate) generation: u64,
 }
 
@@ -87,7 +87,7 @@ impl Change {
 impl Node {
     /// Names of the children, in alphabetical order.
     pub(crate) fn child_names(&self) -> impl Iterator<Item = &str> {
-        self.children.keys().map(String::as_str)
+        self.children.keys().map(|name| &**name)
     }
 
     /// Bytes that count against the quota of a node.
@@ -123,12 +123,38 @@ impl Store {
     /// `EACCES` without them. For a node that is not there the nearest directory above decides:
     /// only who has the rights there may know that it is missing (`ENOENT`).
     pub(crate) fn get(&self, who: DomId, path: &NodePath, wanted: Rights) -> Result<&Node, Errno> {
-        let node = self.node(path);
-        let deciding = node.unwrap_or_else(|| self.nearest(path).0);
-        if !deciding.permissions.rights_of(who).include(wanted) {
+        let (nearest, missing) = self.nearest(path);
+        if !nearest.permissions.rights_of(who).include(wanted) {
             return Err(Errno::Acces);
         }
-        node.ok_or(Errno::Noent)
+        if missing == 0 { Ok(nearest) } else { Err(Errno::Noent) }
+    }
+
+    /// Whether nothing has changed since `before`, an earlier copy of this store.
+    pub(crate) fn is_unchanged_since(&self, before: &Store) -> bool {
+        self.generation == before.generation
+    }
+
+    /// Whether the node at `path` is as it is in `before`, an earlier copy of this store; a node
+    /// that neither has counts as the same.
+    pub(crate) fn agrees(&self, before: &Store, path: &NodePath) -> bool {
+        let generation = |store: &Store| store.node(path).map(|node| node.generation);
+        generation(self) == generation(before)
+    }
+
+    /// All nodes below the one at `path`.
+    pub(crate) fn paths_below(&self, path: &NodePath) -> Vec<NodePath> {
+        let mut below = Vec::new();
+        let mut pending: Vec<_> =
+            self.node(path).map(|node| (path.clone(), node)).into_iter().collect();
+        while let Some((path, node)) = pending.pop() {
+            for (name, child) in &node.children {
+                let path = path.child(name);
+                below.push(path.clone());
+                pending.push((path, child));
+            }
+        }
+        below
     }
 
     /// How many names at the end of `path` have no node.
@@ -227,11 +253,11 @@ impl Store {
         for name in path.components() {
             if !node.children.contains_key(name) {
                 node.generation = generation;
+                let (value, permissions) = (Vec::new(), permissions.clone());
+                let child = Node { value, permissions, children: BTreeMap::new(), generation };
+                node.children.insert(name.into(), Arc::new(child));
             }
-            let child = node.children.entry(name.to_owned()).or_insert_with(|| {
-                let (value, children) = (Vec::new(), BTreeMap::new());
-                Arc::new(Node { value, permissions: permissions.clone(), children, generation })
-            });
+            let child = node.children.get_mut(name).expect("it is there or was made");
             node = Arc::make_mut(child);
         }
         node.value = value.to_vec();
@@ -326,12 +352,13 @@ impl Store {
     fn nearest(&self, path: &NodePath) -> (&Node, usize) {
         let mut node = &*self.root;
         let mut names = path.components();
-        let mut found = 0;
-        while let Some(child) = names.next().and_then(|name| node.children.get(name)) {
-            node = child;
-            found += 1;
+        while let Some(name) = names.next() {
+            match node.children.get(name) {
+                Some(child) => node = child,
+                None => return (node, 1 + names.count()),
+            }
         }
-        (node, path.components().count() - found)
+        (node, 0)
     }
 
     fn node_mut(&mut self, path: &NodePath) -> Option<&mut Node> {

@@ -69,11 +69,12 @@ impl Transaction {
         for path in path.lineage().take(1 + changed_above) {
             self.touch(&path, quota)?;
         }
-        let mut next = self.work.clone();
-        for change in &next.apply(who, path, mutation, quota)? {
-            self.touch(&change.path, quota)?;
+        if matches!(mutation, Mutation::Remove) && self.work.get(who, path, Rights::Write).is_ok() {
+            for below in self.work.paths_below(path) {
+                self.touch(&below, quota)?;
+            }
         }
-        self.work = next;
+        self.work.apply(who, path, mutation, quota)?;
         self.log.push((path.clone(), mutation.clone()));
         Ok(())
     }
@@ -89,8 +90,9 @@ impl Transaction {
         live: &Store,
         quota: &Quota,
     ) -> Result<(Store, Vec<Change>), Errno> {
-        let generation = |store: &Store, path| store.node(path).map(|node| node.generation);
-        if self.touched.iter().any(|p| generation(&self.base, p) != generation(live, p)) {
+        if !live.is_unchanged_since(&self.base)
+            && self.touched.iter().any(|p| !live.agrees(&self.base, p))
+        {
             return Err(Errno::Again);
         }
         let mut next = live.clone();

@@ -1,4 +1,5 @@
-//! The fuzz targets in `fuzz/`: built together, and run one after the other. See docs/fuzzing.md.
+//! The fuzz targets in `fuzz/`: built together, then run as many at once as there are CPUs. See
+//! docs/fuzzing.md.
 //!
 //! Nothing is built with a sanitizer, because there is no unsafe code to watch outside of `sys`: a
 //! stable toolchain is enough.
@@ -6,6 +7,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
@@ -16,8 +19,6 @@ use crate::run::{self, is_missing, skip, this_cargo};
 const FOLDER: &str = "fuzz";
 /// Seconds for each target, unless the caller says otherwise.
 pub(crate) const SECONDS_DEFAULT: u32 = 60;
-/// Seconds for each target in `ci`: its corpus, and a glance at what is new.
-pub(crate) const SECONDS_CI: u32 = 10;
 /// Seconds that one input may take on a busy machine. What takes longer hangs.
 const INPUT_SECONDS_MAX: u32 = 120;
 /// Memory of one target, in MiB. What takes more grows without a limit.
@@ -51,10 +52,30 @@ pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     println!("cargo fuzz build");
     let built = cargo_fuzz(root, "build").status().context("cargo fuzz")?;
     ensure!(built.success(), "cargo fuzz build failed");
-    for target in targets.iter().filter(|name| wanted.is_empty() || wanted.contains(*name)) {
-        run_one(root, target, seconds)?;
-    }
-    Ok(())
+    let chosen: Vec<String> =
+        targets.into_iter().filter(|name| wanted.is_empty() || wanted.contains(name)).collect();
+    run_each(&chosen, |target| run_one(root, target, seconds))
+}
+
+/// Runs targets on all CPUs. After a failure no further one begins.
+fn run_each(targets: &[String], run: impl Fn(&str) -> Result<()> + Sync) -> Result<()> {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let queue = Mutex::new(targets.iter());
+    let next = || queue.lock().ok().and_then(|mut targets| targets.next());
+    thread::scope(|scope| {
+        let worker = || {
+            while let Some(target) = next() {
+                if let Err(error) = run(target) {
+                    while next().is_some() {}
+                    return Err(error);
+                }
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..cpus).map(|_| scope.spawn(worker)).collect();
+        let ends = workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
+        ends.fold(Ok(()), Result::and)
+    })
 }
 
 /// Checks that the targets still compile: they are a workspace of their own, which no other build
@@ -123,6 +144,24 @@ mod tests {
         let log = "#4\tDONE\nstat::number_of_executed_units: 1234\nstat::average_exec_per_sec: 5\n";
         assert_eq!(inputs(log), Some("1234"));
         assert_eq!(inputs(""), None);
+    }
+
+    #[test]
+    fn each_target_runs_once_and_a_failure_is_reported() {
+        let targets: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+        let seen = Mutex::new(Vec::new());
+        let run = |target: &str| {
+            seen.lock().expect("no panic").push(target.to_owned());
+            Ok(())
+        };
+        run_each(&targets, run).expect("none fails");
+        let mut seen = seen.into_inner().expect("no panic");
+        seen.sort_by_key(|target| target.parse::<u32>().ok());
+        assert_eq!(seen, targets);
+
+        let failed =
+            run_each(&targets, |target| if target == "7" { bail!("seven") } else { Ok(()) });
+        assert_eq!(failed.expect_err("one fails").to_string(), "seven");
     }
 
     #[test]

@@ -8,9 +8,11 @@
 //!   threat model names is in the code.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
+//! - `arm64`: the program for Arm64 from another machine, and tests emulated.
 //! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
 //! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
 
+mod arm64;
 mod deb;
 mod fuzz;
 mod layers;
@@ -40,6 +42,8 @@ usage: cargo xtask VERB
          docs/threat-model.md its value in the code
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    the Debian package, made and looked into; needs cargo-deb
+  arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
+         or a development build and the tests
   ci     what `make test` runs: tidy, spec, build, every test
   race   FILE: a table of the lines that tests/xen/scenarios/race.sh has written
 ";
@@ -71,6 +75,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         }
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
         Some("deb") => deb::make(root),
+        Some("arm64") => arm64::dispatch(root, std::env::args().nth(2).as_deref()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())
@@ -99,7 +104,8 @@ fn ci(root: &Path) -> Result<()> {
     run::all_tests(root)?;
     run::interleavings(root)?;
     run::worlds(root)?;
-    fuzz::run(root, fuzz::SECONDS_CI, &[])?;
+    arm64::ci(root)?;
+    fuzz::run(root, fuzz::SECONDS_DEFAULT, &[])?;
     run::xen_smoke(root)?;
     println!("ci: all tests passed");
     Ok(())

@@ -55,7 +55,7 @@ impl<E: EventChannel> BareQueue<E> {
             pages: pages.slice(0..PAGES * PAGE_SIZE),
             grefs,
             free: (0..PAGES).map(|page| u16::try_from(page).expect("few pages")).collect(),
-            header: Header::new(),
+            header: Header::udp(),
             tx_responses: [TxResponse::default(); TX_RING_SLOTS],
             rx_responses: [RxResponse::default(); BURST],
         };
@@ -71,6 +71,11 @@ impl<E: EventChannel> BareQueue<E> {
     /// The event channels, for telling their ports.
     pub(crate) fn events(&self) -> &QueueEvents<E> {
         &self.events
+    }
+
+    /// Sends frames with these headers from now on.
+    pub(crate) fn set_header(&mut self, header: Header) {
+        self.header = header;
     }
 
     /// Sends up to a burst of frames of `len` bytes, writing the headers of each.

@@ -84,7 +84,7 @@ impl<P: PortQueue> PortEnd<P> {
     pub(crate) fn new(ports: Vec<P>) -> PortEnd<P> {
         let queues = ports.iter().map(|_| FrameQueue::with_capacity(1024)).collect();
         let pool = FramePool::new(PoolBudget::new(64 << 20));
-        PortEnd { ports, pool, batch: FrameBatch::new(), queues, header: Header::new() }
+        PortEnd { ports, pool, batch: FrameBatch::new(), queues, header: Header::udp() }
     }
 
     /// Puts the frames of a loop on their way.
@@ -131,19 +131,39 @@ fn fill(queue: &mut FrameQueue, count: usize, len: usize, pool: &mut FramePool, 
     }
 }
 
-/// Ethernet, IPv4 and UDP headers, as testpmd's `txonly` writes them into each frame.
-pub(crate) struct Header([u8; 42]);
+/// The headers of a frame, which testpmd's `txonly` writes into each as well.
+pub(crate) struct Header(Vec<u8>);
 
 impl Header {
-    /// Between two addresses of the benchmarking range (RFC 2544).
-    pub(crate) fn new() -> Header {
-        let mut bytes = [0; 42];
+    /// Ethernet, IPv4 and UDP, as testpmd has them: between two addresses of the benchmarking range
+    /// (RFC 2544).
+    pub(crate) fn udp() -> Header {
+        let mut bytes = vec![0; 42];
         bytes[..6].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
         bytes[6..12].copy_from_slice(&[0x02, 0, 0, 0, 0, 1]);
         bytes[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0x00]);
         bytes[22..24].copy_from_slice(&[64, 17]);
         bytes[26..34].copy_from_slice(&[198, 18, 0, 1, 198, 18, 0, 2]);
         bytes[34..38].copy_from_slice(&[0, 9, 0, 9]);
+        Header(bytes)
+    }
+
+    /// The same with TCP.
+    pub(crate) fn tcp() -> Header {
+        let mut bytes = Header::udp().0;
+        bytes[23] = 6;
+        bytes.extend([0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+        Header(bytes)
+    }
+
+    /// The answer to a question of ARP, between the same addresses.
+    pub(crate) fn arp() -> Header {
+        let mut bytes = Header::udp().0;
+        bytes[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2]);
+        bytes[22..28].copy_from_slice(&[0x02, 0, 0, 0, 0, 1]);
+        bytes[28..32].copy_from_slice(&[198, 18, 0, 1]);
+        bytes[32..38].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
+        bytes[38..42].copy_from_slice(&[198, 18, 0, 2]);
         Header(bytes)
     }
 
