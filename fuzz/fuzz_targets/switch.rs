@@ -11,8 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget, VlanRules};
 use ringway_fuzz::{Input, frames};
 use ringway_switch::{
-    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, Switch, SwitchConfig, StormLimits, Ticks,
-    Unregistered, Verdict, Verdicts,
+    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, StormLimits, Switch,
+    SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
 };
 
 const PORTS: u16 = 4;
@@ -93,7 +93,7 @@ fuzz_target!(|data: &[u8]| {
         for port in 0..PORTS {
             let part = switch.multicast_port(PortId(port)).expect("multicast is snooped");
             assert!(part.groups <= GROUPS_PER_PORT_MAX.into(), "port {port}: {part:?}");
-            assert!(!part.is_router || port == 0, "port {port} is none of a router");
+            assert!(!part.is_router || port == 0, "port {port} is not that of a router");
             let addresses = switch.fdb().port_len(PortId(port));
             assert!(addresses <= addresses_max, "port {port} has {addresses} addresses");
         }
@@ -108,10 +108,8 @@ type Listens = HashMap<(PortId, [u8; 6]), Ticks>;
 
 /// A report of one group, which the switch took; it leaves by the same bytes.
 fn note(frame: &[u8], from: PortId, now: Ticks, listens: &mut Listens) {
-    let (Some(kind), Some(&[a, b, c, d])) = (frame.get(34), frame.get(38..42).and_then(<[u8]>::first_chunk))
-    else {
-        return;
-    };
+    let group = frame.get(38..).and_then(<[u8]>::first_chunk);
+    let Some((&kind, &[a, b, c, d])) = frame.get(34).zip(group) else { return };
     let key = (from, [0x01, 0x00, 0x5e, b & 0x7f, c, d]);
     let is_plain = frame[12..15] == [0x08, 0x00, 0x45] && a & 0xf0 == 0xe0;
     match kind {
@@ -144,7 +142,9 @@ fn multicast(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {
         let sum = !frames::sum([&message[..]]);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         let total = (20 + message.len()) as u16;
-        let mut bytes = vec![0x01, 0x00, 0x5e, group[1], group[2], group[3], 2, 0, 0, 0, 0, 1, 8, 0];
+        let mut bytes = vec![0x01, 0x00, 0x5e];
+        bytes.extend(&group[1..]);
+        bytes.extend([2, 0, 0, 0, 0, 1, 8, 0]);
         bytes.extend([0x45, 0]);
         bytes.extend(total.to_be_bytes());
         bytes.extend([0, 0, 0, 0, 1, if kind == 0xff { 17 } else { 2 }, 0, 0, 10, 0, 0, 1]);

@@ -4,22 +4,16 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, MulticastRouter, VlanRules};
-use ringway_switch::Unregistered;
-use ringway_worker::Policy;
-use ringway_xenbus::FloodWish;
-use serde::Deserialize;
+use ringway_datapath::{IpNetwork, LockingMode, MacAddr, MulticastRouter, VlanRules};
 use toml::Spanned;
 
-use crate::value::{
-    Cidr, GuestName, InterfaceName, Mac, Network, RateText, TenantName, Within, text,
-};
+use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
+use crate::value::{Cidr, InterfaceName, Mac, Network, Within};
 use crate::{
-    Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host,
-    HostNetwork, Locking, Multicast, Offloads, OnExit, QUEUES_MAX, Routing, Storm, Switch, Uplink,
-    Workers,
+    Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
+    Offloads, Storm, Switch, Uplink, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -28,26 +22,6 @@ const GUESTS_MAX: usize = 1024;
 const VIFS_MAX: usize = 32;
 /// Bytes of a description: far more than the longest with all guests.
 const FILE_LEN_MAX: u64 = 4 << 20;
-
-/// Buffers that a tx ring has: a page for each of its slots.
-const RING_PAGES: u64 = 256;
-
-type Queues = Within<1, QUEUES_MAX>;
-type Addresses = Within<1, 1_048_576>;
-type VlanNumber = Within<1, 4094>;
-type PerSecond = Within<0, 4_294_967_294>;
-type Mtu = Within<68, 65521>;
-
-/// The limits of kinds of floods that a section has: three of them have the same keys.
-macro_rules! storm {
-    ($section:expr) => {
-        Storm {
-            broadcast: per_second($section.broadcast_rate, $section.broadcast_mbit),
-            multicast: per_second($section.multicast_rate, $section.multicast_mbit),
-            unknown: per_second($section.unknown_rate, $section.unknown_mbit),
-        }
-    };
-}
 
 /// A description that cannot be used.
 #[derive(Debug)]
@@ -69,148 +43,6 @@ impl fmt::Display for DescriptionError {
             None => write!(f, "{}: {}", self.file, self.message),
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileSection {
-    #[serde(default)]
-    host: HostSection,
-    uplink: Option<UplinkSection>,
-    #[serde(default)]
-    switch: SwitchSection,
-    #[serde(default)]
-    bridge: Vec<BridgeSection>,
-    #[serde(default)]
-    guest: Vec<GuestSection>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct HostSection {
-    dir: Option<PathBuf>,
-    #[serde(default)]
-    network: HostNetwork,
-    #[serde(default)]
-    isolate: bool,
-    workers: Option<Within<1, 1024>>,
-    #[serde(default, with = "text")]
-    policy: Policy,
-    #[serde(default)]
-    cpus: Vec<Within<0, 1023>>,
-    poll_us: Option<Within<0, 1_000_000>>,
-    max_queues: Option<Queues>,
-    #[serde(default, with = "text")]
-    completion: Completion,
-    split_event_channels: Option<bool>,
-    sg: Option<bool>,
-    csum: Option<bool>,
-    gso: Option<bool>,
-    frame_memory_mib: Option<Within<4, 65536>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct UplinkSection {
-    name: Option<InterfaceName>,
-    #[serde(default)]
-    addresses: Vec<Cidr>,
-    queues: Option<Queues>,
-    mtu: Option<Mtu>,
-    vlan: Option<VlanNumber>,
-    #[serde(default)]
-    trunk: Vec<VlanNumber>,
-    multicast_router: Option<Routing>,
-    broadcast_rate: Option<PerSecond>,
-    broadcast_mbit: Option<PerSecond>,
-    multicast_rate: Option<PerSecond>,
-    multicast_mbit: Option<PerSecond>,
-    unknown_rate: Option<PerSecond>,
-    unknown_mbit: Option<PerSecond>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct SwitchSection {
-    fdb_entries: Option<Within<8, 1_048_576>>,
-    addresses_per_vif: Option<Addresses>,
-    locking_mode: Option<Locking>,
-    ageing_seconds: Option<Within<1, 1_000_000>>,
-    flood_rate: Option<PerSecond>,
-    flood_mbit: Option<PerSecond>,
-    broadcast_rate: Option<PerSecond>,
-    broadcast_mbit: Option<PerSecond>,
-    multicast_rate: Option<PerSecond>,
-    multicast_mbit: Option<PerSecond>,
-    unknown_rate: Option<PerSecond>,
-    unknown_mbit: Option<PerSecond>,
-    #[serde(default)]
-    multicast_snooping: bool,
-    multicast_groups: Option<Within<8, 16384>>,
-    multicast_groups_per_vif: Option<Within<1, 16384>>,
-    #[serde(default, with = "text")]
-    unregistered_multicast: Unregistered,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct BridgeSection {
-    name: Spanned<InterfaceName>,
-    #[serde(default)]
-    addresses: Vec<Cidr>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct GuestSection {
-    name: Spanned<GuestName>,
-    memory_mib: Option<Within<1, 16384>>,
-    #[serde(default)]
-    on_exit: OnExit,
-    #[serde(default)]
-    vif: Vec<VifSection>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct VifSection {
-    mac: Option<Spanned<Mac>>,
-    tenant: Option<TenantName>,
-    #[serde(default)]
-    addresses: Vec<Spanned<Cidr>>,
-    gateway: Option<Spanned<IpAddr>>,
-    mtu: Option<Mtu>,
-    queues: Option<Queues>,
-    bridge: Option<Spanned<InterfaceName>>,
-    max_queues: Option<Queues>,
-    completion: Option<Answered>,
-    max_unanswered: Option<Within<1, RING_PAGES>>,
-    sg: Option<bool>,
-    csum: Option<bool>,
-    gso: Option<bool>,
-    rate: Option<RateText>,
-    rate_rx: Option<RateText>,
-    weight: Option<Within<1, 1000>>,
-    flood_rate: Option<PerSecond>,
-    flood_mbit: Option<PerSecond>,
-    broadcast_rate: Option<PerSecond>,
-    broadcast_mbit: Option<PerSecond>,
-    multicast_rate: Option<PerSecond>,
-    multicast_mbit: Option<PerSecond>,
-    unknown_rate: Option<PerSecond>,
-    unknown_mbit: Option<PerSecond>,
-    locking_mode: Option<Locking>,
-    allowed_ips: Option<Spanned<Vec<Network>>>,
-    addresses_per_vif: Option<Addresses>,
-    #[serde(default)]
-    router: bool,
-    #[serde(default)]
-    dhcp_server: bool,
-    vlan: Option<Spanned<VlanNumber>>,
-    #[serde(default)]
-    trunk: Vec<Spanned<VlanNumber>>,
-    private: Option<Spanned<bool>>,
-    multicast_router: Option<Spanned<Routing>>,
 }
 
 /// Reads the description of a host.
@@ -476,10 +308,6 @@ fn offloads(sg: Option<bool>, csum: Option<bool>, gso: Option<bool>) -> Offloads
         csum: csum.unwrap_or(Offloads::ALL.csum),
         gso: gso.unwrap_or(Offloads::ALL.gso),
     }
-}
-
-fn per_second(rate: Option<PerSecond>, mbit: Option<PerSecond>) -> FloodWish {
-    FloodWish { rate: rate.and_then(Within::get), mbit: mbit.and_then(Within::get) }
 }
 
 fn is_on_link(network: Cidr, other: IpAddr) -> bool {

@@ -5,6 +5,7 @@
 //! starts or changes anything. Read [`Host`] first.
 
 mod file;
+mod section;
 mod value;
 
 use std::net::IpAddr;
@@ -35,12 +36,13 @@ pub const FLOOD_RATE: u32 = 1000;
 /// stream of video by multicast, and no more than a hundredth of what a switch forwards.
 pub const FLOOD_MBIT: u32 = 10;
 
-/// Multicast groups that the switch notes, unless the description says otherwise: of a hundred guests
-/// with ten each.
+/// Multicast groups that the switch notes, unless the description says otherwise: of a hundred
+/// guests with ten each.
 pub const GROUPS: u16 = 1024;
 
 /// Multicast groups of one vif that the switch notes, unless the description says otherwise. Linux
-/// joins at most 20 by IGMP for a socket (`igmp_max_memberships`), and one for each address of IPv6.
+/// joins at most 20 by IGMP for a socket (`igmp_max_memberships`), and one for each address of
+/// IPv6.
 pub const GROUPS_PER_VIF: u16 = 64;
 
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.

@@ -110,10 +110,10 @@ impl Switch {
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
     /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
     /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the
-    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those of
-    /// a [`FloodKind`], and what
+    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those
+    /// of a [`FloodKind`], and what
     /// [`PortPolicy::refuse`] finds. Where multicast is snooped, [`DropReason::RouterOnly`] and
-    /// [`DropReason::Undetermined`] are for what multicast routers send, from ports that are none's.
+    /// [`DropReason::Undetermined`] are for what only multicast routers send.
     pub fn classify(
         &self,
         from: PortId,

@@ -32,7 +32,8 @@ impl PortSet {
         self.0.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
     }
 
-    /// For whoever looks afterwards whether another has changed what it depends on.
+    /// Sequentially consistent, for a thread that looks afterwards whether another has changed
+    /// what it depends on.
     pub(crate) fn set(&self, port: PortId, is_in: bool) {
         let (word, bit) = place(port);
         if let Some(word) = self.0.get(word) {

@@ -1,24 +1,24 @@
 //! Which ports are to hear which multicast groups, as RFC 4541 has a switch learn it.
 //!
-//! A table of fixed size, made once: sets of eight groups, chosen by a hash of VLAN and address, and
-//! for each group a set of ports. Beside it two sets of ports that hear every group: those where
-//! multicast routers are, and those of which not all memberships are known. A frame reads these sets
-//! of bits; only reports, queries and [`Groups::expire`] change them.
+//! A table of fixed size, made once: sets of eight groups, chosen by a hash of VLAN and address,
+//! and for each group a set of ports. Beside it two sets of ports that hear every group: those
+//! where multicast routers are, and those of which not all memberships are known. A frame reads
+//! these sets of bits; only reports, queries and [`Groups::expire`] change them.
 //!
-//! # Nobody loses what was asked for
+//! # No port loses what was asked for
 //!
 //! A membership that cannot be noted makes its port hear all groups until the membership would have
-//! aged: the port has as many as it may have, the table has no room, or another worker changes it at
-//! this moment. So does a port that has just been attached, until its station has been asked: it
-//! may have reported before. Nobody else is concerned: no entry gives way to another.
+//! aged: the port has as many as it may have, the table has no room, or another worker changes it
+//! at this moment. So does a port that has just been attached, until its station has been asked: it
+//! may have reported before. Other ports do not notice: no entry gives way to another.
 //!
 //! # Workers that use it at the same time
 //!
-//! Nobody waits for anybody. A port is added to a group by any worker, at any time. A group is put
-//! in or taken out by one at a time (`is_changing`); a worker that meets another one there does
-//! without. Whoever adds a port looks afterwards whether the group is still the one in the entry,
-//! and whoever takes a group or a port out looks afterwards whether it has come back: these steps
-//! are sequentially consistent, so that one of the two sees the other. Readers may see a group that
+//! No worker waits for another. A port is added to a group by any worker, at any time. A group is
+//! put in or taken out by one at a time (`is_changing`); a worker that meets another one there does
+//! without. The one that adds a port looks afterwards whether the group is still that of the entry,
+//! and the one that takes a group or a port out looks whether it has come back: these steps are
+//! sequentially consistent, so that one of the two sees the other. Readers may see a group that
 //! was replaced a moment ago, so that one frame goes to the wrong ports of its own VLAN.
 
 use std::fmt;
@@ -349,7 +349,7 @@ impl Groups {
             }
         } else {
             end.store(now.0.wrapping_add(self.ticks(MEMBERSHIP_SECONDS)), SeqCst);
-            // It may be taken out at this moment, by whoever found the time of before.
+            // It may be taken out at this moment, by the sweep, which found the time of before.
             if member.load(SeqCst) & bit == 0 {
                 return false;
             }

@@ -11,7 +11,8 @@
 //! Ports may be in VLANs, with tags or without. Frames of ports that are in none are carried as
 //! they are, tags included. A private port talks to uplinks only.
 //!
-//! Where multicast is snooped, a frame for a group leaves by the ports that listen to it (`groups.rs`).
+//! Where multicast is snooped, a frame for a group leaves by the ports that listen to it
+//! (`groups.rs`).
 
 mod classify;
 mod domain;

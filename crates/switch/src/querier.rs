@@ -1,4 +1,4 @@
-//! Whether somebody asks stations for the groups that they listen to.
+//! Whether a querier asks stations for the groups that they listen to.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -73,8 +73,8 @@ impl Queriers {
 }
 
 impl Querier {
-    /// It counts as there for so long, and stations have so long to answer. Of several queries before
-    /// the first answers the first counts, as stations answer each.
+    /// It counts as there for so long, and stations have so long to answer. Of several queries
+    /// before the first answers the first counts, as stations answer each.
     pub(crate) fn heard(&self, now: Ticks, present: u32, response: u32) {
         self.present.set(now, present);
         self.answered.set_if_clear(now, response);
@@ -84,7 +84,7 @@ impl Querier {
 /// What a moment depends on that is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// The time: whoever looks next knows it.
+    /// The time: the next to look knows it.
     Time,
     /// A query.
     Query,

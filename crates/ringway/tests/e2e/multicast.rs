@@ -1,4 +1,4 @@
-//! Multicast between real stacks: joined by sockets, asked for by a querier, heard by members alone.
+//! Multicast between real stacks: sockets join, a querier asks, and members alone hear it.
 
 use std::process::Stdio;
 
@@ -14,7 +14,8 @@ own = struct.pack('4s4si', socket.inet_aton('239.1.2.3'), b'\\0' * 4, socket.if_
 v4.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, own)
 v6 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 v6.bind(('ff15::1:77', 5000))
-own = socket.inet_pton(socket.AF_INET6, 'ff15::1:77') + struct.pack('i', socket.if_nametoindex('eth0'))
+index = struct.pack('i', socket.if_nametoindex('eth0'))
+own = socket.inet_pton(socket.AF_INET6, 'ff15::1:77') + index
 v6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, own)
 pathlib.Path(sys.argv[1]).touch()
 while True:

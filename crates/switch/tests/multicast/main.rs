@@ -38,7 +38,7 @@ fn a_group_is_heard_by_who_reported_it_and_by_routers() {
         let mut bench = Bench::quiet(Unregistered::Flood);
         assert_eq!(bench.send(A, &report), Verdict::Routers);
         assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A], "{report:02x?}");
-        // A group of which nobody is a member goes to all.
+        // A group without a member goes to all.
         assert_eq!(bench.heard(C, &data_v4([239, 9, 9, 9])).len(), 5);
     }
 }
@@ -207,7 +207,7 @@ fn who_listens_to_more_than_is_noted_hears_all_and_takes_nothing_from_others() {
 }
 
 #[test]
-fn a_full_table_costs_nobody_a_group() {
+fn a_full_table_costs_no_port_a_group() {
     let mut bench = Bench::quiet_with(Unregistered::Routers, 1000);
     for number in 0..=255 {
         bench.send(A, &igmp(V2_REPORT, 0, [239, 7, number, 1], STATION));
