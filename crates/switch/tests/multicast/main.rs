@@ -454,7 +454,8 @@ fn workers_that_learn_while_another_forgets_lose_nothing() {
                 })
             })
             .collect();
-        let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        let outcomes: Vec<_> =
+            workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         is_done.store(true, SeqCst);
         assert!(outcomes.iter().all(Result::is_ok));
     });
