@@ -24,8 +24,8 @@ pub use dir::RunDir;
 pub use link::{Link, Received};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
-    BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, LimitsStatus, QueueStatus, RateStatus,
-    TenantStatus, VifStatus, WorkerStatus, offload_names,
+    BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
+    MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, WorkerStatus, offload_names,
 };
 pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
 pub use times::{Bucket, Times};
