@@ -27,7 +27,7 @@ pub use status::{
     BackendStatus, FdbStatus, GuestStatus, GuestVifStatus, LimitsStatus, QueueStatus, RateStatus,
     TenantStatus, VifStatus, WorkerStatus, offload_names,
 };
-pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, VifNumber};
+pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
 pub use times::{Bucket, Times};
 
 /// What the backend can be asked.
@@ -64,6 +64,14 @@ pub enum BackendRequest {
     Panic {
         /// Name of the vif.
         vif: String,
+    },
+    /// Have the worker of a vif get stuck: likewise.
+    #[doc(hidden)]
+    Stall {
+        /// Name of the vif.
+        vif: String,
+        /// Asleep, or else in a loop.
+        asleep: bool,
     },
     /// Copy a vif's frames to this connection as pcapng.
     Capture {

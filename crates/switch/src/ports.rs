@@ -129,6 +129,14 @@ impl Switch {
         of_port.map(|domain| bind(&domain.fdb)).fold(Ok(()), Result::and)
     }
 
+    /// Takes an address that was bound away from a port, in all its VLANs.
+    pub fn unbind(&self, mac: MacAddr, port: PortId) {
+        self.fdb().unbind(mac, port);
+        for domain in self.lock().values() {
+            domain.fdb.unbind(mac, port);
+        }
+    }
+
     /// Removes the entries of all tables that have aged; see [`Fdb::expire`].
     pub fn expire(&self, now: Ticks) {
         self.fdb().expire(now);

@@ -32,6 +32,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
+use deb::Architecture;
 use tree::Tree;
 
 const HELP: &str = "\
@@ -43,7 +44,7 @@ usage: cargo xtask VERB
          docs/threat-model.md its value in the code, every citation its source in
          docs/sources.toml
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
-  deb    the Debian package, made and looked into; needs cargo-deb
+  deb    [--arch amd64|arm64]: the Debian package, made and looked into; needs cargo-deb
   arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
          or a development build and the tests
   ci     what `make test` runs: tidy, spec, build, every test
@@ -76,7 +77,10 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
             Ok(())
         }
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
-        Some("deb") => deb::make(root),
+        Some("deb") => {
+            let arguments: Vec<String> = std::env::args().skip(2).collect();
+            deb::make(root, package_architecture(&arguments)?)
+        }
         Some("arm64") => arm64::dispatch(root, std::env::args().nth(2).as_deref()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
@@ -116,9 +120,18 @@ fn ci(root: &Path) -> Result<()> {
 /// Makes the Debian package where that is possible: `make test` installs no cargo command.
 fn package(root: &Path) -> Result<()> {
     if run::has_cargo_deb(root) {
-        return deb::make(root);
+        return deb::make(root, Architecture::Ours);
     }
     run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
+}
+
+/// `--arch NAME`, if it is there.
+fn package_architecture(arguments: &[String]) -> Result<Architecture> {
+    match arguments {
+        [] => Architecture::parse(""),
+        [flag, name] if flag == "--arch" => Architecture::parse(name),
+        _ => bail!("deb [--arch NAME]"),
+    }
 }
 
 /// `--seconds N`, if it is there, and names of targets.
