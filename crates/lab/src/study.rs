@@ -132,7 +132,7 @@ pub struct Published {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
     /// What records of before ids have instead of one: read, and not used.
-    #[serde(default, rename = "row", skip_serializing)]
+    #[serde(default, rename = "row", skip_serializing_if = "Option::is_none")]
     pub old_row: Option<String>,
     /// The cell that it is about. If it names not all axes, see `best_of`.
     pub cell: Cell,
@@ -166,7 +166,7 @@ pub struct Comparison {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// What records of before ids have instead of one: read, and not used.
-    #[serde(default, rename = "row", skip_serializing)]
+    #[serde(default, rename = "row", skip_serializing_if = "Option::is_none")]
     pub old_row: Option<String>,
     /// What is compared, as in "8 queues against 1, with 8 streams".
     pub title: String,
