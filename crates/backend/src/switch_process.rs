@@ -96,8 +96,8 @@ pub fn run_switch(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(Trunks, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    let mut host = Hosting::start(Trunks, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
     reports.ready();
     let tenants = BTreeMap::new();
@@ -114,6 +114,7 @@ impl SwitchProcess {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
+            self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 let reply = match &call.request {
@@ -128,7 +129,6 @@ impl SwitchProcess {
                 if let Some(moved) = self.host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
-                self.reports.show_life(&self.host);
             }
             let is_more = self.take_orders()?;
             let mut fds = [

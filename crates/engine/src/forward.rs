@@ -24,7 +24,7 @@ pub(crate) struct Router<'a> {
     pub(crate) pool: &'a mut FramePool,
     pub(crate) mailed: &'a mut Vec<usize>,
     pub(crate) directory: &'a Directory,
-    pub(crate) at: Enqueue,
+    pub(crate) at: Enqueue<'a>,
 }
 
 impl Router<'_> {

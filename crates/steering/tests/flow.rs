@@ -9,7 +9,7 @@ use ringway_steering::{FlowTuple, QueueIndex, flow_hash, queue_of};
 #[test]
 fn both_directions_of_a_flow_have_one_hash() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0030);
-    for round in 0..if cfg!(miri) { 50 } else { 20_000 } {
+    for round in 0..if cfg!(miri) { 6 } else { 20_000 } {
         let tuple = random_tuple(&mut random, round % 2 == 0);
         assert_eq!(tuple.hash(), tuple.reversed().hash());
         assert_eq!(flow_hash(&frame(&tuple, 10)), Some(tuple.hash()));
@@ -20,7 +20,7 @@ fn both_directions_of_a_flow_have_one_hash() {
 #[test]
 fn all_frames_of_a_flow_have_one_hash() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0031);
-    for round in 0..if cfg!(miri) { 4 } else { 200 } {
+    for round in 0..if cfg!(miri) { 1 } else { 200 } {
         let tuple = random_tuple(&mut random, round % 2 == 0);
         let expected = Some(tuple.hash());
         for len in [0, 1, 1448, 60_000] {
@@ -87,6 +87,7 @@ fn flows_that_differ_in_a_few_low_bits_are_spread_evenly() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs more flows than Miri can hash in time")]
 fn every_bit_of_the_tuple_changes_half_of_the_hash() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0033);
     for bit in 0..16 {

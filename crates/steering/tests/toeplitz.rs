@@ -82,7 +82,7 @@ fn fragments_are_hashed_on_addresses_only() {
 #[test]
 fn the_table_equals_the_definition_for_any_key_and_input() {
     let mut random = fastrand::Rng::with_seed(0x5eed_0020);
-    for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
+    for _ in 0..if cfg!(miri) { 1 } else { 2_000 } {
         let mut key = vec![0; random.usize(..=40)];
         let mut input = vec![0; random.usize(..=36)];
         random.fill(&mut key);

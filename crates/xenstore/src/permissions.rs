@@ -1,6 +1,7 @@
 //! Who may read and write a node.
 
 use std::fmt;
+use std::sync::Arc;
 
 use ringway_wire::DomId;
 use ringway_wire::xenstore::Errno;
@@ -52,19 +53,20 @@ impl Rights {
 pub struct Permissions {
     owner: DomId,
     others: Rights,
-    exceptions: Vec<(DomId, Rights)>,
+    /// Shared: each change of a node takes a copy along, by which its watches are chosen.
+    exceptions: Arc<[(DomId, Rights)]>,
 }
 
 impl Permissions {
     /// A node of `owner` with which other domains may do what `others` says.
     pub fn new(owner: DomId, others: Rights) -> Permissions {
-        Permissions { owner, others, exceptions: Vec::new() }
+        Permissions { owner, others, exceptions: Arc::default() }
     }
 
     /// The same with an exception for one domain.
     #[must_use]
     pub fn with(mut self, domain: DomId, rights: Rights) -> Permissions {
-        self.exceptions.push((domain, rights));
+        self.exceptions = self.exceptions.iter().copied().chain([(domain, rights)]).collect();
         self
     }
 
@@ -115,7 +117,7 @@ impl Permissions {
         mut entries: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Permissions, Errno> {
         let (owner, others) = parse_entry(entries.next().ok_or(Errno::Inval)?)?;
-        let exceptions = entries.map(parse_entry).collect::<Result<Vec<_>, _>>()?;
+        let exceptions = entries.map(parse_entry).collect::<Result<_, _>>()?;
         Ok(Permissions { owner, others, exceptions })
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Store {
 pub(crate) struct Node {
     pub(crate) value: Vec<u8>,
     pub(crate) permissions: Permissions,
-    children: BTreeMap<String, Arc<Node>>,
+    children: BTreeMap<Arc<str>, Arc<Node>>,
     pub(crate) generation: u64,
 }
 
@@ -87,7 +87,7 @@ impl Change {
 impl Node {
     /// Names of the children, in alphabetical order.
     pub(crate) fn child_names(&self) -> impl Iterator<Item = &str> {
-        self.children.keys().map(String::as_str)
+        self.children.keys().map(|name| &**name)
     }
 
     /// Bytes that count against the quota of a node.
@@ -140,6 +140,21 @@ impl Store {
     pub(crate) fn agrees(&self, before: &Store, path: &NodePath) -> bool {
         let generation = |store: &Store| store.node(path).map(|node| node.generation);
         generation(self) == generation(before)
+    }
+
+    /// All nodes below the one at `path`.
+    pub(crate) fn paths_below(&self, path: &NodePath) -> Vec<NodePath> {
+        let mut below = Vec::new();
+        let mut pending: Vec<_> =
+            self.node(path).map(|node| (path.clone(), node)).into_iter().collect();
+        while let Some((path, node)) = pending.pop() {
+            for (name, child) in &node.children {
+                let path = path.child(name);
+                below.push(path.clone());
+                pending.push((path, child));
+            }
+        }
+        below
     }
 
     /// How many names at the end of `path` have no node.
@@ -238,11 +253,11 @@ impl Store {
         for name in path.components() {
             if !node.children.contains_key(name) {
                 node.generation = generation;
+                let (value, permissions) = (Vec::new(), permissions.clone());
+                let child = Node { value, permissions, children: BTreeMap::new(), generation };
+                node.children.insert(name.into(), Arc::new(child));
             }
-            let child = node.children.entry(name.to_owned()).or_insert_with(|| {
-                let (value, children) = (Vec::new(), BTreeMap::new());
-                Arc::new(Node { value, permissions: permissions.clone(), children, generation })
-            });
+            let child = node.children.get_mut(name).expect("it is there or was made");
             node = Arc::make_mut(child);
         }
         node.value = value.to_vec();

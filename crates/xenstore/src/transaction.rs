@@ -69,11 +69,12 @@ impl Transaction {
         for path in path.lineage().take(1 + changed_above) {
             self.touch(&path, quota)?;
         }
-        let mut next = self.work.clone();
-        for change in &next.apply(who, path, mutation, quota)? {
-            self.touch(&change.path, quota)?;
+        if matches!(mutation, Mutation::Remove) && self.work.get(who, path, Rights::Write).is_ok() {
+            for below in self.work.paths_below(path) {
+                self.touch(&below, quota)?;
+            }
         }
-        self.work = next;
+        self.work.apply(who, path, mutation, quota)?;
         self.log.push((path.clone(), mutation.clone()));
         Ok(())
     }

@@ -1,0 +1,221 @@
+//! Arm64 from another machine: the program, tests under user-mode emulation, what CI asks of both.
+//!
+//! Debian's cross compiler links. The standard library is rustup's where rustup is, Debian's own
+//! package where it is not; `scripts/install-packages arm64` installs either. Everything goes to a
+//! directory of its own, so that builds for two machines do not wait for each other.
+//!
+//! The emulator runs a weakly ordered program in the order of the machine that it runs on: what it
+//! shows is layouts, numbers and arithmetic, and nothing of memory ordering (docs/memory-order.md).
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::run;
+
+/// As Rust calls it.
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+/// Where Debian's cross packages have the C library.
+const SYSROOT: &str = "/usr/aarch64-linux-gnu";
+/// What tests may take once they are built, which is five times what they take on two CPUs.
+const TESTS_MINUTES_MAX: u32 = 10;
+/// What is run emulated, as arguments of `cargo test`: the wire, the rings, both ends of a vif, the
+/// handshake, the engine, and the numbers of system calls. Left out: what loom explores and what
+/// takes minutes, which the machine has no part in, and what starts programs.
+const TESTS: [&[&str]; 4] = [
+    &["-p", "ringway-wire", "-p", "ringway-netback", "-p", "ringway-netfront"],
+    &["-p", "ringway-ring", "--", "--skip", "every_interleaving"],
+    &["-p", "ringway-xenbus", "--lib", "--test", "handshake", "--", "--skip", "at_any_moment"],
+    &[
+        "-p",
+        "ringway-engine",
+        "-p",
+        "ringway-confine",
+        "-p",
+        "ringway-sys",
+        "-p",
+        "ringway-datapath",
+        "-p",
+        "ringway-loopback",
+        "--lib",
+    ],
+];
+
+/// `arm64 build|test`, or `check`, which is both with a development build, as CI asks for it.
+pub(crate) fn dispatch(root: &Path, verb: Option<&str>) -> Result<()> {
+    if let Some(why) = why_not_built(root)? {
+        bail!("{why}");
+    }
+    match verb {
+        Some("build") => build(root),
+        Some("test") => test(root),
+        Some("check") => check(root),
+        _ => bail!("arm64 build, arm64 test or arm64 check"),
+    }
+}
+
+/// What CI does, or a line with the reason why it cannot.
+pub(crate) fn ci(root: &Path) -> Result<()> {
+    match why_not_built(root)? {
+        Some(why) => run::skip("Arm64", &why),
+        None => check(root),
+    }
+}
+
+/// The program as people run it, and what the scenarios of `tests/xen` run beside it.
+pub(crate) fn build(root: &Path) -> Result<()> {
+    cargo(
+        root,
+        &["build", "--release", "-p", "ringway", "-p", "ringway-xen", "--bins", "--examples"],
+    )?;
+    println!("arm64: {}", program(root).display());
+    Ok(())
+}
+
+/// The path of the program that `build` makes.
+pub(crate) fn program(root: &Path) -> PathBuf {
+    directory(root).join(TARGET).join("release/ringway")
+}
+
+/// The directory of everything that is built for Arm64.
+pub(crate) fn directory(root: &Path) -> PathBuf {
+    let shared =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    root.join(shared).join("arm64")
+}
+
+/// The Debian package of what `build` has built; its path.
+pub(crate) fn package(root: &Path) -> Result<PathBuf> {
+    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", "ringway"];
+    println!("cargo {} --target {TARGET}", arguments.join(" "));
+    let mut command = Command::new(run::this_cargo());
+    command.current_dir(root).args(arguments).args(["--target", TARGET]);
+    command.env("CARGO_TARGET_DIR", directory(root)).envs(environment());
+    let output = command.stderr(Stdio::inherit()).output().context("cargo deb")?;
+    ensure!(output.status.success(), "cargo deb failed");
+    let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
+    let path = printed.lines().next_back().context("cargo deb names no package")?;
+    Ok(root.join(path))
+}
+
+/// A command that runs a program for Arm64 here.
+pub(crate) fn emulated(program: &Path) -> Command {
+    let mut command = Command::new(EMULATOR);
+    command.args(["-L", SYSROOT]).arg(program);
+    command
+}
+
+/// Why programs for Arm64 cannot be run here, if they cannot.
+pub(crate) fn why_not_run() -> Option<String> {
+    if !answers(EMULATOR) {
+        return Some(format!("{EMULATOR} is missing (scripts/install-packages arm64)"));
+    }
+    None
+}
+
+/// Why nothing can be built for Arm64 here, if it cannot.
+pub(crate) fn why_not_built(root: &Path) -> Result<Option<String>> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok(Some(String::from("this machine is one: `make build` and `make test` do it")));
+    }
+    if !answers(COMPILER) {
+        return Ok(Some(format!("{COMPILER} is missing (scripts/install-packages arm64)")));
+    }
+    if !has_standard_library(root)? {
+        return Ok(Some(format!(
+            "no standard library for {TARGET} (scripts/install-packages arm64, or rustup target \
+             add {TARGET})"
+        )));
+    }
+    Ok(None)
+}
+
+fn check(root: &Path) -> Result<()> {
+    cargo(root, &["build", "-p", "ringway"])?;
+    if let Some(why) = why_not_run() {
+        return run::skip("tests on emulated Arm64", &why);
+    }
+    let program = directory(root).join(TARGET).join("debug/ringway");
+    let status = emulated(&program).arg("--version").status().context(EMULATOR)?;
+    ensure!(status.success(), "{} --version, emulated: {status}", program.display());
+    test(root)
+}
+
+fn test(root: &Path) -> Result<()> {
+    if let Some(why) = why_not_run() {
+        bail!("{why}");
+    }
+    for arguments in TESTS {
+        let built: Vec<&str> =
+            arguments.iter().take_while(|word| **word != "--").copied().collect();
+        cargo(root, &[&["test", "--no-run"], &built[..]].concat())?;
+    }
+    for arguments in TESTS {
+        let arguments = [&["test", "--quiet"], arguments].concat();
+        println!("cargo {} --target {TARGET}", arguments.join(" "));
+        let mut command = Command::new("timeout");
+        command.arg(format!("{TESTS_MINUTES_MAX}m")).arg(run::this_cargo());
+        prepare(root, &mut command, &arguments);
+        let status = command.status().context("timeout, of coreutils")?;
+        ensure!(status.success(), "tests on emulated Arm64: {status}");
+    }
+    Ok(())
+}
+
+/// Runs cargo for Arm64, with its output left as it is.
+fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
+    println!("cargo {} --target {TARGET}", arguments.join(" "));
+    let mut command = Command::new(run::this_cargo());
+    prepare(root, &mut command, arguments);
+    let status = command.status().context("cargo")?;
+    ensure!(status.success(), "cargo {} --target {TARGET} failed", arguments.join(" "));
+    Ok(())
+}
+
+/// Arguments and environment of a cargo that builds and runs for Arm64. What the caller's own
+/// environment says of it stays.
+fn prepare(root: &Path, command: &mut Command, arguments: &[&str]) {
+    let split = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
+    let (ours, theirs) = arguments.split_at(split);
+    command.current_dir(root).args(ours).args(["--target", TARGET, "--target-dir"]);
+    command.arg(directory(root)).args(theirs);
+    for (name, value) in environment() {
+        if env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+}
+
+/// Variables with which cargo links and runs for Arm64.
+pub(crate) fn environment() -> [(&'static str, OsString); 4] {
+    let runner = format!("{EMULATOR} -L {SYSROOT}");
+    [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER.into()),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner.clone().into()),
+        // The test of layouts compiles C, for the same machine, and runs it.
+        ("CC", COMPILER.into()),
+        ("CC_RUNNER", runner.into()),
+    ]
+}
+
+fn answers(program: &str) -> bool {
+    let mut command = Command::new(program);
+    let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn has_standard_library(root: &Path) -> Result<bool> {
+    let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    command.current_dir(root).args(["--print", "target-libdir", "--target", TARGET]);
+    let output = command.output().context("rustc --print target-libdir")?;
+    ensure!(output.status.success(), "rustc knows no {TARGET}");
+    let printed = String::from_utf8(output.stdout).context("reading the output of rustc")?;
+    let Ok(entries) = Path::new(printed.trim()).read_dir() else { return Ok(false) };
+    let mut names = entries.flatten().map(|entry| entry.file_name());
+    Ok(names.any(|name| name.to_string_lossy().starts_with("libstd-")))
+}
