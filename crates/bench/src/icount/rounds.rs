@@ -22,9 +22,9 @@ use crate::ring::work::Header;
 /// What an active vif sends in each round.
 const FRAMES: usize = 8;
 /// Rounds until vifs without frames are at rest.
-const WARM_UP: usize = 200;
+const WARM_UP: usize = 80;
 /// Rounds of the shorter run.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 
 /// Vifs and how many of them are active.
 const CASES: [(u16, u16); 9] = [

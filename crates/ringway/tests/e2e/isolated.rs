@@ -12,6 +12,8 @@ use ringway_control::{BackendRequest, RunDir, TenantStatus};
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, names_in, send};
+use crate::hostile::Hostile;
+use crate::rules::{arp_question, neighbor};
 use crate::traffic::{Iperf, random_file, send_file};
 use crate::turn;
 
@@ -87,6 +89,73 @@ fn frames_cross_within_a_tenant_between_tenants_and_to_the_uplink() {
     };
     let red = status.trunks.iter().find(|it| it.tenant.as_deref() == Some("red")).expect("one");
     assert!((8 << 20..20 << 20).contains(&received(red)), "{}", received(red));
+}
+
+#[test]
+fn vlans_and_private_ports_hold_between_tenants() {
+    let Some(_turn) = turn(&["ping", "ip", "xenstore-write"]) else { return };
+    let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\nvlan = 10\ntrunk = [20]\n";
+    let guests = [
+        ("a", "", "vlan = 10\ntenant = \"red\""),
+        ("b", "", "vlan = 10"),
+        ("c", "", "vlan = 20\ntenant = \"red\""),
+        ("d", "", "vlan = 20"),
+        ("p", "", "vlan = 10\nprivate = true"),
+        ("n", "", ""),
+    ];
+    let host = Host::start(&(describe("isolate = true", &guests) + uplink));
+    let reaches = |guest: &str, address: &str| {
+        let ping = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", address];
+        host.in_guest(guest, &ping).output().expect("it can be started").status.success()
+    };
+    for (from, to) in [("a", "10.77.0.2"), ("b", "fd77::1"), ("c", "10.77.0.4")] {
+        host.ping(from, to);
+    }
+    host.ping("a", "10.77.0.254");
+    host.ping("p", "10.77.0.254");
+    for (from, to) in [("a", "10.77.0.3"), ("a", "10.77.0.4"), ("b", "10.77.0.3")] {
+        assert!(!reaches(from, to), "{from} is in another VLAN than {to}");
+    }
+    assert!(!reaches("p", "10.77.0.1") && !reaches("b", "10.77.0.5"), "p is private");
+    assert!(!reaches("n", "10.77.0.1") && !reaches("n", "10.77.0.254"), "n is in no VLAN");
+
+    // A tag of its own brings no guest into a VLAN, whatever its tenant's trunk carries.
+    for (number, keys) in [(71, &[][..]), (72, &[("ringway-vlan", "20")])] {
+        let mut guest = Hostile::with_keys(&host, keys);
+        guest.connect();
+        guest.send(&arp_question(guest.mac(), number, 1, Some(10)));
+        guest.send(&arp_question(guest.mac(), number, 2, Some(10)));
+    }
+    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
+    trunk.connect();
+    let knows = |guest: &str, last: u8, mac: &str| {
+        neighbor(&host, guest, &format!("10.77.0.{last}")).contains(mac)
+    };
+    let own = trunk.mac();
+    for (guest, whom, vid) in [("a", 1, 10), ("b", 2, 10), ("d", 4, 20)] {
+        let from = 80 + whom;
+        host.wait("an answer", SOON, |_| {
+            // The switch process may learn of a new tenant's trunk after its guest has connected.
+            trunk.send(&arp_question(own, from, whom, Some(vid)));
+            knows(guest, from, &own.to_string()).then_some(())
+        });
+    }
+    for number in [71, 72] {
+        assert!(!knows("a", number, ":") && !knows("b", number, ":"), "{number}");
+    }
+
+    let fdb = host.backend().expect("it responds").fdb;
+    let vlan_of = |port: &str| fdb.iter().find(|entry| entry.port == port).map(|entry| entry.vlan);
+    assert_eq!(vlan_of("trunk-domain-2"), Some(Some(10)), "{fdb:?}");
+
+    // A guest that is connected changes its VLAN, and another leaves them all.
+    let node = |domid: u16| format!("/local/domain/0/backend/vif/{domid}/0/ringway-vlan");
+    host.tool_text("xenstore-write", &[&node(4), "10"]);
+    host.wait("d in VLAN 10", SOON, |_| reaches("d", "10.77.0.1").then_some(()));
+    assert!(!reaches("c", "10.77.0.4"));
+    host.tool_text("xenstore-rm", &[&node(4)]);
+    host.wait("d in no VLAN", SOON, |_| reaches("d", "10.77.0.6").then_some(()));
+    assert!(!reaches("d", "10.77.0.1"));
 }
 
 #[test]

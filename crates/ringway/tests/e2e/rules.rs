@@ -37,6 +37,17 @@ fn arp(src: MacAddr, sender: (MacAddr, Ipv4Addr)) -> Vec<u8> {
     ethernet(MacAddr::BROADCAST, src, 0x0806, &packet)
 }
 
+/// An ARP request between two of the hosts that examples have, with the tag of a VLAN or without.
+pub(crate) fn arp_question(src: MacAddr, from: u8, whom: u8, vid: Option<u8>) -> Vec<u8> {
+    let mut frame = arp(src, (src, Ipv4Addr::new(10, 77, 0, from)));
+    frame[21] = 1;
+    frame[38..42].copy_from_slice(&Ipv4Addr::new(10, 77, 0, whom).octets());
+    if let Some(vid) = vid {
+        frame.splice(12..12, [0x81, 0, 0, vid]);
+    }
+    frame
+}
+
 fn ipv6(src: MacAddr, source: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
     let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let len = u16::try_from(payload.len()).expect("short").to_be_bytes();
@@ -98,7 +109,7 @@ fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String
     })
 }
 
-fn neighbor(host: &Host, guest: &str, address: &str) -> String {
+pub(crate) fn neighbor(host: &Host, guest: &str, address: &str) -> String {
     host.guest_text(guest, &["ip", "neigh", "show", address])
 }
 
@@ -347,16 +358,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
     trunk.connect();
     let (own, name) = (trunk.mac(), trunk.name());
-    let ask = |from: u8, whom: u8, vid: Option<u8>| {
-        let (sender, target) = (Ipv4Addr::new(10, 77, 0, from), Ipv4Addr::new(10, 77, 0, whom));
-        let mut frame = arp(own, (own, sender));
-        frame[21] = 1;
-        frame[38..42].copy_from_slice(&target.octets());
-        if let Some(vid) = vid {
-            frame.splice(12..12, [0x81, 0, 0, vid]);
-        }
-        frame
-    };
+    let ask = |from: u8, whom: u8, vid: Option<u8>| arp_question(own, from, whom, vid);
     let knows = |host: &Host, guest: &str, last: u8| {
         neighbor(host, guest, &format!("10.77.0.{last}")).contains(&own.to_string())
     };
