@@ -1,5 +1,6 @@
 //! The switch: frames from several ports over time. A frame is only sent to a port that its
 //! destination was seen at and has not aged from, never back, and flooding stays within its limit.
+//! A port that has reported a multicast group hears it, whatever else is reported or asked.
 
 #![no_main]
 
@@ -7,14 +8,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget};
+use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget, VlanRules};
 use ringway_fuzz::{Input, frames};
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, StormLimits, Switch,
+    SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
 };
 
 const PORTS: u16 = 4;
 const AGEING_TICKS: u32 = 10;
+const GROUPS_PER_PORT_MAX: u16 = 6;
+/// How long the switch keeps a membership.
+const MEMBERSHIP_TICKS: u32 = 260;
 const LIMIT: FloodLimit = FloodLimit { frames_per_tick: 2, burst_frames: 6, ..FloodLimit::NONE };
 
 fuzz_target!(|data: &[u8]| {
@@ -26,20 +31,32 @@ fuzz_target!(|data: &[u8]| {
         addresses_per_port_max: addresses_max,
         ageing_ticks: AGEING_TICKS,
         flood: LIMIT,
+        storm: StormLimits::NONE,
+        multicast: Some(MulticastConfig {
+            groups_max: 8,
+            groups_per_port_max: GROUPS_PER_PORT_MAX,
+            unregistered: if input.flag() { Unregistered::Flood } else { Unregistered::Routers },
+            ticks_per_second: 1,
+        }),
         hash_seed: 7,
     });
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let start = input.u32();
     let mut now = Ticks(start);
     let budgets: Vec<Arc<FloodBudget>> = (0..PORTS).map(|_| switch.flood_budget(now)).collect();
+    for port in 0..PORTS {
+        let role = if port == 0 { Role::Uplink } else { Role::Ordinary };
+        switch.join(PortId(port), &VlanRules::default(), role).expect("there is room");
+    }
+    let mut listens = Listens::new();
     let mut flooded = [0_u64; PORTS as usize];
     let mut seen = Seen::new();
     let policy = PortPolicy::open();
     let mut verdicts = Verdicts::new();
     while !input.is_empty() {
         match input.u8() % 8 {
-            0 => now = Ticks(now.0.wrapping_add(u32::from(input.u8() % 16))),
-            1 => drop(switch.fdb().expire(now)),
+            0 => now = Ticks(now.0.wrapping_add(u32::from(input.u8()))),
+            1 => switch.expire(now),
             2 => {
                 let port = PortId(input.u16() % PORTS);
                 switch.fdb().remove_port(port);
@@ -47,18 +64,36 @@ fuzz_target!(|data: &[u8]| {
             }
             _ => {
                 let from = PortId(input.u16() % PORTS);
-                let mut batch = batch(&mut input, &mut pool);
+                let mut batch = match input.flag() {
+                    true => batch(&mut input, &mut pool),
+                    false => multicast(&mut input, &mut pool),
+                };
                 let index = usize::from(from.0);
                 switch.classify(from, &policy, &mut batch, now, &budgets[index], &mut verdicts);
                 assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
                 for (frame, verdict) in batch.iter().zip(&verdicts) {
                     check(frame.bytes(), *verdict, from, now, &mut seen);
-                    flooded[index] += u64::from(*verdict == Verdict::Flood);
+                    let is_flooded = matches!(verdict, Verdict::Flood | Verdict::Routers);
+                    flooded[index] += u64::from(is_flooded);
+                    if *verdict == Verdict::Routers {
+                        note(frame.bytes(), from, now, &mut listens);
+                    }
+                    let scope = switch.scope_of(from, &policy, frame, *verdict);
+                    for port in (0..PORTS).map(PortId) {
+                        let is_wanted = *verdict == Verdict::Flood
+                            && is_listening(&listens, frame.bytes(), port, now);
+                        let hears = scope.has(port);
+                        assert!(hears || !is_wanted || port == from, "{port} does not hear it");
+                        assert!(port != from || !hears, "a copy went back");
+                    }
                 }
                 batch.into_iter().for_each(|frame| pool.recycle(frame));
             }
         }
         for port in 0..PORTS {
+            let part = switch.multicast_port(PortId(port)).expect("multicast is snooped");
+            assert!(part.groups <= GROUPS_PER_PORT_MAX.into(), "port {port}: {part:?}");
+            assert!(!part.is_router || port == 0, "port {port} is not that of a router");
             let addresses = switch.fdb().port_len(PortId(port));
             assert!(addresses <= addresses_max, "port {port} has {addresses} addresses");
         }
@@ -67,6 +102,62 @@ fuzz_target!(|data: &[u8]| {
     let most = u64::from(LIMIT.burst_frames) + ticks * u64::from(LIMIT.frames_per_tick);
     assert!(flooded.iter().all(|count| *count <= most), "{flooded:?} floods in {ticks} ticks");
 });
+
+/// When ports said that they listen to which group, by its Ethernet address.
+type Listens = HashMap<(PortId, [u8; 6]), Ticks>;
+
+/// A report of one group, which the switch took; it leaves by the same bytes.
+fn note(frame: &[u8], from: PortId, now: Ticks, listens: &mut Listens) {
+    let group = frame.get(38..).and_then(<[u8]>::first_chunk);
+    let Some((&kind, &[a, b, c, d])) = frame.get(34).zip(group) else { return };
+    let key = (from, [0x01, 0x00, 0x5e, b & 0x7f, c, d]);
+    let is_plain = frame[12..15] == [0x08, 0x00, 0x45] && a & 0xf0 == 0xe0;
+    match kind {
+        0x12 | 0x16 if is_plain => drop(listens.insert(key, now)),
+        // Also what this reader does not understand may have ended it.
+        _ => listens.retain(|(port, _), _| *port != from),
+    }
+}
+
+fn is_listening(listens: &Listens, frame: &[u8], port: PortId, now: Ticks) -> bool {
+    let group = frame.get(..6).and_then(<[u8]>::first_chunk).copied();
+    let at = group.and_then(|group| listens.get(&(port, group)));
+    at.is_some_and(|at| now.since(*at) < MEMBERSHIP_TICKS)
+}
+
+/// A few messages of IGMP, some of them sound, and datagrams for the groups that they are about.
+fn multicast(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {
+    let mut batch = FrameBatch::new();
+    for _ in 0..input.below(8) + 1 {
+        let kind = [0x11, 0x12, 0x16, 0x16, 0x17, 0x22, 0xff][input.below(7)];
+        let group = if input.below(4) == 0 { [0; 4] } else { [239, 1, 0, input.u8() % 24] };
+        let mut message = vec![kind, input.u8(), 0, 0];
+        match kind {
+            0x22 => {
+                message.extend([0, 0, 0, input.u8() % 4]);
+                message.extend(input.bytes(48));
+            }
+            _ => message.extend(group),
+        }
+        let sum = !frames::sum([&message[..]]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let total = (20 + message.len()) as u16;
+        let mut bytes = vec![0x01, 0x00, 0x5e];
+        bytes.extend(&group[1..]);
+        bytes.extend([2, 0, 0, 0, 0, 1, 8, 0]);
+        bytes.extend([0x45, 0]);
+        bytes.extend(total.to_be_bytes());
+        bytes.extend([0, 0, 0, 0, 1, if kind == 0xff { 17 } else { 2 }, 0, 0, 10, 0, 0, 1]);
+        bytes.extend(group);
+        bytes.extend(message);
+        if input.below(16) == 0 {
+            let at = input.below(bytes.len());
+            bytes[at] ^= input.u8();
+        }
+        batch.extend(frames::in_pool(&bytes, pool));
+    }
+    batch
+}
 
 /// A few frames, most of them between a dozen addresses.
 fn batch(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {

@@ -155,7 +155,7 @@ guest_start() {
 #    host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
 #   vif=no (none at all)   bridge=NAME (default br0; empty for none)   memory=MIB
-#   script=FILE, ip=ADDRESS, rate=RATE (of the vif, as xl-network-configuration(5) has them)
+#   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as xl-network-configuration(5) has them)
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
     local name=$1 word
@@ -164,7 +164,7 @@ guest_create() {
     shift
     for word in "$@"; do
         case ${word%%=*} in
-        script | ip | rate) line+=,$word ;;
+        script | ip | rate | vifname) line+=,$word ;;
         type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif)
             printf -v "${word%%=*}" %s "${word#*=}"
             ;;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use ringway_control::RunDir;
-use ringway_datapath::{Completion, LockingMode, OffloadCaps, VlanRules};
-use ringway_switch::SwitchConfig;
+use ringway_datapath::{Completion, LockingMode, MulticastRouter, OffloadCaps, VlanRules};
+use ringway_switch::{StormLimits, SwitchConfig};
 use ringway_worker::WorkersConfig;
 
 use crate::Service;
@@ -52,4 +52,8 @@ pub struct Uplink {
     pub mtu: u32,
     /// The VLANs that it is in.
     pub vlan: VlanRules,
+    /// Whether multicast routers are behind it.
+    pub multicast_router: MulticastRouter,
+    /// What may enter by it of each kind of flood, in seconds.
+    pub storm: StormLimits,
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, FdbStatus, LimitsStatus, QueueStatus, RateStatus,
-    Reconnect, Reply, VifStatus, WorkerStatus, offload_names,
+    BackendRequest, BackendStatus, Call, FdbStatus, FloodStatus, GroupStatus, LimitsStatus,
+    MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, WorkerStatus,
+    offload_names,
 };
 use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::PortId;
+use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vif_shell::device;
-use ringway_worker::{Capture, Placement};
+use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
 use ringway_xenbus::{KeyChange, Keys, LimitName, Rate, Returns, Vif, VifLimits};
 use ringway_xenstore::{Lost, or_refusal, unless_refused};
@@ -19,8 +20,8 @@ use ringway_xenstore::{Lost, or_refusal, unless_refused};
 use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
-use crate::served::{Served, flood_limit};
-use crate::services::{Hosting, Services};
+use crate::served::{Served, flood_limit, storm_limits};
+use crate::services::{Hosting, Services, Station};
 use crate::vif::VifShell;
 
 impl<H: Hypervisor> Backend<H> {
@@ -32,7 +33,13 @@ impl<H: Hypervisor> Backend<H> {
             }
             BackendRequest::SetLimit { vif, limit, value } => self.set_limit(vif, limit, value)?,
             BackendRequest::Release { vif } => self.release(vif),
-            BackendRequest::Panic { vif } => self.panic_for_test(vif),
+            BackendRequest::Panic { vif } => self.disturb_for_test(vif, |workers, port| {
+                workers.panic_for_test(port);
+            }),
+            BackendRequest::Stall { vif, asleep } => {
+                let stall = if *asleep { Stall::Sleep } else { Stall::Loop };
+                self.disturb_for_test(vif, |workers, port| workers.stall_for_test(port, stall))
+            }
             BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
         };
         call.answer(reply);
@@ -102,15 +109,19 @@ impl<H: Hypervisor> Backend<H> {
         Reply::ok(&())
     }
 
-    /// For tests of what comes after a panic: only where the environment says that this is one.
-    fn panic_for_test(&mut self, name: &str) -> Reply {
+    /// For tests of what comes after a defect: only where the environment says that this is one.
+    fn disturb_for_test(
+        &mut self,
+        name: &str,
+        disturb: impl FnOnce(&Workers<Station<H>>, PortId),
+    ) -> Reply {
         if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
             return Reply::error("this process is not under test");
         }
         let connection =
             self.find(name).and_then(|vif| self.vifs.get(&vif)?.served.connection.as_ref());
         let Some(connection) = connection else { return self.no_such_vif(name) };
-        self.services.host.workers.panic_for_test(connection.port);
+        disturb(&self.services.host.workers, connection.port);
         Reply::ok(&())
     }
 
@@ -153,6 +164,7 @@ impl<H: Hypervisor> Backend<H> {
             name: uplink.name.clone(),
             state: "Connected".to_owned(),
             attached_to: "switch".to_owned(),
+            multicast: multicast_status(&host.switch, uplink.port),
             queues: queue_statuses(uplink.port, &uplink.counters, &placements),
             ..VifStatus::default()
         });
@@ -167,23 +179,26 @@ impl<H: Hypervisor> Backend<H> {
             vifs,
             uplink,
             fdb: self.fdb(),
+            groups: groups_status(&self.services.host.switch, |port| self.port_name(port)),
             ..BackendStatus::default()
         })
     }
 
+    fn port_name(&self, port: PortId) -> String {
+        let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
+        let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let name = vif.map(|(vif, _)| vif_name(*vif));
+        let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
+        name.unwrap_or_else(|| format!("port {port}"))
+    }
+
     fn fdb(&self) -> Vec<FdbStatus> {
         let host = &self.services.host;
-        let name_of = |port: PortId| {
-            let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
-            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
-            let name = vif.map(|(vif, _)| vif_name(*vif));
-            name.or_else(|| uplink.map(|uplink| uplink.name.clone()))
-        };
         let entries = host.switch.entries(host.ticks());
         let entry = entries.into_iter().map(|(vlan, entry)| FdbStatus {
             vlan: vlan.map(Vid::get),
             mac: entry.mac.to_string(),
-            port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
+            port: self.port_name(entry.port),
             age_seconds: entry.age_ticks,
             is_static: entry.is_static,
         });
@@ -218,6 +233,9 @@ fn vif_status<H: Hypervisor>(
         vlan: rules.vlan().untagged.map(Vid::get),
         trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
         is_private: rules.is_private(),
+        multicast: connection
+            .filter(|it| it.device_port.is_none())
+            .and_then(|it| multicast_status(&host.switch, it.port)),
         attached_to: served
             .device
             .as_ref()
@@ -234,16 +252,47 @@ fn vif_status<H: Hypervisor>(
 
 fn limits_status<H: Hypervisor>(served: &Served, host: &Hosting<H>) -> LimitsStatus {
     let wanted = served.limited.wanted;
-    let flood = flood_limit(wanted, host.config.switch.flood);
+    let flood = flood_status(flood_limit(wanted.flood, host.config.switch.flood));
+    let storm = storm_limits(&wanted, host.config.switch.storm);
     let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
     LimitsStatus {
         weight: served.limited.weight().get(),
         rate: wanted.rate.map(rate),
         rate_rx: wanted.rate_rx.map(rate),
-        flood_frames_per_second: Some(flood.frames_per_tick).filter(|it| *it != u32::MAX),
-        flood_bytes_per_second: Some(flood.bytes_per_tick).filter(|it| *it != u64::MAX),
+        flood_frames_per_second: flood.frames_per_second,
+        flood_bytes_per_second: flood.bytes_per_second,
+        broadcast: flood_status(storm.broadcast),
+        multicast: flood_status(storm.multicast),
+        unknown: flood_status(storm.unknown),
         frame_len_max: served.limits(host).frame_len_max,
     }
+}
+
+/// Ticks are seconds.
+fn flood_status(limit: FloodLimit) -> FloodStatus {
+    FloodStatus {
+        frames_per_second: Some(limit.frames_per_tick).filter(|it| *it != u32::MAX),
+        bytes_per_second: Some(limit.bytes_per_tick).filter(|it| *it != u64::MAX),
+    }
+}
+
+/// A port's part in multicast; `None` where that is not snooped, or the port is on no switch.
+pub(crate) fn multicast_status(switch: &Switch, port: PortId) -> Option<MulticastStatus> {
+    let MulticastPort { groups, is_router, hears_all } = switch.multicast_port(port)?;
+    Some(MulticastStatus { groups, is_router, hears_all })
+}
+
+/// The groups that are noted.
+pub(crate) fn groups_status(
+    switch: &Switch,
+    name_of: impl Fn(PortId) -> String,
+) -> Vec<GroupStatus> {
+    let status = |entry: GroupEntry| GroupStatus {
+        group: entry.group.to_string(),
+        vlan: Some(entry.vlan).filter(|vlan| *vlan != 0),
+        ports: entry.ports.into_iter().map(&name_of).collect(),
+    };
+    switch.group_entries().into_iter().map(status).collect()
 }
 
 pub(crate) fn queue_statuses(

@@ -44,7 +44,11 @@ impl Served {
         self.rules.mac = mac;
         let vif = vif_name(self.vif);
         if self.device.is_some() && self.rules.is_for_switch() {
-            tracing::warn!(vif, "VLANs and private ports are the switch's: rules are unchanged");
+            tracing::warn!(
+                vif,
+                "VLANs, private ports and those of multicast routers are the switch's: rules are \
+                 unchanged"
+            );
             self.rules.wanted = before;
             return;
         }
@@ -81,6 +85,7 @@ impl Served {
             let wanted = &self.rules.wanted;
             let role = if wanted.is_private { Role::Private } else { Role::Ordinary };
             vlan = host.switch.join(port, &wanted.vlan, role)?;
+            host.switch.set_multicast_router(port, wanted.multicast_router);
             match host.switch.bind(mac, port, addresses_max, host.ticks()) {
                 Ok(()) => binding = Binding::Static,
                 Err(refused) => self.note_not_bound(refused),

@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod device;
 mod enforced;
+mod life;
 mod log;
 pub mod quarantine;
 mod reports;
@@ -35,9 +36,10 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
+pub use life::Life;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::Netlink;
+use ringway_net::{Link, Netlink};
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -95,8 +97,9 @@ pub fn run<H: Hypervisor>(
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    store.transport_mut().watch_by(reports.life.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
@@ -125,8 +128,9 @@ pub fn run_tenant<H: Hypervisor>(
     for vif in vifs {
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    store.transport_mut().watch_by(reports.life.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
@@ -172,6 +176,7 @@ impl<H: Hypervisor> Backend<H> {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
+            self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
@@ -291,16 +296,17 @@ impl<H: Hypervisor> Backend<H> {
     /// hinders no other vif.
     fn delete_stale_devices(&mut self) {
         let Backend { services: Services { host, .. }, vifs, .. } = self;
-        let is_kept = |vif: Vif, name: &str| {
+        let is_kept = |vif: Vif, link: &Link| {
             let shell = vifs.get(&vif);
             // One that could not be made ready may be repaired.
-            shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
+            shell
+                .is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.index == link.index))
         };
         // Those of other processes are for the supervisor.
         let owner = host.config.owner.clone();
         let scope = &self.scope;
-        delete_devices(&mut host.netlink, &owner, |vif, name| {
-            !scope.has(vif) || is_kept(vif, name)
+        delete_devices(&mut host.netlink, &owner, |vif, link| {
+            !scope.has(vif) || is_kept(vif, link)
         });
     }
 
@@ -371,6 +377,7 @@ impl<H: Hypervisor> Backend<H> {
         let started = Instant::now();
         while let Some((vif, news)) = self.turns.next() {
             self.take_turn(vif, news)?;
+            self.reports.life.beat();
             if started.elapsed() >= TURNS_TIME {
                 break;
             }
@@ -473,8 +480,8 @@ impl<H: Hypervisor> Backend<H> {
 }
 
 /// Deletes network devices that an earlier process of `owner` has left for vifs that are not
-/// `kept`, which is asked with the names of those that are there.
-pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &str) -> bool) {
+/// `kept`, which is asked with the devices that are there.
+pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &Link) -> bool) {
     match device::delete_stale(netlink, owner, is_kept) {
         Ok(deleted) if deleted.is_empty() => {}
         Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),

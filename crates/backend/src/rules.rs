@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringway_datapath::{LockingMode, MacAddr, PortRules, VlanRules};
+use ringway_datapath::{LockingMode, MacAddr, MulticastRouter, PortRules, VlanRules};
 use ringway_xenbus::{BadKeys, Keys};
 
 /// Addresses of a vif that is unlocked, unless its rules say how many.
@@ -43,7 +43,8 @@ impl Rules {
 
     /// Whether there is something that only the switch can do.
     pub(crate) fn is_for_switch(&self) -> bool {
-        !self.wanted.vlan.is_none() || self.wanted.is_private
+        let is_routing = self.wanted.multicast_router != MulticastRouter::Never;
+        !self.wanted.vlan.is_none() || self.wanted.is_private || is_routing
     }
 
     pub(crate) fn vlan(&self) -> &VlanRules {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::{FloodBudget, FloodLimit, PortId};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits};
 use ringway_worker::{Credit, Limits, Stations, Weight, egress_credit};
-use ringway_xenbus::{BadKeys, Keys, Offer, Rate, Vif, VifLimits};
+use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
 use crate::device::{VifDevice, vif_name};
 use crate::log::{LeftOut, LogAllowance};
@@ -60,7 +60,8 @@ impl Served {
             tracing::info!(vif, ?wanted, "limits");
         }
         self.limited.bad = bad;
-        self.limited.set(wanted, host.config.switch.flood, Instant::now());
+        let (flood, storm) = (host.config.switch.flood, host.config.switch.storm);
+        self.limited.set(wanted, (flood, storm), Instant::now());
         let Some(connection) = &self.connection else { return };
         let limits = self.limits(host);
         host.workers.limit(connection.port, &limits);
@@ -111,7 +112,7 @@ impl Limited {
         Limited { wanted: VifLimits::default(), bad: Vec::new(), tx: None, rx: None, flood }
     }
 
-    fn set(&mut self, wanted: VifLimits, flood: FloodLimit, now: Instant) {
+    fn set(&mut self, wanted: VifLimits, of_all: (FloodLimit, StormLimits), now: Instant) {
         let before = std::mem::replace(&mut self.wanted, wanted);
         let interval = |rate: Rate| Duration::from_micros(rate.interval_us);
         // What has not changed keeps what was spent of it.
@@ -123,8 +124,13 @@ impl Limited {
             let credit = |rate: Rate| Arc::new(egress_credit(rate.bytes, interval(rate), now));
             self.rx = wanted.rate_rx.map(credit);
         }
-        if (before.flood_rate, before.flood_mbit) != (wanted.flood_rate, wanted.flood_mbit) {
-            self.flood.set_limit(flood_limit(wanted, flood));
+        let (flood, storm) = of_all;
+        if before.flood != wanted.flood {
+            self.flood.set_limit(flood_limit(wanted.flood, flood));
+        }
+        let kinds = |limits: &VifLimits| [limits.broadcast, limits.multicast, limits.unknown];
+        if kinds(&before) != kinds(&wanted) {
+            self.flood.set_storm(storm_limits(&wanted, storm));
         }
     }
 
@@ -138,13 +144,21 @@ impl Limited {
     }
 }
 
+/// The floods of each kind that a vif may cause.
+pub(crate) fn storm_limits(wanted: &VifLimits, of_all: StormLimits) -> StormLimits {
+    StormLimits {
+        broadcast: flood_limit(wanted.broadcast, of_all.broadcast),
+        multicast: flood_limit(wanted.multicast, of_all.multicast),
+        unknown: flood_limit(wanted.unknown, of_all.unknown),
+    }
+}
+
 /// The flooding that a vif may cause: by its own limit where it has one, or else by that of all.
-pub(crate) fn flood_limit(wanted: VifLimits, of_all: FloodLimit) -> FloodLimit {
-    let own =
-        FloodLimit::per_second(wanted.flood_rate.unwrap_or(0), wanted.flood_mbit.unwrap_or(0));
+pub(crate) fn flood_limit(wanted: FloodWish, of_all: FloodLimit) -> FloodLimit {
+    let own = FloodLimit::per_second(wanted.rate.unwrap_or(0), wanted.mbit.unwrap_or(0));
     let (frames, bytes) = (
-        if wanted.flood_rate.is_some() { own } else { of_all },
-        if wanted.flood_mbit.is_some() { own } else { of_all },
+        if wanted.rate.is_some() { own } else { of_all },
+        if wanted.mbit.is_some() { own } else { of_all },
     );
     FloodLimit {
         frames_per_tick: frames.frames_per_tick,

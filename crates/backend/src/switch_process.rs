@@ -27,7 +27,7 @@ use ringway_worker::{Attachment, Forwarding, Limits, Stations, Weight};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::config::BackendConfig;
-use crate::control::queue_statuses;
+use crate::control::{groups_status, multicast_status, queue_statuses};
 use crate::reports::Reports;
 use crate::services::{Hosting, Station};
 use crate::sockets::Sockets;
@@ -96,8 +96,8 @@ pub fn run_switch(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(Trunks, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    let mut host = Hosting::start(Trunks, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
     reports.ready();
     let tenants = BTreeMap::new();
@@ -114,6 +114,7 @@ impl SwitchProcess {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
+            self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 let reply = match &call.request {
@@ -128,7 +129,6 @@ impl SwitchProcess {
                 if let Some(moved) = self.host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
-                self.reports.show_life(&self.host);
             }
             let is_more = self.take_orders()?;
             let mut fds = [
@@ -313,6 +313,7 @@ impl SwitchProcess {
             name,
             state: "Connected".to_owned(),
             attached_to: "switch".to_owned(),
+            multicast: multicast_status(&host.switch, port),
             queues: queue_statuses(port, counters, &placements),
             ..VifStatus::default()
         };
@@ -331,22 +332,25 @@ impl SwitchProcess {
             workers: (0..host.workers.count()).map(worker).collect(),
             uplink: uplink.map(|it| port_status(it.name.clone(), it.port, &it.counters)),
             fdb: self.fdb(),
+            groups: groups_status(&host.switch, |port| self.port_name(port)),
             trunks: trunks.collect(),
             ..BackendStatus::default()
         }
     }
 
+    fn port_name(&self, port: PortId) -> String {
+        let tenant = self.tenants.iter().find(|(_, tenant)| tenant.port == port);
+        let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let name = tenant.map(|(name, _)| format!("trunk-{name}"));
+        let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
+        name.unwrap_or_else(|| format!("port {port}"))
+    }
+
     fn fdb(&self) -> Vec<FdbStatus> {
-        let name_of = |port: PortId| {
-            let tenant = self.tenants.iter().find(|(_, tenant)| tenant.port == port);
-            let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
-            let name = tenant.map(|(name, _)| format!("trunk-{name}"));
-            name.or_else(|| uplink.map(|uplink| uplink.name.clone()))
-        };
         let entries = self.host.switch.entries(self.host.ticks()).into_iter();
         let entry = entries.map(|(vlan, entry)| FdbStatus {
             mac: entry.mac.to_string(),
-            port: name_of(entry.port).unwrap_or_else(|| format!("port {}", entry.port)),
+            port: self.port_name(entry.port),
             age_seconds: entry.age_ticks,
             is_static: entry.is_static,
             vlan: vlan.map(Vid::get),

@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use ringway_control::TrunkRules;
-use ringway_datapath::{Completion, OffloadCaps, QueueCounters, Vid, VlanRules};
+use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
-use ringway_switch::{PortId, PortPolicy, Role, TooManyVlans};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
@@ -45,6 +45,7 @@ impl<H: Hypervisor> Hosting<H> {
         }
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
+        self.switch.set_multicast_router(port, uplink.multicast_router);
         // All of the world may be behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
         // Without an address there is nothing that could be taken.
@@ -56,11 +57,13 @@ impl<H: Hypervisor> Hosting<H> {
         if is_waited_for {
             tap.hold_receipts(&mut queues)?;
         }
+        // The world may flood, but for what the host limits; a guest that is full drops its copy.
+        let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
+        let flood = Arc::new(flood);
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
             queue: VifOrTap::Tap(queue),
             counters: Arc::clone(counters),
-            // The world may flood; a guest that is full drops its copy.
-            flood: unlimited(),
+            flood: Arc::clone(&flood),
             stations: Stations::Many,
         });
         let attachments = attachments.collect();
@@ -79,6 +82,8 @@ impl<H: Hypervisor> Hosting<H> {
     ) -> io::Result<UplinkPort> {
         let port = self.allocate_port()?;
         let policy = self.trunk_policy(port, carried).map_err(io::Error::other)?;
+        // What routers there are is behind it, and what other tenants listen to is not known here.
+        self.switch.set_multicast_router(port, MulticastRouter::Always);
         let mut all_counters = Vec::new();
         let mut attachments = Vec::new();
         // What others may flood is limited where it enters the switch process.

@@ -96,6 +96,9 @@ pub struct VifStatus {
     /// It may talk to the uplink only.
     #[serde(default)]
     pub is_private: bool,
+    /// Its part in multicast, where that is snooped.
+    #[serde(default)]
+    pub multicast: Option<MulticastStatus>,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
     /// The tenant whose process serves it, where tenants have processes of their own.
@@ -116,6 +119,18 @@ pub struct VifStatus {
     pub queues: Vec<QueueStatus>,
 }
 
+/// The part of a port in multicast.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MulticastStatus {
+    /// Groups of which it is a member, as far as they are noted.
+    pub groups: u32,
+    /// A multicast router is there.
+    pub is_router: bool,
+    /// It hears all groups: a router is there, it has more groups than are noted, or it has been
+    /// attached a moment ago.
+    pub hears_all: bool,
+}
+
 /// What limits a vif.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsStatus {
@@ -129,8 +144,26 @@ pub struct LimitsStatus {
     pub flood_frames_per_second: Option<u32>,
     /// Bytes that it may flood in a second, likewise.
     pub flood_bytes_per_second: Option<u64>,
+    /// Of that, broadcasts.
+    #[serde(default)]
+    pub broadcast: FloodStatus,
+    /// Multicasts.
+    #[serde(default)]
+    pub multicast: FloodStatus,
+    /// Frames to unknown addresses.
+    #[serde(default)]
+    pub unknown: FloodStatus,
     /// Bytes of the longest frame that it may transmit without segmentation, if that is limited.
     pub frame_len_max: Option<usize>,
+}
+
+/// What may be flooded of one kind in a second, as far as it is limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FloodStatus {
+    /// Frames.
+    pub frames_per_second: Option<u32>,
+    /// Bytes.
+    pub bytes_per_second: Option<u64>,
 }
 
 /// A limit of so many bytes in each interval.
@@ -168,6 +201,17 @@ pub struct FdbStatus {
     pub is_static: bool,
 }
 
+/// A multicast group that has members.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// Its Ethernet address.
+    pub group: String,
+    /// Its VLAN, if its ports are in one.
+    pub vlan: Option<u16>,
+    /// The ports that its members are behind.
+    pub ports: Vec<String>,
+}
+
 /// Everything about a backend process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BackendStatus {
@@ -183,6 +227,9 @@ pub struct BackendStatus {
     pub uplink: Option<VifStatus>,
     /// The forwarding table.
     pub fdb: Vec<FdbStatus>,
+    /// The multicast groups that are noted, where multicast is snooped.
+    #[serde(default)]
+    pub groups: Vec<GroupStatus>,
     /// The processes of tenants, where they have their own.
     #[serde(default)]
     pub tenants: Vec<TenantStatus>,

@@ -74,7 +74,8 @@ pub enum Allowed {
 /// What a tenant's trunk carries, by the rules of its vifs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrunkRules {
-    /// The VLANs of its vifs, each frame with its tag. None: frames of vifs in no VLAN, as they are.
+    /// The VLANs of its vifs, each frame with its tag. Empty: its vifs are in no VLAN, and frames
+    /// pass as they are.
     pub vlans: Vec<u16>,
     /// Whether what is behind it talks to the uplink only.
     pub is_private: bool,

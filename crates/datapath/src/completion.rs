@@ -15,11 +15,11 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 /// When a backend answers what its guest transmits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
-    /// As soon as it is copied: nobody waits for the wire (A5).
+    /// As soon as it is copied: nobody waits for the wire (`arm64-latency-report:rx`).
     #[default]
     Copied,
     /// When it has left by all its ports, or was dropped: what a backend does that sends from the
-    /// guest's own pages (A6).
+    /// guest's own pages (`arm64-latency-report:tx`).
     Sent,
 }
 

@@ -25,6 +25,12 @@ pub enum DropReason {
     NoRoute,
     /// Flooding was limited.
     FloodLimit,
+    /// Broadcasts were limited.
+    BroadcastLimit,
+    /// Multicasts were limited.
+    MulticastLimit,
+    /// Frames to unknown addresses were limited.
+    UnknownLimit,
     /// The source address is not one that the port may use: a group's, zeros, not the vif's own, or
     /// one more than it may have.
     BadSource,
@@ -54,7 +60,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 21] = [
+    pub const ALL: [DropReason; 24] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -64,6 +70,9 @@ impl DropReason {
         DropReason::NoBuffer,
         DropReason::NoRoute,
         DropReason::FloodLimit,
+        DropReason::BroadcastLimit,
+        DropReason::MulticastLimit,
+        DropReason::UnknownLimit,
         DropReason::BadSource,
         DropReason::AddressTaken,
         DropReason::IpSource,
@@ -90,6 +99,9 @@ impl DropReason {
             DropReason::NoBuffer => "no_buffer",
             DropReason::NoRoute => "no_route",
             DropReason::FloodLimit => "flood_limit",
+            DropReason::BroadcastLimit => "broadcast_limit",
+            DropReason::MulticastLimit => "multicast_limit",
+            DropReason::UnknownLimit => "unknown_limit",
             DropReason::BadSource => "bad_source",
             DropReason::AddressTaken => "address_taken",
             DropReason::IpSource => "ip_source",
@@ -110,7 +122,7 @@ impl DropReason {
         use DropReason::*;
         match self {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | InboxFull | NoBuffer
-            | NoRoute | FloodLimit => false,
+            | NoRoute | FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
             | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }

@@ -40,6 +40,42 @@ impl FromStr for LockingMode {
     }
 }
 
+/// Whether a multicast router may be behind a port. The words are Linux' bridge's (`mcast_router`,
+/// which writes them 0, 1 and 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MulticastRouter {
+    /// None is: what says so is refused.
+    #[default]
+    Never,
+    /// As long as one shows itself.
+    Learn,
+    /// There is one.
+    Always,
+}
+
+impl fmt::Display for MulticastRouter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MulticastRouter::Never => "never",
+            MulticastRouter::Learn => "learn",
+            MulticastRouter::Always => "always",
+        })
+    }
+}
+
+impl FromStr for MulticastRouter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MulticastRouter, String> {
+        match text {
+            "never" => Ok(MulticastRouter::Never),
+            "learn" => Ok(MulticastRouter::Learn),
+            "always" => Ok(MulticastRouter::Always),
+            _ => Err(format!("{text:?} is no such mode: expected never, learn or always")),
+        }
+    }
+}
+
 /// Addresses with the same first bits: `10.77.0.0/24`, or one alone, `10.77.0.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpNetwork {
@@ -141,6 +177,8 @@ pub struct PortRules {
     pub is_router: bool,
     /// Whether it may send what only DHCP servers send.
     pub is_dhcp_server: bool,
+    /// Whether a multicast router may be behind it, where multicast is snooped.
+    pub multicast_router: MulticastRouter,
     /// The VLANs that it is in.
     pub vlan: VlanRules,
     /// Whether it may talk to an uplink only, and to no other port.

@@ -4,19 +4,16 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ringway_datapath::{Completion, IpNetwork, LockingMode, MacAddr, VlanRules};
-use ringway_worker::Policy;
-use serde::Deserialize;
+use ringway_datapath::{IpNetwork, LockingMode, MacAddr, MulticastRouter, VlanRules};
 use toml::Spanned;
 
-use crate::value::{
-    Cidr, GuestName, InterfaceName, Mac, Network, RateText, TenantName, Within, text,
-};
+use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
+use crate::value::{Cidr, InterfaceName, Mac, Network, Within};
 use crate::{
-    Answered, Bridge, FLOOD_MBIT, FLOOD_RATE, Guest, GuestVif, Host, HostNetwork, Locking,
-    Offloads, OnExit, QUEUES_MAX, Switch, Uplink, Workers,
+    Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
+    Offloads, Storm, Switch, Uplink, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -25,14 +22,6 @@ const GUESTS_MAX: usize = 1024;
 const VIFS_MAX: usize = 32;
 /// Bytes of a description: far more than the longest with all guests.
 const FILE_LEN_MAX: u64 = 4 << 20;
-
-/// Buffers that a tx ring has: a page for each of its slots.
-const RING_PAGES: u64 = 256;
-
-type Queues = Within<1, QUEUES_MAX>;
-type Addresses = Within<1, 1_048_576>;
-type VlanNumber = Within<1, 4094>;
-type Mtu = Within<68, 65521>;
 
 /// A description that cannot be used.
 #[derive(Debug)]
@@ -54,122 +43,6 @@ impl fmt::Display for DescriptionError {
             None => write!(f, "{}: {}", self.file, self.message),
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileSection {
-    #[serde(default)]
-    host: HostSection,
-    uplink: Option<UplinkSection>,
-    #[serde(default)]
-    switch: SwitchSection,
-    #[serde(default)]
-    bridge: Vec<BridgeSection>,
-    #[serde(default)]
-    guest: Vec<GuestSection>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct HostSection {
-    dir: Option<PathBuf>,
-    #[serde(default)]
-    network: HostNetwork,
-    #[serde(default)]
-    isolate: bool,
-    workers: Option<Within<1, 1024>>,
-    #[serde(default, with = "text")]
-    policy: Policy,
-    #[serde(default)]
-    cpus: Vec<Within<0, 1023>>,
-    poll_us: Option<Within<0, 1_000_000>>,
-    max_queues: Option<Queues>,
-    #[serde(default, with = "text")]
-    completion: Completion,
-    split_event_channels: Option<bool>,
-    sg: Option<bool>,
-    csum: Option<bool>,
-    gso: Option<bool>,
-    frame_memory_mib: Option<Within<4, 65536>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct UplinkSection {
-    name: Option<InterfaceName>,
-    #[serde(default)]
-    addresses: Vec<Cidr>,
-    queues: Option<Queues>,
-    mtu: Option<Mtu>,
-    vlan: Option<VlanNumber>,
-    #[serde(default)]
-    trunk: Vec<VlanNumber>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct SwitchSection {
-    fdb_entries: Option<Within<8, 1_048_576>>,
-    addresses_per_vif: Option<Addresses>,
-    locking_mode: Option<Locking>,
-    ageing_seconds: Option<Within<1, 1_000_000>>,
-    flood_rate: Option<Within<0, 4_294_967_294>>,
-    flood_mbit: Option<Within<0, 4_294_967_294>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct BridgeSection {
-    name: Spanned<InterfaceName>,
-    #[serde(default)]
-    addresses: Vec<Cidr>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct GuestSection {
-    name: Spanned<GuestName>,
-    memory_mib: Option<Within<1, 16384>>,
-    #[serde(default)]
-    on_exit: OnExit,
-    #[serde(default)]
-    vif: Vec<VifSection>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct VifSection {
-    mac: Option<Spanned<Mac>>,
-    tenant: Option<TenantName>,
-    #[serde(default)]
-    addresses: Vec<Spanned<Cidr>>,
-    gateway: Option<Spanned<IpAddr>>,
-    mtu: Option<Mtu>,
-    queues: Option<Queues>,
-    bridge: Option<Spanned<InterfaceName>>,
-    max_queues: Option<Queues>,
-    completion: Option<Answered>,
-    max_unanswered: Option<Within<1, RING_PAGES>>,
-    sg: Option<bool>,
-    csum: Option<bool>,
-    gso: Option<bool>,
-    rate: Option<RateText>,
-    rate_rx: Option<RateText>,
-    weight: Option<Within<1, 1000>>,
-    flood_rate: Option<Within<0, 4_294_967_294>>,
-    flood_mbit: Option<Within<0, 4_294_967_294>>,
-    locking_mode: Option<Locking>,
-    allowed_ips: Option<Spanned<Vec<Network>>>,
-    addresses_per_vif: Option<Addresses>,
-    #[serde(default)]
-    router: bool,
-    #[serde(default)]
-    dhcp_server: bool,
-    vlan: Option<Spanned<VlanNumber>>,
-    #[serde(default)]
-    trunk: Vec<Spanned<VlanNumber>>,
-    private: Option<Spanned<bool>>,
 }
 
 /// Reads the description of a host.
@@ -261,7 +134,11 @@ impl Source<'_> {
                 queues: section.queues.and_then(Within::get).unwrap_or(1),
                 mtu: section.mtu.and_then(Within::get).unwrap_or(1500),
                 vlan: section.vlan.and_then(Within::get),
-                trunk: section.trunk.into_iter().filter_map(Within::get).collect(),
+                trunk: section.trunk.iter().copied().filter_map(Within::get).collect(),
+                multicast_router: section
+                    .multicast_router
+                    .map_or(MulticastRouter::Always, |it| it.0),
+                storm: storm!(section),
             }),
             switch: Switch {
                 fdb_entries: switch.fdb_entries.and_then(Within::get).unwrap_or(4096),
@@ -270,6 +147,16 @@ impl Source<'_> {
                 ageing_seconds: switch.ageing_seconds.and_then(Within::get).unwrap_or(300),
                 flood_rate: switch.flood_rate.and_then(Within::get).unwrap_or(FLOOD_RATE),
                 flood_mbit: switch.flood_mbit.and_then(Within::get).unwrap_or(FLOOD_MBIT),
+                storm: storm!(switch),
+                multicast: Multicast {
+                    is_snooped: switch.multicast_snooping,
+                    groups: switch.multicast_groups.and_then(Within::get).unwrap_or(GROUPS),
+                    groups_per_vif: switch
+                        .multicast_groups_per_vif
+                        .and_then(Within::get)
+                        .unwrap_or(GROUPS_PER_VIF),
+                    unregistered: switch.unregistered_multicast,
+                },
                 ports,
             },
             bridges,
@@ -352,10 +239,11 @@ impl Source<'_> {
         let allowed_ips = self.allowed_ips(section)?;
         let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
             .or(section.trunk.first().map(Spanned::span))
-            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span));
+            .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
+            .or(section.multicast_router.as_ref().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = "guest.vif.vlan, trunk, private: only for vifs on the switch; expect no \
-                           `bridge`";
+            let message = "guest.vif.vlan, trunk, private, multicast-router: only for vifs on the \
+                           switch; expect no `bridge`";
             return Err(self.refuse(Some(at.start), message));
         }
         if section.trunk.len() > VlanRules::TAGGED_MAX {
@@ -382,6 +270,7 @@ impl Source<'_> {
             weight: section.weight.and_then(Within::get),
             flood_rate: section.flood_rate.and_then(Within::get),
             flood_mbit: section.flood_mbit.and_then(Within::get),
+            storm: storm!(section),
             locking_mode: section.locking_mode,
             allowed_ips,
             addresses_max: section.addresses_per_vif.and_then(Within::get),
@@ -390,6 +279,10 @@ impl Source<'_> {
             vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
             trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
             is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
+            multicast_router: section
+                .multicast_router
+                .as_ref()
+                .map_or_else(MulticastRouter::default, |it| it.get_ref().0),
         })
     }
 
@@ -427,7 +320,7 @@ fn is_on_link(network: Cidr, other: IpAddr) -> bool {
     one_is_v4 == two_is_v4 && (one ^ two).checked_shr(shift).unwrap_or(0) == 0
 }
 
-/// What a backend offers unless told otherwise (L9).
+/// What a backend offers unless told otherwise (`multi-queue-series:maximum`).
 fn online_cpus() -> u16 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     u16::try_from(cpus).unwrap_or(u16::MAX)
@@ -501,6 +394,19 @@ mod tests {
             (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
             (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
             (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
+            ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
+            (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit", "i64"]),
+            ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
+            (
+                "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),
+                2,
+                ["unregistered-multicast", "flood or routers"],
+            ),
+            (
+                format!("{guest}multicast-router = \"auto\"\n"),
+                4,
+                ["multicast-router", "never, learn or always"],
+            ),
             (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
             (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
         ] {

@@ -5,15 +5,19 @@
 //! starts or changes anything. Read [`Host`] first.
 
 mod file;
+mod section;
 mod value;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringway_datapath::{Completion, LockingMode, OffloadCaps, PortRules, Vid, VlanRules};
-use ringway_switch::{FloodLimit, SwitchConfig};
+use ringway_datapath::{
+    Completion, LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules,
+};
+use ringway_switch::{FloodLimit, MulticastConfig, StormLimits, SwitchConfig, Unregistered};
 use ringway_worker::{Policy, Polling, WorkersConfig};
+use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
@@ -31,6 +35,15 @@ pub const FLOOD_RATE: u32 = 1000;
 /// Megabits that a vif may flood in a second, unless the description says otherwise: room for a
 /// stream of video by multicast, and no more than a hundredth of what a switch forwards.
 pub const FLOOD_MBIT: u32 = 10;
+
+/// Multicast groups that the switch notes, unless the description says otherwise: of a hundred
+/// guests with ten each.
+pub const GROUPS: u16 = 1024;
+
+/// Multicast groups of one vif that the switch notes, unless the description says otherwise. Linux
+/// joins at most 20 by IGMP for a socket (`igmp_max_memberships`), and one for each address of
+/// IPv6.
+pub const GROUPS_PER_VIF: u16 = 64;
 
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.
 const POLL_US: u64 = 50;
@@ -121,6 +134,39 @@ pub struct Uplink {
     pub vlan: Option<u16>,
     /// Those of its frames with one.
     pub trunk: Vec<u16>,
+    /// Whether multicast routers are behind it.
+    #[serde(with = "value::text")]
+    pub multicast_router: MulticastRouter,
+    /// What may enter by it of each kind of flood.
+    pub storm: Storm,
+}
+
+/// What may be flooded of each kind in a second. 0 is no limit, as is what is left out.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Storm {
+    /// Broadcasts.
+    #[serde(with = "value::flood")]
+    pub broadcast: FloodWish,
+    /// Multicasts.
+    #[serde(with = "value::flood")]
+    pub multicast: FloodWish,
+    /// Frames to unknown addresses.
+    #[serde(with = "value::flood")]
+    pub unknown: FloodWish,
+}
+
+impl Storm {
+    /// As the switch has them; its ticks are seconds.
+    pub fn limits(self) -> StormLimits {
+        let limit = |wish: FloodWish| {
+            FloodLimit::per_second(wish.rate.unwrap_or(0), wish.mbit.unwrap_or(0))
+        };
+        StormLimits {
+            broadcast: limit(self.broadcast),
+            multicast: limit(self.multicast),
+            unknown: limit(self.unknown),
+        }
+    }
 }
 
 impl Uplink {
@@ -153,8 +199,26 @@ pub struct Switch {
     pub flood_rate: u32,
     /// The same in megabits a second.
     pub flood_mbit: u32,
+    /// What of that may be of each kind.
+    pub storm: Storm,
+    /// Which multicast goes where.
+    pub multicast: Multicast,
     /// Ports: vifs and the uplink.
     pub ports: u16,
+}
+
+/// How the switch snoops multicast.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Multicast {
+    /// Whether it does.
+    pub is_snooped: bool,
+    /// Groups that it notes.
+    pub groups: u16,
+    /// Those of one vif; one that has more hears all.
+    pub groups_per_vif: u16,
+    /// Where frames go for groups of which no member is known.
+    #[serde(with = "value::text")]
+    pub unregistered: Unregistered,
 }
 
 /// A Linux bridge.
@@ -226,6 +290,8 @@ pub struct GuestVif {
     pub flood_rate: Option<u32>,
     /// Megabits that it may flood in a second, if not as many as all.
     pub flood_mbit: Option<u32>,
+    /// What of that may be of each kind, if not as much as of all.
+    pub storm: Storm,
     /// How strictly its addresses are checked, if not as the switch has it.
     pub locking_mode: Option<Locking>,
     /// IP addresses that the guest may have; any if the list is empty and it is not locked.
@@ -242,6 +308,9 @@ pub struct GuestVif {
     pub trunk: Vec<u16>,
     /// Whether it may talk to the uplink only.
     pub is_private: bool,
+    /// Whether a multicast router may be behind it.
+    #[serde(with = "value::text")]
+    pub multicast_router: MulticastRouter,
 }
 
 impl GuestVif {
@@ -255,6 +324,7 @@ impl GuestVif {
             is_dhcp_server: self.is_dhcp_server,
             vlan: vlan_rules(self.vlan, &self.trunk),
             is_private: self.is_private,
+            multicast_router: self.multicast_router,
         }
     }
 
@@ -263,6 +333,11 @@ impl GuestVif {
         (self.vlan.is_some() || !self.trunk.is_empty(), self.is_private)
     }
 }
+
+/// A [`MulticastRouter`] in a description, where it may be left out.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Routing(#[serde(with = "value::text")] pub MulticastRouter);
 
 /// A [`LockingMode`] in a description, where it may be left out.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -354,8 +429,21 @@ impl Host {
             addresses_per_port_max: self.switch.addresses_per_vif,
             ageing_ticks: self.switch.ageing_seconds,
             flood: FloodLimit::per_second(self.switch.flood_rate, self.switch.flood_mbit),
+            storm: self.switch.storm.limits(),
+            multicast: self.switch.multicast.config(),
             hash_seed,
         }
+    }
+}
+
+impl Multicast {
+    fn config(&self) -> Option<MulticastConfig> {
+        self.is_snooped.then_some(MulticastConfig {
+            groups_max: self.groups,
+            groups_per_port_max: self.groups_per_vif,
+            unregistered: self.unregistered,
+            ticks_per_second: 1,
+        })
     }
 }
 

@@ -255,6 +255,27 @@ pub(crate) mod text {
     }
 }
 
+/// Reads and writes a limit of floods as a pair.
+pub(crate) mod flood {
+    use ringway_xenbus::FloodWish;
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        wish: &FloodWish,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        (wish.rate, wish.mbit).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<FloodWish, D::Error> {
+        let (rate, mbit) = Deserialize::deserialize(deserializer)?;
+        Ok(FloodWish { rate, mbit })
+    }
+}
+
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {

@@ -22,6 +22,7 @@ use crate::slot::SlotId;
 use crate::source::{Intake, Others, Source, Taken};
 use crate::state::{Ingress, IngressEvent};
 use crate::sync::{Ordering, fence};
+use crate::wait::{IfIdle, Wait};
 
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
@@ -69,28 +70,6 @@ pub struct Failure<Q> {
     pub queue: Q,
     /// Why.
     pub down: PortDown,
-}
-
-/// What a round that finds no work does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IfIdle {
-    /// Nothing: the thread comes back at once.
-    Poll,
-    /// It asks every queue for an event, so that the thread may sleep.
-    Sleep,
-}
-
-/// How long the thread may wait before the next round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all: there was work, or there is.
-    Now,
-    /// There was no work, and the thread wanted to poll.
-    Poll,
-    /// Until an event comes, and no longer than until this time.
-    Until(Instant),
-    /// Until an event comes.
-    Event,
 }
 
 /// Whether anything moved.

@@ -38,7 +38,7 @@ impl Router<'_> {
                         break;
                     }
                 }
-                Verdict::Flood => self.flood(frame, source),
+                Verdict::Flood | Verdict::Routers => self.flood(frame, verdict, source),
                 Verdict::Drop(reason) => self.discard(frame, reason, source),
             }
         }
@@ -81,13 +81,13 @@ impl Router<'_> {
         Ok(())
     }
 
-    /// Copies a frame to every port but the one it came from. No source waits for that: a queue
-    /// that is full drops its copy.
-    fn flood<Q: PortQueue>(&mut self, frame: Frame, source: &mut Source<Q>) {
+    /// Copies a frame to every port that is to hear it. No source waits for that: a queue that is
+    /// full drops its copy.
+    fn flood<Q: PortQueue>(&mut self, frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
-        let scope = switch.scope(source.port_id, &source.policy, frame.vlan);
+        let scope = switch.scope_of(source.port_id, &source.policy, &frame, verdict);
         let ports = (0..).map(PortId).zip(&self.directory.ports);
         let others = ports.filter(|(port, queues)| !queues.is_empty() && scope.has(*port));
         for (port, queues) in others {

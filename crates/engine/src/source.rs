@@ -287,8 +287,8 @@ impl<Q: PortQueue> Source<Q> {
 
     /// After a turn in which it was asked for frames. A queue whose descriptor reports every frame
     /// needs no second call to find that it is empty. Any other is to send an event once it has had
-    /// nothing for long, if it is not all that the engine has to do: `others` is what the last round
-    /// found. Whether it has more.
+    /// nothing for long, if it is not all that the engine has to do: `others` is what the last
+    /// round found. Whether it has more.
     ///
     /// One that was not asked must not get here: it may have had its event already, for frames that
     /// still wait, and would sleep on them.

@@ -369,6 +369,22 @@ pub const ALL: &[Scenario] = &[
     .loses(95)
     .with_share(),
     new(
+        "flood-groups",
+        "reports thousands of multicast groups",
+        "RFC 4541, 5: a switch's table of groups is exhausted",
+        traffic::flood_groups,
+    )
+    .serves()
+    .loses(95)
+    .with_share(),
+    new(
+        "rogue-querier",
+        "says that it asks which multicast groups there are",
+        "RFC 3376, 9.1; RFC 4541, 5: forged queries",
+        traffic::rogue_querier,
+    )
+    .serves(),
+    new(
         "flood-reconnect",
         "floods, and connects again to be allowed more",
         "seen: 41,600 frames a second under a limit of 1,000",

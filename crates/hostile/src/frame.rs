@@ -8,6 +8,7 @@ const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 const ICMP: u8 = 1;
+const IGMP: u8 = 2;
 const ICMP_V6: u8 = 58;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -128,6 +129,26 @@ pub fn router_advertisement(mac: MacAddr) -> Vec<u8> {
     packet.extend(all_nodes);
     packet.extend(message);
     ethernet(MacAddr([0x33, 0x33, 0, 0, 0, 1]), mac, IPV6, &packet)
+}
+
+/// Kinds of IGMP (RFC 2236).
+pub const IGMP_QUERY: u8 = 0x11;
+/// A station listens to a group.
+pub const IGMP_REPORT: u8 = 0x16;
+/// It does no longer.
+pub const IGMP_LEAVE: u8 = 0x17;
+
+/// A message of IGMP version 2 about a group, from no address; a query is about all.
+pub fn igmp(mac: MacAddr, kind: u8, group: Ipv4Addr) -> Vec<u8> {
+    let mut message = vec![kind, if kind == IGMP_QUERY { 10 } else { 0 }, 0, 0];
+    message.extend(group.octets());
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let to = if kind == IGMP_QUERY { Ipv4Addr::new(224, 0, 0, 1) } else { group };
+    let [_, b, c, d] = to.octets();
+    let to_mac = MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d]);
+    let route = Route { from: (mac, Ipv4Addr::UNSPECIFIED), to: (to_mac, to) };
+    ethernet(to_mac, mac, IPV4, &ipv4(route, IGMP, &message))
 }
 
 /// `fd77::N` for the IPv4 address that ends with N, as the guests of the emulated host have them.

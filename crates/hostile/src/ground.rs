@@ -317,7 +317,7 @@ fn describe(net: Net) -> String {
     let addresses = format!("addresses = [\"{HOST}/24\"]\n");
     let bridge = match net {
         Net::Switch => {
-            text += &format!("[uplink]\n{addresses}");
+            text += &format!("[uplink]\n{addresses}[switch]\nmulticast-snooping = true\n");
             String::new()
         }
         Net::Bridge => {

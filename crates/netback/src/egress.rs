@@ -1,8 +1,8 @@
 //! What the guest receives: frames become rx slots.
 //!
 //! A frame is packed into as few of the guest's pages as possible. If it was segmented, an extra
-//! takes the slot after the first (netif a3). A frame is only begun when enough pages are posted
-//! for all of it.
+//! takes the slot after the first (`netif.h:slot-order`). A frame is only begun when enough pages
+//! are posted for all of it.
 
 use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, PortDown};
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use ringway_datapath::{DropReason, MacAddr, PoolBudget, QueueCounters};
 use ringway_engine::{Directory, Failure, Placed, Roster, SlotId};
-use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
+use ringway_switch::{FloodLimit, PortId, StormLimits, Switch, SwitchConfig, Ticks};
 
 use crate::canary::Canary;
 use crate::ledger::Owner;
@@ -61,6 +61,8 @@ impl Workers {
             addresses_per_port_max: 16,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            storm: StormLimits::NONE,
+            multicast: None,
             hash_seed: config.hash_seed,
         });
         let mut started = Workers {

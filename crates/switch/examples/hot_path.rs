@@ -15,7 +15,9 @@ use ringway_datapath::{
 };
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, ToeplitzSteering};
 use ringway_steering::{flow_hash, queue_of};
-use ringway_switch::{FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdicts};
+use ringway_switch::{
+    FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks, Verdicts,
+};
 
 fn main() {
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
@@ -59,6 +61,8 @@ fn classify(pool: &mut FramePool, bytes: &[u8]) {
         addresses_per_port_max: 1024,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        storm: StormLimits::NONE,
+        multicast: None,
         hash_seed: 0x1234_5678,
     });
     let flood = switch.flood_budget(Ticks(0));

@@ -10,7 +10,10 @@ use ringway_datapath::{BATCH, DropReason, Frame, FrameBatch, FrameVlan, MacAddr,
 
 use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, Learned};
-use crate::{FloodBudget, FloodLimit, PortId, PortPolicy, Ticks};
+use crate::groups::{Groups, Hearers, MulticastConfig};
+use crate::querier::Queriers;
+use crate::snoop::{self, Change, Message, group_of};
+use crate::{FloodBudget, FloodKind, FloodLimit, PortId, PortPolicy, StormLimits, Ticks};
 
 /// Limits of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub struct SwitchConfig {
     pub ageing_ticks: u32,
     /// What one port may flood, unless its budget says otherwise.
     pub flood: FloodLimit,
+    /// What of that may be of each kind.
+    pub storm: StormLimits,
+    /// How multicast is snooped, if it is.
+    pub multicast: Option<MulticastConfig>,
     /// A random number, so that nobody can choose addresses that compete for the same entries.
     pub hash_seed: u64,
 }
@@ -35,8 +42,10 @@ pub struct SwitchConfig {
 pub enum Verdict {
     /// To this port, which is not the one it came from.
     Unicast(PortId),
-    /// To all ports but the one it came from.
+    /// To all ports that are to hear it, but the one it came from; see [`Switch::scope_of`].
     Flood,
+    /// Likewise to the ports where multicast routers are.
+    Routers,
     /// Nowhere.
     Drop(DropReason),
 }
@@ -56,6 +65,10 @@ pub struct Switch {
     pub(crate) private: PortSet,
     pub(crate) uplinks: PortSet,
     pub(crate) has_private: AtomicBool,
+    /// Which ports hear which groups, if multicast is snooped.
+    pub(crate) groups: Option<Groups>,
+    /// Of the ports that are in no VLAN.
+    pub(crate) queriers: Queriers,
     /// For the control plane: workers reach them by the policies of ports.
     pub(crate) vlans: Mutex<BTreeMap<Vid, Arc<Domain>>>,
 }
@@ -70,6 +83,10 @@ impl Switch {
             private: ports(),
             uplinks: ports(),
             has_private: AtomicBool::new(false),
+            groups: config
+                .multicast
+                .map(|multicast| Groups::new(multicast, config.ports_max, config.hash_seed)),
+            queriers: Queriers::default(),
             vlans: Mutex::default(),
             config,
         }
@@ -82,7 +99,7 @@ impl Switch {
 
     /// A full budget by the configured limit, for all queues of one port.
     pub fn flood_budget(&self, now: Ticks) -> Arc<FloodBudget> {
-        Arc::new(FloodBudget::new(self.config.flood, now))
+        Arc::new(FloodBudget::new(self.config.flood, now).with_storm(self.config.storm))
     }
 
     /// Learns the sources of frames that entered at `from` and finds where they go: `verdicts`
@@ -93,8 +110,10 @@ impl Switch {
     /// look-up. Drops are [`DropReason::Malformed`] for a frame without an Ethernet header,
     /// [`DropReason::BadSource`] and [`DropReason::AddressTaken`] for a source that the port may
     /// not use, [`DropReason::NoRoute`] for a destination at `from` itself or reserved for the
-    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`], and what
-    /// [`PortPolicy::refuse`] finds.
+    /// link, [`DropReason::Vlan`], [`DropReason::Isolated`], [`DropReason::FloodLimit`] and those
+    /// of a [`FloodKind`], and what
+    /// [`PortPolicy::refuse`] finds. Where multicast is snooped, [`DropReason::RouterOnly`] and
+    /// [`DropReason::Undetermined`] are for what only multicast routers send.
     pub fn classify(
         &self,
         from: PortId,
@@ -120,7 +139,43 @@ impl Switch {
 
     /// Where a frame of `from` may be flooded.
     pub fn scope<'a>(&'a self, from: PortId, policy: &'a PortPolicy, vlan: FrameVlan) -> Scope<'a> {
-        Scope { switch: self, from, domain: policy.domain(vlan) }
+        Scope { switch: self, from, domain: policy.domain(vlan), hearers: Hearers::All }
+    }
+
+    /// Where a frame of `from` is flooded that has this verdict.
+    pub fn scope_of<'a>(
+        &'a self,
+        from: PortId,
+        policy: &'a PortPolicy,
+        frame: &Frame,
+        verdict: Verdict,
+    ) -> Scope<'a> {
+        let scope = self.scope(from, policy, frame.vlan);
+        let Some(groups) = &self.groups else { return scope };
+        let hearers = match verdict {
+            Verdict::Routers => Hearers::Routers(&groups.routers),
+            _ => self.hearers(groups, frame, scope.domain),
+        };
+        Scope { hearers, ..scope }
+    }
+
+    /// The ports that listen to what a frame is for.
+    fn hearers<'a>(
+        &'a self,
+        groups: &'a Groups,
+        frame: &Frame,
+        domain: Option<&Domain>,
+    ) -> Hearers<'a> {
+        let Some((family, group)) = group_of(frame) else { return Hearers::All };
+        let (vlan, queriers) = self.multicast_of(domain);
+        match queriers.has_answers(family) {
+            true => groups.hearers(vlan, (family, group)),
+            false => Hearers::All,
+        }
+    }
+
+    fn multicast_of<'a>(&'a self, domain: Option<&'a Domain>) -> (u16, &'a Queriers) {
+        domain.map_or((0, &self.queriers), |domain| (domain.vid.get(), &domain.queriers))
     }
 
     /// Whether two ports may talk, as far as private ones are concerned.
@@ -140,6 +195,7 @@ pub struct Scope<'a> {
     switch: &'a Switch,
     from: PortId,
     domain: Option<&'a Domain>,
+    hearers: Hearers<'a>,
 }
 
 impl Scope<'_> {
@@ -150,7 +206,8 @@ impl Scope<'_> {
             None => !self.switch.in_vlans.has(port),
             Some(domain) => domain.members.has(port),
         };
-        is_in && port != self.from && self.switch.may_talk(self.from, port)
+        let is_meant = is_in && port != self.from && self.hearers.has(port);
+        is_meant && self.switch.may_talk(self.from, port)
     }
 
     /// Whether a port gets the frame with a tag.
@@ -198,12 +255,68 @@ impl<'a> Entering<'a> {
             if let Some(reason) = self.policy.refuse(bytes) {
                 return Verdict::Drop(reason);
             }
-            // Each frame pays for itself, however it came to its verdict.
-            if verdict == Verdict::Flood && !self.flood.take(frame.len()) {
-                return Verdict::Drop(DropReason::FloodLimit);
+            match verdict {
+                Verdict::Flood => self.flood(frame, dst, domain),
+                verdict => verdict,
             }
-            verdict
         }));
+    }
+
+    /// Each frame pays for itself, however it came to its verdict, and before it is looked into.
+    #[inline(never)]
+    fn flood(&self, frame: &Frame, dst: MacAddr, domain: Option<&Domain>) -> Verdict {
+        if let Err(reason) = self.flood.take(frame.len(), FloodKind::of(dst)) {
+            return Verdict::Drop(reason);
+        }
+        match &self.switch.groups {
+            Some(groups) if is_ip_group(dst) => self.snoop(groups, frame, domain),
+            _ => Verdict::Flood,
+        }
+    }
+
+    /// Learns what a frame says of multicast.
+    fn snoop(&self, groups: &Groups, frame: &Frame, domain: Option<&Domain>) -> Verdict {
+        let (from, now) = (self.from, self.now);
+        let (vlan, queriers) = self.switch.multicast_of(domain);
+        let change = |change: Change| match change {
+            Change::Join(group) => groups.join(from, vlan, group, now),
+            Change::Leave(group) => groups.leave(from, vlan, group, now),
+            Change::None => {}
+        };
+        match snoop::read(frame) {
+            Message::None => return Verdict::Flood,
+            Message::Hidden if groups.may_route(from) => return Verdict::Flood,
+            Message::Hidden => return Verdict::Drop(DropReason::Undetermined),
+            Message::Join(group) => change(Change::Join(group)),
+            Message::Leave(group) => change(Change::Leave(group)),
+            Message::Records(mut records) => {
+                records.by_ref().take(RECORDS_MAX).for_each(change);
+                if records.next().is_some() {
+                    groups.hear_all(from, records.family(), now);
+                }
+            }
+            Message::GeneralQuery { .. } | Message::GroupQuery { .. } | Message::Hello
+                if !groups.may_route(from) =>
+            {
+                return Verdict::Drop(DropReason::RouterOnly);
+            }
+            Message::GeneralQuery { family, response_seconds, names_router } => {
+                let scope = Scope { switch: self.switch, from, domain, hearers: Hearers::All };
+                let query = (family, response_seconds);
+                groups.heard_query(queriers, query, now, |port| scope.has(port));
+                if names_router {
+                    groups.heard_router(from, now);
+                }
+                return Verdict::Flood;
+            }
+            Message::GroupQuery { names_router: false } => return Verdict::Flood,
+            Message::GroupQuery { names_router: true } | Message::Hello => {
+                groups.heard_router(from, now);
+                return Verdict::Flood;
+            }
+        }
+        // RFC 4541, 2.1.1 (1): stations that hear others' reports would keep theirs.
+        Verdict::Routers
     }
 
     fn verdict(&self, fdb: &Fdb, domain: Option<&Domain>, dst: MacAddr, src: MacAddr) -> Verdict {
@@ -240,6 +353,16 @@ impl<'a> Entering<'a> {
         }
     }
 }
+
+/// Whether a frame's destination is a group of IPv4 or IPv6.
+#[inline]
+fn is_ip_group(dst: MacAddr) -> bool {
+    matches!(dst.0, [0x01, 0x00, 0x5e, ..] | [0x33, 0x33, ..])
+}
+
+/// Records of one report that are looked at: more than a station has groups. Of one with more not
+/// all is known, so that its port hears all groups.
+const RECORDS_MAX: usize = 64;
 
 /// Bytes of a frame's destination and source together.
 const ADDRESSES_LEN: usize = 12;

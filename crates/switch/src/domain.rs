@@ -5,12 +5,16 @@
 //! Domains are made and changed by the control plane; workers reach them by the
 //! [`PortPolicy`](crate::PortPolicy) of a port, and read sets of ports without waiting.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use ringway_datapath::Vid;
 
 use crate::PortId;
 use crate::fdb::Fdb;
+use crate::querier::Queriers;
 
 /// A set of ports that is read while it changes.
 #[derive(Debug)]
@@ -28,12 +32,14 @@ impl PortSet {
         self.0.get(word).is_some_and(|word| word.load(Relaxed) & bit != 0)
     }
 
+    /// Sequentially consistent, for a thread that looks afterwards whether another has changed
+    /// what it depends on.
     pub(crate) fn set(&self, port: PortId, is_in: bool) {
         let (word, bit) = place(port);
         if let Some(word) = self.0.get(word) {
             match is_in {
-                true => word.fetch_or(bit, Relaxed),
-                false => word.fetch_and(!bit, Relaxed),
+                true => word.fetch_or(bit, SeqCst),
+                false => word.fetch_and(!bit, SeqCst),
             };
         }
     }
@@ -44,7 +50,7 @@ impl PortSet {
 }
 
 #[inline]
-fn place(port: PortId) -> (usize, u64) {
+pub(crate) fn place(port: PortId) -> (usize, u64) {
     (usize::from(port.0 / 64), 1 << (port.0 % 64))
 }
 
@@ -56,4 +62,5 @@ pub(crate) struct Domain {
     pub(crate) members: PortSet,
     /// Members that get its frames with a tag.
     pub(crate) tagged: PortSet,
+    pub(crate) queriers: Queriers,
 }

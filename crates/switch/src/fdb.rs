@@ -445,7 +445,7 @@ enum Exchange {
 
 /// Adds one to a count that must not pass `max`, and returns what it was. Looks first, so that a
 /// port at its limit does not take the line away from others with every frame.
-fn add_one(count: &AtomicU32, max: u32) -> Option<u32> {
+pub(crate) fn add_one(count: &AtomicU32, max: u32) -> Option<u32> {
     if count.load(Relaxed) >= max {
         return None;
     }

@@ -1,6 +1,8 @@
-//! How much a port may flood.
+//! How much a port may flood, in all and of each kind (storm control).
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use ringway_datapath::{DropReason, MacAddr};
 
 use crate::Ticks;
 
@@ -48,41 +50,102 @@ impl FloodLimit {
 
 const BYTES_PER_MBIT: u64 = 1_000_000 / 8;
 
-/// Two token buckets, of frames and of bytes, which all queues of a port share, whichever workers
-/// own them: no lock, and an atomic operation for each frame that is flooded. Queues that look at
-/// the same moment may each take a frame too much, which is paid back.
+/// What a frame that is flooded is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloodKind {
+    /// For all stations.
+    Broadcast,
+    /// For a group.
+    Multicast,
+    /// For a station of which the switch does not know where it is.
+    Unknown,
+}
+
+impl FloodKind {
+    /// By the destination of a frame that is flooded.
+    pub fn of(dst: MacAddr) -> FloodKind {
+        match dst {
+            MacAddr::BROADCAST => FloodKind::Broadcast,
+            _ if dst.is_multicast() => FloodKind::Multicast,
+            _ => FloodKind::Unknown,
+        }
+    }
+
+    /// Why a frame is dropped when there is nothing left for its kind.
+    fn reason(self) -> DropReason {
+        match self {
+            FloodKind::Broadcast => DropReason::BroadcastLimit,
+            FloodKind::Multicast => DropReason::MulticastLimit,
+            FloodKind::Unknown => DropReason::UnknownLimit,
+        }
+    }
+}
+
+/// What one port may flood of each kind, beside what it may flood in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StormLimits {
+    /// Broadcasts.
+    pub broadcast: FloodLimit,
+    /// Multicasts.
+    pub multicast: FloodLimit,
+    /// Frames to unknown addresses.
+    pub unknown: FloodLimit,
+}
+
+impl StormLimits {
+    /// No limits.
+    pub const NONE: StormLimits = StormLimits {
+        broadcast: FloodLimit::NONE,
+        multicast: FloodLimit::NONE,
+        unknown: FloodLimit::NONE,
+    };
+}
+
+/// Token buckets of frames and of bytes, for all that is flooded and for each kind, which all
+/// queues of a port share, whichever workers own them: no lock, and for each frame that is flooded
+/// an atomic operation on each bucket that is limited. Queues that look at the same moment may each
+/// take a frame too much, which is paid back.
 ///
 /// It belongs to a vif and not to a connection, so that a new connection does not bring a new one.
 #[derive(Debug)]
 pub struct FloodBudget {
-    frames: Bucket,
-    bytes: Bucket,
+    all: Buckets,
+    broadcast: Buckets,
+    multicast: Buckets,
+    unknown: Buckets,
     refilled_at: AtomicU32,
 }
 
 impl FloodBudget {
-    /// Full buckets.
+    /// Full buckets, and no limits of kinds.
     pub fn new(limit: FloodLimit, now: Ticks) -> FloodBudget {
-        let budget = FloodBudget {
-            frames: Bucket::default(),
-            bytes: Bucket::default(),
+        FloodBudget {
+            all: Buckets::full(limit),
+            broadcast: Buckets::full(FloodLimit::NONE),
+            multicast: Buckets::full(FloodLimit::NONE),
+            unknown: Buckets::full(FloodLimit::NONE),
             refilled_at: AtomicU32::new(now.0),
-        };
-        budget.frames.left.store(i64::MAX, Ordering::Relaxed);
-        budget.bytes.left.store(i64::MAX, Ordering::Relaxed);
-        budget.set_limit(limit);
-        budget
+        }
     }
 
-    /// Sets another limit, which holds at once. What was saved up stays, as far as the new limit
-    /// allows it.
+    /// The same with limits of kinds.
+    #[must_use]
+    pub fn with_storm(self, limits: StormLimits) -> FloodBudget {
+        self.set_storm(limits);
+        self
+    }
+
+    /// Sets another limit for all, which holds at once. What was saved up stays, as far as the new
+    /// limit allows it.
     pub fn set_limit(&self, limit: FloodLimit) {
-        let burst_frames = match limit.burst_frames {
-            u32::MAX => u64::MAX,
-            frames => frames.into(),
-        };
-        self.frames.set(limit.frames_per_tick.into(), burst_frames);
-        self.bytes.set(limit.bytes_per_tick, limit.burst_bytes);
+        self.all.set(limit);
+    }
+
+    /// Sets other limits for kinds, likewise.
+    pub fn set_storm(&self, limits: StormLimits) {
+        self.broadcast.set(limits.broadcast);
+        self.multicast.set(limits.multicast);
+        self.unknown.set(limits.unknown);
     }
 
     /// Adds what the time since the last call is worth: once per batch.
@@ -100,20 +163,71 @@ impl FloodBudget {
         let at = &self.refilled_at;
         // Of several workers one adds it.
         if at.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.frames.add(ticks);
-            self.bytes.add(ticks);
+            let buckets = [&self.all, &self.broadcast, &self.multicast, &self.unknown];
+            buckets.iter().for_each(|it| it.add(ticks));
         }
     }
 
-    /// Takes what a frame of so many bytes is worth; false if there is nothing left.
+    /// Takes what a frame of so many bytes is worth, from what is left for all and for its kind.
+    ///
+    /// # Errors
+    /// Why it is dropped, if there is nothing left of one of them; then nothing is taken.
     #[inline]
-    pub(crate) fn take(&self, len: usize) -> bool {
-        let has_left = self.frames.has_left() && self.bytes.has_left();
-        if has_left {
-            self.frames.take(1);
-            self.bytes.take(i64::try_from(len).unwrap_or(i64::MAX));
+    pub(crate) fn take(&self, len: usize, kind: FloodKind) -> Result<(), DropReason> {
+        let of_kind = match kind {
+            FloodKind::Broadcast => &self.broadcast,
+            FloodKind::Multicast => &self.multicast,
+            FloodKind::Unknown => &self.unknown,
+        };
+        if !of_kind.has_left() {
+            return Err(kind.reason());
         }
-        has_left
+        if !self.all.has_left() {
+            return Err(DropReason::FloodLimit);
+        }
+        of_kind.take(len);
+        self.all.take(len);
+        Ok(())
+    }
+}
+
+/// What is left of a limit.
+#[derive(Debug, Default)]
+struct Buckets {
+    frames: Bucket,
+    bytes: Bucket,
+}
+
+impl Buckets {
+    fn full(limit: FloodLimit) -> Buckets {
+        let buckets = Buckets::default();
+        buckets.frames.left.store(i64::MAX, Ordering::Relaxed);
+        buckets.bytes.left.store(i64::MAX, Ordering::Relaxed);
+        buckets.set(limit);
+        buckets
+    }
+
+    fn set(&self, limit: FloodLimit) {
+        let burst_frames = match limit.burst_frames {
+            u32::MAX => u64::MAX,
+            frames => frames.into(),
+        };
+        self.frames.set(limit.frames_per_tick.into(), burst_frames);
+        self.bytes.set(limit.bytes_per_tick, limit.burst_bytes);
+    }
+
+    fn add(&self, ticks: u32) {
+        self.frames.add(ticks);
+        self.bytes.add(ticks);
+    }
+
+    fn has_left(&self) -> bool {
+        self.frames.has_left() && self.bytes.has_left()
+    }
+
+    fn take(&self, len: usize) {
+        self.frames.take(1);
+        self.bytes.take(i64::try_from(len).unwrap_or(i64::MAX));
     }
 }
 
@@ -166,7 +280,7 @@ mod tests {
 
     fn drain(budget: &FloodBudget, now: Ticks, len: usize) -> usize {
         budget.refill(now);
-        (0..1000).filter(|_| budget.take(len)).count()
+        (0..1000).filter(|_| budget.take(len, FloodKind::Unknown).is_ok()).count()
     }
 
     #[test]
@@ -215,6 +329,42 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_has_a_limit_of_its_own_and_all_together_the_total() {
+        use FloodKind::{Broadcast, Multicast, Unknown};
+        let limit = |frames| FloodLimit::per_tick(Some(frames), None);
+        let storm = StormLimits {
+            broadcast: limit(2),
+            multicast: FloodLimit::per_tick(None, Some(3_000)),
+            unknown: FloodLimit::NONE,
+        };
+        let budget = FloodBudget::new(limit(6), Ticks(0)).with_storm(storm);
+        let count = |kind, len| (0..10).filter(|_| budget.take(len, kind).is_ok()).count();
+        assert_eq!(count(Broadcast, 60), 2);
+        assert_eq!(budget.take(60, Broadcast), Err(DropReason::BroadcastLimit));
+        // A storm of one kind leaves the others theirs.
+        assert_eq!(count(Multicast, 1500), 2);
+        assert_eq!(budget.take(60, Multicast), Err(DropReason::MulticastLimit));
+        // What is refused for its kind takes nothing of the total.
+        assert_eq!(count(Unknown, 60), 2);
+        assert_eq!(budget.take(60, Unknown), Err(DropReason::FloodLimit));
+        budget.refill(Ticks(1));
+        assert_eq!((count(Broadcast, 60), count(Multicast, 1500), count(Unknown, 60)), (2, 2, 2));
+        // Others hold at once, and give nothing away.
+        budget.set_storm(StormLimits { unknown: limit(1), ..StormLimits::NONE });
+        budget.set_limit(FloodLimit::NONE);
+        assert_eq!((count(Broadcast, 60), count(Unknown, 60)), (10, 1));
+        assert_eq!(budget.take(60, Unknown), Err(DropReason::UnknownLimit));
+    }
+
+    #[test]
+    fn a_frame_is_of_the_kind_of_its_destination() {
+        let kind = |first| FloodKind::of(MacAddr([first; 6]));
+        assert_eq!(kind(0xff), FloodKind::Broadcast);
+        assert_eq!(kind(0x33), FloodKind::Multicast);
+        assert_eq!(kind(0x02), FloodKind::Unknown);
+    }
+
+    #[test]
     fn queues_on_several_workers_share_one_budget() {
         let budget = FloodBudget::new(FloodLimit::per_tick(Some(1000), None), Ticks(0));
         let taken: usize = std::thread::scope(|scope| {
@@ -222,7 +372,7 @@ mod tests {
                 (1..=50)
                     .map(|tick| {
                         budget.refill(Ticks(tick));
-                        (0..500).filter(|_| budget.take(60)).count()
+                        (0..500).filter(|_| budget.take(60, FloodKind::Unknown).is_ok()).count()
                     })
                     .sum::<usize>()
             };

@@ -208,14 +208,14 @@ enum Upper {
 }
 
 /// The end of a chain of IPv6 headers.
-struct Chain {
-    protocol: u8,
-    at: usize,
-    fragment: Fragment,
+pub(crate) struct Chain {
+    pub(crate) protocol: u8,
+    pub(crate) at: usize,
+    pub(crate) fragment: Fragment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fragment {
+pub(crate) enum Fragment {
     /// No fragment header.
     None,
     First,
@@ -237,7 +237,7 @@ fn behind_tags(frame: &[u8]) -> Result<(u16, usize), DropReason> {
 }
 
 /// Walks the extension headers to the protocol that they belong to.
-fn walk(packet: &[u8], l4: usize, first: u8) -> Result<Chain, DropReason> {
+pub(crate) fn walk(packet: &[u8], l4: usize, first: u8) -> Result<Chain, DropReason> {
     let mut chain = Chain { protocol: first, at: l4, fragment: Fragment::None };
     for _ in 0..=EXTENSIONS_MAX {
         let unit = match chain.protocol {

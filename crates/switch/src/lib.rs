@@ -10,17 +10,24 @@
 //!
 //! Ports may be in VLANs, with tags or without. Frames of ports that are in none are carried as
 //! they are, tags included. A private port talks to uplinks only.
+//!
+//! Where multicast is snooped, a frame for a group leaves by the ports that listen to it
+//! (`groups.rs`).
 
 mod classify;
 mod domain;
 pub mod fdb;
 mod flood;
+mod groups;
 mod inspect;
 mod policy;
 mod ports;
+mod querier;
+mod snoop;
 
 pub use classify::{Scope, Switch, SwitchConfig, Verdict, Verdicts};
-pub use flood::{FloodBudget, FloodLimit};
+pub use flood::{FloodBudget, FloodKind, FloodLimit, StormLimits};
+pub use groups::{GroupEntry, MulticastConfig, MulticastPort, Unregistered};
 pub use policy::{Binding, PortPolicy, PortVlan, PortVlans};
 pub use ports::{Role, TooManyVlans};
 

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use ringway_datapath::{MacAddr, Vid, VlanRules};
+use ringway_datapath::{MacAddr, MulticastRouter, Vid, VlanRules};
 
 use crate::classify::new_fdb;
 use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, FdbEntry, NotBound};
+use crate::groups::{GroupEntry, Groups, MulticastPort};
 use crate::policy::{PortVlan, PortVlans};
+use crate::querier::{Awaited, Queriers};
 use crate::{PortId, Switch, Ticks};
 
 /// VLANs with ports, each of which has a forwarding table.
@@ -84,10 +86,26 @@ impl Switch {
             self.fdb().remove_port(port);
         }
         self.set_role(port, role);
+        self.set_multicast_router(
+            port,
+            match role {
+                Role::Uplink => MulticastRouter::Always,
+                Role::Ordinary | Role::Private => MulticastRouter::Never,
+            },
+        );
         Ok(match rules.is_none() {
             true => PortVlan::None,
             false => PortVlan::Some(Arc::new(PortVlans { untagged, tagged: tagged.into() })),
         })
+    }
+
+    /// Whether a multicast router may be behind a port. [`Switch::join`] makes it that of an uplink
+    /// always, and of others never.
+    pub fn set_multicast_router(&self, port: PortId, mode: MulticastRouter) {
+        let Some(groups) = &self.groups else { return };
+        let vlans = self.lock();
+        let count = vlans.values().filter(|domain| domain.members.has(port)).count();
+        groups.begin(port, mode, if count > 1 { Awaited::Time } else { Awaited::Query });
     }
 
     /// Removes a port from everything. Its workers must have stopped taking frames from it before,
@@ -104,6 +122,9 @@ impl Switch {
         drop(vlans);
         self.in_vlans.set(port, false);
         self.set_role(port, Role::Ordinary);
+        if let Some(groups) = &self.groups {
+            groups.forget(port);
+        }
     }
 
     /// Makes `mac` the address of a port in all its VLANs, and bounds how many it may have in each.
@@ -137,12 +158,29 @@ impl Switch {
         }
     }
 
-    /// Removes the entries of all tables that have aged; see [`Fdb::expire`].
+    /// Removes the entries of all tables that have aged; see [`Fdb::expire`]. Memberships of groups
+    /// end by it, and whether a querier is there is found by it: to be called some times a second
+    /// where multicast is snooped.
     pub fn expire(&self, now: Ticks) {
         self.fdb().expire(now);
-        for domain in self.lock().values() {
+        let vlans = self.lock();
+        for domain in vlans.values() {
             domain.fdb.expire(now);
         }
+        if let Some(groups) = &self.groups {
+            let of_vlans = vlans.values().map(|domain| &domain.queriers);
+            groups.expire(now, of_vlans.chain([&self.queriers]));
+        }
+    }
+
+    /// The multicast groups that have members, in no order; none if multicast is not snooped.
+    pub fn group_entries(&self) -> Vec<GroupEntry> {
+        self.groups.as_ref().map(Groups::entries).unwrap_or_default()
+    }
+
+    /// What is known of a port's part in multicast; `None` if that is not snooped.
+    pub fn multicast_port(&self, port: PortId) -> Option<MulticastPort> {
+        self.groups.as_ref().map(|groups| groups.of_port(port))
     }
 
     /// The entries of all tables that have not aged, with their VLANs.
@@ -162,7 +200,13 @@ impl Switch {
 
     fn new_domain(&self, vid: Vid) -> Domain {
         let ports = || PortSet::new(self.config.ports_max);
-        Domain { vid, fdb: new_fdb(&self.config), members: ports(), tagged: ports() }
+        Domain {
+            vid,
+            fdb: new_fdb(&self.config),
+            members: ports(),
+            tagged: ports(),
+            queriers: Queriers::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Vid, Arc<Domain>>> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ringway_datapath::{DropReason, FrameBatch, FramePool, PoolBudget};
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks, Verdict,
+    Verdicts,
 };
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -140,6 +141,8 @@ impl Bench {
             addresses_per_port_max: 64,
             ageing_ticks: 300,
             flood,
+            storm: StormLimits::NONE,
+            multicast: None,
             hash_seed: 0x1357_9bdf_0246_8ace,
         });
         let flood = switch.flood_budget(now);

@@ -4,7 +4,8 @@ use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PoolBudget, Vid, VlanRules,
 };
 use ringway_switch::{
-    FloodLimit, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks, Verdict,
+    Verdicts,
 };
 
 const PORTS: u16 = 8;
@@ -46,6 +47,8 @@ impl Bench {
             addresses_per_port_max: 8,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            storm: StormLimits::NONE,
+            multicast: None,
             hash_seed: 0x5eed_0060,
         });
         let mut bench =
@@ -276,7 +279,7 @@ fn nothing_leaves_its_vlan() {
                 Verdict::Unicast(to) => {
                     assert!(is_member(to.0) && may_talk(to.0), "seed {seed}: {from} to {to}");
                 }
-                Verdict::Flood => {
+                Verdict::Flood | Verdict::Routers => {
                     let policy = &bench.policies[usize::from(from)];
                     let scope = bench.switch.scope(PortId(from), policy, frame_vlan);
                     for port in 0..PORTS {

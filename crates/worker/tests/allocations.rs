@@ -9,7 +9,7 @@ use std::alloc::System;
 use std::sync::Arc;
 
 use ringway_datapath::MacAddr;
-use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
+use ringway_switch::{FloodLimit, PortId, StormLimits, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -30,6 +30,8 @@ fn a_frame_takes_nothing_from_the_heap() {
         addresses_per_port_max: 64,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        storm: StormLimits::NONE,
+        multicast: None,
         hash_seed: 1,
     }));
     let forwarding = Forwarding::Switch(Arc::clone(&switch));

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::rate::Rate;
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules, Vid, VlanRules};
+use ringway_datapath::{
+    Completion, IpNetwork, MacAddr, MulticastRouter, PortRules, Vid, VlanRules,
+};
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const ONLINE: &str = "online";
@@ -25,6 +27,12 @@ pub(crate) const RATE_RX: &str = "ringway-rate-rx";
 pub(crate) const WEIGHT: &str = "ringway-weight";
 pub(crate) const FLOOD_RATE: &str = "ringway-flood-rate";
 pub(crate) const FLOOD_MBIT: &str = "ringway-flood-mbit";
+pub(crate) const BROADCAST_RATE: &str = "ringway-broadcast-rate";
+pub(crate) const BROADCAST_MBIT: &str = "ringway-broadcast-mbit";
+pub(crate) const MULTICAST_RATE: &str = "ringway-multicast-rate";
+pub(crate) const MULTICAST_MBIT: &str = "ringway-multicast-mbit";
+pub(crate) const UNKNOWN_RATE: &str = "ringway-unknown-rate";
+pub(crate) const UNKNOWN_MBIT: &str = "ringway-unknown-mbit";
 pub(crate) const IP: &str = "ip";
 pub(crate) const LOCKING_MODE: &str = "locking-mode";
 pub(crate) const IPV4_ALLOWED: &str = "ipv4-allowed";
@@ -35,6 +43,7 @@ pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
 pub(crate) const VLAN: &str = "ringway-vlan";
 pub(crate) const TRUNK: &str = "ringway-trunk";
 pub(crate) const IS_PRIVATE: &str = "ringway-private";
+pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
@@ -284,9 +293,18 @@ impl Keys {
             addresses_max: addresses_max.filter(|addresses| *addresses > 0),
             is_router: self.flag(IS_ROUTER, Absent::False)?,
             is_dhcp_server: self.flag(IS_DHCP_SERVER, Absent::False)?,
+            multicast_router: self.multicast_router()?,
             vlan: self.vlan_rules()?,
             is_private: self.flag(IS_PRIVATE, Absent::False)?,
         })
+    }
+
+    fn multicast_router(&self) -> Result<MulticastRouter, BadKeys> {
+        let parse = |text: &str| {
+            text.parse()
+                .map_err(|_| self.unreadable(MULTICAST_ROUTER, text, "never, learn or always"))
+        };
+        Ok(self.text(MULTICAST_ROUTER).map(parse).transpose()?.unwrap_or_default())
     }
 
     fn vlan_rules(&self) -> Result<VlanRules, BadKeys> {
@@ -324,6 +342,11 @@ impl Keys {
             number.ok_or_else(|| self.unreadable(MAX_QUEUES_WANTED, text, expected))
         };
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
+    }
+
+    /// Whether a backend has offered an event channel for each direction.
+    pub fn has_offered_split(&self) -> bool {
+        self.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1")
     }
 
     /// The most queues that a frontend may have been offered by the backend whose directory this

@@ -34,7 +34,7 @@ pub use features::Features;
 pub use hotplug::Hotplug;
 pub use key_set::KeySet;
 pub use keys::{BadKeys, KeyChange, Keys};
-pub use limits::{LimitName, VifLimits};
+pub use limits::{FloodWish, LimitName, VifLimits};
 pub use rate::{NotARate, Rate};
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

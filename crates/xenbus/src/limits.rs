@@ -1,6 +1,9 @@
 //! What limits a vif beside its handshake, as the toolstack wants it.
 
-use crate::keys::{BadKeys, FLOOD_MBIT, FLOOD_RATE, KeyChange, Keys, MTU, RATE, RATE_RX, WEIGHT};
+use crate::keys::{
+    BROADCAST_MBIT, BROADCAST_RATE, BadKeys, FLOOD_MBIT, FLOOD_RATE, KeyChange, Keys, MTU,
+    MULTICAST_MBIT, MULTICAST_RATE, RATE, RATE_RX, UNKNOWN_MBIT, UNKNOWN_RATE, WEIGHT,
+};
 use crate::rate::Rate;
 
 /// The heaviest weight.
@@ -15,12 +18,25 @@ pub struct VifLimits {
     pub rate_rx: Option<Rate>,
     /// Its share of the backend beside other vifs (`ringway-weight`): from 1 to 1000.
     pub weight: Option<u16>,
-    /// Frames that it may flood in a second (`ringway-flood-rate`); 0 for no limit.
-    pub flood_rate: Option<u32>,
-    /// Megabits that it may flood in a second (`ringway-flood-mbit`); 0 for no limit.
-    pub flood_mbit: Option<u32>,
+    /// What it may flood (`ringway-flood-rate`, `ringway-flood-mbit`).
+    pub flood: FloodWish,
+    /// Of that, broadcasts (`ringway-broadcast-rate`, `ringway-broadcast-mbit`).
+    pub broadcast: FloodWish,
+    /// Multicasts (`ringway-multicast-rate`, `ringway-multicast-mbit`).
+    pub multicast: FloodWish,
+    /// Frames to unknown addresses (`ringway-unknown-rate`, `ringway-unknown-mbit`).
+    pub unknown: FloodWish,
     /// Its MTU in bytes (`mtu`).
     pub mtu: Option<u16>,
+}
+
+/// How much a vif may flood in a second; 0 for no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FloodWish {
+    /// Frames.
+    pub rate: Option<u32>,
+    /// Megabits.
+    pub mbit: Option<u32>,
 }
 
 /// One of the limits that can be set while a vif runs, by the name that people use.
@@ -32,20 +48,38 @@ pub enum LimitName {
     RateRx,
     /// [`VifLimits::weight`].
     Weight,
-    /// [`VifLimits::flood_rate`].
+    /// Frames of [`VifLimits::flood`].
     FloodRate,
-    /// [`VifLimits::flood_mbit`].
+    /// Megabits of it.
     FloodMbit,
+    /// Frames of [`VifLimits::broadcast`].
+    BroadcastRate,
+    /// Megabits of it.
+    BroadcastMbit,
+    /// Frames of [`VifLimits::multicast`].
+    MulticastRate,
+    /// Megabits of it.
+    MulticastMbit,
+    /// Frames of [`VifLimits::unknown`].
+    UnknownRate,
+    /// Megabits of it.
+    UnknownMbit,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [LimitName; 5] = [
+    pub const ALL: [LimitName; 11] = [
         LimitName::Rate,
         LimitName::RateRx,
         LimitName::Weight,
         LimitName::FloodRate,
         LimitName::FloodMbit,
+        LimitName::BroadcastRate,
+        LimitName::BroadcastMbit,
+        LimitName::MulticastRate,
+        LimitName::MulticastMbit,
+        LimitName::UnknownRate,
+        LimitName::UnknownMbit,
     ];
 
     /// What people call it.
@@ -56,6 +90,12 @@ impl LimitName {
             LimitName::Weight => "weight",
             LimitName::FloodRate => "flood-rate",
             LimitName::FloodMbit => "flood-mbit",
+            LimitName::BroadcastRate => "broadcast-rate",
+            LimitName::BroadcastMbit => "broadcast-mbit",
+            LimitName::MulticastRate => "multicast-rate",
+            LimitName::MulticastMbit => "multicast-mbit",
+            LimitName::UnknownRate => "unknown-rate",
+            LimitName::UnknownMbit => "unknown-mbit",
         }
     }
 
@@ -67,6 +107,12 @@ impl LimitName {
             LimitName::Weight => WEIGHT,
             LimitName::FloodRate => FLOOD_RATE,
             LimitName::FloodMbit => FLOOD_MBIT,
+            LimitName::BroadcastRate => BROADCAST_RATE,
+            LimitName::BroadcastMbit => BROADCAST_MBIT,
+            LimitName::MulticastRate => MULTICAST_RATE,
+            LimitName::MulticastMbit => MULTICAST_MBIT,
+            LimitName::UnknownRate => UNKNOWN_RATE,
+            LimitName::UnknownMbit => UNKNOWN_MBIT,
         }
     }
 }
@@ -76,12 +122,18 @@ impl VifLimits {
     /// it were absent, as for Linux' backend.
     pub fn read(keys: &Keys) -> (VifLimits, Vec<BadKeys>) {
         let mut bad = Vec::new();
+        let flood = |[rate, mbit]: [&str; 2], bad: &mut Vec<BadKeys>| FloodWish {
+            rate: or_note(keys.number(rate), bad),
+            mbit: or_note(keys.number(mbit), bad),
+        };
         let limits = VifLimits {
             rate: or_note(keys.rate(), &mut bad),
             rate_rx: or_note(keys.rate_rx(), &mut bad),
             weight: or_note(keys.weight(), &mut bad),
-            flood_rate: or_note(keys.number(FLOOD_RATE), &mut bad),
-            flood_mbit: or_note(keys.number(FLOOD_MBIT), &mut bad),
+            flood: flood([FLOOD_RATE, FLOOD_MBIT], &mut bad),
+            broadcast: flood([BROADCAST_RATE, BROADCAST_MBIT], &mut bad),
+            multicast: flood([MULTICAST_RATE, MULTICAST_MBIT], &mut bad),
+            unknown: flood([UNKNOWN_RATE, UNKNOWN_MBIT], &mut bad),
             // A vif with one that cannot be read is refused for it.
             mtu: keys.mtu_wanted().unwrap_or_default(),
         };
@@ -91,12 +143,19 @@ impl VifLimits {
     /// The keys that say so, for a toolstack to write into the backend's directory.
     pub fn changes(&self) -> Vec<KeyChange> {
         let rate = |rate: Rate| format!("{},{}", rate.bytes, rate.interval_us);
+        let number = |number: Option<u32>| number.map(|it| it.to_string());
         let values = [
             (RATE, self.rate.map(rate)),
             (RATE_RX, self.rate_rx.map(rate)),
             (WEIGHT, self.weight.map(|weight| weight.to_string())),
-            (FLOOD_RATE, self.flood_rate.map(|frames| frames.to_string())),
-            (FLOOD_MBIT, self.flood_mbit.map(|mbit| mbit.to_string())),
+            (FLOOD_RATE, number(self.flood.rate)),
+            (FLOOD_MBIT, number(self.flood.mbit)),
+            (BROADCAST_RATE, number(self.broadcast.rate)),
+            (BROADCAST_MBIT, number(self.broadcast.mbit)),
+            (MULTICAST_RATE, number(self.multicast.rate)),
+            (MULTICAST_MBIT, number(self.multicast.mbit)),
+            (UNKNOWN_RATE, number(self.unknown.rate)),
+            (UNKNOWN_MBIT, number(self.unknown.mbit)),
             (MTU, self.mtu.map(|mtu| mtu.to_string())),
         ];
         let set = |(key, value): (&str, Option<String>)| Some(KeyChange::set(key, value?));
@@ -144,8 +203,10 @@ mod tests {
             rate,
             rate_rx: Some(Rate { bytes: 1, interval_us: 7 }),
             weight: Some(1000),
-            flood_rate: Some(0),
-            flood_mbit: Some(25),
+            flood: FloodWish { rate: Some(0), mbit: Some(25) },
+            broadcast: FloodWish { rate: Some(1), mbit: Some(2) },
+            multicast: FloodWish { rate: Some(3), mbit: None },
+            unknown: FloodWish { rate: None, mbit: Some(4) },
             mtu: Some(9000),
         };
         for limits in [all, VifLimits::default(), VifLimits { rate, ..VifLimits::default() }] {
@@ -165,12 +226,14 @@ mod tests {
             ("ringway-weight", "0"),
             ("ringway-flood-rate", "-1"),
             ("ringway-flood-mbit", "10"),
+            ("ringway-unknown-rate", "ten"),
             ("mtu", "67"),
         ]);
         let rate_rx = Some(Rate { bytes: 1000, interval_us: 50_000 });
-        assert_eq!(limits, VifLimits { rate_rx, flood_mbit: Some(10), ..VifLimits::default() });
+        let flood = FloodWish { rate: None, mbit: Some(10) };
+        assert_eq!(limits, VifLimits { rate_rx, flood, ..VifLimits::default() });
         let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
-        assert_eq!(bad.len(), 3, "{bad:?}");
+        assert_eq!(bad.len(), 4, "{bad:?}");
         assert!(bad[1].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
         assert_eq!(read(&[("ringway-weight", "1001")]).0.weight, None);
     }

@@ -5,12 +5,12 @@ use ringway_wire::DomId;
 use crate::keys::{
     ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND,
     FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
-    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU, ONLINE,
-    RATE, STATE, TENANT, TRUNK, TYPE, VLAN,
+    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU,
+    MULTICAST_ROUTER, ONLINE, RATE, STATE, TENANT, TRUNK, TYPE, VLAN,
 };
 use crate::limits::LimitName;
 use crate::state::XenbusState;
-use ringway_datapath::{Completion, IpNetwork, MacAddr, PortRules};
+use ringway_datapath::{Completion, IpNetwork, MacAddr, MulticastRouter, PortRules};
 
 /// One virtual interface: `handle` counts from 0 in each guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,7 +149,7 @@ impl Vif {
 }
 
 /// Keys of the toolstack and its scripts that count while a vif is served, beside its limits.
-const CHANGEABLE: [&str; 14] = [
+const CHANGEABLE: [&str; 15] = [
     ONLINE,
     HOTPLUG_STATUS,
     MAC,
@@ -164,6 +164,7 @@ const CHANGEABLE: [&str; 14] = [
     VLAN,
     TRUNK,
     IS_PRIVATE,
+    MULTICAST_ROUTER,
 ];
 
 fn is_changeable(key: &str) -> bool {
@@ -250,6 +251,8 @@ fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
     changes.extend(vid);
     let trunk: Vec<String> = rules.vlan.tagged.iter().map(|vid| vid.get().to_string()).collect();
     changes.extend((!trunk.is_empty()).then(|| KeyChange::set(TRUNK, trunk.join(","))));
+    let routing = Some(rules.multicast_router).filter(|it| *it != MulticastRouter::default());
+    changes.extend(routing.map(|it| KeyChange::set(MULTICAST_ROUTER, it.to_string())));
     for (key, is_set) in [
         (IS_ROUTER, rules.is_router),
         (IS_DHCP_SERVER, rules.is_dhcp_server),

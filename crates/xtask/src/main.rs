@@ -4,8 +4,8 @@
 //! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
 //!   stands, lengths and words.
 //! - `words`: lowers the numbers of words that `tidy` counts.
-//! - `spec`: each rule of the wire has code that keeps it and a test, and each limit that the
-//!   threat model names is in the code.
+//! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
+//!   model names is in the code, and each citation is of a source that `docs/sources.toml` has.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `arm64`: the program for Arm64 from another machine, and tests emulated.
@@ -21,6 +21,7 @@ mod modules;
 mod race;
 mod run;
 mod rust;
+mod sources;
 mod spec;
 mod tidy;
 mod tree;
@@ -40,7 +41,8 @@ usage: cargo xtask VERB
   tidy   layers of crates, circles of files, unsafety, lengths and words
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
-         docs/threat-model.md its value in the code
+         docs/threat-model.md its value in the code, every citation its source in
+         docs/sources.toml
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    [--arch amd64|arm64]: the Debian package, made and looked into; needs cargo-deb
   arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
@@ -155,6 +157,7 @@ fn tidy(root: &Path) -> Result<()> {
 fn spec(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut findings = spec::check(&tree)?;
+    findings.extend(sources::check(&tree, &spec::ids(&tree)?)?);
     findings.extend(limits::check(&tree)?);
     report("spec", &findings)
 }

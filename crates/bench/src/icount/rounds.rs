@@ -11,7 +11,9 @@ use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortDown, PortQueue,
     PortRules, Probe, QueueTraits,
 };
-use ringway_switch::{Binding, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks};
+use ringway_switch::{
+    Binding, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
+};
 
 use super::switch::Ports;
 use super::{Counted, FRAME_LEN, Unit};
@@ -58,6 +60,8 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         addresses_per_port_max: 1,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        storm: StormLimits::NONE,
+        multicast: None,
         hash_seed: 1,
     });
     for port in 1..=vifs + 1 {

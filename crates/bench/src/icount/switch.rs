@@ -15,8 +15,8 @@ use ringway_engine::{
     Stations, Weight,
 };
 use ringway_switch::{
-    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict,
-    Verdicts,
+    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
+    Verdict, Verdicts,
 };
 
 use super::{Counted, FRAME_LEN, FRAMES, Unit};
@@ -91,6 +91,8 @@ impl Plan {
             addresses_per_port_max: 1,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            storm: StormLimits::NONE,
+            multicast: None,
             hash_seed: 1,
         });
         for (mac, port) in MACS.into_iter().zip([SENDER, PortId(2)]) {

@@ -14,7 +14,7 @@ use ringway_engine::{
     Stations, Wait, Weight,
 };
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
+    FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks,
 };
 
 /// Lengths that a station keeps.
@@ -235,6 +235,8 @@ impl Bench {
             addresses_per_port_max: 64,
             ageing_ticks: 300,
             flood: FloodLimit::NONE,
+            storm: StormLimits::NONE,
+            multicast: None,
             hash_seed: 1,
         }));
         Bench {

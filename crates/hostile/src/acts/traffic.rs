@@ -1,5 +1,6 @@
 //! Frames that are in order and are not this guest's to send, or too many.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -21,6 +22,37 @@ pub(crate) fn flood_unknown(stage: &mut Stage) -> Result<()> {
 
 /// The same, each from another address, so that the table of addresses fills.
 pub(crate) fn flood_addresses(stage: &mut Stage) -> Result<()> {
+    send_each(stage, |number| {
+        let [a, b, c, d] = number.to_be_bytes();
+        let (to, from) = (MacAddr([2, 0x98, d, c, b, a]), MacAddr([2, 0x66, a, b, c, d]));
+        frame::ethernet(to, from, 0x88b5, &[0; 46])
+    })
+}
+
+/// Reports a multicast group with each frame, so that the table of groups fills.
+pub(crate) fn flood_groups(stage: &mut Stage) -> Result<()> {
+    let own = stage.guest.mac;
+    send_each(stage, |number| {
+        let [_, b, c, d] = number.to_be_bytes();
+        // 239.0.0.0/8; every fourth of them is left again.
+        let kind = if number % 4 == 3 { frame::IGMP_LEAVE } else { frame::IGMP_REPORT };
+        frame::igmp(own, kind, Ipv4Addr::new(239, b, c, d))
+    })
+}
+
+/// Says that it asks which groups there are, as a multicast router would.
+pub(crate) fn rogue_querier(stage: &mut Stage) -> Result<()> {
+    stage.guest.connect(1, 8)?;
+    let query = frame::igmp(stage.guest.mac, frame::IGMP_QUERY, Ipv4Addr::UNSPECIFIED);
+    while !stage.is_over() {
+        stage.send(&query)?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Sends another frame each time, as fast as it can.
+fn send_each(stage: &mut Stage, frame_of: impl Fn(u32) -> Vec<u8>) -> Result<()> {
     stage.guest.connect(1, 64)?;
     let mut number = 0_u32;
     while !stage.is_over() {
@@ -30,14 +62,7 @@ pub(crate) fn flood_addresses(stage: &mut Stage) -> Result<()> {
             break;
         }
         for buffer in 0..64 {
-            let [a, b, c, d] = number.to_be_bytes();
-            let bytes = frame::ethernet(
-                MacAddr([2, 0x98, d, c, b, a]),
-                MacAddr([2, 0x66, a, b, c, d]),
-                0x88b5,
-                &[0; 46],
-            );
-            Prepared::new(queue, buffer, &bytes, 0, None).push(queue);
+            Prepared::new(queue, buffer, &frame_of(number), 0, None).push(queue);
             number = number.wrapping_add(1);
         }
         queue.publish_tx();

@@ -1,7 +1,7 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
 use ringway_vif_shell::device;
-use ringway_xenbus::{Device, Vif, VifLimits, XenbusState};
+use ringway_xenbus::{Device, FloodWish, Vif, VifLimits, XenbusState};
 use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
@@ -60,8 +60,10 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         rate: described.rate.as_ref().map(|it| it.rate),
         rate_rx: described.rate_rx.as_ref().map(|it| it.rate),
         weight: described.weight,
-        flood_rate: described.flood_rate,
-        flood_mbit: described.flood_mbit,
+        flood: FloodWish { rate: described.flood_rate, mbit: described.flood_mbit },
+        broadcast: described.storm.broadcast,
+        multicast: described.storm.multicast,
+        unknown: described.storm.unknown,
         mtu: Some(described.mtu),
     };
     device::apply(tx, &vif.backend_dir(), &limits.changes())

@@ -158,6 +158,8 @@ pub(crate) fn config(
             queues: uplink.queues,
             mtu: u32::from(uplink.mtu),
             vlan: uplink.vlan_rules(),
+            multicast_router: uplink.multicast_router,
+            storm: uplink.storm.limits(),
         }),
         locking: host.switch.locking_mode.map(|locking| locking.0),
         switch: host.switch_config(hash_seed),

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_control::{BackendRequest, LimitsStatus, RateStatus, Reconnect, VifStatus};
+use ringway_control::{
+    BackendRequest, FloodStatus, LimitsStatus, RateStatus, Reconnect, VifStatus,
+};
 use ringway_xenbus::{LimitName, Rate};
 
 use crate::options::number;
@@ -41,7 +43,8 @@ enum Verb {
     /// The others hold at once and for as long as the vif is there. rate and rate-rx are what the
     /// guest may transmit and receive, such as 100Mb/s or 1MB/s@20ms, or none. weight, from 1 to
     /// 1000, is its share beside other vifs that have work. flood-rate and flood-mbit are the
-    /// frames and megabits that it may flood in a second; 0 is no limit.
+    /// frames and megabits that it may flood in a second; broadcast-rate and the others limit a
+    /// kind of them beside that. 0 is no limit.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
                             ringway vif set vif1.0 max-queues 4 --reconnect\n  \
                             ringway vif set vif1.0 rate 100Mb/s\n  \
@@ -116,6 +119,18 @@ enum Setting {
     FloodRate,
     /// Megabits that it may flood in a second
     FloodMbit,
+    /// Broadcasts that it may send in a second
+    BroadcastRate,
+    /// Megabits of them
+    BroadcastMbit,
+    /// Multicasts that it may send in a second
+    MulticastRate,
+    /// Megabits of them
+    MulticastMbit,
+    /// Frames that it may send in a second to addresses that the switch does not know
+    UnknownRate,
+    /// Megabits of them
+    UnknownMbit,
 }
 
 #[derive(Debug, Args)]
@@ -161,6 +176,12 @@ impl Set {
             Setting::Weight => LimitName::Weight,
             Setting::FloodRate => LimitName::FloodRate,
             Setting::FloodMbit => LimitName::FloodMbit,
+            Setting::BroadcastRate => LimitName::BroadcastRate,
+            Setting::BroadcastMbit => LimitName::BroadcastMbit,
+            Setting::MulticastRate => LimitName::MulticastRate,
+            Setting::MulticastMbit => LimitName::MulticastMbit,
+            Setting::UnknownRate => LimitName::UnknownRate,
+            Setting::UnknownMbit => LimitName::UnknownMbit,
         };
         if self.reconnect {
             bail!("--reconnect is for max-queues: {} holds at once", limit.name());
@@ -171,20 +192,27 @@ impl Set {
                 let rate: Rate = self.value.parse()?;
                 format!("{},{}", rate.bytes, rate.interval_us)
             }
-            LimitName::Weight | LimitName::FloodRate | LimitName::FloodMbit => self.value.clone(),
+            _ => self.value.clone(),
         };
         Ok(BackendRequest::SetLimit { vif, limit: limit.name().to_owned(), value })
     }
 }
 
 /// What limits a vif, as people read it.
-fn limits(limits: &LimitsStatus) -> [(&'static str, String); 6] {
+fn limits(limits: &LimitsStatus) -> [(&'static str, String); 9] {
     let none = || "none".to_owned();
     let rate = |rate: Option<RateStatus>| {
         let rate = rate.map(|it| Rate { bytes: it.bytes, interval_us: it.interval_us });
         rate.map_or_else(none, |rate| rate.to_string())
     };
-    let flood_bits = limits.flood_bytes_per_second.map(|bytes| Rate { bytes, interval_us: SECOND });
+    let bits = |bytes: Option<u64>| bytes.map(|bytes| Rate { bytes, interval_us: SECOND });
+    let flood_bits = bits(limits.flood_bytes_per_second);
+    let storm = |limit: FloodStatus| {
+        let frames = limit.frames_per_second.map(|frames| format!("{frames}/s"));
+        let rate = bits(limit.bytes_per_second).map(|rate| rate.to_string());
+        let parts: Vec<String> = frames.into_iter().chain(rate).collect();
+        if parts.is_empty() { none() } else { parts.join(" ") }
+    };
     let number = |number: Option<String>| number.unwrap_or_else(none);
     [
         ("rate", rate(limits.rate)),
@@ -192,6 +220,9 @@ fn limits(limits: &LimitsStatus) -> [(&'static str, String); 6] {
         ("weight", limits.weight.to_string()),
         ("flood-rate", number(limits.flood_frames_per_second.map(|it| it.to_string()))),
         ("flood bits", number(flood_bits.map(|rate| rate.to_string()))),
+        ("broadcasts", storm(limits.broadcast)),
+        ("multicasts", storm(limits.multicast)),
+        ("unknown", storm(limits.unknown)),
         ("longest frame", number(limits.frame_len_max.map(|it| it.to_string()))),
     ]
 }
@@ -271,6 +302,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("addresses", &vif.addresses_max.to_string()),
         ("vlan", &vlan),
         ("private", if vif.is_private { "yes" } else { "no" }),
+        ("multicast", &multicast(&vif)),
         ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
@@ -294,6 +326,17 @@ fn vlans(vif: &VifStatus) -> String {
     let tagged = (!trunk.is_empty()).then(|| format!("tagged {}", trunk.join(",")));
     let parts: Vec<String> = untagged.into_iter().chain(tagged).collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
+}
+
+/// A vif's part in multicast for people: `3 groups`, `router`, `3 groups, hears all`.
+fn multicast(vif: &VifStatus) -> String {
+    let Some(multicast) = vif.multicast else { return "not snooped".to_owned() };
+    let groups = format!("{} groups", multicast.groups);
+    match (multicast.is_router, multicast.hears_all) {
+        (true, _) => "router".to_owned(),
+        (false, true) => groups + ", hears all",
+        (false, false) => groups,
+    }
 }
 
 fn stats(args: &Stats) -> Result<()> {

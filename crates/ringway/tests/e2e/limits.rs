@@ -71,6 +71,9 @@ fn limits_are_set_while_a_vif_runs_and_last_longer_than_the_backend() {
         ("rate-rx", "8Mb/s"),
         ("flood-rate", "0"),
         ("flood-mbit", "7"),
+        ("broadcast-rate", "3"),
+        ("multicast-mbit", "2"),
+        ("unknown-rate", "5"),
     ] {
         host.text(&["vif", "set", "vif1.0", limit, value]);
     }
@@ -80,6 +83,9 @@ fn limits_are_set_while_a_vif_runs_and_last_longer_than_the_backend() {
         (limits.weight, limits.rate, limits.rate_rx) == (4, rate(100_000), rate(50_000))
             && limits.flood_frames_per_second.is_none()
             && limits.flood_bytes_per_second == Some(875_000)
+            && limits.broadcast.frames_per_second == Some(3)
+            && limits.multicast.bytes_per_second == Some(250_000)
+            && limits.unknown.frames_per_second == Some(5)
     };
     expect("the limits that were set", &is_set);
     let shown = host.text(&["vif", "show", "vif1.0"]);

@@ -9,7 +9,7 @@ use crate::double::{
 };
 use fastrand::Rng;
 use ringway_datapath::MacAddr;
-use ringway_switch::{FloodLimit, PortId, Switch, SwitchConfig, Ticks};
+use ringway_switch::{FloodLimit, PortId, StormLimits, Switch, SwitchConfig, Ticks};
 use ringway_worker::{Forwarding, Policy, Workers};
 
 /// Frames that each queue of the test sends, in all.
@@ -88,6 +88,8 @@ pub(crate) fn switch(seed: u64) -> Arc<Switch> {
         addresses_per_port_max: 64,
         ageing_ticks: 300,
         flood: FloodLimit::NONE,
+        storm: StormLimits::NONE,
+        multicast: None,
         hash_seed: seed,
     }))
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{Report, Service, delete_devices};
+use ringway_backend::{Life, Report, Service, delete_devices};
 use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::TenantName;
 use ringway_net::Netlink;
@@ -67,6 +67,7 @@ pub(crate) struct Isolation {
     leaving: Vec<Leaving>,
     switch: Child,
     service: Service,
+    life: Life,
     reported: Reported,
     /// Of the processes that ran when that was last asked.
     pids: Vec<u32>,
@@ -85,7 +86,6 @@ struct Leaving {
 struct Reported {
     is_ready: bool,
     vifs: Option<(usize, usize)>,
-    alive_due: Instant,
 }
 
 struct Tenant {
@@ -101,16 +101,19 @@ struct Tenant {
 }
 
 impl Isolation {
-    /// Starts the switch process; tenants follow as vifs are found.
+    /// Starts the switch process; tenants follow as vifs are found. The calling thread is watched
+    /// from now on, where a service manager wants that.
     ///
     /// # Errors
     /// What the system reports.
-    pub(crate) fn start(setup: Setup) -> Result<Isolation> {
+    pub(crate) fn start(setup: Setup, store: &mut Client) -> Result<Isolation> {
         let fanout = Fanout::start(&setup.dir)?;
         let roster = Roster::new(setup.domid, setup.defaults);
         let switch = Child::new("switch".to_owned());
-        let reported = Reported { is_ready: false, vifs: None, alive_due: Instant::now() };
+        let reported = Reported { is_ready: false, vifs: None };
         let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
+        let life = Life::start(&service)?;
+        store.transport_mut().watch_by(life.pulse());
         let mut isolation = Isolation {
             setup,
             fanout,
@@ -119,6 +122,7 @@ impl Isolation {
             leaving,
             switch,
             service,
+            life,
             reported,
             pids: Vec::new(),
             must_sweep: true,
@@ -148,6 +152,7 @@ impl Isolation {
     /// # Errors
     /// If XenStore is lost, or a process cannot be started.
     pub(crate) fn look(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
+        self.life.beat();
         for change in self.roster.look(store)? {
             self.apply(change);
         }
@@ -166,7 +171,7 @@ impl Isolation {
             self.look_at_tenant(&name, now, is_host_ready)?;
         }
         self.fanout.answer(|| self.respondents());
-        self.report(now);
+        self.report();
         Ok(())
     }
 
@@ -186,9 +191,9 @@ impl Isolation {
     /// When to look, whatever happens.
     pub(crate) fn deadline(&self) -> Instant {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
-        let reports = self.service.watchdog().map(|_| self.reported.alive_due);
+        let turn = self.life.beats_within().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
-        let first = tenants.chain(reports).chain(leaving).min();
+        let first = tenants.chain(turn).chain(leaving).min();
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
     }
 
@@ -204,9 +209,15 @@ impl Isolation {
         self.switch.record().into_iter().chain(tenants).cloned()
     }
 
-    /// Ends the tenants' processes, then the switch process, each in order.
-    pub(crate) fn end(&mut self) {
+    /// The host is about to end: its processes may take their time.
+    pub(crate) fn stopping(&mut self) {
+        self.life.end();
         self.service.report(Report::Stopping);
+    }
+
+    /// Ends the tenants' processes, then the switch process, each in order. To be called after
+    /// [`stopping`](Isolation::stopping).
+    pub(crate) fn end(&mut self) {
         let mut ending: Vec<&mut Process> =
             self.tenants.values_mut().filter_map(|tenant| tenant.child.process_mut()).collect();
         ending.iter_mut().for_each(|process| process.ask_to_end());
@@ -450,9 +461,8 @@ impl Isolation {
         Respondents { switch: self.setup.dir.switch().backend(), tenants: tenants.collect() }
     }
 
-    /// Tells the service manager that all serve, how many vifs there are, and that this process
-    /// is alive: it ends and replaces every other one that is not.
-    fn report(&mut self, now: Instant) {
+    /// Tells the service manager that all serve, and how many vifs there are.
+    fn report(&mut self) {
         let has_begun = self.tenants.values().all(|tenant| tenant.has_begun);
         if !self.reported.is_ready && self.switch.is_ready() && has_begun {
             self.reported.is_ready = true;
@@ -462,12 +472,6 @@ impl Isolation {
         let (count, connected) = vifs.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         if self.reported.vifs.replace((count, connected)) != Some((count, connected)) {
             self.service.report(Report::Vifs { count, connected });
-        }
-        if let Some(interval) = self.service.watchdog() {
-            if self.reported.alive_due <= now {
-                self.reported.alive_due = now + interval / 2;
-                self.service.report(Report::Alive);
-            }
         }
     }
 }

@@ -1,0 +1,184 @@
+//! The sections of a description, as they are written.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ringway_datapath::Completion;
+use ringway_switch::Unregistered;
+use ringway_worker::Policy;
+use ringway_xenbus::FloodWish;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::value::{
+    Cidr, GuestName, InterfaceName, Mac, Network, RateText, TenantName, Within, text,
+};
+use crate::{Answered, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
+
+/// Buffers that a tx ring has: a page for each of its slots.
+const RING_PAGES: u64 = 256;
+
+type Queues = Within<1, QUEUES_MAX>;
+type Addresses = Within<1, 1_048_576>;
+type VlanNumber = Within<1, 4094>;
+type PerSecond = Within<0, 4_294_967_294>;
+type Mtu = Within<68, 65521>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileSection {
+    #[serde(default)]
+    pub(crate) host: HostSection,
+    pub(crate) uplink: Option<UplinkSection>,
+    #[serde(default)]
+    pub(crate) switch: SwitchSection,
+    #[serde(default)]
+    pub(crate) bridge: Vec<BridgeSection>,
+    #[serde(default)]
+    pub(crate) guest: Vec<GuestSection>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct HostSection {
+    pub(crate) dir: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) network: HostNetwork,
+    #[serde(default)]
+    pub(crate) isolate: bool,
+    pub(crate) workers: Option<Within<1, 1024>>,
+    #[serde(default, with = "text")]
+    pub(crate) policy: Policy,
+    #[serde(default)]
+    pub(crate) cpus: Vec<Within<0, 1023>>,
+    pub(crate) poll_us: Option<Within<0, 1_000_000>>,
+    pub(crate) max_queues: Option<Queues>,
+    #[serde(default, with = "text")]
+    pub(crate) completion: Completion,
+    pub(crate) split_event_channels: Option<bool>,
+    pub(crate) sg: Option<bool>,
+    pub(crate) csum: Option<bool>,
+    pub(crate) gso: Option<bool>,
+    pub(crate) frame_memory_mib: Option<Within<4, 65536>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct UplinkSection {
+    pub(crate) name: Option<InterfaceName>,
+    #[serde(default)]
+    pub(crate) addresses: Vec<Cidr>,
+    pub(crate) queues: Option<Queues>,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) vlan: Option<VlanNumber>,
+    #[serde(default)]
+    pub(crate) trunk: Vec<VlanNumber>,
+    pub(crate) multicast_router: Option<Routing>,
+    pub(crate) broadcast_rate: Option<PerSecond>,
+    pub(crate) broadcast_mbit: Option<PerSecond>,
+    pub(crate) multicast_rate: Option<PerSecond>,
+    pub(crate) multicast_mbit: Option<PerSecond>,
+    pub(crate) unknown_rate: Option<PerSecond>,
+    pub(crate) unknown_mbit: Option<PerSecond>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct SwitchSection {
+    pub(crate) fdb_entries: Option<Within<8, 1_048_576>>,
+    pub(crate) addresses_per_vif: Option<Addresses>,
+    pub(crate) locking_mode: Option<Locking>,
+    pub(crate) ageing_seconds: Option<Within<1, 1_000_000>>,
+    pub(crate) flood_rate: Option<PerSecond>,
+    pub(crate) flood_mbit: Option<PerSecond>,
+    pub(crate) broadcast_rate: Option<PerSecond>,
+    pub(crate) broadcast_mbit: Option<PerSecond>,
+    pub(crate) multicast_rate: Option<PerSecond>,
+    pub(crate) multicast_mbit: Option<PerSecond>,
+    pub(crate) unknown_rate: Option<PerSecond>,
+    pub(crate) unknown_mbit: Option<PerSecond>,
+    #[serde(default)]
+    pub(crate) multicast_snooping: bool,
+    pub(crate) multicast_groups: Option<Within<8, 16384>>,
+    pub(crate) multicast_groups_per_vif: Option<Within<1, 16384>>,
+    #[serde(default, with = "text")]
+    pub(crate) unregistered_multicast: Unregistered,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct BridgeSection {
+    pub(crate) name: Spanned<InterfaceName>,
+    #[serde(default)]
+    pub(crate) addresses: Vec<Cidr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct GuestSection {
+    pub(crate) name: Spanned<GuestName>,
+    pub(crate) memory_mib: Option<Within<1, 16384>>,
+    #[serde(default)]
+    pub(crate) on_exit: OnExit,
+    #[serde(default)]
+    pub(crate) vif: Vec<VifSection>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct VifSection {
+    pub(crate) mac: Option<Spanned<Mac>>,
+    pub(crate) tenant: Option<TenantName>,
+    #[serde(default)]
+    pub(crate) addresses: Vec<Spanned<Cidr>>,
+    pub(crate) gateway: Option<Spanned<IpAddr>>,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) queues: Option<Queues>,
+    pub(crate) bridge: Option<Spanned<InterfaceName>>,
+    pub(crate) max_queues: Option<Queues>,
+    pub(crate) completion: Option<Answered>,
+    pub(crate) max_unanswered: Option<Within<1, RING_PAGES>>,
+    pub(crate) sg: Option<bool>,
+    pub(crate) csum: Option<bool>,
+    pub(crate) gso: Option<bool>,
+    pub(crate) rate: Option<RateText>,
+    pub(crate) rate_rx: Option<RateText>,
+    pub(crate) weight: Option<Within<1, 1000>>,
+    pub(crate) flood_rate: Option<PerSecond>,
+    pub(crate) flood_mbit: Option<PerSecond>,
+    pub(crate) broadcast_rate: Option<PerSecond>,
+    pub(crate) broadcast_mbit: Option<PerSecond>,
+    pub(crate) multicast_rate: Option<PerSecond>,
+    pub(crate) multicast_mbit: Option<PerSecond>,
+    pub(crate) unknown_rate: Option<PerSecond>,
+    pub(crate) unknown_mbit: Option<PerSecond>,
+    pub(crate) locking_mode: Option<Locking>,
+    pub(crate) allowed_ips: Option<Spanned<Vec<Network>>>,
+    pub(crate) addresses_per_vif: Option<Addresses>,
+    #[serde(default)]
+    pub(crate) router: bool,
+    #[serde(default)]
+    pub(crate) dhcp_server: bool,
+    pub(crate) vlan: Option<Spanned<VlanNumber>>,
+    #[serde(default)]
+    pub(crate) trunk: Vec<Spanned<VlanNumber>>,
+    pub(crate) private: Option<Spanned<bool>>,
+    pub(crate) multicast_router: Option<Spanned<Routing>>,
+}
+
+/// The limits of kinds of floods that a section has: three of them have the same keys.
+macro_rules! storm {
+    ($section:expr) => {
+        Storm {
+            broadcast: per_second($section.broadcast_rate, $section.broadcast_mbit),
+            multicast: per_second($section.multicast_rate, $section.multicast_mbit),
+            unknown: per_second($section.unknown_rate, $section.unknown_mbit),
+        }
+    };
+}
+
+pub(crate) use storm;
+
+pub(crate) fn per_second(rate: Option<PerSecond>, mbit: Option<PerSecond>) -> FloodWish {
+    FloodWish { rate: rate.and_then(Within::get), mbit: mbit.and_then(Within::get) }
+}

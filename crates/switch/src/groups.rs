@@ -1,0 +1,514 @@
+//! Which ports are to hear which multicast groups, as RFC 4541 has a switch learn it.
+//!
+//! A table of fixed size, made once: sets of eight groups, chosen by a hash of VLAN and address,
+//! and for each group a set of ports. Beside it two sets of ports that hear every group: those
+//! where multicast routers are, and those of which not all memberships are known. A frame reads
+//! these sets of bits; only reports, queries and [`Groups::expire`] change them.
+//!
+//! # No port loses what was asked for
+//!
+//! A membership that cannot be noted makes its port hear all groups until the membership would have
+//! aged: the port has as many as it may have, the table has no room, or another worker changes it
+//! at this moment. So does a port that has just been attached, until its station has been asked: it
+//! may have reported before. Other ports do not notice: no entry gives way to another.
+//!
+//! # Workers that use it at the same time
+//!
+//! No worker waits for another. A port is added to a group by any worker, at any time. A group is
+//! put in or taken out by one at a time (`is_changing`); a worker that meets another one there does
+//! without. The one that adds a port looks afterwards whether the group is still that of the entry,
+//! and the one that takes a group or a port out looks whether it has come back: these steps are
+//! sequentially consistent, so that one of the two sees the other. Readers may see a group that
+//! was replaced a moment ago, so that one frame goes to the wrong ports of its own VLAN.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use ringway_datapath::{MacAddr, MulticastRouter};
+
+use crate::domain::{PortSet, place};
+use crate::fdb::add_one;
+use crate::querier::{Awaited, Deadline, Family, Queriers};
+use crate::{PortId, Ticks};
+
+/// How multicast is snooped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MulticastConfig {
+    /// Groups in the table, of all VLANs together. It takes 4 bytes for each port of each.
+    pub groups_max: u16,
+    /// Groups of which one port may be a member before it hears all.
+    pub groups_per_port_max: u16,
+    /// Where frames go for groups of which no member is known.
+    pub unregistered: Unregistered,
+    /// Ticks in a second.
+    pub ticks_per_second: u32,
+}
+
+/// Where frames go for groups of which no member is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unregistered {
+    /// To all ports.
+    #[default]
+    Flood,
+    /// To ports where multicast routers are, and those that hear all.
+    Routers,
+}
+
+impl fmt::Display for Unregistered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unregistered::Flood => "flood",
+            Unregistered::Routers => "routers",
+        })
+    }
+}
+
+impl FromStr for Unregistered {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Unregistered, String> {
+        match text {
+            "flood" => Ok(Unregistered::Flood),
+            "routers" => Ok(Unregistered::Routers),
+            _ => Err(format!("{text:?} is no such way: expected flood or routers")),
+        }
+    }
+}
+
+/// A group of a VLAN, as shown to people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupEntry {
+    /// The VLAN; 0 for ports in none.
+    pub vlan: u16,
+    /// The group's Ethernet address.
+    pub group: MacAddr,
+    /// Its members.
+    pub ports: Vec<PortId>,
+}
+
+/// A port's part in multicast, as shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MulticastPort {
+    /// Groups of which it is a member.
+    pub groups: u32,
+    /// A router is there.
+    pub is_router: bool,
+    /// It hears all groups: a router is there, or not all memberships are known.
+    pub hears_all: bool,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    config: MulticastConfig,
+    /// VLAN and group by slot: [`EMPTY`], [`LEAVING`], or one that is there.
+    keys: Box<[AtomicU64]>,
+    /// Bits of ports, by slot.
+    members: Box<[AtomicU64]>,
+    /// Words of bits of one slot.
+    words: usize,
+    /// When memberships end, by slot and port, in ticks.
+    ends: Box<[AtomicU32]>,
+    ports: Box<[PortListens]>,
+    /// Ports where multicast routers are.
+    pub(crate) routers: PortSet,
+    /// Those, and the ports of which not all memberships are known, for each protocol.
+    hears_all: [PortSet; 2],
+    is_changing: AtomicBool,
+    hash_seed: u64,
+}
+
+/// What is known of one port.
+#[derive(Debug)]
+struct PortListens {
+    groups: AtomicU32,
+    mode: AtomicU8,
+    router: Deadline,
+    hears_all: [Deadline; 2],
+}
+
+/// The ports that hear a group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Hearers<'a> {
+    All,
+    Routers(&'a PortSet),
+    Members { all: &'a PortSet, members: &'a [AtomicU64] },
+}
+
+impl Hearers<'_> {
+    #[inline]
+    pub(crate) fn has(&self, port: PortId) -> bool {
+        match self {
+            Hearers::All => true,
+            Hearers::Routers(routers) => routers.has(port),
+            Hearers::Members { all, members } => {
+                let (word, bit) = place(port);
+                all.has(port) || members.get(word).is_some_and(|it| it.load(Relaxed) & bit != 0)
+            }
+        }
+    }
+}
+
+impl Groups {
+    pub(crate) fn new(config: MulticastConfig, ports_max: u16, hash_seed: u64) -> Groups {
+        let slots = usize::from(config.groups_max).div_ceil(WAYS).max(1) * WAYS;
+        let (ports, words) = (usize::from(ports_max), usize::from(ports_max).div_ceil(64));
+        let port = || PortListens {
+            groups: AtomicU32::new(0),
+            mode: AtomicU8::new(mode_bits(MulticastRouter::Never)),
+            router: Deadline::default(),
+            hears_all: Default::default(),
+        };
+        Groups {
+            config,
+            keys: zeros(slots),
+            members: zeros(slots * words),
+            words,
+            ends: zeros(slots * ports),
+            ports: std::iter::repeat_with(port).take(ports).collect(),
+            routers: PortSet::new(ports_max),
+            hears_all: [PortSet::new(ports_max), PortSet::new(ports_max)],
+            is_changing: AtomicBool::new(false),
+            hash_seed,
+        }
+    }
+
+    /// The ports that are to hear a frame for a group.
+    pub(crate) fn hearers(&self, vlan: u16, (family, group): (Family, MacAddr)) -> Hearers<'_> {
+        let key = key_of(vlan, group);
+        let all = &self.hears_all[family.index()];
+        let mut is_unsure = false;
+        for slot in self.slots_of(key) {
+            match self.keys[slot].load(Relaxed) {
+                found if found == key => {
+                    return Hearers::Members { all, members: self.members_of(slot) };
+                }
+                LEAVING => is_unsure = true,
+                _ => {}
+            }
+        }
+        match self.config.unregistered {
+            Unregistered::Routers if !is_unsure => Hearers::Members { all, members: &[] },
+            Unregistered::Routers | Unregistered::Flood => Hearers::All,
+        }
+    }
+
+    /// Whether a port may be a multicast router's.
+    pub(crate) fn may_route(&self, port: PortId) -> bool {
+        self.port(port).is_some_and(|it| it.mode.load(Relaxed) != mode_bits(MulticastRouter::Never))
+    }
+
+    /// A query for all groups came from a port that may be a router's, and goes to those ports that
+    /// `is_asked` names.
+    pub(crate) fn heard_query(
+        &self,
+        queriers: &Queriers,
+        (family, response_seconds): (Family, u32),
+        now: Ticks,
+        is_asked: impl Fn(PortId) -> bool,
+    ) {
+        let response = response_seconds.min(RESPONSE_SECONDS_MAX).saturating_add(1);
+        let response = self.ticks(response);
+        queriers.of(family).heard(now, self.ticks(QUERIER_SECONDS), response);
+        for (port, listens) in (0..).map(PortId).zip(&self.ports) {
+            let hears_all = &listens.hears_all[family.index()];
+            if hears_all.awaits(Awaited::Query) && is_asked(port) {
+                hears_all.resolve(Awaited::Query, now, response);
+            }
+        }
+    }
+
+    /// A router showed itself at a port that may be one's.
+    pub(crate) fn heard_router(&self, port: PortId, now: Ticks) {
+        let Some(listens) = self.port(port) else { return };
+        listens.router.set(now, self.ticks(QUERIER_SECONDS));
+        self.routers.set(port, true);
+        self.hears_all.iter().for_each(|set| set.set(port, true));
+    }
+
+    /// A station at a port listens to a group.
+    pub(crate) fn join(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
+        if !self.is_router(port) && !self.add(port, key_of(vlan, group), now) {
+            self.hear_all(port, Family::of(group), now);
+        }
+    }
+
+    /// It does no longer. It is asked whether others at its port do, and given time to answer.
+    pub(crate) fn leave(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
+        let key = key_of(vlan, group);
+        let Some(slot) = self.find(key) else { return };
+        let Some(end) = self.ends.get(self.end_at(slot, port)) else { return };
+        let soon = now.0.wrapping_add(self.ticks(LEAVE_SECONDS));
+        if Ticks(end.load(SeqCst)).since(Ticks(soon)) > 0 {
+            end.store(soon, SeqCst);
+        }
+    }
+
+    /// A port is to hear all groups, for as long as a membership lasts.
+    pub(crate) fn hear_all(&self, port: PortId, family: Family, now: Ticks) {
+        let Some(listens) = self.port(port) else { return };
+        listens.hears_all[family.index()].set(now, self.ticks(MEMBERSHIP_SECONDS));
+        self.hears_all[family.index()].set(port, true);
+    }
+
+    /// A port has been attached, or has other VLANs than before: what is known of it is not so any
+    /// more. It hears all until it has been asked; if it is in several VLANs, of which each has a
+    /// querier of its own, for as long as a membership lasts.
+    pub(crate) fn begin(&self, port: PortId, mode: MulticastRouter, awaited: Awaited) {
+        self.forget(port);
+        let Some(listens) = self.port(port) else { return };
+        listens.mode.store(mode_bits(mode), Relaxed);
+        listens.hears_all.iter().for_each(|it| it.set_when(awaited));
+        self.routers.set(port, mode == MulticastRouter::Always);
+        self.hears_all.iter().for_each(|set| set.set(port, true));
+    }
+
+    /// A port has gone.
+    pub(crate) fn forget(&self, port: PortId) {
+        let Some(listens) = self.port(port) else { return };
+        listens.mode.store(mode_bits(MulticastRouter::Never), Relaxed);
+        listens.router.clear();
+        listens.hears_all.iter().for_each(Deadline::clear);
+        self.routers.set(port, false);
+        self.hears_all.iter().for_each(|set| set.set(port, false));
+        let (word, bit) = place(port);
+        for slot in 0..self.keys.len() {
+            self.clear(&self.members_of(slot)[word], bit, listens);
+        }
+    }
+
+    /// Takes out what has aged. By one thread, some times in each second.
+    pub(crate) fn expire<'a>(&self, now: Ticks, queriers: impl Iterator<Item = &'a Queriers>) {
+        queriers.for_each(|it| it.expire(now));
+        for (number, listens) in (0..).zip(&self.ports) {
+            let port = PortId(number);
+            let is_always = listens.mode.load(Relaxed) == mode_bits(MulticastRouter::Always);
+            take_back(&self.routers, port, || is_always || listens.router.is_ahead(now));
+            for (deadline, set) in listens.hears_all.iter().zip(&self.hears_all) {
+                deadline.resolve(Awaited::Time, now, self.ticks(MEMBERSHIP_SECONDS));
+                take_back(set, port, || self.routers.has(port) || deadline.is_ahead(now));
+            }
+        }
+        for slot in 0..self.keys.len() {
+            self.expire_members(slot, now);
+            self.free(slot);
+        }
+    }
+
+    /// The groups that have members, in no order.
+    pub(crate) fn entries(&self) -> Vec<GroupEntry> {
+        let entry = |slot: usize| {
+            let key = self.keys[slot].load(Relaxed);
+            let ports = (0..).map(PortId).take(self.ports.len());
+            let members = self.members_of(slot);
+            let is_member = |port: &PortId| {
+                let (word, bit) = place(*port);
+                members[word].load(Relaxed) & bit != 0
+            };
+            let [_, _, a, b, c, d, e, f] = key.to_be_bytes();
+            let [high, low, ..] = key.to_be_bytes();
+            let vlan = u16::from_be_bytes([high, low]) & 0x0fff;
+            let group = MacAddr([a, b, c, d, e, f]);
+            let ports: Vec<PortId> = ports.filter(is_member).collect();
+            let is_shown = !matches!(key, EMPTY | LEAVING) && !ports.is_empty();
+            is_shown.then_some(GroupEntry { vlan, group, ports })
+        };
+        (0..self.keys.len()).filter_map(entry).collect()
+    }
+
+    /// A port's part.
+    pub(crate) fn of_port(&self, port: PortId) -> MulticastPort {
+        MulticastPort {
+            groups: self.port(port).map_or(0, |it| it.groups.load(Relaxed)),
+            is_router: self.routers.has(port),
+            hears_all: self.hears_all.iter().any(|set| set.has(port)),
+        }
+    }
+
+    /// Notes a membership; false if it cannot be, or may not have been.
+    fn add(&self, port: PortId, key: u64, now: Ticks) -> bool {
+        let Some(slot) = self.find(key).or_else(|| self.put_in(key)) else { return false };
+        let (Some(listens), Some(end)) = (self.port(port), self.ends.get(self.end_at(slot, port)))
+        else {
+            return false;
+        };
+        let (word, bit) = place(port);
+        let member = &self.members_of(slot)[word];
+        if member.load(SeqCst) & bit == 0 {
+            let most = u32::from(self.config.groups_per_port_max);
+            if add_one(&listens.groups, most).is_none() {
+                return false;
+            }
+            end.store(now.0.wrapping_add(self.ticks(MEMBERSHIP_SECONDS)), SeqCst);
+            if member.fetch_or(bit, SeqCst) & bit != 0 {
+                listens.groups.fetch_sub(1, Relaxed);
+            }
+        } else {
+            end.store(now.0.wrapping_add(self.ticks(MEMBERSHIP_SECONDS)), SeqCst);
+            // It may be taken out at this moment, by the sweep, which found the time of before.
+            if member.load(SeqCst) & bit == 0 {
+                return false;
+            }
+        }
+        self.keys[slot].load(SeqCst) == key
+    }
+
+    fn find(&self, key: u64) -> Option<usize> {
+        self.slots_of(key).find(|slot| self.keys[*slot].load(SeqCst) == key)
+    }
+
+    /// Puts a group in; `None` if there is no room, or another worker changes the table.
+    fn put_in(&self, key: u64) -> Option<usize> {
+        self.change(|| {
+            let slot = self.find(key).or_else(|| self.find_empty(key))?;
+            self.keys[slot].store(key, SeqCst);
+            Some(slot)
+        })
+        .flatten()
+    }
+
+    fn find_empty(&self, key: u64) -> Option<usize> {
+        self.slots_of(key).find(|slot| self.keys[*slot].load(SeqCst) == EMPTY)
+    }
+
+    /// Takes out a group that has no members.
+    fn free(&self, slot: usize) {
+        let key = &self.keys[slot];
+        let found = key.load(SeqCst);
+        if found == EMPTY || !self.is_empty(slot) {
+            return;
+        }
+        self.change(|| {
+            key.store(LEAVING, SeqCst);
+            key.store(if self.is_empty(slot) { EMPTY } else { found }, SeqCst);
+        });
+    }
+
+    /// Changes which groups there are, unless another worker does.
+    fn change<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
+        if self.is_changing.swap(true, SeqCst) {
+            return None;
+        }
+        let changed = change();
+        self.is_changing.store(false, SeqCst);
+        Some(changed)
+    }
+
+    fn expire_members(&self, slot: usize, now: Ticks) {
+        for (index, word) in self.members_of(slot).iter().enumerate() {
+            let mut bits = word.load(SeqCst);
+            while bits != 0 {
+                let bit = bits & bits.wrapping_neg();
+                bits &= !bit;
+                let port = index * 64 + usize::try_from(bit.trailing_zeros()).unwrap_or(0);
+                let (Some(listens), Some(end)) =
+                    (self.ports.get(port), self.ends.get(slot * self.ports.len() + port))
+                else {
+                    continue;
+                };
+                let has_ended = || now.since(Ticks(end.load(SeqCst))) > 0;
+                if has_ended() {
+                    self.clear(word, bit, listens);
+                    // It was reported meanwhile.
+                    if !has_ended() && word.fetch_or(bit, SeqCst) & bit == 0 {
+                        listens.groups.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    fn clear(&self, word: &AtomicU64, bit: u64, listens: &PortListens) {
+        if word.load(SeqCst) & bit != 0 && word.fetch_and(!bit, SeqCst) & bit != 0 {
+            listens.groups.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn is_empty(&self, slot: usize) -> bool {
+        self.members_of(slot).iter().all(|word| word.load(SeqCst) == 0)
+    }
+
+    fn is_router(&self, port: PortId) -> bool {
+        self.port(port)
+            .is_some_and(|it| it.mode.load(Relaxed) == mode_bits(MulticastRouter::Always))
+    }
+
+    fn port(&self, port: PortId) -> Option<&PortListens> {
+        self.ports.get(usize::from(port.0))
+    }
+
+    fn members_of(&self, slot: usize) -> &[AtomicU64] {
+        &self.members[slot * self.words..][..self.words]
+    }
+
+    fn end_at(&self, slot: usize, port: PortId) -> usize {
+        match usize::from(port.0) {
+            port if port < self.ports.len() => slot * self.ports.len() + port,
+            _ => usize::MAX,
+        }
+    }
+
+    fn slots_of(&self, key: u64) -> std::ops::Range<usize> {
+        let mixed = (key ^ self.hash_seed).wrapping_mul(HASH_FACTOR);
+        let mixed =
+            (mixed ^ (mixed >> 32) ^ self.hash_seed.rotate_left(32)).wrapping_mul(HASH_FACTOR);
+        let sets = u64::try_from(self.keys.len() / WAYS).unwrap_or(1);
+        let first = usize::try_from(((mixed >> 32) * sets) >> 32).unwrap_or(0) * WAYS;
+        first..first + WAYS
+    }
+
+    fn ticks(&self, seconds: u32) -> u32 {
+        seconds.saturating_mul(self.config.ticks_per_second)
+    }
+}
+
+/// Takes a port out of a set if it does not belong there any more, and puts it back if it has come
+/// to meanwhile.
+fn take_back(set: &PortSet, port: PortId, belongs: impl Fn() -> bool) {
+    if set.has(port) && !belongs() {
+        set.set(port, false);
+        if belongs() {
+            set.set(port, true);
+        }
+    }
+}
+
+fn key_of(vlan: u16, group: MacAddr) -> u64 {
+    let [a, b, c, d, e, f] = group.0;
+    let [high, low] = (vlan | 0x1000).to_be_bytes();
+    u64::from_be_bytes([high, low, a, b, c, d, e, f])
+}
+
+fn mode_bits(mode: MulticastRouter) -> u8 {
+    match mode {
+        MulticastRouter::Never => 0,
+        MulticastRouter::Learn => 1,
+        MulticastRouter::Always => 2,
+    }
+}
+
+fn zeros<T: Default>(count: usize) -> Box<[T]> {
+    std::iter::repeat_with(T::default).take(count).collect()
+}
+
+/// Groups of a set.
+const WAYS: usize = 8;
+/// No group: those that are there have a bit beside their VLAN.
+const EMPTY: u64 = 0;
+/// A group that is taken out, unless it comes back at this moment.
+const LEAVING: u64 = 1;
+/// 2^64 divided by the golden ratio, odd.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// How long a membership lasts: two queries and the time to answer (RFC 3376, 8.4; RFC 3810, 9.4).
+const MEMBERSHIP_SECONDS: u32 = 260;
+/// How long a querier or a router counts as there (RFC 3376, 8.5).
+const QUERIER_SECONDS: u32 = 255;
+/// How long a member that leaves is kept: the querier asks twice, a second apart (RFC 3376, 8.8).
+const LEAVE_SECONDS: u32 = 2;
+/// How long a querier may let stations think before its word counts for less.
+const RESPONSE_SECONDS_MAX: u32 = 250;

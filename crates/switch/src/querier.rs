@@ -1,0 +1,152 @@
+//! Whether a querier asks stations for the groups that they listen to.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use ringway_datapath::MacAddr;
+
+use crate::Ticks;
+
+/// A protocol in which stations say what they listen to: each has a querier of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// IGMP.
+    V4,
+    /// MLD.
+    V6,
+}
+
+impl Family {
+    /// The one by which members of a group are known.
+    pub(crate) fn of(group: MacAddr) -> Family {
+        if group.0[0] == 0x33 { Family::V6 } else { Family::V4 }
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Family::V4 => 0,
+            Family::V6 => 1,
+        }
+    }
+}
+
+/// Whether a VLAN has a querier, for each protocol. Without one stations report once and then never
+/// again, so nothing that they said can be relied on.
+#[derive(Debug, Default)]
+pub(crate) struct Queriers([Querier; 2]);
+
+/// A querier of one protocol.
+#[derive(Debug, Default)]
+pub(crate) struct Querier {
+    /// Until when one is there, unless it is heard again.
+    present: Deadline,
+    /// When all have answered the first query.
+    answered: Deadline,
+    has_answers: AtomicBool,
+}
+
+impl Queriers {
+    pub(crate) fn of(&self, family: Family) -> &Querier {
+        &self.0[family.index()]
+    }
+
+    /// Whether all members of groups have been heard.
+    #[inline]
+    pub(crate) fn has_answers(&self, family: Family) -> bool {
+        self.of(family).has_answers.load(Relaxed)
+    }
+
+    pub(crate) fn expire(&self, now: Ticks) {
+        for Querier { present, answered, has_answers } in &self.0 {
+            if present.is_due(now) {
+                has_answers.store(false, Relaxed);
+                answered.clear();
+                present.clear();
+            } else if answered.is_due(now) {
+                has_answers.store(true, Relaxed);
+            }
+        }
+    }
+}
+
+impl Querier {
+    /// It counts as there for so long, and stations have so long to answer. Of several queries
+    /// before the first answers the first counts, as stations answer each.
+    pub(crate) fn heard(&self, now: Ticks, present: u32, response: u32) {
+        self.present.set(now, present);
+        self.answered.set_if_clear(now, response);
+    }
+}
+
+/// What a moment depends on that is not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The time: the next to look knows it.
+    Time,
+    /// A query.
+    Query,
+}
+
+impl Awaited {
+    fn bits(self) -> u64 {
+        match self {
+            Awaited::Time => 1,
+            Awaited::Query => 2,
+        }
+    }
+}
+
+/// A moment after which something ends, if it is set.
+#[derive(Debug, Default)]
+pub(crate) struct Deadline(AtomicU64);
+
+impl Deadline {
+    pub(crate) fn set(&self, now: Ticks, ticks: u32) {
+        self.0.store(deadline(now, ticks), SeqCst);
+    }
+
+    pub(crate) fn set_if_clear(&self, now: Ticks, ticks: u32) {
+        let _ = self.0.compare_exchange(0, deadline(now, ticks), SeqCst, SeqCst);
+    }
+
+    /// To be set when this comes.
+    pub(crate) fn set_when(&self, awaited: Awaited) {
+        self.0.store(awaited.bits(), SeqCst);
+    }
+
+    pub(crate) fn awaits(&self, awaited: Awaited) -> bool {
+        self.0.load(SeqCst) == awaited.bits()
+    }
+
+    /// It has come.
+    pub(crate) fn resolve(&self, awaited: Awaited, now: Ticks, ticks: u32) {
+        let _ = self.0.compare_exchange(awaited.bits(), deadline(now, ticks), SeqCst, SeqCst);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.store(0, SeqCst);
+    }
+
+    pub(crate) fn is_ahead(&self, now: Ticks) -> bool {
+        self.0.load(SeqCst) != 0 && !self.is_due(now)
+    }
+
+    pub(crate) fn is_due(&self, now: Ticks) -> bool {
+        match self.0.load(SeqCst) {
+            set if set & IS_SET == 0 => false,
+            set => {
+                let [.., a, b, c, d] = set.to_be_bytes();
+                now.since(Ticks(u32::from_be_bytes([a, b, c, d]))) > 0
+            }
+        }
+    }
+}
+
+fn deadline(now: Ticks, ticks: u32) -> u64 {
+    IS_SET | u64::from(now.0.wrapping_add(ticks))
+}
+
+const IS_SET: u64 = 1 << 32;
