@@ -92,7 +92,7 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
 /// The Debian package of what `build` has built; its path.
 pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", "ringway"];
-    println!("cargo {} --target {TARGET}", arguments.join(" "));
+    println!("for {TARGET}: cargo {}", arguments.join(" "));
     let mut command = Command::new(run::this_cargo());
     command.current_dir(root).args(arguments).args(["--target", TARGET]);
     command.env("CARGO_TARGET_DIR", directory(root)).envs(environment());
@@ -157,7 +157,7 @@ fn test(root: &Path) -> Result<()> {
     }
     for arguments in TESTS {
         let arguments = [&["test", "--quiet"], arguments].concat();
-        println!("cargo {} --target {TARGET}", arguments.join(" "));
+        println!("for {TARGET}: cargo {}", arguments.join(" "));
         let mut command = Command::new("timeout");
         command.arg(format!("{TESTS_MINUTES_MAX}m")).arg(run::this_cargo());
         prepare(root, &mut command, &arguments);
@@ -169,11 +169,11 @@ fn test(root: &Path) -> Result<()> {
 
 /// Runs cargo for Arm64, with its output left as it is.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    println!("cargo {} --target {TARGET}", arguments.join(" "));
+    println!("for {TARGET}: cargo {}", arguments.join(" "));
     let mut command = Command::new(run::this_cargo());
     prepare(root, &mut command, arguments);
     let status = command.status().context("cargo")?;
-    ensure!(status.success(), "cargo {} --target {TARGET} failed", arguments.join(" "));
+    ensure!(status.success(), "cargo {} failed for {TARGET}", arguments.join(" "));
     Ok(())
 }
 
