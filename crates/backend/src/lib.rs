@@ -11,6 +11,7 @@ mod control;
 mod device;
 mod enforced;
 mod log;
+mod mirrors;
 pub mod quarantine;
 mod reports;
 mod rules;
@@ -176,6 +177,7 @@ impl<H: Hypervisor> Backend<H> {
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
             }
+            self.update_mirrors();
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
                 let host = &mut self.services.host;
