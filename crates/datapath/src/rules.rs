@@ -256,7 +256,7 @@ pub struct PortRules {
     pub vlan: VlanRules,
     /// Whether it may talk to an uplink only, and to no other port.
     pub is_private: bool,
-    /// The ports of which it gets copies, and nothing else; an ordinary port if there are none.
+    /// The ports of which it gets copies, and nothing else; an ordinary port if it is empty.
     pub mirror: Vec<Mirrored>,
 }
 

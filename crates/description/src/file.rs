@@ -243,8 +243,8 @@ impl Source<'_> {
             .or(section.multicast_router.as_ref().map(Spanned::span))
             .or(section.mirror.first().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = "guest.vif.vlan, trunk, private, multicast-router, mirror: only for vifs on \
-                           the switch; expect no `bridge`";
+            let message = "guest.vif.vlan, trunk, private, multicast-router, mirror: only for vifs \
+                           on the switch; expect no `bridge`";
             return Err(self.refuse(Some(at.start), message));
         }
         if section.trunk.len() > VlanRules::TAGGED_MAX {

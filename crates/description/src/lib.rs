@@ -311,7 +311,7 @@ pub struct GuestVif {
     /// Whether a multicast router may be behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
-    /// Ports of which it gets copies, and nothing else; an ordinary vif if there are none.
+    /// Ports of which it gets copies, and nothing else; an ordinary vif if it is empty.
     pub mirror: Vec<MirroredText>,
 }
 

@@ -206,7 +206,6 @@ impl<Q: PortQueue> Engine<Q> {
         if has_frames {
             router.forward(source);
             if router.mirrored > 0 {
-                // Copies are on the account of the port that the frames came in by.
                 self.shares.charge(source.share, router.mirrored);
             }
         }

@@ -25,7 +25,7 @@ pub(crate) struct Router<'a> {
     pub(crate) mailed: &'a mut Vec<usize>,
     pub(crate) directory: &'a Directory,
     pub(crate) at: Enqueue,
-    /// What copies for mirrors have cost.
+    /// What copies for mirrors have cost, for the account of the port that the frames came in by.
     pub(crate) mirrored: usize,
 }
 
@@ -118,7 +118,8 @@ impl Router<'_> {
     }
 
     /// Copies a frame that goes on to each mirror of a port that it enters or leaves by: as it came
-    /// in, or else as it leaves by the first of those ports. A mirror gets it once, if there is room.
+    /// in, or else as it leaves by the first of those ports. A mirror gets it once, if there is
+    /// room.
     #[cold]
     fn mirror<Q: PortQueue>(
         &mut self,

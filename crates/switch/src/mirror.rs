@@ -1,8 +1,8 @@
 //! Mirrors: which ports' frames are copied to which other port.
 //!
-//! The control plane sets them; workers read sets of bits without waiting, and only while there is a
-//! mirror at all. A change is not seen at one moment: for the frames of a moment a mirror may have
-//! the ports of before.
+//! The control plane sets them; workers read sets of bits without waiting, and only while there is
+//! a mirror at all. A change is not seen at one moment: for the frames of a moment a mirror may
+//! have the ports of before.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -68,7 +68,8 @@ impl Mirrors {
         })
     }
 
-    /// Replaces all mirrors; of more than [`MIRRORS_MAX`] the first. An output is copied to no other.
+    /// Replaces all mirrors; of more than [`MIRRORS_MAX`] the first. An output is copied to no
+    /// other.
     pub fn set(&self, configs: &[MirrorConfig]) {
         let is_output = |port: PortId| configs.iter().any(|config| config.output == port);
         for (index, mirror) in self.mirrors.iter().enumerate() {
