@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: xen-race hostile arm64 arm64-test
+.PHONY: xen-race hostile arm64 arm64-test xen-arm64
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -67,6 +67,12 @@ xen-full: ## all scenarios on real Xen under emulation
 	$(CARGO) build --release --package ringway-hostile
 	tests/xen/run --set full $(XEN_ARGS)
 
+# What shows most in one boot. XEN_ARGS="..." names others.
+xen-arm64: ## real Xen for Arm64 under emulation: ping, traffic, a backend that dies under it
+	scripts/install-packages xen-arm64
+	$(CARGO) xtask arm64 build
+	tests/xen/run --arch arm64 $(or $(XEN_ARGS),connect ping traffic crash)
+
 xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
 	scripts/install-packages xen
 	$(CARGO) build --release --package ringway
@@ -89,10 +95,12 @@ arm64-test: ## tests for Arm64 under user-mode emulation
 	scripts/install-packages arm64
 	$(CARGO) xtask arm64 test
 
-deb: ## the Debian package, in target/debian
+# ARCH=arm64 makes it for Arm64, from another machine: docs/arm64.md.
+deb: ## the Debian package, in target/debian; ARCH=arm64 for that, in target/arm64
 	scripts/install-packages deb
+	test "$(ARCH)" != arm64 || scripts/install-packages arm64
 	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install cargo-deb --locked
-	$(CARGO) xtask deb
+	$(CARGO) xtask deb $(ARCH:%=--arch %)
 
 install:
 	scripts/install-packages all

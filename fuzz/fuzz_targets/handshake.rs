@@ -138,7 +138,9 @@ impl World {
         let offered = input.flag().then(|| input.u16() % (QUEUES_MAX + 1));
         world.offered = world.offered.max(offered.unwrap_or(0));
         let returns = input.choose(&[Returns::ByItself, Returns::No]);
-        world.tell_back(backend::Input::Start { own, peer, offered, returns }, input);
+        let has_offered_split = input.flag();
+        let start = backend::Input::Start { own, peer, offered, has_offered_split, returns };
+        world.tell_back(start, input);
         let (own, peer) = (state(input), state(input));
         world.tell_front(frontend::Input::Start { own, peer }, input);
         world

@@ -9,6 +9,7 @@ set -eEuo pipefail
 : "${BACKEND:?}" "${SCENARIO:?}" "${FOLDER:?}"
 state=/run/rig
 guest_images=/mnt
+case $(uname -m) in aarch64) guest_type=pvh ;; *) guest_type=pv ;; esac
 mkdir -p "$state"
 
 # --- results -------------------------------------------------------------------------------------
@@ -58,6 +59,11 @@ wait_until() {
 
 only_with() {
     [ "$BACKEND" = "$1" ] || skip "only with the backend $1"
+}
+
+# Skips a scenario on other machines, by `uname -m`: MACHINE WHY
+only_on() {
+    [ "$(uname -m)" = "$1" ] || skip "only on $1: $2"
 }
 
 # --- the backend under test ----------------------------------------------------------------------
@@ -145,19 +151,20 @@ guest_start() {
 }
 
 # Makes a guest: NAME [KEY=VALUE]... with these keys
-#   type=pv|pvh   host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
+#   type=pv|pvh (default: pv, on Arm64 pvh, which is all there is)
+#    host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
 #   vif=no (none at all)   bridge=NAME (default br0; empty for none)   memory=MIB
-#   script=FILE, ip=ADDRESS, rate=RATE (of the vif, as xl-network-configuration(5) has them)
+#   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as xl-network-configuration(5) has them)
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
     local name=$1 word
-    local type=pv host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
+    local type=$guest_type host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
         role=guest netfront=yes programs=no vif=yes line=''
     shift
     for word in "$@"; do
         case ${word%%=*} in
-        script | ip | rate) line+=,$word ;;
+        script | ip | rate | vifname) line+=,$word ;;
         type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif)
             printf -v "${word%%=*}" %s "${word#*=}"
             ;;

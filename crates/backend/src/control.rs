@@ -12,7 +12,7 @@ use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vif_shell::device;
-use ringway_worker::{Capture, Placement};
+use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
 use ringway_xenbus::{KeyChange, Keys, LimitName, MIRROR_KEY, Rate, Returns, Vif, VifLimits};
 use ringway_xenstore::{Lost, or_refusal, unless_refused};
@@ -21,7 +21,7 @@ use crate::Backend;
 use crate::capture::stream_pcapng;
 use crate::device::vif_name;
 use crate::served::{Served, flood_limit, storm_limits};
-use crate::services::{Hosting, Services};
+use crate::services::{Hosting, Services, Station};
 use crate::vif::VifShell;
 
 /// What the setting of a mirror is called.
@@ -36,7 +36,13 @@ impl<H: Hypervisor> Backend<H> {
             }
             BackendRequest::SetLimit { vif, limit, value } => self.set_limit(vif, limit, value)?,
             BackendRequest::Release { vif } => self.release(vif),
-            BackendRequest::Panic { vif } => self.panic_for_test(vif),
+            BackendRequest::Panic { vif } => self.disturb_for_test(vif, |workers, port| {
+                workers.panic_for_test(port);
+            }),
+            BackendRequest::Stall { vif, asleep } => {
+                let stall = if *asleep { Stall::Sleep } else { Stall::Loop };
+                self.disturb_for_test(vif, |workers, port| workers.stall_for_test(port, stall))
+            }
             BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
         };
         call.answer(reply);
@@ -132,15 +138,19 @@ impl<H: Hypervisor> Backend<H> {
         Reply::ok(&())
     }
 
-    /// For tests of what comes after a panic: only where the environment says that this is one.
-    fn panic_for_test(&mut self, name: &str) -> Reply {
+    /// For tests of what comes after a defect: only where the environment says that this is one.
+    fn disturb_for_test(
+        &mut self,
+        name: &str,
+        disturb: impl FnOnce(&Workers<Station<H>>, PortId),
+    ) -> Reply {
         if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
             return Reply::error("this process is not under test");
         }
         let connection =
             self.find(name).and_then(|vif| self.vifs.get(&vif)?.served.connection.as_ref());
         let Some(connection) = connection else { return self.no_such_vif(name) };
-        self.services.host.workers.panic_for_test(connection.port);
+        disturb(&self.services.host.workers, connection.port);
         Reply::ok(&())
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Where the toolstack has a hotplug script, the device is the script's to place, and outlives this
 //! process: a restarted backend finds it by its note (`ifalias`) and takes it over, with the bridge
-//! it is on. Without a script we put it on its bridge, and it goes with the process.
+//! it is on and with the name that it has by then: a stock script renames it where the toolstack
+//! says so (`vifname`). Without a script we put it on its bridge, and it goes with the process.
 
 use std::io;
 
@@ -17,9 +18,14 @@ pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
 /// its own. A guest with the same one would not hear its answers.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
+/// How often a device may be renamed while it is looked up and opened.
+const RENAMES_MAX: usize = 4;
+
 /// A vif's network device.
 pub(crate) struct VifDevice {
     pub(crate) tap: Tap,
+    /// The kernel's number for it. Its name may change.
+    pub(crate) index: u32,
     /// Queues that the device was made with: no more can be in use.
     pub(crate) queues_made: u16,
     /// What people see it as attached to.
@@ -42,27 +48,35 @@ impl VifDevice {
         owner: &str,
         completion: Completion,
     ) -> io::Result<Option<VifDevice>> {
-        let name = keys.device_name().map_err(io::Error::other)?;
-        let name = name.map_or_else(|| vif_name(vif), str::to_owned);
+        let renamed = keys.device_name().map_err(io::Error::other)?;
         let mtu = keys.mtu_wanted().map_err(io::Error::other)?;
         let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
-        let tap = match (keys.script(), keys.bridge()) {
+        let (tap, index) = match (keys.script(), keys.bridge()) {
             (Some(_), _) => {
-                let (tap, origin) = lasting(net, &name, &note(owner, vif), queues, mtu)?;
-                if origin == Origin::New && Hotplug::read(keys) == Hotplug::Connected {
+                let (name, hotplug) = (vif_name(vif), Hotplug::read(keys));
+                let wanted = Wanted { name, renamed, hotplug };
+                let note = note(owner, vif);
+                let (tap, index, origin) = lasting(net, &wanted, &note, queues, mtu)?;
+                if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
                     // The toolstack does not run it twice, and nobody else knows what it did.
-                    tracing::warn!(name, "a new network device, for which no script is run");
+                    tracing::warn!(
+                        name = wanted.name,
+                        "a new network device, for which no script is run: no interface has the \
+                         ifalias {note:?}"
+                    );
                 }
-                tap
+                (tap, index)
             }
             (None, Some(bridge)) => {
-                bridged(net, &vif_name(vif), bridge, (queues, completion), mtu)?
+                let tap = bridged(net, &vif_name(vif), bridge, (queues, completion), mtu)?;
+                let index = net.link(tap.name())?.index;
+                (tap, index)
             }
             (None, None) => return Ok(None),
         };
         tap.set_offloads(OffloadCaps::ALL)?;
-        let attached_to = keys.bridge().map_or_else(|| tap.name().to_owned(), str::to_owned);
-        Ok(Some(VifDevice { tap, queues_made: queues, attached_to }))
+        let attached_to = keys.bridge().or(renamed).unwrap_or(tap.name()).to_owned();
+        Ok(Some(VifDevice { tap, index, queues_made: queues, attached_to }))
     }
 
     /// Lets the device go with its last queue, which is now unless workers have some.
@@ -72,34 +86,77 @@ impl VifDevice {
 }
 
 /// A device that waits for a script: not up, on no bridge. One that an earlier process of ours has
-/// left is taken as it is.
+/// left is taken as it is, whatever its name is by now.
 fn lasting(
     net: &mut Netlink,
-    name: &str,
+    wanted: &Wanted<'_>,
     note: &str,
     queues: u16,
     mtu: Option<LinkSetting<'_>>,
-) -> io::Result<(Tap, Origin)> {
-    let found = match net.link(name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        found => Some(found?),
-    };
-    if found.as_ref().is_some_and(|link| !is_ours(link, note)) {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            format!(
-                "the name of network interface {name} is taken by one that is not this vif's \
-                 (it has no note, ifalias, that says \"{note}\")"
-            ),
-        ));
+) -> io::Result<(Tap, u32, Origin)> {
+    for _ in 0..RENAMES_MAX {
+        let Some(found) = wanted.find(net, note)? else { break };
+        let tap = Tap::create_multi_queue(&found.name, queues)?;
+        // Under a name that the device has lost meanwhile it would be a new one.
+        if net.link(&found.name).is_ok_and(|link| link.index == found.index) {
+            let settings: Vec<_> = [GSO_MAX].into_iter().chain(mtu).collect();
+            net.set(&found.name, &settings)?;
+            return Ok((tap, found.index, Origin::TakenOver));
+        }
     }
+    let name = &wanted.name;
     let tap = Tap::create_multi_queue(name, queues)?;
-    let address = found.is_none().then_some(LinkSetting::Address(HOST_ADDRESS.0));
     // The note comes before the device is made to last, so that none lasts without one.
-    let settings = [LinkSetting::Alias(note), GSO_MAX].into_iter().chain(address).chain(mtu);
-    net.set(name, &settings.collect::<Vec<_>>())?;
+    let settings = [LinkSetting::Alias(note), GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0)];
+    net.set(name, &settings.into_iter().chain(mtu).collect::<Vec<_>>())?;
     tap.set_lifetime(Lifetime::Persistent)?;
-    Ok((tap, if found.is_some() { Origin::TakenOver } else { Origin::New }))
+    let index = net.link(name)?.index;
+    Ok((tap, index, Origin::New))
+}
+
+/// The device of a vif with a script.
+struct Wanted<'a> {
+    /// The name that the script expects.
+    name: String,
+    /// The name that it then gives the device, if the toolstack wants one (`vifname`).
+    renamed: Option<&'a str>,
+    /// What the script has said.
+    hotplug: Hotplug,
+}
+
+impl Wanted<'_> {
+    /// The device that an earlier process has left, by its note: anybody may have renamed it.
+    fn find(&self, net: &mut Netlink, note: &str) -> io::Result<Option<Link>> {
+        for name in [Some(self.name.as_str()), self.renamed].into_iter().flatten() {
+            let found = match net.link(name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found?,
+            };
+            if is_ours(&found, note) {
+                return Ok(Some(found));
+            }
+            // Once its script is done, a vif is served without the other name: it may have been
+            // renamed once more.
+            if name == self.name || self.hotplug != Hotplug::Connected {
+                return Err(taken(name, note));
+            }
+        }
+        match self.hotplug {
+            // It has had a device, which may have any name.
+            Hotplug::Connected => Ok(net.links()?.into_iter().find(|link| is_ours(link, note))),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn taken(name: &str, note: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        format!(
+            "the name of network interface {name} is taken by one that is not this vif's (it has \
+             no note, ifalias, that says \"{note}\")"
+        ),
+    )
 }
 
 /// Where a device is from.
@@ -132,13 +189,13 @@ fn bridged(
 pub(crate) fn delete_stale(
     net: &mut Netlink,
     owner: &str,
-    is_kept: impl Fn(Vif, &str) -> bool,
+    is_kept: impl Fn(Vif, &Link) -> bool,
 ) -> io::Result<Vec<String>> {
     let mut deleted = Vec::new();
     for link in net.links()? {
         let note_of = |link: &Link| noted(owner, link.alias.as_deref()?);
         let Some(vif) = note_of(&link).filter(|_| is_tap(&link)) else { continue };
-        if !is_kept(vif, &link.name) {
+        if !is_kept(vif, &link) {
             net.delete(&link.name)?;
             deleted.push(link.name);
         }

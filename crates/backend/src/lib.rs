@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod device;
 mod enforced;
+mod life;
 mod log;
 mod mirrors;
 pub mod quarantine;
@@ -36,9 +37,10 @@ use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink};
+pub use life::Life;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
-use ringway_net::Netlink;
+use ringway_net::{Link, Netlink};
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -50,7 +52,7 @@ pub use sockets::Sockets;
 pub use switch_process::run_switch;
 
 use crate::reports::Reports;
-use crate::scope::{Duty, Scope};
+use crate::scope::{Duty, Order, Scope};
 use crate::services::{Hosting, Services};
 use crate::turns::{News, Turns};
 use crate::uplink::UplinkPort;
@@ -96,8 +98,9 @@ pub fn run<H: Hypervisor>(
     }
     or_refusal(store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)?;
     remove_stale_errors(&mut store, hypervisor.domid())?;
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    store.transport_mut().watch_by(reports.life.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
     let scope = Scope::Domain;
     let services = Services { store, host };
@@ -120,15 +123,16 @@ pub fn run_tenant<H: Hypervisor>(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
-    let Tenancy { link, trunk, vifs } = tenancy;
+    let Tenancy { link, trunk, carried, vifs } = tenancy;
     let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
     let Scope::Tenant { vifs, .. } = &scope else { return Ok(()) };
     for vif in vifs {
         or_refusal(store.watch(&vif.backend_dir(), ROOT_TOKEN))?.map_err(io::Error::other)?;
     }
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(hypervisor, config, netlink)?;
-    let uplink = Some(host.attach_trunk(trunk)?);
+    let reports = Reports::start(config.service.clone())?;
+    store.transport_mut().watch_by(reports.life.pulse());
+    let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
+    let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
     Backend { services, scope, vifs, turns, uplink, reports }.start(&calls, &wake, stop)
@@ -173,6 +177,7 @@ impl<H: Hypervisor> Backend<H> {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
+            self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
@@ -245,7 +250,16 @@ impl<H: Hypervisor> Backend<H> {
     fn take_orders(&mut self) -> io::Result<()> {
         let backend = self.services.host.hypervisor.domid();
         for _ in 0..EVENTS_MAX {
-            let Some((vif, duty)) = self.scope.next_order(backend)? else { return Ok(()) };
+            let (vif, duty) = match self.scope.next_order(backend)? {
+                None => return Ok(()),
+                Some(Order::Vif(vif, duty)) => (vif, duty),
+                Some(Order::Trunk(carried)) => {
+                    if let Some(trunk) = &self.uplink {
+                        self.services.host.set_carried(trunk.port, &carried);
+                    }
+                    continue;
+                }
+            };
             let (store, dir) = (&mut self.services.store, vif.backend_dir());
             let done = match duty {
                 Duty::Begins => or_refusal(store.watch(&dir, ROOT_TOKEN))?,
@@ -284,16 +298,17 @@ impl<H: Hypervisor> Backend<H> {
     /// hinders no other vif.
     fn delete_stale_devices(&mut self) {
         let Backend { services: Services { host, .. }, vifs, .. } = self;
-        let is_kept = |vif: Vif, name: &str| {
+        let is_kept = |vif: Vif, link: &Link| {
             let shell = vifs.get(&vif);
             // One that could not be made ready may be repaired.
-            shell.is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.tap.name() == name))
+            shell
+                .is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.index == link.index))
         };
         // Those of other processes are for the supervisor.
         let owner = host.config.owner.clone();
         let scope = &self.scope;
-        delete_devices(&mut host.netlink, &owner, |vif, name| {
-            !scope.has(vif) || is_kept(vif, name)
+        delete_devices(&mut host.netlink, &owner, |vif, link| {
+            !scope.has(vif) || is_kept(vif, link)
         });
     }
 
@@ -364,6 +379,7 @@ impl<H: Hypervisor> Backend<H> {
         let started = Instant::now();
         while let Some((vif, news)) = self.turns.next() {
             self.take_turn(vif, news)?;
+            self.reports.life.beat();
             if started.elapsed() >= TURNS_TIME {
                 break;
             }
@@ -466,8 +482,8 @@ impl<H: Hypervisor> Backend<H> {
 }
 
 /// Deletes network devices that an earlier process of `owner` has left for vifs that are not
-/// `kept`, which is asked with the names of those that are there.
-pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &str) -> bool) {
+/// `kept`, which is asked with the devices that are there.
+pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &Link) -> bool) {
     match device::delete_stale(netlink, owner, is_kept) {
         Ok(deleted) if deleted.is_empty() => {}
         Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ringway_control::{Link, Received, TenantOrder, VifNumber};
+use ringway_control::{Link, Received, TenantOrder, TrunkRules, VifNumber};
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
@@ -16,6 +16,8 @@ pub struct Tenancy {
     pub link: Arc<Link>,
     /// Its end of the trunk to the switch process.
     pub trunk: End,
+    /// What that carries.
+    pub carried: TrunkRules,
     /// The vifs that it serves.
     pub vifs: Vec<VifNumber>,
 }
@@ -27,8 +29,8 @@ impl Tenancy {
     /// If it says something else, or has ended.
     pub fn wait(link: Arc<Link>) -> io::Result<Tenancy> {
         match link.wait()? {
-            Received::Message(TenantOrder::Start { vifs }, fds) => {
-                Ok(Tenancy { link, trunk: End::from_fds(fds)?, vifs })
+            Received::Message(TenantOrder::Start { vifs, trunk: carried }, fds) => {
+                Ok(Tenancy { link, trunk: End::from_fds(fds)?, carried, vifs })
             }
             Received::Message(..) => Err(io::ErrorKind::InvalidData.into()),
             Received::Nothing | Received::End => Err(ended()),
@@ -58,12 +60,15 @@ impl Scope {
         }
     }
 
-    /// The next order of the supervisor: a vif that is to be served from now on, or no longer.
-    pub(crate) fn next_order(&mut self, backend: DomId) -> io::Result<Option<(Vif, Duty)>> {
+    /// The next order of the supervisor.
+    pub(crate) fn next_order(&mut self, backend: DomId) -> io::Result<Option<Order>> {
         let Scope::Tenant { link, vifs } = self else { return Ok(None) };
         let (number, duty) = match link.receive()? {
             Received::Message(TenantOrder::Serve(number), _) => (number, Duty::Begins),
             Received::Message(TenantOrder::Forget(number), _) => (number, Duty::Ends),
+            Received::Message(TenantOrder::Trunk(carried), _) => {
+                return Ok(Some(Order::Trunk(carried)));
+            }
             Received::Message(TenantOrder::Start { .. }, _) => {
                 return Err(io::ErrorKind::InvalidData.into());
             }
@@ -75,7 +80,7 @@ impl Scope {
             Duty::Begins => vifs.insert(vif),
             Duty::Ends => vifs.remove(&vif),
         };
-        Ok(Some((vif, duty)))
+        Ok(Some(Order::Vif(vif, duty)))
     }
 
     /// Readable when there is an order.
@@ -85,6 +90,15 @@ impl Scope {
             Scope::Tenant { link, .. } => Some(link.as_fd()),
         }
     }
+}
+
+/// What the supervisor wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// A vif is to be served from now on, or no longer.
+    Vif(Vif, Duty),
+    /// The trunk carries this from now on.
+    Trunk(TrunkRules),
 }
 
 /// What is to happen to a vif.

@@ -17,11 +17,15 @@ use sd_notify::NotifyState;
 
 /// How often a supervisor gets a sign of life, times two.
 const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
+/// CPU time of a thread that does not get on, or time asleep of one that may not sleep: the most.
+/// Turns of the control thread and rounds of workers take milliseconds of either.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Who looks after this process.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Service {
     watchdog: Option<Duration>,
+    stuck_after: Duration,
     recipient: Recipient,
 }
 
@@ -40,7 +44,7 @@ enum Recipient {
 pub enum Report {
     /// It serves.
     Ready,
-    /// All its threads have just answered.
+    /// None of its threads is stuck.
     Alive,
     /// What comes to an end does so in order.
     Stopping,
@@ -53,10 +57,16 @@ pub enum Report {
     },
 }
 
+impl Default for Service {
+    fn default() -> Service {
+        Service { watchdog: None, stuck_after: STUCK_AFTER, recipient: Recipient::None }
+    }
+}
+
 impl Service {
     /// The service manager that the environment names: `NOTIFY_SOCKET`, to which it connects, and
     /// `WATCHDOG_USEC` if it wants signs of life, of which it gets one each half of that time. Two
-    /// seconds are the least that works: the control thread looks every half second.
+    /// seconds are the least that works: the control thread turns every half second at least.
     ///
     /// To be called before the process is confined.
     pub fn from_env() -> Service {
@@ -68,17 +78,29 @@ impl Service {
         });
         let recipient =
             socket.map_or(Recipient::None, |socket| Recipient::Service(Arc::new(socket)));
-        Service { watchdog: sd_notify::watchdog_enabled(), recipient }
+        let watchdog = sd_notify::watchdog_enabled();
+        let stuck_after = watchdog.map_or(STUCK_AFTER, |interval| interval.min(STUCK_AFTER));
+        Service { watchdog, stuck_after, recipient }
     }
 
     /// The supervisor at the other end of a link.
     pub fn of_supervisor(link: Arc<Link>) -> Service {
-        Service { watchdog: Some(SUPERVISED_WATCHDOG), recipient: Recipient::Supervisor(link) }
+        Service {
+            watchdog: Some(SUPERVISED_WATCHDOG),
+            stuck_after: STUCK_AFTER,
+            recipient: Recipient::Supervisor(link),
+        }
     }
 
     /// The longest time between two signs of life, if any are wanted.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
+    }
+
+    /// How long a thread may fail to get on, in its CPU time or asleep: ten seconds, and not longer
+    /// than between two signs of life.
+    pub fn stuck_after(&self) -> Duration {
+        self.stuck_after
     }
 
     /// Reports something. A report that does not arrive is no error.

@@ -16,6 +16,7 @@ use ringway_xenbus::{BadKeys, Features, Keys, Offer};
 use ringway_xenstore::Client;
 
 use crate::BackendConfig;
+use crate::life::Life;
 use crate::quarantine::{self, Quarantine};
 use crate::station::VifOrTrunk;
 
@@ -74,8 +75,10 @@ impl<H: Hypervisor> Hosting<H> {
         hypervisor: H,
         config: BackendConfig,
         netlink: Netlink,
+        life: &Life,
     ) -> io::Result<Hosting<H>> {
-        let workers = Workers::start(config.workers.clone())?;
+        let (config_of_workers, pulse) = (config.workers.clone(), life.pulse());
+        let workers = Workers::start_watched(config_of_workers, life.roster(), Some(pulse))?;
         let by_port = quarantine::Served::new(&config.dir);
         let at_panic = by_port.clone();
         workers.on_panic(Box::new(move |serving| at_panic.end_process(serving)));

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{
     Allowed, BackendRequest, BackendStatus, Call, FdbStatus, Link, ProcessReport, Received, Reply,
-    SwitchOrder, VifStatus, WorkerStatus,
+    SwitchOrder, TrunkRules, VifStatus, WorkerStatus,
 };
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, VlanRules};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
-use ringway_switch::{PortId, PortPolicy, PortVlan, Role};
+use ringway_switch::{PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
 use ringway_wire::{DomId, EvtchnPort};
@@ -32,7 +32,7 @@ use crate::reports::Reports;
 use crate::services::{Hosting, Station};
 use crate::sockets::Sockets;
 use crate::station::VifOrTrunk;
-use crate::uplink::UplinkPort;
+use crate::uplink::{UplinkPort, vlans_of};
 
 /// How often load is evened out, the forwarding table is swept and a sign of life given.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
@@ -72,7 +72,6 @@ impl Hypervisor for Trunks {
 struct Tenant {
     port: PortId,
     counters: Vec<Arc<QueueCounters>>,
-    vlan: PortVlan,
     allowed: Allowed,
 }
 
@@ -97,8 +96,8 @@ pub fn run_switch(
 ) -> io::Result<()> {
     let Sockets { control, netlink } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
-    let reports = Reports::new(config.service.clone());
-    let mut host = Hosting::start(Trunks, config, netlink)?;
+    let reports = Reports::start(config.service.clone())?;
+    let mut host = Hosting::start(Trunks, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
     reports.ready();
     let tenants = BTreeMap::new();
@@ -115,6 +114,7 @@ impl SwitchProcess {
     ) -> io::Result<()> {
         let mut swept = Instant::now();
         loop {
+            self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
                 let reply = match &call.request {
@@ -129,7 +129,6 @@ impl SwitchProcess {
                 if let Some(moved) = self.host.workers.rebalance() {
                     tracing::debug!(?moved, "queue moved to another worker");
                 }
-                self.reports.show_life(&self.host);
             }
             let is_more = self.take_orders()?;
             let mut fds = [
@@ -155,9 +154,10 @@ impl SwitchProcess {
     fn take_orders(&mut self) -> io::Result<bool> {
         for _ in 0..ORDERS_MAX {
             match self.link.receive()? {
-                Received::Message(SwitchOrder::Attach { tenant, allowed }, fds) => {
+                Received::Message(SwitchOrder::Attach { tenant, allowed, trunk }, fds) => {
                     self.detach(&tenant);
-                    let attached = End::from_fds(fds).and_then(|end| self.attach(end, allowed));
+                    let end = End::from_fds(fds);
+                    let attached = end.and_then(|end| self.attach(end, allowed, &trunk));
                     match attached {
                         Ok(attached) => {
                             tracing::info!(tenant, queues = attached.counters.len(), "attached");
@@ -167,9 +167,9 @@ impl SwitchProcess {
                         Err(error) => self.cut_off(tenant, &error.to_string()),
                     }
                 }
-                Received::Message(SwitchOrder::Allow { tenant, allowed }, _) => {
+                Received::Message(SwitchOrder::Allow { tenant, allowed, trunk }, _) => {
                     if let Some(mut found) = self.tenants.remove(&tenant) {
-                        self.allow(&mut found, allowed);
+                        self.allow(&mut found, allowed, &trunk);
                         self.tenants.insert(tenant, found);
                     }
                 }
@@ -184,7 +184,7 @@ impl SwitchProcess {
         Ok(true)
     }
 
-    fn attach(&mut self, end: End, allowed: Allowed) -> io::Result<Tenant> {
+    fn attach(&mut self, end: End, allowed: Allowed, trunk: &TrunkRules) -> io::Result<Tenant> {
         let mut all_counters = Vec::new();
         let mut attachments: Vec<Attachment<Station<Trunks>>> = Vec::new();
         let flood = self.host.switch.flood_budget(self.host.ticks());
@@ -209,11 +209,10 @@ impl SwitchProcess {
             });
         }
         let port = self.host.allocate_port()?;
-        let vlans = VlanRules::default();
-        let vlan = self.host.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
+        let vlan = self.join(port, trunk).map_err(io::Error::other)?;
         self.bind(port, &allowed);
         let forwarding = Forwarding::Switch(Arc::clone(&self.host.switch));
-        let policy = policy_of(&allowed, vlan.clone());
+        let policy = policy_of(&allowed, vlan);
         let limits = Limits::default();
         let workers = &mut self.host.workers;
         let attached = workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
@@ -222,11 +221,18 @@ impl SwitchProcess {
             self.host.forget_port(port);
             return Err(error);
         }
-        Ok(Tenant { port, counters: all_counters, vlan, allowed })
+        Ok(Tenant { port, counters: all_counters, allowed })
     }
 
-    /// Lets a tenant use other addresses than so far.
-    fn allow(&self, tenant: &mut Tenant, allowed: Allowed) {
+    /// Puts a tenant's port into the VLANs of its vifs. With a private vif among them, what it
+    /// sends goes to the uplink alone: a frame does not say which vif it is from.
+    fn join(&self, port: PortId, trunk: &TrunkRules) -> Result<PortVlan, TooManyVlans> {
+        let role = if trunk.is_private { Role::Private } else { Role::Ordinary };
+        self.host.switch.join(port, &vlans_of(trunk), role)
+    }
+
+    /// Lets a tenant use other addresses, or VLANs, than so far.
+    fn allow(&self, tenant: &mut Tenant, allowed: Allowed, trunk: &TrunkRules) {
         if let Allowed::Only(addresses) = &tenant.allowed {
             // Another tenant may get those that this one has no more.
             let kept = |address: &&[u8; 6]| match &allowed {
@@ -234,11 +240,17 @@ impl SwitchProcess {
                 Allowed::Any => false,
             };
             for address in addresses.iter().filter(|address| !kept(address)) {
-                self.host.switch.fdb().unbind(MacAddr(*address), tenant.port);
+                self.host.switch.unbind(MacAddr(*address), tenant.port);
             }
         }
+        let policy = match self.join(tenant.port, trunk) {
+            Ok(vlan) => policy_of(&allowed, vlan),
+            Err(error) => {
+                tracing::warn!("{error}: nothing of this tenant is carried");
+                Arc::new(PortPolicy::disabled())
+            }
+        };
         self.bind(tenant.port, &allowed);
-        let policy = policy_of(&allowed, tenant.vlan.clone());
         self.host.workers.set_policy(tenant.port, &policy);
         tenant.allowed = allowed;
     }
@@ -335,13 +347,13 @@ impl SwitchProcess {
     }
 
     fn fdb(&self) -> Vec<FdbStatus> {
-        let entries = self.host.switch.fdb().entries(self.host.ticks());
-        let entry = entries.map(|entry| FdbStatus {
+        let entries = self.host.switch.entries(self.host.ticks()).into_iter();
+        let entry = entries.map(|(vlan, entry)| FdbStatus {
             mac: entry.mac.to_string(),
             port: self.port_name(entry.port),
             age_seconds: entry.age_ticks,
             is_static: entry.is_static,
-            vlan: None,
+            vlan: vlan.map(Vid::get),
         });
         entry.collect()
     }

@@ -4,10 +4,11 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, VlanRules};
+use ringway_control::TrunkRules;
+use ringway_datapath::{Completion, MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkSetting;
-use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, Role, TooManyVlans};
 use ringway_tap::{Side, Tap, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
@@ -74,17 +75,15 @@ impl<H: Hypervisor> Hosting<H> {
     }
 
     /// Attaches a trunk to the switch, by its tenant's end.
-    pub(crate) fn attach_trunk(&mut self, trunk: End) -> io::Result<UplinkPort> {
+    pub(crate) fn attach_trunk(
+        &mut self,
+        trunk: End,
+        carried: &TrunkRules,
+    ) -> io::Result<UplinkPort> {
         let port = self.allocate_port()?;
-        // In no VLAN, and no way for private ports: the switch process knows of neither.
-        let vlans = VlanRules::default();
-        let vlan = self.switch.join(port, &vlans, Role::Ordinary).map_err(io::Error::other)?;
+        let policy = self.trunk_policy(port, carried).map_err(io::Error::other)?;
         // What routers there are is behind it, and what other tenants listen to is not known here.
         self.switch.set_multicast_router(port, MulticastRouter::Always);
-        // The other tenants and all of the world are behind it.
-        let addresses_max = self.config.switch.fdb_entries_max;
-        let _ = self.switch.bind(None, port, addresses_max, self.ticks());
-        let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
         let mut all_counters = Vec::new();
         let mut attachments = Vec::new();
         // What others may flood is limited where it enters the switch process.
@@ -107,4 +106,32 @@ impl<H: Hypervisor> Hosting<H> {
         let name = TRUNK_NAME.to_owned();
         Ok(UplinkPort { port, counters: all_counters, name, _tap: None })
     }
+
+    /// Has the tenant's end of a trunk carry something else from now on.
+    pub(crate) fn set_carried(&self, port: PortId, carried: &TrunkRules) {
+        match self.trunk_policy(port, carried) {
+            Ok(policy) => self.workers.set_policy(port, &policy),
+            Err(error) => tracing::warn!("{error}: the trunk carries what it did"),
+        }
+    }
+
+    /// Puts the tenant's end of a trunk into the VLANs that it carries. To a private vif it is an
+    /// uplink: whom such a vif reaches beyond it is the switch process's to say.
+    fn trunk_policy(
+        &self,
+        port: PortId,
+        carried: &TrunkRules,
+    ) -> Result<Arc<PortPolicy>, TooManyVlans> {
+        let vlan = self.switch.join(port, &vlans_of(carried), Role::Uplink)?;
+        // The other tenants and all of the world are behind it.
+        let addresses_max = self.config.switch.fdb_entries_max;
+        let _ = self.switch.bind(None, port, addresses_max, self.ticks());
+        Ok(Arc::new(PortPolicy::open().in_vlans(vlan)))
+    }
+}
+
+/// The VLANs of a trunk's port, at either end.
+pub(crate) fn vlans_of(carried: &TrunkRules) -> VlanRules {
+    let tagged = carried.vlans.iter().filter_map(|number| Vid::new(*number)).collect();
+    VlanRules { untagged: None, tagged }
 }

@@ -4,6 +4,7 @@
 //! their difference leaves out the first turns, which make buffers.
 
 mod ring;
+mod rounds;
 mod switch;
 
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::report::{Better, Case, Report};
 
 /// The verb that callgrind watches.
 pub(crate) const COUNTED_VERB: &str = "icount-run";
-/// Frames, or rounds, of the shorter run: a multiple of each batch.
-const TURNS: usize = 12_800;
+/// Frames of the shorter run: a multiple of each batch.
+const FRAMES: usize = 12_800;
 /// Callgrind is some fifty times slower than the machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const FRAME_LEN: usize = 64;
@@ -30,18 +31,22 @@ struct Counted {
     /// What [`run`] gets, before the number of frames or rounds.
     words: Vec<String>,
     unit: Unit,
+    /// Frames, or rounds, of the shorter run.
+    turns: usize,
 }
 
 /// What instructions are divided by.
 #[derive(Clone, Copy)]
 enum Unit {
     Frame,
+    Round,
 }
 
 impl Unit {
     fn name(self) -> &'static str {
         match self {
             Unit::Frame => "instr/frame",
+            Unit::Round => "instr/round",
         }
     }
 }
@@ -52,14 +57,14 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
         report.skip("icount", "ringway", "apt-get install valgrind");
         return;
     }
-    for counted in ring::cases().chain(switch::cases()) {
+    for counted in ring::cases().chain(switch::cases()).chain(rounds::cases()) {
         let (name, unit) = (counted.name.clone(), counted.unit.name());
         let case = Case { section: "icount", name, unit, better: Better::Less };
         if options.wants(&case.name) {
             report.measure(&case, "ringway", || {
-                let long = count(&counted, 2 * TURNS)?;
-                let short = count(&counted, TURNS)?;
-                Ok((long - short) / f64::from(u32::try_from(TURNS)?))
+                let turns = counted.turns;
+                let (long, short) = (count(&counted, 2 * turns)?, count(&counted, turns)?);
+                Ok((long - short) / f64::from(u32::try_from(turns)?))
             });
         }
     }
@@ -86,6 +91,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         ["ring", words @ ..] => ring::run(words),
         ["switch", words @ ..] => switch::run(words),
         ["classify", words @ ..] => switch::run_classify(words),
-        _ => bail!("usage: {COUNTED_VERB} 0 ring|switch|classify WORD..."),
+        ["rounds", words @ ..] => rounds::run(words),
+        _ => bail!("usage: {COUNTED_VERB} 0 ring|switch|classify|rounds WORD..."),
     }
 }

@@ -28,6 +28,9 @@ const IN_DIR: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeSock | RemoveFile
 });
 
+/// What the kernel says of the threads of this process, for the watchdog: files that are read.
+const OWN_THREADS: &str = "/proc/self/task";
+
 /// On a device.
 const ON_DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
 
@@ -37,6 +40,7 @@ pub(crate) fn restrict(dir: &Path, devices: &[&str]) -> Result<FileRules, Rulese
         .create()?
         .add_rules(path_beneath_rules([dir], IN_DIR))?
         .add_rules(path_beneath_rules(devices, ON_DEVICE))?
+        .add_rules(path_beneath_rules([OWN_THREADS], AccessFs::ReadFile))?
         .restrict_self()?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => FileRules::Full,

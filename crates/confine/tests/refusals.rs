@@ -74,7 +74,7 @@ const FATAL: [Case; 20] = [
 ];
 
 /// What works.
-const FINE: [Case; 7] = [
+const FINE: [Case; 8] = [
     ("threads", |_| {
         let threads = (0..8).map(|number| {
             thread::Builder::new().name(format!("worker{number}")).spawn(|| {
@@ -91,6 +91,12 @@ const FINE: [Case; 7] = [
         // Who reads what tests say looks for panics.
         std::panic::set_hook(Box::new(|_| {}));
         thread::spawn(|| panic!("as intended")).join().expect_err("it has panicked");
+    }),
+    ("what the kernel says of its own threads, later ones included", |_| {
+        let read = || fs::read_to_string("/proc/thread-self/schedstat");
+        let is_there = |text: io::Result<String>| !text.expect("read").is_empty();
+        assert!(is_there(read()));
+        assert!(is_there(thread::spawn(read).join().expect("no panic")));
     }),
     ("events", |_| drop(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"))),
     ("connections that come in", |dir| {

@@ -27,7 +27,7 @@ pub use status::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
     MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, WorkerStatus, offload_names,
 };
-pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, VifNumber};
+pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
 pub use times::{Bucket, Times};
 
 /// What the backend can be asked.
@@ -65,6 +65,14 @@ pub enum BackendRequest {
         /// Name of the vif.
         vif: String,
     },
+    /// Have the worker of a vif get stuck: likewise.
+    #[doc(hidden)]
+    Stall {
+        /// Name of the vif.
+        vif: String,
+        /// Asleep, or else in a loop.
+        asleep: bool,
+    },
     /// Copy a vif's frames to this connection as pcapng.
     Capture {
         /// Name of the vif.
@@ -90,7 +98,8 @@ pub enum Reconnect {
 pub enum GuestRequest {
     /// Answered with [`GuestStatus`].
     Status,
-    /// Reconnect a vif with another number of queues (`ethtool -L`, W9).
+    /// Reconnect a vif with another number of queues (`ethtool -L`:
+    /// `network-node-blog:ethtool`).
     SetQueues {
         /// The vif's number in the guest.
         handle: u32,

@@ -20,7 +20,11 @@ pub enum TenantOrder {
     Start {
         /// The vifs that it serves.
         vifs: Vec<VifNumber>,
+        /// What its trunk carries.
+        trunk: TrunkRules,
     },
+    /// What the trunk carries from now on.
+    Trunk(TrunkRules),
     /// Serve another vif.
     Serve(VifNumber),
     /// Serve a vif no longer: the toolstack has removed it.
@@ -38,13 +42,17 @@ pub enum SwitchOrder {
         tenant: String,
         /// Addresses that its frames may come from.
         allowed: Allowed,
+        /// What the trunk carries.
+        trunk: TrunkRules,
     },
-    /// A tenant's addresses are others now.
+    /// What a tenant's vifs may do is different now.
     Allow {
         /// The tenant.
         tenant: String,
         /// Addresses that its frames may come from.
         allowed: Allowed,
+        /// What the trunk carries.
+        trunk: TrunkRules,
     },
     /// A tenant has no trunk any more.
     Detach {
@@ -61,6 +69,16 @@ pub enum Allowed {
     Any,
     /// Those of its vifs.
     Only(Vec<[u8; 6]>),
+}
+
+/// What a tenant's trunk carries, by the rules of its vifs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrunkRules {
+    /// The VLANs of its vifs, each frame with its tag. Empty: its vifs are in no VLAN, and frames
+    /// pass as they are.
+    pub vlans: Vec<u16>,
+    /// Whether what is behind it talks to the uplink only.
+    pub is_private: bool,
 }
 
 /// From the switch process or the process of a tenant to the supervisor.

@@ -7,19 +7,19 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Waker;
 
 use crate::Pending;
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// When a backend answers what its guest transmits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
-    /// As soon as it is copied: nobody waits for the wire (A5).
+    /// As soon as it is copied: nobody waits for the wire (`arm64-latency-report:rx`).
     #[default]
     Copied,
     /// When it has left by all its ports, or was dropped: what a backend does that sends from the
-    /// guest's own pages (A6).
+    /// guest's own pages (`arm64-latency-report:tx`).
     Sent,
 }
 
@@ -57,9 +57,16 @@ impl Clone for Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        // SeqCst: orders our going before the look at who waits. The partner is `Receipts::arm`.
-        let was_last = self.0.holders.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.0.is_awaited.swap(false, Ordering::SeqCst) {
+        // Release: what this holder did with the frame comes before the answer. Acquire: the last
+        // holder answers for all.
+        if self.0.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        // Orders our going before the check of who waits. The partner is `Receipts::arm`, which
+        // stores that it waits before it looks at the holders: one side sees the other's store.
+        fence(Ordering::SeqCst);
+        let awaited = &self.0.is_awaited;
+        if awaited.load(Ordering::Relaxed) && awaited.swap(false, Ordering::Relaxed) {
             self.0.waker.wake_by_ref();
         }
     }
@@ -107,17 +114,20 @@ impl Receipts {
     /// Whether a frame still holds a receipt.
     #[inline]
     pub fn is_held(&self, number: usize) -> bool {
-        self.0[number].holders.load(Ordering::SeqCst) > 0
+        // Acquire: pairs with the last holder's release.
+        self.0[number].holders.load(Ordering::Acquire) > 0
     }
 
     /// Asks to be woken when a receipt comes back, and looks once more.
     pub fn arm(&self, number: usize) -> Pending {
-        self.0[number].is_awaited.store(true, Ordering::SeqCst);
+        self.0[number].is_awaited.store(true, Ordering::Relaxed);
+        // The partner is where a receipt is dropped.
+        fence(Ordering::SeqCst);
         if self.is_held(number) { Pending::Nothing } else { Pending::Work }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;

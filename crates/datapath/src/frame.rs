@@ -23,7 +23,7 @@ pub const SMALL_LEN: usize = 2048;
 /// costs its sender one page costs us no more.
 pub const MIDDLE_LEN: usize = 4096;
 /// Capacity of a large buffer: the largest frame that netif can describe, and headers.
-const LARGE_LEN: usize = 65536 + 256;
+pub const LARGE_LEN: usize = 65536 + 256;
 
 // On the heap each, because they move between frames and pools by pointer.
 type Boxed<const LEN: usize> = Box<Space<LEN>>;

@@ -8,11 +8,14 @@ mod completion;
 mod counters;
 mod frame;
 pub mod headers;
+#[cfg(all(test, feature = "loom"))]
+mod interleavings;
 mod mac;
 mod pending;
 mod queue;
 mod rules;
 pub mod segment;
+mod sync;
 pub mod tagging;
 mod times;
 pub mod vlan;
@@ -21,7 +24,7 @@ pub mod vnet;
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use frame::{
-    BATCH, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, PoolBudget, SMALL_LEN,
+    BATCH, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

@@ -330,6 +330,11 @@ impl GuestVif {
             mirror: self.mirror.iter().map(|it| it.0.clone()).collect(),
         }
     }
+
+    /// What the vifs of one tenant must have in common: whether it is in a VLAN, and private.
+    fn reach(&self) -> (bool, bool) {
+        (self.vlan.is_some() || !self.trunk.is_empty(), self.is_private)
+    }
 }
 
 /// A [`MulticastRouter`] in a description, where it may be left out.
@@ -369,25 +374,36 @@ impl Host {
 
     /// Why tenants of this host cannot have processes of their own, if they cannot.
     pub fn obstacle_to_isolation(&self) -> Option<String> {
-        let obstacle = |vif: &GuestVif| {
-            let completion = vif.completion.map_or(self.completion, |answered| answered.0);
-            let is_in_vlan = vif.vlan.is_some() || !vif.trunk.is_empty();
-            match () {
-                () if vif.bridge.is_some() => None,
-                () if completion == Completion::Sent => Some("completion = \"sent\""),
-                () if is_in_vlan => Some("a VLAN"),
-                () if vif.is_private => Some("private = true"),
-                () => None,
-            }
+        let on_switch = || {
+            let vifs = self.guests.iter().flat_map(|it| it.vifs.iter().map(move |vif| (it, vif)));
+            vifs.filter(|(_, vif)| vif.bridge.is_none())
         };
-        self.guests.iter().find_map(|guest| {
-            let found = guest.vifs.iter().find_map(obstacle)?;
-            Some(format!(
-                "guest {} has {found}, which does not reach from one process to another: expected \
-                 a vif without it, or a bridge for the vif, or no --isolate",
-                guest.name
-            ))
-        })
+        for (guest, vif) in on_switch() {
+            let completion = vif.completion.map_or(self.completion, |answered| answered.0);
+            if completion == Completion::Sent {
+                return Some(format!(
+                    "guest {} has completion = \"sent\", which does not reach from one process to \
+                     another: expected a vif without it, or a bridge for the vif, or no --isolate",
+                    guest.name
+                ));
+            }
+            let is_other = |(another, other): &(&Guest, &GuestVif)| {
+                let is_same_tenant = match (&vif.tenant, &other.tenant) {
+                    (None, None) => guest.name == another.name,
+                    (one, another) => one == another,
+                };
+                is_same_tenant && vif.reach() != other.reach()
+            };
+            if let Some((another, _)) = on_switch().find(is_other) {
+                return Some(format!(
+                    "guests {} and {} are of one tenant, which has one trunk: expected all of its \
+                     vifs in VLANs or none, and all private or none; give one of them another \
+                     `tenant`",
+                    guest.name, another.name
+                ));
+            }
+        }
+        None
     }
 
     /// Queues of each trunk: as many as there are workers.

@@ -1,9 +1,10 @@
-//! Which check or explanation answers each row of the source documents.
+//! Which check or explanation answers each place of the sources that the doctor rests on.
 
+use ringway_sources::{all, numbered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::check::CATALOGUE;
+use crate::check::{CATALOGUE, Check};
 
 /// Something that is explained and is no check.
 pub struct Topic {
@@ -11,9 +12,9 @@ pub struct Topic {
     pub id: &'static str,
     /// In one line.
     pub title: &'static str,
-    /// The rows that it answers.
-    pub rows: &'static [&'static str],
-    /// The text.
+    /// The places of sources that it answers.
+    pub sources: &'static [&'static str],
+    /// The text, with `{ID}` where it cites.
     pub explanation: &'static str,
 }
 
@@ -21,20 +22,38 @@ pub struct Topic {
 pub static TOPICS: &[Topic] = &[Topic {
     id: "measuring",
     title: "how to measure before and after",
-    rows: &[
-        "G1", "G2", "G19", "G20", "G21", "G22", "G23", "G24", "G25", "G26", "G27", "G28", "G30",
-        "G31", "W11", "W16",
+    sources: &[
+        "throughput-guide:applies-to",
+        "throughput-guide:scenarios",
+        "throughput-guide:start-simple",
+        "throughput-guide:iperf-rules",
+        "throughput-guide:iperf-build",
+        "throughput-guide:iperf-windows",
+        "throughput-guide:iperf-commands",
+        "throughput-guide:iperf-many-guests",
+        "throughput-guide:netperf",
+        "throughput-guide:netserver",
+        "throughput-guide:netperf-parallel",
+        "throughput-guide:ntttcp",
+        "throughput-guide:cpu-bound",
+        "throughput-guide:pairs-and-threads",
+        "network-node-blog:method",
+        "network-node-blog:one-queue",
     ],
     explanation: include_str!("../explain/measuring.md"),
 }];
 
-/// A row, and who answers it.
+/// The sources whose every place the doctor answers, but for what they measured.
+const COVERED: [&str; 2] = ["throughput-guide", "network-node-blog"];
+
+/// A place of a source, and who answers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Covered {
-    /// Such as `G13`.
-    pub row: String,
-    /// What it is about.
+    /// Its id in `docs/sources.toml`, such as `throughput-guide:netback-full`.
+    #[serde(rename = "row")]
+    pub source: String,
+    /// What it says.
     pub about: String,
     /// Checks that look for it.
     pub checks: Vec<String>,
@@ -42,28 +61,45 @@ pub struct Covered {
     pub explained: Vec<String>,
 }
 
-/// Every row, in the order of the documents.
+/// Every place of the sources that are covered whole, and those of others that a check answers, in
+/// the order of the sources.
 pub fn coverage() -> Vec<Covered> {
-    rows().map(|(row, about)| covered(row, about)).collect()
+    let places = all().place.iter().map(|place| covered(&place.id, &place.claim));
+    places.filter(|one| is_required(&one.source) || one.is_answered()).collect()
 }
 
-/// The rows that nothing answers.
+/// The places that nothing answers.
 pub fn missing(coverage: &[Covered]) -> Vec<&Covered> {
-    coverage.iter().filter(|row| row.checks.is_empty() && row.explained.is_empty()).collect()
+    coverage.iter().filter(|one| !one.is_answered()).collect()
 }
 
-fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let lines = include_str!("../data/rows.txt").lines();
-    lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '))
+/// An explanation with numbers for its citations, and the list of its sources below it: those of
+/// its text, then those of `sources` that the text does not name.
+pub fn explained(explanation: &str, sources: &[&str]) -> String {
+    let (text, cited) = numbered(explanation);
+    let list =
+        ringway_sources::list(cited.iter().map(String::as_str).chain(sources.iter().copied()));
+    if list.is_empty() { text } else { format!("{text}\n{list}") }
 }
 
-fn covered(row: &str, about: &str) -> Covered {
-    let of_row = CATALOGUE.iter().filter(|check| check.rows.contains(&row));
-    let (looking, explaining): (Vec<_>, Vec<_>) = of_row.partition(|check| check.look.is_some());
-    let topics = TOPICS.iter().filter(|topic| topic.rows.contains(&row)).map(|topic| topic.id);
+impl Covered {
+    fn is_answered(&self) -> bool {
+        !self.checks.is_empty() || !self.explained.is_empty()
+    }
+}
+
+fn is_required(id: &str) -> bool {
+    id.split_once(':').is_some_and(|(source, _)| COVERED.contains(&source))
+}
+
+fn covered(id: &str, about: &str) -> Covered {
+    let answers = |check: &&Check| check.sources.contains(&id);
+    let (looking, explaining): (Vec<_>, Vec<_>) =
+        CATALOGUE.iter().filter(answers).partition(|check| check.look.is_some());
+    let topics = TOPICS.iter().filter(|topic| topic.sources.contains(&id)).map(|topic| topic.id);
     let explaining = explaining.iter().map(|check| check.id).chain(topics);
     Covered {
-        row: row.to_owned(),
+        source: id.to_owned(),
         about: about.to_owned(),
         checks: looking.iter().map(|check| check.id.to_owned()).collect(),
         explained: explaining.map(str::to_owned).collect(),
@@ -74,45 +110,61 @@ fn covered(row: &str, about: &str) -> Covered {
 mod tests {
     use super::*;
 
-    /// The rows that the doctor has to answer, by their ranges in the documents.
-    fn required() -> impl Iterator<Item = String> {
-        let ranges = [("G", 1, 70), ("W", 1, 17), ("P", 12, 16), ("L", 9, 9), ("A", 6, 8)];
-        ranges.into_iter().flat_map(|(letter, first, last)| {
-            (first..=last).map(move |number| format!("{letter}{number}"))
-        })
+    /// What has to be answered of sources that are not covered whole.
+    const REQUIRED: [&str; 9] = [
+        "multi-queue-study:guest-cpus",
+        "multi-queue-study:placement",
+        "multi-queue-study:interrupts",
+        "multi-queue-study:rx",
+        "multi-queue-study:rx-limits",
+        "multi-queue-series:maximum",
+        "arm64-latency-report:tx",
+        "arm64-latency-report:domain-switch",
+        "arm64-latency-report:bounce-buffer",
+    ];
+
+    fn texts() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static str)> {
+        let checks = CATALOGUE.iter().map(|check| (check.id, check.sources, check.explanation));
+        checks.chain(TOPICS.iter().map(|topic| (topic.id, topic.sources, topic.explanation)))
     }
 
     #[test]
-    fn every_row_is_answered() {
+    fn every_place_is_answered() {
         let coverage = coverage();
         assert_eq!(missing(&coverage), Vec::<&Covered>::new());
-        for row in required() {
-            assert!(coverage.iter().any(|covered| covered.row == row), "{row} is not listed");
+        assert!(coverage.len() > 90, "{} places", coverage.len());
+        for id in REQUIRED {
+            assert!(coverage.iter().any(|covered| covered.source == id), "{id} is not answered");
         }
     }
 
     #[test]
-    fn no_check_answers_a_row_that_is_not_there() {
-        let checks = CATALOGUE.iter().map(|check| (check.id, check.rows));
-        let topics = TOPICS.iter().map(|topic| (topic.id, topic.rows));
-        for (id, answered) in checks.chain(topics) {
-            for row in answered {
-                assert!(rows().any(|(known, _)| known == *row), "{id} names {row}");
+    fn no_check_answers_a_place_that_is_not_there() {
+        for (id, answered, _) in texts() {
+            for source in answered {
+                assert!(ringway_sources::find(source).is_some(), "{id} names {source}");
             }
         }
     }
 
     #[test]
-    fn what_answers_a_row_speaks_of_it() {
-        for topic in TOPICS {
-            for row in topic.rows {
-                assert!(topic.explanation.contains(row), "{} does not name {row}", topic.id);
+    fn what_answers_a_place_cites_it() {
+        for (id, answered, text) in texts() {
+            let (_, cited) = numbered(text);
+            for source in answered {
+                assert!(cited.iter().any(|one| one == source), "{id} does not cite {source}");
             }
         }
-        for check in CATALOGUE {
-            for row in check.rows {
-                assert!(check.explanation.contains(row), "{} does not name {row}", check.id);
-            }
+    }
+
+    #[test]
+    fn an_explanation_ends_with_titles_and_addresses() {
+        for (id, answered, text) in texts() {
+            let shown = explained(text, answered);
+            assert!(!shown.contains("{throughput") && !shown.contains("{network"), "{id}: {shown}");
+            let sources = shown.split_once("\nSources\n").map(|(_, sources)| sources);
+            assert_eq!(sources.is_some(), !answered.is_empty(), "{id}");
+            assert!(sources.is_none_or(|sources| sources.contains("https://")), "{id}");
         }
     }
 }

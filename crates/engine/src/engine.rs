@@ -1,5 +1,6 @@
 //! [`Engine`]: what one thread does, round after round.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,13 @@ use crate::limits::Limits;
 use crate::outbox::{Enqueue, Expected, OutboxSlot, Outboxes};
 use crate::share::{Shares, cost_of};
 use crate::slot::SlotId;
-use crate::source::{Intake, Source, Taken};
+use crate::source::{Intake, Others, Source, Taken};
 use crate::state::{Ingress, IngressEvent};
 use crate::sync::{Ordering, fence};
+use crate::wait::{IfIdle, Wait};
 
 /// Frames taken from the inbox in one round.
 const PARCELS_PER_ROUND: usize = 4 * BATCH;
-/// The part of the memory that is left that the frames of one port may take: a quarter.
-const MEMORY_PART: usize = 4;
 /// How long to wait for buffers that other engines have.
 const SHORTAGE: Duration = Duration::from_millis(1);
 
@@ -37,14 +37,18 @@ pub struct Engine<Q> {
     /// The zero of switch time.
     started: Instant,
     now: Instant,
+    /// Switch time, in this round.
+    ticks: Ticks,
     pool: FramePool,
     sources: Vec<Option<Source<Q>>>,
     outboxes: Outboxes,
     pub(crate) shares: Shares,
-    /// Memory that the frames of one port may take, in this round.
-    memory_max: usize,
+    /// Memory that the frames of one port may take, in this round; empty until it is needed.
+    memory_max: OnceCell<usize>,
     /// Slots of the sources that are visited in each round: all but those that are armed.
     turns: Vec<usize>,
+    /// What the last round found.
+    others: Others,
     /// By engine: parcels that we have put in since we last nudged it.
     mailed: Vec<usize>,
     /// Pressure of ours fell since we last woke those who may sleep because of it.
@@ -66,28 +70,6 @@ pub struct Failure<Q> {
     pub queue: Q,
     /// Why.
     pub down: PortDown,
-}
-
-/// What a round that finds no work does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IfIdle {
-    /// Nothing: the thread comes back at once.
-    Poll,
-    /// It asks every queue for an event, so that the thread may sleep.
-    Sleep,
-}
-
-/// How long the thread may wait before the next round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all: there was work, or there is.
-    Now,
-    /// There was no work, and the thread wanted to poll.
-    Poll,
-    /// Until an event comes, and no longer than until this time.
-    Until(Instant),
-    /// Until an event comes.
-    Event,
 }
 
 /// Whether anything moved.
@@ -120,8 +102,10 @@ impl<Q: PortQueue> Engine<Q> {
             sources: Vec::new(),
             outboxes: Outboxes::default(),
             shares: Shares::default(),
-            memory_max: 0,
+            memory_max: OnceCell::new(),
+            ticks: Ticks(0),
             turns: Vec::new(),
+            others: Others::Idle,
             mailed: Vec::new(),
             has_relieved: false,
             failures: Vec::new(),
@@ -136,7 +120,8 @@ impl<Q: PortQueue> Engine<Q> {
     pub fn round(&mut self, now: Instant, directory: &Directory, if_idle: IfIdle) -> Wait {
         self.inbox.awake();
         self.now = now;
-        self.memory_max = self.pool.bytes_left() / MEMORY_PART;
+        self.memory_max = OnceCell::new();
+        self.ticks = ticks(now.saturating_duration_since(self.started));
         self.shares.begin_round();
         self.pass_relief_on(directory);
         let opened = self.open_parcels();
@@ -144,6 +129,7 @@ impl<Q: PortQueue> Engine<Q> {
         let sent = self.send_out(directory);
         self.nudge_mailed(directory);
         let worked = opened.or(taken).or(sent) == Work::Done;
+        self.others = if worked { Others::Work } else { Others::Idle };
         match if_idle {
             // Those who were held are woken by the next round.
             _ if worked || self.has_relieved => Wait::Now,
@@ -181,14 +167,14 @@ impl<Q: PortQueue> Engine<Q> {
     fn take_turn(&mut self, slot: usize, directory: &Directory) -> Result<Work, PortDown> {
         let Some(source) = self.sources[slot].as_mut() else { return Ok(Work::None) };
         self.serving = Some((source.port_id, source.queue_index));
-        let at = Enqueue { now: self.now, memory_max: self.memory_max };
+        let at = Enqueue { now: self.now, memory_max: &self.memory_max };
         let mut intake = Intake {
             shares: &mut self.shares,
             pool: &mut self.pool,
             batch: &mut self.batch,
             verdicts: &mut self.verdicts,
             now: self.now,
-            ticks: ticks(self.now.saturating_duration_since(self.started)),
+            ticks: self.ticks,
         };
         let taken = source.take_in(&mut intake);
         let mut router = Router {
@@ -211,7 +197,7 @@ impl<Q: PortQueue> Engine<Q> {
         }
         // What came before the fault is sound, and has gone on.
         match taken? {
-            Taken::Asked => Ok(Work::of(source.rest()? == Pending::Work || has_frames)),
+            Taken::Asked => Ok(Work::of(source.rest(self.others)? == Pending::Work || has_frames)),
             Taken::NotAsked => Ok(Work::of(has_frames)),
             // Frames may wait that are to be taken in in the next round.
             Taken::NoShare => Ok(Work::Done),
@@ -226,7 +212,7 @@ impl<Q: PortQueue> Engine<Q> {
     fn open_parcels(&mut self) -> Work {
         // Frames of many queues, and none says of which.
         self.serving = None;
-        let at = Enqueue { now: self.now, memory_max: self.memory_max };
+        let at = Enqueue { now: self.now, memory_max: &self.memory_max };
         let (mut frames, mut bytes) = (0, 0);
         for _ in 0..PARCELS_PER_ROUND {
             let Some(parcel) = self.inbox.pop() else { break };
@@ -494,7 +480,7 @@ impl<Q: PortQueue> Engine<Q> {
         source.share = self.shares.join(source.port_id, source.stations);
         let id = source.id;
         let gathered = self.take_expected(id);
-        let at = Enqueue { now: self.now, memory_max: self.memory_max };
+        let at = Enqueue { now: self.now, memory_max: &self.memory_max };
         outbox.count_dropped(gathered.as_ref().map_or(0, |gathered| gathered.dropped));
         self.outboxes.insert(outbox);
         for frame in gathered.into_iter().flat_map(|gathered| gathered.frames) {

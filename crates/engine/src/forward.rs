@@ -24,7 +24,7 @@ pub(crate) struct Router<'a> {
     pub(crate) pool: &'a mut FramePool,
     pub(crate) mailed: &'a mut Vec<usize>,
     pub(crate) directory: &'a Directory,
-    pub(crate) at: Enqueue,
+    pub(crate) at: Enqueue<'a>,
     /// What copies for mirrors have cost, for the account of the port that the frames came in by.
     pub(crate) mirrored: usize,
 }

@@ -1,5 +1,6 @@
 //! A queue's sending side: frames that wait to leave by it.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,12 +52,22 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// When a frame is added, and to how much.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Enqueue {
+pub(crate) struct Enqueue<'a> {
     pub(crate) now: Instant,
+    /// Memory that the frames of one port may take, found by the first that needs it in a round.
+    pub(crate) memory_max: &'a OnceCell<usize>,
+}
+
+impl Enqueue<'_> {
     /// Memory that the frames of one port may take: a part of what is left, so that there is
     /// always some left, however many ports are full.
-    pub(crate) memory_max: usize,
+    fn memory_max(&self, pool: &FramePool) -> usize {
+        *self.memory_max.get_or_init(|| pool.bytes_left() / MEMORY_PART)
+    }
 }
+
+/// A port's frames may take so much of the memory that is left: 1 in this.
+const MEMORY_PART: usize = 4;
 
 /// What one call of [`Outbox::send`] did.
 pub(crate) struct Sent {
@@ -110,11 +121,11 @@ impl Outbox {
         frame: Frame,
         admission: Admission,
         pool: &mut FramePool,
-        at: Enqueue,
+        at: Enqueue<'_>,
     ) {
         let now = at.now;
         let mark = if self.is_stalled() { LOW } else { admission.mark() };
-        if self.waiting().reaches(mark) || self.takes_too_much(at.memory_max) {
+        if self.waiting().reaches(mark) || self.takes_too_much(|| at.memory_max(pool)) {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
             return;
@@ -122,14 +133,10 @@ impl Outbox {
         show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
         let first = self.frames.len();
         match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
-            Ok(()) => {
-                let added = self.frames.range(first..);
-                self.bytes += added.clone().map(Frame::len).sum::<usize>();
-                self.memory += added.map(Frame::capacity).sum::<usize>();
-            }
+            Ok(()) => self.count_added(first),
             Err(reason) => self.counters.dropped.count(reason, 1),
         }
-        if self.waiting().frames > 0 {
+        if self.state == Egress::Empty && self.waiting().frames > 0 {
             self.state = self.state.on(EgressEvent::Enqueued, now);
         }
         if !self.is_stalled() && self.waiting().reaches(HIGH) && !self.gauge.is_raised() {
@@ -137,10 +144,23 @@ impl Outbox {
         }
     }
 
+    /// Counts the frames from the `first` on, which is nearly always the last one.
+    #[inline]
+    fn count_added(&mut self, first: usize) {
+        if let (true, Some(frame)) = (self.frames.len() == first + 1, self.frames.back()) {
+            self.bytes += frame.len();
+            self.memory += frame.capacity();
+            return;
+        }
+        let added = self.frames.range(first..);
+        self.bytes += added.clone().map(Frame::len).sum::<usize>();
+        self.memory += added.map(Frame::capacity).sum::<usize>();
+    }
+
     /// Whether another frame would take memory that others may need.
-    fn takes_too_much(&self, memory_max: usize) -> bool {
+    fn takes_too_much(&self, memory_max: impl FnOnce() -> usize) -> bool {
         let of_port = self.memory + self.memory_of_others;
-        self.memory >= MEMORY_MIN && (self.is_stalled() || of_port >= memory_max)
+        self.memory >= MEMORY_MIN && (self.is_stalled() || of_port >= memory_max())
     }
 
     /// Sends what fits, and holds sources back or lets them go on. `of_port` are the addresses of
@@ -313,8 +333,14 @@ impl Expected {
         Expected { id, gauge, frames: FrameQueue::new(), memory: 0, dropped: 0 }
     }
 
-    fn enqueue(&mut self, frame: Frame, admission: Admission, pool: &mut FramePool, at: Enqueue) {
-        let takes_too_much = self.memory >= at.memory_max.max(MEMORY_MIN);
+    fn enqueue(
+        &mut self,
+        frame: Frame,
+        admission: Admission,
+        pool: &mut FramePool,
+        at: Enqueue<'_>,
+    ) {
+        let takes_too_much = self.memory >= MEMORY_MIN && self.memory >= at.memory_max(pool);
         if self.frames.len() >= admission.mark().frames || takes_too_much {
             self.dropped += 1;
             return pool.recycle(frame);
@@ -403,7 +429,7 @@ impl Outboxes {
     }
 
     /// Adds a frame to what waits for a queue.
-    pub(crate) fn enqueue(&mut self, parcel: Parcel, pool: &mut FramePool, at: Enqueue) {
+    pub(crate) fn enqueue(&mut self, parcel: Parcel, pool: &mut FramePool, at: Enqueue<'_>) {
         let Parcel { to, frame, admission } = parcel;
         match self.slots.get_mut(to.index) {
             Some(OutboxSlot::Here(outbox)) if outbox.id == to => {

@@ -50,8 +50,15 @@ pub(crate) struct Source<Q> {
     gauge: Arc<Gauge>,
     /// What limits its port.
     limits: Limits,
+    /// Turns since it last had a frame.
+    empty_turns: u32,
     state: Ingress,
 }
+
+/// Turns without a frame after which a queue is no longer asked in each round while others have
+/// work. Asking costs some hundred instructions, an event of the peer and its handling as much as
+/// that many turns.
+const EMPTY_TURNS_MAX: u32 = 64;
 
 /// What a source is made of.
 pub(crate) struct SourceParts<Q> {
@@ -120,6 +127,7 @@ impl<Q: PortQueue> Source<Q> {
             held_since: None,
             gauge: parts.gauge,
             limits: parts.limits,
+            empty_turns: 0,
             state: Ingress::Polling,
         }
     }
@@ -212,7 +220,9 @@ impl<Q: PortQueue> Source<Q> {
         if intake.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
         }
+        self.empty_turns = self.empty_turns.saturating_add(1);
         if !intake.batch.is_empty() {
+            self.empty_turns = 0;
             self.charge(intake);
             self.classify(intake);
             self.kept.extend(intake.batch.drain(..).zip(intake.verdicts.drain(..)));
@@ -278,16 +288,22 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// After a turn in which it was asked for frames: a queue whose descriptor reports every frame
-    /// needs no second call to find that it is empty. Whether it has more.
+    /// After a turn in which it was asked for frames. A queue whose descriptor reports every frame
+    /// needs no second call to find that it is empty. Any other is to send an event once it has had
+    /// nothing for long, if it is not all that the engine has to do: `others` is what the last
+    /// round found. Whether it has more.
     ///
     /// One that was not asked must not get here: it may have had its event already, for frames that
     /// still wait, and would sleep on them.
-    pub(crate) fn rest(&mut self) -> Result<Pending, PortDown> {
-        let reports_all = self.traits.probe == Probe::SystemCall && self.kept.is_empty();
-        if !reports_all || !matches!(self.state, Ingress::Polling) {
+    pub(crate) fn rest(&mut self, others: Others) -> Result<Pending, PortDown> {
+        let may_rest = match self.traits.probe {
+            Probe::SystemCall => true,
+            Probe::Memory => others == Others::Work && self.empty_turns >= EMPTY_TURNS_MAX,
+        };
+        if !may_rest || !self.kept.is_empty() || !matches!(self.state, Ingress::Polling) {
             return Ok(Pending::Nothing);
         }
+        self.empty_turns = 0;
         self.arm()
     }
 
@@ -324,6 +340,15 @@ impl<Q: PortQueue> Source<Q> {
     pub(crate) fn count_drop(&self, reason: DropReason) {
         self.counters.dropped.count(reason, 1);
     }
+}
+
+/// Whether an engine found work in its last round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// It did.
+    Work,
+    /// It did not, and polls or is about to sleep.
+    Idle,
 }
 
 /// Whether a source waits for a queue.

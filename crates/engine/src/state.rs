@@ -2,7 +2,8 @@
 //!
 //! A side changes by [`Ingress::on`] and [`Egress::on`] alone, which know nothing but their
 //! arguments. In each round the engine visits a queue unless it is [`Ingress::Armed`], and sends
-//! for it unless it is [`Egress::Empty`].
+//! for it unless it is [`Egress::Empty`]. A queue that had nothing for many rounds in which others
+//! had work is armed, so that it costs nothing.
 //!
 //! The receiving side, from which frames enter the switch. An empty cell is no change:
 //!

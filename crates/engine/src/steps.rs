@@ -67,6 +67,14 @@ pub enum Command<Q> {
         /// The place of the queue.
         id: SlotId,
     },
+    /// Get stuck, as a test wants it.
+    #[doc(hidden)]
+    Stall {
+        /// The place of the queue.
+        id: SlotId,
+        /// In which way.
+        stall: Stall,
+    },
     /// What may enter by a queue from now on.
     SetPolicy {
         /// The place of the queue.
@@ -74,6 +82,16 @@ pub enum Command<Q> {
         /// What may.
         policy: Arc<PortPolicy>,
     },
+}
+
+/// A way to get stuck for ever, for tests of what comes then.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stall {
+    /// In a loop.
+    Loop,
+    /// Asleep.
+    Sleep,
 }
 
 impl<Q: PortQueue> Engine<Q> {
@@ -94,6 +112,21 @@ impl<Q: PortQueue> Engine<Q> {
         panic!("a test asked for it");
     }
 
+    /// Does not return, as if a defect had shown while it is busy with a queue: for tests of what
+    /// comes then.
+    #[doc(hidden)]
+    pub fn stall_for_test(&mut self, id: SlotId, stall: Stall) {
+        if self.source(id).is_none() {
+            return;
+        }
+        loop {
+            match stall {
+                Stall::Loop => std::hint::spin_loop(),
+                Stall::Sleep => std::thread::park(),
+            }
+        }
+    }
+
     /// Does what a command says.
     pub fn apply(&mut self, command: Command<Q>) {
         match command {
@@ -104,6 +137,7 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Limit { id, limits } => self.limit(id, limits),
             Command::Weigh { id, weight } => self.weigh(id, weight),
             Command::Panic { id } => self.panic_for_test(id),
+            Command::Stall { id, stall } => self.stall_for_test(id, stall),
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
         }
     }

@@ -1,7 +1,7 @@
 //! The atomics and the bounded queue that engines share between threads.
 //!
-//! Everything that crosses threads in this crate takes them from here, so that `tests/loom.rs` runs
-//! the real [`Inbox`](crate::Inbox) and [`Gauge`](crate::Gauge) in every interleaving.
+//! Everything that crosses threads in this crate takes them from here, so that `interleavings.rs`
+//! runs the real [`Inbox`](crate::Inbox) and [`Gauge`](crate::Gauge) in every interleaving.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use crossbeam_queue::ArrayQueue;

@@ -33,8 +33,9 @@ pub struct Analysis {
     pub title: String,
     /// What it asks.
     pub question: String,
-    /// The rows that it answers.
-    pub rows: Vec<String>,
+    /// The places of sources that it answers; in files under the name that scripts know.
+    #[serde(rename = "rows")]
+    pub sources: Vec<String>,
     /// The answer, as far as there is one.
     pub verdict: String,
     /// The machine.
@@ -178,7 +179,7 @@ impl Analysis {
             study: study.id.clone(),
             title: study.title.clone(),
             question: study.question.clone(),
-            rows: study.rows.clone(),
+            sources: study.sources.clone(),
             verdict: String::new(),
             host: records.host.clone(),
             runs: records.runs.len(),

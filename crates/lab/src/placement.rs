@@ -1,6 +1,7 @@
 //! How streams fall on queues: what chance makes of it, and how to have it as one wants.
 //!
-//! It is the largest systematic uncertainty of a multi-queue measurement (row P13). Which stream
+//! It is the largest systematic uncertainty of a multi-queue measurement
+//! (`multi-queue-study:placement`). Which stream
 //! is on which queue follows from the hash that our own frontend uses, so source ports decide it.
 
 use ringway_steering::placement::{from_split, source_ports, spread};

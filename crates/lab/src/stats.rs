@@ -197,7 +197,7 @@ pub fn jain(values: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (float(values.len()) * squares))
 }
 
-/// Skewness of a sample, corrected for its size (G1).
+/// Skewness of a sample, corrected for its size (Fisher and Pearson).
 fn skewness(values: &[f64]) -> Option<f64> {
     let n = float(values.len());
     let deviation = (squares(values) / n).sqrt();

@@ -1,6 +1,6 @@
 //! What is to be measured: a study, as a few lines of TOML that anybody can edit.
 //!
-//! A study names the rows of the requirements that it answers, a topology, the parameters that it
+//! A study names the places of sources that it answers, a topology, the parameters that it
 //! fixes (`setup`) and those that it varies (`axis`), what was published before, and the figures
 //! to draw. The shipped ones are in `studies/`.
 
@@ -29,8 +29,10 @@ pub struct Study {
     pub title: String,
     /// What it asks, in a sentence or two.
     pub question: String,
-    /// The rows that it answers, such as `P10`.
-    pub rows: Vec<String>,
+    /// The places of sources that it answers, by their ids in `docs/sources.toml`, such as
+    /// `multi-queue-study:tx-one-queue`. Records of before these ids have names of rows.
+    #[serde(alias = "rows")]
+    pub sources: Vec<String>,
     /// Other ways through the same machine, to judge the figures by.
     #[serde(default)]
     pub baselines: Vec<Subject>,
@@ -124,10 +126,14 @@ pub struct Axis {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Published {
-    /// The row of the requirements.
-    pub row: String,
-    /// Where it is from, for people.
+    /// Where it is from: an id of `docs/sources.toml`, or words.
     pub source: String,
+    /// How it is said there, or by what it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+    /// What records of before ids have instead of one: read, and not used.
+    #[serde(default, rename = "row", skip_serializing_if = "Option::is_none")]
+    pub old_row: Option<String>,
     /// The cell that it is about. If it names not all axes, see `best_of`.
     pub cell: Cell,
     /// The axis over which the best value was published.
@@ -156,8 +162,12 @@ pub struct Published {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Comparison {
-    /// The row of the requirements.
-    pub row: String,
+    /// Which place of a source it tests: an id of `docs/sources.toml`, or words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// What records of before ids have instead of one: read, and not used.
+    #[serde(default, rename = "row", skip_serializing_if = "Option::is_none")]
+    pub old_row: Option<String>,
     /// What is compared, as in "8 queues against 1, with 8 streams".
     pub title: String,
     /// The numerator.
@@ -169,9 +179,9 @@ pub struct Comparison {
     /// The ratio that was published, if one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<f64>,
-    /// Where it is from; required with `published`.
+    /// How it is said there; required with `published`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
+    pub said: Option<String>,
     /// Why the verdict does not use it, where another source disagrees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
@@ -335,12 +345,27 @@ impl Study {
         Ok(Study { setup: self.setup.with("line", rate), ..self.clone() })
     }
 
-    /// Whether records of `other` can go on as this one's: only limits of repeats and time differ.
+    /// Whether records of `other` can go on as this one's: only limits of repeats and time differ,
+    /// and what is cited.
     #[must_use]
     pub fn goes_on(&self, other: &Study) -> bool {
         let Load { repeats, max_repeats, budget_seconds, .. } = self.load;
         let load = Load { repeats, max_repeats, budget_seconds, ..other.load.clone() };
-        *self == Study { load, ..other.clone() }
+        self.uncited() == Study { load, ..other.uncited() }
+    }
+
+    /// It without its sources.
+    fn uncited(&self) -> Study {
+        let mut study = self.clone();
+        study.sources.clear();
+        for one in &mut study.published {
+            one.source.clear();
+            (one.said, one.old_row) = (None, None);
+        }
+        for one in &mut study.comparison {
+            (one.source, one.said, one.old_row) = (None, None, None);
+        }
+        study
     }
 
     /// Leaves out what is about cells that are no longer in the matrix.
@@ -432,7 +457,9 @@ impl Study {
 
     /// CPUs that a cell would keep busy at once, by a rule of thumb: for each guest a sender and a
     /// receiver, and for each queue that can have a stream the threads of both of its ends.
-    /// A machine with fewer measures itself, not the queues (rows P12, P20, L6).
+    /// A machine with fewer measures itself, not the queues
+    /// (`multi-queue-study:guest-cpus`, `multi-queue-study:conclusion`,
+    /// `multi-queue-series:conditions`).
     pub fn cpus_wanted(&self, cell: &Cell) -> u64 {
         let setup = self.setup(cell);
         let count = |name| setup.number(name).unwrap_or(1).max(1);

@@ -55,8 +55,11 @@ fn every_study_has_a_complete_report() {
         // Nothing is fetched: what a browser would ask for is the empty icon only.
         assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
         assert_eq!(page.matches("href=").count(), 1);
-        for row in &study.rows {
-            assert!(page.contains(&format!("<li>{row}</li>")), "{id}: {row}");
+        for id in &study.sources {
+            let cited = ringway_sources::find(id).expect(id);
+            assert!(page.contains(&format!("<li>{}</li>", cited.source.title)), "{id}");
+            assert!(page.contains(cited.source.address.as_deref().expect(id)), "{id}");
+            assert!(!page.contains(id), "{id} is for programs");
         }
         let csv = fs::read_to_string(dir.join("runs.csv")).expect(id);
         assert_eq!(csv.lines().count(), records.runs.len() + 1);

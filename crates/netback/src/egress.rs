@@ -1,19 +1,22 @@
 //! What the guest receives: frames become rx slots.
 //!
 //! A frame is packed into as few of the guest's pages as possible. If it was segmented, an extra
-//! takes the slot after the first (netif a3). A frame is only begun when enough pages are posted
-//! for all of it.
+//! takes the slot after the first (`netif.h:slot-order`). A frame is only begun when enough pages
+//! are posted for all of it.
 
-use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, PortDown};
+use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, LARGE_LEN, PortDown};
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_ring::{BackRing, Rx};
 use ringway_wire::netif::{
     NETIF_RSP_ERROR, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA,
-    RxRequest, RxResponse,
+    RX_RING_SLOTS, RxRequest, RxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::VifQueue;
+
+/// Slots that the longest frame takes: its pages and an extra.
+const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 1;
 
 impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     pub(crate) fn give_packets(
@@ -25,8 +28,9 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         if from.is_empty() {
             return Ok(());
         }
-        let (taken, _) =
-            self.rx.peek_requests(&mut self.scratch.rx_requests).map_err(PortDown::peer)?;
+        let slots_max = from.len().saturating_mul(SLOTS_A_FRAME_MAX).min(RX_RING_SLOTS);
+        let posted = &mut self.scratch.rx_requests[..slots_max];
+        let (taken, _) = self.rx.peek_requests(posted).map_err(PortDown::peer)?;
         self.plan_leaving(taken, from, pool);
         let given = self.copy_and_answer();
         // The pool outlives this port: it gets its buffers back also when the port goes down.

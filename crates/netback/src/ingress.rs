@@ -23,9 +23,9 @@ use crate::{TxFault, VifQueue};
 /// least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
 /// Data slots of one packet, from which on the guest is taken for malicious
-/// (netif b2: `fatal_skb_slots`).
+/// (`netif.h:slots-min`: `fatal_skb_slots` of Linux).
 const FATAL_SLOTS: usize = 20;
-//= netif.h: slots-min
+//= netif.h:slots-min
 /// Data slots that are still served: the first and as many more.
 const SLOTS_MAX: usize = 1 + NR_SLOTS_MIN;
 
@@ -240,9 +240,9 @@ fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(
         }
         for (index, slot) in own.iter().enumerate() {
             let is_extra = (1..=packet.extras).contains(&index);
-            //= netif.h: extra-null
+            //= netif.h:extra-null
             let status = if is_extra { NETIF_RSP_NULL } else { status };
-            //= netif.h: id-echo
+            //= netif.h:id-echo
             respond(TxResponse { id: slot.id, status });
         }
     }
@@ -283,7 +283,8 @@ fn parse(slots: &[TxRequest], is_all: bool, consumer: u32) -> Result<Option<Pars
     Ok(Some(Parsed { slots: 1, extras: 0, total, offload }))
 }
 
-/// Reads a packet of several slots. Their order is: first, extras, further data (netif a3).
+/// Reads a packet of several slots. Their order is: first, extras, further data
+/// (`netif.h:slot-order`).
 #[inline(never)]
 fn parse_long(
     first: &TxRequest,
@@ -291,10 +292,10 @@ fn parse_long(
     is_all: bool,
     consumer: u32,
 ) -> Result<Option<Parsed>, TxFault> {
-    //= netif.h: packet-published-whole
+    //= netif.h:packet-published-whole
     let missing =
         |have: usize| if is_all { Err(TxFault::cut_off(consumer, have)) } else { Ok(None) };
-    //= netif.h: slot-order
+    //= netif.h:slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
     let mut extras = 0;
     let mut more_extras = first.flags & NETTXF_EXTRA_INFO != 0;
@@ -343,10 +344,10 @@ fn parse_long(
     Ok(Some(Parsed { slots: extras + data, extras, total, offload }))
 }
 
-/// A slot must not reach over the end of its page (netif b2, and a7: one that does would spoil
-/// the whole batch on real Xen).
+/// A slot must not reach over the end of its page: one that does would spoil the whole batch on
+/// real Xen.
 fn check_range(offset: u16, size: u32) -> Result<(), TxFault> {
-    //= netif.h: slot-in-page
+    //= netif.h:slot-in-page
     let end = u32::from(offset) + size;
     if usize::try_from(end).is_ok_and(|end| end <= PAGE_SIZE) {
         return Ok(());
@@ -356,7 +357,7 @@ fn check_range(offset: u16, size: u32) -> Result<(), TxFault> {
 }
 
 fn check_extra(extra: &ExtraInfo) -> Result<(), TxFault> {
-    //= netif.h: extra-types
+    //= netif.h:extra-types
     if extra.kind == EXTRA_TYPE_NONE || extra.kind >= EXTRA_TYPE_MAX {
         return Err(TxFault::BadExtra { kind: extra.kind });
     }
@@ -365,7 +366,7 @@ fn check_extra(extra: &ExtraInfo) -> Result<(), TxFault> {
 
 fn gso_of(extra: &ExtraInfo) -> Result<Gso, TxFault> {
     let (size, kind) = extra.gso();
-    //= netif.h: gso-extra
+    //= netif.h:gso-extra
     Gso::from_extra(extra).ok_or(TxFault::BadGso { kind, size })
 }
 
@@ -396,14 +397,14 @@ fn plan_copies(
 ) -> usize {
     let data = || slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
     let further: u32 = data().skip(1).map(|(_, slot)| u32::from(slot.size)).sum();
-    //= netif.h: first-size-is-total
+    //= netif.h:first-size-is-total
     let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
     let (mut count, mut local_offset) = (0, 0);
     copies.extend(data().filter_map(|(index, slot)| {
         let len = if index == 0 { first_len } else { slot.size };
         let at = local_offset;
         local_offset += u32::from(len);
-        //= netif.h: empty-slot
+        //= netif.h:empty-slot
         count += usize::from(len > 0);
         (len > 0).then(|| copy_of(slot, len, local, at))
     }));

@@ -93,7 +93,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             if response.status == NETIF_RSP_NULL {
                 continue;
             }
-            //= netif.h: id-echo
+            //= netif.h:id-echo
             let outstanding = self.tx_outstanding.get_mut(usize::from(response.id));
             match outstanding {
                 Some(is_outstanding) if *is_outstanding => *is_outstanding = false,

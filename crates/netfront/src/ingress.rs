@@ -92,7 +92,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let (chunk, others) = rest.split_at_mut(bytes_of(response));
             let page = (first_slot + index) % RX_RING_SLOTS;
             let page = u16::try_from(page).expect("a ring is small");
-            //= netif.h: rx-offset
+            //= netif.h:rx-offset
             self.rx_buffers.read(page, usize::from(response.offset), chunk);
             rest = others;
         }

@@ -1,8 +1,9 @@
 //! The frontend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
 //! Each queue owns 512 buffer pages, granted once when it is made and reused for its whole life
-//! (netif a6: 512 buffers and 2 rings), so that no grant is touched per packet. The backend is not
-//! trusted either: its responses are read once, by value, and checked against what is outstanding.
+//! (with the 2 rings 514 grants, as Linux has it), so that no grant is touched per packet. The
+//! backend is not trusted either: its responses are read once, by value, and checked against what
+//! is outstanding.
 
 mod buffers;
 mod egress;

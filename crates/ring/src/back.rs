@@ -36,7 +36,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// [`RingFault`] if the indices cannot belong to a ring.
     pub fn attach(page: M) -> Result<BackRing<L, M>, RingFault> {
         let page = Page(page);
-        //= netif.h: back-ring-attach
+        //= netif.h:back-ring-attach
         let answered = page.load(RSP_PROD, Ordering::Acquire);
         ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), answered, L::SLOTS)?;
         Ok(BackRing {
@@ -111,8 +111,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     {
         const { assert!(size_of::<T>() <= L::SLOT_LEN) };
         assert!(self.rsp_prod_pvt != self.req_cons, "a response without a request");
-        //= netif.h: rx-same-slot
-        //= netif.h: one-response-per-request
+        //= netif.h:rx-same-slot
+        //= netif.h:one-response-per-request
         self.page.0.write(slot_offset::<L>(self.rsp_prod_pvt), response);
         self.rsp_prod_pvt += 1;
     }

@@ -128,7 +128,7 @@ impl<M: RingMemory> Page<M> {
         // fence in `arm`: one of the two sides sees the other's store, so no wake-up is lost.
         self.0.fence();
         let event = self.load(event, Ordering::Relaxed);
-        //= netif.h: notify-when-crossed
+        //= netif.h:notify-when-crossed
         if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::Nobody }
     }
 
@@ -153,7 +153,7 @@ fn slot_offset<L: Layout>(index: Index) -> usize {
 /// The check that keeps every loop over a ring bounded: a producer may be ahead of its consumer by
 /// as many entries as the ring can hold for it, never more, and never behind (XSA-39).
 fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32, RingFault> {
-    //= netif.h: producer-bound
+    //= netif.h:producer-bound
     let ahead = (produced - consumed).0;
     if ahead > limit && !is_unchecked() {
         let (ring, produced, slots) = (L::NAME, produced.0, L::SLOTS);

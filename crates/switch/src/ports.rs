@@ -158,6 +158,14 @@ impl Switch {
         of_port.map(|domain| bind(&domain.fdb)).fold(Ok(()), Result::and)
     }
 
+    /// Takes an address that was bound away from a port, in all its VLANs.
+    pub fn unbind(&self, mac: MacAddr, port: PortId) {
+        self.fdb().unbind(mac, port);
+        for domain in self.lock().values() {
+            domain.fdb.unbind(mac, port);
+        }
+    }
+
     /// Removes the entries of all tables that have aged; see [`Fdb::expire`]. Memberships of groups
     /// end by it, and whether a querier is there is found by it: to be called some times a second
     /// where multicast is snooped.

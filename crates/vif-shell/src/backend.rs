@@ -132,6 +132,7 @@ impl BackendEnd {
             own: own.state(),
             peer: peer.state(),
             offered: own.queues_offered(),
+            has_offered_split: own.has_offered_split(),
             returns: Returns::read(&peer),
         };
         self.feed(store, process, start, now)

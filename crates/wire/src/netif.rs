@@ -40,7 +40,7 @@ pub struct TxRequest {
     pub size: u16,
 }
 
-//= netif.h: flag-bits
+//= netif.h:flag-bits
 /// The checksum is still blank (`NETTXF_csum_blank`).
 pub const NETTXF_CSUM_BLANK: u16 = 1 << 0;
 /// The data has been validated against its checksum (`NETTXF_data_validated`).

@@ -82,7 +82,7 @@ fn netif_layouts(lines: &mut Lines) {
     });
 }
 
-//= netif.h: flag-bits
+//= netif.h:flag-bits
 fn netif_constants(lines: &mut Lines) {
     lines.value("NETTXF_csum_blank", netif::NETTXF_CSUM_BLANK);
     lines.value("NETTXF_data_validated", netif::NETTXF_DATA_VALIDATED);

@@ -8,10 +8,10 @@ use ringway_switch::PortId;
 /// How queues are placed on workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// A thread for each queue (P14, L2).
+    /// A thread for each queue (`multi-queue-study:interrupts`, `multi-queue-series:threads`).
     PerQueue,
     /// By port and queue number, once and for all: what the guide's hosts do with VIFs and netback
-    /// threads (G14).
+    /// threads (`throughput-guide:spread-vifs`).
     Static,
     /// By flow, then by load. Queues of the same number go to the same worker: the hash gives a
     /// flow the same number at both of its ends, so that a frame need not change workers. A port's

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
-use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
+use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Stall, Taken};
 use ringway_engine::{
     Attached, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress, Roster,
     Weight,
 };
 use ringway_switch::{PortId, PortPolicy};
+use ringway_watchdog::{Pulse, Roster as WatchRoster, Waiting};
 
 use crate::idle::{Idle, Polling};
 use crate::placement::{self, Placement, Policy};
@@ -46,8 +47,14 @@ pub struct WorkersConfig {
 pub const WORKERS_MAX: usize = 1024;
 /// Share of its time that a worker must be at work before a queue is taken from it.
 const SATURATED_PERCENT: u32 = 80;
-/// How long a worker may take to reply; it does so between two rounds, which take microseconds.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a worker may take to reply. It does so between two rounds, which take microseconds
+/// where CPUs are to be had; where they are not, what a worker has is not to be given up for that.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often a worker is asked in a row, with the CPU yielded to others in between.
+const YIELDS_MAX: u32 = 1000;
+/// The pause after that.
+const ASK_PAUSE: Duration = Duration::from_millis(1);
 
 struct Thread<Q> {
     requests: Sender<Request<Q>>,
@@ -71,6 +78,10 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     failures_sender: Sender<Failure<Q>>,
     failures_bell: Arc<Bell>,
     on_panic: Arc<OnceLock<OnPanic>>,
+    /// Those that are watched.
+    watched_by: WatchRoster,
+    /// Of the thread that has this.
+    pulse: Option<Arc<Pulse>>,
 }
 
 /// What is done when a worker has panicked: it is given the port and the number of the queue that
@@ -83,6 +94,19 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// # Errors
     /// What thread and descriptor creation report.
     pub fn start(config: WorkersConfig) -> io::Result<Workers<Q>> {
+        Workers::start_watched(config, WatchRoster::default(), None)
+    }
+
+    /// The same, of threads that are watched. `pulse` is that of the thread which has the workers:
+    /// it may sleep while it waits for one of them.
+    ///
+    /// # Errors
+    /// As [`start`](Workers::start).
+    pub fn start_watched(
+        config: WorkersConfig,
+        watched_by: WatchRoster,
+        pulse: Option<Arc<Pulse>>,
+    ) -> io::Result<Workers<Q>> {
         let (failures_sender, failures) = mpsc::channel();
         let mut workers = Workers {
             budget: PoolBudget::new(config.frame_memory),
@@ -95,6 +119,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             failures_sender,
             failures_bell: Arc::new(Bell::new()?),
             on_panic: Arc::default(),
+            watched_by,
+            pulse,
             config,
         };
         if workers.config.policy != Policy::PerQueue {
@@ -320,13 +346,23 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         }
     }
 
+    /// Has the worker of a port's first queue get stuck: for tests of what comes then.
+    #[doc(hidden)]
+    pub fn stall_for_test(&self, port: PortId, stall: Stall) {
+        if let Some(address) = self.addresses(port).next() {
+            let stall = Command::Stall { id: address.slot, stall };
+            self.request(address.engine, Request::Apply(stall));
+        }
+    }
+
     /// How many workers there are.
     pub fn count(&self) -> usize {
         self.threads.len()
     }
 
-    /// Whether every worker responds within this time. Each does between two rounds, and those that
-    /// sleep are woken: one that does not respond is stuck or has panicked.
+    /// Whether every worker responds within this time: for tests. A worker that does not is
+    /// starved, stuck or has panicked.
+    #[doc(hidden)]
     pub fn all_respond(&self, timeout: Duration) -> bool {
         let (reply, replies) = mpsc::channel();
         for worker in 0..self.threads.len() {
@@ -390,19 +426,25 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let on_panic = Arc::clone(&self.on_panic);
         let cpus = &self.config.cpus;
         let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
-        let handle = std::thread::Builder::new()
-            .name(format!("{}{number}", self.config.name))
-            .spawn(move || {
-                if let Some(cpu) = cpu {
-                    // A CPU that went offline is no reason not to serve.
-                    let _ = ringway_sys::process::pin_current_thread(cpu);
-                }
-                run(&mut worker, &on_panic);
-            })?;
+        let name = format!("{}{number}", self.config.name);
+        let watched_by = self.watched_by.clone();
+        let handle = std::thread::Builder::new().name(name.clone()).spawn(move || {
+            worker.enter(&watched_by, &name);
+            if let Some(cpu) = cpu {
+                // A CPU that went offline is no reason not to serve.
+                let _ = ringway_sys::process::pin_current_thread(cpu);
+            }
+            run(&mut worker, &on_panic);
+        })?;
         self.threads.push(Thread { requests, inbox, public, busy_before: 0, handle });
         self.roster.add_engine();
         let Ok(()) = self.publish();
         Ok(number)
+    }
+
+    /// While it is there, the thread that has the workers may sleep.
+    fn waiting(&self) -> Option<Waiting<'_>> {
+        self.pulse.as_deref().map(Pulse::wait)
     }
 
     fn request(&self, worker: usize, request: Request<Q>) {
@@ -437,6 +479,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
             self.request(*engine, Request::Reply { reply: reply.clone() });
         }
         drop(reply);
+        let _waiting = self.waiting();
         // Ends when the last one has replied and dropped its sender.
         while replies.recv_timeout(REPLY_TIMEOUT).is_ok() {}
         Ok(())
@@ -452,11 +495,18 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
     fn wait_until_seen(&mut self) -> Result<(), Infallible> {
         let version = self.directory.load().version;
         let deadline = Instant::now() + REPLY_TIMEOUT;
+        let _waiting = self.waiting();
         for thread in &self.threads {
+            let mut asked = 0_u32;
             while thread.public.seen.load(Ordering::Acquire) < version && Instant::now() < deadline
             {
                 thread.inbox.announce_command();
-                std::thread::yield_now();
+                asked += 1;
+                match asked {
+                    ..=YIELDS_MAX => std::thread::yield_now(),
+                    // It has no CPU, and would not get one from a thread that keeps asking.
+                    _ => std::thread::sleep(ASK_PAUSE),
+                }
             }
         }
         Ok(())
@@ -465,6 +515,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
     fn take_back(&mut self, from: &QueueAddress) -> Result<Taken<Q>, Infallible> {
         let (reply, replies) = mpsc::channel();
         self.request(from.engine, Request::TakeBack { id: from.slot, reply });
+        let _waiting = self.waiting();
         Ok(replies.recv_timeout(REPLY_TIMEOUT).ok().flatten())
     }
 
@@ -496,6 +547,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Drop for Workers<Q> {
         for worker in 0..self.threads.len() {
             self.request(worker, Request::Stop);
         }
+        let pulse = self.pulse.take();
+        let _waiting = pulse.as_deref().map(Pulse::wait);
         for thread in self.threads.drain(..) {
             // A worker that panicked has printed why.
             let _ = thread.handle.join();

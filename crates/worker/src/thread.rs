@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::task::Wake;
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -14,6 +14,7 @@ use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
 use ringway_switch::PortId;
+use ringway_watchdog::{Pulse, Roster};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::idle::Idle;
@@ -110,6 +111,7 @@ pub(crate) struct Worker<Q> {
     public: Arc<Public>,
     epoll: OwnedFd,
     idle: Idle,
+    pulse: Arc<Pulse>,
 }
 
 /// What the thread is made of.
@@ -146,12 +148,18 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             public: parts.public,
             epoll,
             idle: parts.idle,
+            pulse: Arc::default(),
         })
     }
 
     /// The queue that it is busy with, or was when it panicked.
     pub(crate) fn serving(&self) -> Option<(PortId, u16)> {
         self.engine.serving()
+    }
+
+    /// Has the calling thread, which is to run this, watched by this name.
+    pub(crate) fn enter(&self, roster: &Roster, name: &str) {
+        roster.enter(name, &self.pulse, Some(Waker::from(Arc::clone(&self.bell))));
     }
 
     /// Runs until the command to stop.
@@ -175,6 +183,7 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             waited = self.engine.round(now, directory, self.idle.at(now));
             self.report_failures();
             rounds = rounds.wrapping_add(1);
+            self.pulse.beat();
             self.wait(waited, now, rounds);
         }
     }
@@ -192,8 +201,8 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
                 // Polling is for cores that have nothing else to run.
                 std::thread::yield_now();
             }
-            Wait::Until(then) => self.take_events(Some(then.saturating_duration_since(now))),
-            Wait::Event => self.take_events(None),
+            Wait::Until(then) => self.sleep(Some(then.saturating_duration_since(now))),
+            Wait::Event => self.sleep(None),
         }
     }
 
@@ -211,6 +220,12 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             Wait::Poll => {}
             Wait::Until(_) | Wait::Event => self.idle.slept(elapsed),
         }
+    }
+
+    fn sleep(&mut self, timeout: Option<Duration>) {
+        let pulse = Arc::clone(&self.pulse);
+        let _waiting = pulse.wait();
+        self.take_events(timeout);
     }
 
     /// Handles descriptors that are ready now, or within `timeout`.

@@ -28,6 +28,8 @@ pub enum Input {
         peer: XenbusState,
         /// The most queues that an earlier run has offered, as found in XenStore.
         offered: Option<u16>,
+        /// Whether that run has offered an event channel for each direction.
+        has_offered_split: bool,
         /// What the frontend says that it does when it is offered the vif again.
         returns: Returns,
     },
@@ -112,6 +114,8 @@ pub struct Handshake {
     offer: Offer,
     /// The most queues of all offers that the frontend's next answer may be to.
     answer_max: u16,
+    /// Whether an earlier run has offered an event channel for each direction.
+    has_offered_split: bool,
     hotplug: Hotplug,
     phase: Phase,
     own: XenbusState,
@@ -161,6 +165,7 @@ impl Handshake {
         Handshake {
             offer: Offer { queues_max, ..offer },
             answer_max: queues_max,
+            has_offered_split: false,
             hotplug,
             phase: Phase::Idle,
             own: XenbusState::Unknown,
@@ -194,8 +199,9 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, &self.phase) {
             (_, Phase::Finished) => {}
-            (Input::Start { own, peer, offered, returns }, Phase::Idle) => {
+            (Input::Start { own, peer, offered, has_offered_split, returns }, Phase::Idle) => {
                 (self.own, self.peer, self.returns) = (own, peer, returns);
+                self.has_offered_split = has_offered_split;
                 self.start(offered);
             }
             (Input::Refused(reason), Phase::Idle) => self.refuse(reason),
@@ -274,7 +280,8 @@ impl Handshake {
         match own {
             _ if peer == Closing => self.close(),
             Connected if peer.has_keys() => self.read(Attachment::Reattach),
-            InitWait => {
+            // Mini-OS does not wait for an offer, and gives up when it sees the backend close.
+            Initialising | InitWait => {
                 self.offer_up_to(answer_max);
                 if peer.has_keys() {
                     self.read(Attachment::Fresh);
@@ -343,8 +350,10 @@ impl Handshake {
 
     /// What the frontend's keys may be an answer to.
     fn answered(&self, attachment: Attachment) -> Offer {
-        let is_older = attachment == Attachment::Reattach;
-        let split_event_channels = self.offer.split_event_channels || is_older;
+        let split_event_channels = match attachment {
+            Attachment::Reattach => self.has_offered_split,
+            Attachment::Fresh => self.offer.split_event_channels,
+        };
         Offer { queues_max: self.answer_max, split_event_channels, ..self.offer }
     }
 

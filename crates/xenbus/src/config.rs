@@ -208,7 +208,9 @@ impl QueueReader<'_> {
         let rx_ring_ref = take(self.keys, &mut self.refs, &key(RX_RING_REF))?;
         let (tx_key, rx_key) = (key(EVENT_CHANNEL_TX), key(EVENT_CHANNEL_RX));
         let has_split = self.keys.has(&tx_key) || self.keys.has(&rx_key);
-        let events = if self.offer.split_event_channels && has_split {
+        // Linux's frontend leaves those of an earlier connection, and may have read an older offer.
+        let is_offered = self.offer.split_event_channels;
+        let events = if has_split && (is_offered || !self.keys.has(&key(EVENT_CHANNEL))) {
             let tx = EvtchnPort(take(self.keys, &mut self.ports, &tx_key)?);
             let rx = EvtchnPort(take(self.keys, &mut self.ports, &rx_key)?);
             EventPorts::Split { tx, rx }
@@ -435,10 +437,16 @@ mod tests {
     }
 
     #[test]
-    fn split_event_channels_that_were_not_offered_are_refused() {
-        let offer = Offer { split_event_channels: false, ..OFFER };
-        let read = FrontendConfig::read(&keys(TWO_QUEUES, &[]), &offer);
-        let error = read.expect_err("they were not offered").to_string();
-        assert_eq!(error, "/f/queue-0/event-channel is missing");
+    fn of_both_kinds_of_event_channels_those_count_that_were_offered() {
+        let joint = Offer { split_event_channels: false, ..OFFER };
+        let is_split = |offer: &Offer, changed: &[_]| {
+            let config = FrontendConfig::read(&keys(MINIMAL, changed), offer).expect("good");
+            matches!(config.queues[0].events, EventPorts::Split { .. })
+        };
+        let both = [("event-channel-tx", Some("3")), ("event-channel-rx", Some("4"))];
+        let split = [both[0], both[1], ("event-channel", None)];
+        assert!(is_split(&OFFER, &both) && !is_split(&joint, &both));
+        assert!(is_split(&OFFER, &split) && is_split(&joint, &split));
+        assert!(!is_split(&OFFER, &[]) && !is_split(&joint, &[]));
     }
 }

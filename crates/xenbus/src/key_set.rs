@@ -71,6 +71,7 @@ impl KeySet {
                 HOTPLUG_ERROR,
                 MAX_QUEUES_WANTED,
                 COMPLETION_WANTED,
+                FEATURE_SPLIT_EVENT_CHANNELS,
                 MULTI_QUEUE_MAX_QUEUES,
                 QUEUES_ACCEPTED,
             ],

@@ -353,6 +353,11 @@ impl Keys {
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
     }
 
+    /// Whether a backend has offered an event channel for each direction.
+    pub fn has_offered_split(&self) -> bool {
+        self.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1")
+    }
+
     /// The most queues that a frontend may have been offered by the backend whose directory this
     /// is; `None` if it has offered nothing. Beside the newest offer there may be an older one
     /// (`ringway-queues-accepted`), which the frontend may have read.

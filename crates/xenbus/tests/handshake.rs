@@ -349,7 +349,8 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     let offer = Offer { queues_max: 2, split_event_channels: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let (own, returns) = (XenbusState::Initialising, Returns::No);
-    let start = backend::Input::Start { own, peer: own, offered: None, returns };
+    let start =
+        backend::Input::Start { own, peer: own, offered: None, has_offered_split: false, returns };
     let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
         machine.handle(start)[..]
     else {

@@ -1,70 +1,96 @@
-//! Our backend and a model of Linux's frontend, in any order of steps. That frontend does not come
-//! back when a backend closes the vif by itself, so a backend does that for faults only.
+//! Our backend and models of the frontends of others, in any order of steps. Those frontends do not
+//! come back when a backend closes the vif by itself, so a backend does that for faults only: a
+//! guest that had a network and did nothing wrong has it again when all have come to rest.
 
 mod explore;
-mod linux_guest;
+mod guests;
 mod store;
 
-use explore::{Explored, explore};
-use linux_guest::{Disturbance, World, refs};
+use explore::{Explored, explore, problem};
+use guests::{Disturbance, Kind, Offered, Policy, World, joint, refs, split};
 use ringway_xenbus::backend::Reconnect;
 
 const LIMITS: [u16; 3] = [1, 2, 4];
+const OFFERS: [Offered; 4] = [split(1), split(2), split(4), joint(2)];
+const KINDS: [Kind; 3] = [Kind::Linux, Kind::MiniOs, Kind::Windows];
 
 /// All orders of steps, with the disturbances at any moment, end connected.
 fn stay_connected(start: &World, disturbances: &[Disturbance]) {
     explore(start.clone(), disturbances, World::check_connected);
 }
 
-fn connected(limit: u16, wanted: u16) -> World {
-    let mut world = World::new(limit, wanted);
+fn settled(mut world: World) -> World {
     world.settle();
     world.check_connected().expect("they connect");
     world
 }
 
+fn connected(kind: Kind, offered: Offered, wanted: u16) -> World {
+    settled(World::new(kind, offered, wanted))
+}
+
+/// Everything that may happen to a guest that does nothing wrong.
+fn disturbances() -> Vec<Disturbance> {
+    let restarts = OFFERS.map(Disturbance::RestartBackend);
+    let limits = LIMITS.map(|limit| Disturbance::SetLimit(limit, Reconnect::Later));
+    let rebinds = LIMITS.map(Disturbance::Rebind);
+    let now = Disturbance::SetLimit(1, Reconnect::Now);
+    restarts.into_iter().chain(limits).chain(rebinds).chain([now, Disturbance::Crash]).collect()
+}
+
 #[test]
 fn they_connect_whatever_the_order_of_their_steps() {
-    for limit in LIMITS {
-        for wanted in LIMITS {
-            stay_connected(&World::new(limit, wanted), &[]);
-        }
-    }
-}
-
-#[test]
-fn a_backend_that_is_restarted_at_any_moment_with_any_limit_serves_the_guest() {
-    for limit in LIMITS {
-        let restart = Disturbance::RestartBackend(limit);
-        stay_connected(&World::new(2, 4), &[restart]);
-        stay_connected(&World::new(2, 4), &[restart, Disturbance::RestartBackend(1)]);
-        stay_connected(&World::new(2, 4), &[restart, Disturbance::RestartBackend(4)]);
-    }
-}
-
-#[test]
-fn another_limit_at_any_moment_leaves_the_guest_connected() {
-    for limit in LIMITS {
-        for reconnect in [Reconnect::Later, Reconnect::Now] {
-            let set = Disturbance::SetLimit(limit, reconnect);
-            stay_connected(&World::new(2, 4), &[set]);
-            for then in LIMITS {
-                stay_connected(&World::new(2, 4), &[set, Disturbance::RestartBackend(then)]);
-                stay_connected(&World::new(2, 4), &[Disturbance::RestartBackend(then), set]);
+    for kind in KINDS {
+        for offered in OFFERS {
+            for wanted in LIMITS {
+                stay_connected(&World::new(kind, offered, wanted), &[]);
             }
         }
     }
 }
 
 #[test]
-fn neither_another_limit_nor_a_restart_cuts_a_guest_off() {
-    for limit in LIMITS {
-        for disturbance in [
-            Disturbance::SetLimit(limit, Reconnect::Later),
-            Disturbance::SetLimit(limit, Reconnect::Now),
-            Disturbance::RestartBackend(limit),
-        ] {
-            let world = connected(4, 4);
+fn whatever_happens_while_they_connect_they_are_connected_in_the_end() {
+    for kind in KINDS {
+        for disturbance in disturbances() {
+            stay_connected(&World::new(kind, split(2), 4), &[disturbance]);
+            stay_connected(&World::new(kind, joint(2), 4), &[disturbance]);
+        }
+    }
+}
+
+#[test]
+fn two_restarts_while_they_connect_leave_them_connected() {
+    for kind in KINDS {
+        for first in OFFERS {
+            for second in OFFERS {
+                let both = [first, second].map(Disturbance::RestartBackend);
+                stay_connected(&World::new(kind, split(2), 4), &both);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_twice_to_a_connected_guest_leaves_it_connected() {
+    for kind in KINDS {
+        for first in disturbances() {
+            for second in disturbances() {
+                stay_connected(&connected(kind, split(2), 2), &[first, second]);
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_another_offer_nor_a_restart_cuts_a_guest_off() {
+    for kind in KINDS {
+        let limits = LIMITS.into_iter().flat_map(|limit| {
+            [Reconnect::Later, Reconnect::Now].map(|when| Disturbance::SetLimit(limit, when))
+        });
+        let restarts = OFFERS.map(Disturbance::RestartBackend);
+        for disturbance in limits.chain(restarts) {
+            let world = connected(kind, split(4), 4);
             explore(world.clone(), &[disturbance], |after| {
                 after.check_connected()?;
                 match refs(after) == refs(&world) && after.cut_off_count == 0 {
@@ -77,61 +103,100 @@ fn neither_another_limit_nor_a_restart_cuts_a_guest_off() {
 }
 
 #[test]
-fn a_driver_that_is_bound_again_connects_with_the_new_limit() {
-    for (before, after, expected) in [(4, 1, 1), (4, 2, 2), (1, 4, 4), (2, 4, 4)] {
-        for disturbance in
-            [Disturbance::SetLimit(after, Reconnect::Later), Disturbance::RestartBackend(after)]
-        {
-            let mut world = connected(before, 4);
-            world.disturb(disturbance);
-            world.settle();
-            world.disturb(Disturbance::Rebind(4));
-            world.settle();
-            world.check_connected().expect("it connects again");
-            assert_eq!(world.queue_count(), expected, "{before} to {after}");
-        }
-    }
-}
-
-#[test]
-fn a_driver_may_be_bound_again_at_any_moment_whatever_else_happens() {
-    for wanted in LIMITS {
-        let rebind = Disturbance::Rebind(wanted);
-        stay_connected(&World::new(4, 2), &[rebind]);
-        stay_connected(&connected(4, 1), &[rebind, Disturbance::Rebind(4)]);
-        for limit in LIMITS {
-            for other in [
-                Disturbance::RestartBackend(limit),
-                Disturbance::SetLimit(limit, Reconnect::Later),
-                Disturbance::SetLimit(limit, Reconnect::Now),
+fn a_driver_that_starts_over_connects_with_the_new_limit() {
+    for kind in [Kind::Linux, Kind::Windows] {
+        for (before, after, expected) in [(4, 1, 1), (4, 2, 2), (1, 4, 4), (2, 4, 4)] {
+            for disturbance in [
+                Disturbance::SetLimit(after, Reconnect::Later),
+                Disturbance::RestartBackend(split(after)),
             ] {
-                stay_connected(&connected(2, 2), &[rebind, other]);
-                stay_connected(&connected(2, 2), &[other, rebind]);
+                let mut world = connected(kind, split(before), 4);
+                world.disturb(disturbance);
+                world.settle();
+                world.disturb(Disturbance::Rebind(4));
+                let world = settled(world);
+                assert_eq!(world.queue_count(), expected, "{kind:?}: {before} to {after}");
             }
         }
     }
 }
 
 #[test]
-fn keys_of_one_queue_that_stay_beside_those_of_several_count_for_nothing() {
-    let mut world = connected(4, 1);
-    for wanted in [2, 1, 4, 2] {
-        world.disturb(Disturbance::Rebind(wanted));
-        world.settle();
-        world.check_connected().expect("it connects again");
-        assert_eq!(world.queue_count(), usize::from(wanted));
+fn keys_of_earlier_connections_that_stay_count_for_nothing() {
+    for kind in KINDS {
+        let mut world = connected(kind, split(4), 1);
+        for (offered, wanted) in [
+            (split(4), 2),
+            (split(4), 1),
+            (joint(4), 1),
+            (split(4), 1),
+            (joint(4), 4),
+            (joint(4), 1),
+            (split(2), 4),
+        ] {
+            world.disturb(Disturbance::RestartBackend(offered));
+            world = settled(world);
+            world.disturb(Disturbance::Rebind(wanted));
+            // Taken up as it is, by a backend that would offer something else.
+            world = settled(world);
+            world.disturb(Disturbance::RestartBackend(joint(1)));
+            world = settled(world);
+            world.disturb(Disturbance::RestartBackend(split(1)));
+            world = settled(world);
+        }
+    }
+}
+
+#[test]
+fn a_vif_is_removed_at_any_moment_whatever_else_happens() {
+    for kind in KINDS {
+        for start in [World::new(kind, split(2), 2), connected(kind, split(2), 2)] {
+            explore(start.clone(), &[Disturbance::Remove], World::check_removed);
+            for other in [Disturbance::Rebind(1), Disturbance::Crash, Disturbance::Fault] {
+                explore(start.clone(), &[other, Disturbance::Remove], World::check_removed);
+                explore(start.clone(), &[Disturbance::Remove, other], World::check_removed);
+            }
+        }
     }
 }
 
 #[test]
 fn a_guest_that_breaks_the_protocol_is_closed_until_its_driver_is_bound_again() {
-    explore(connected(2, 2), &[Disturbance::Fault], World::check_closed);
-    let history = [Disturbance::Fault, Disturbance::RestartBackend(2)];
-    explore(connected(2, 2), &history, |world| {
+    let start = connected(Kind::Linux, split(2), 2);
+    explore(start.clone(), &[Disturbance::Fault], World::check_closed);
+    let history = [Disturbance::Fault, Disturbance::RestartBackend(split(2))];
+    explore(start.clone(), &history, |world| {
         world.check_closed().or_else(|_| world.check_connected())
     });
-    let mut world = connected(2, 2);
+    let mut world = start;
     world.disturb(Disturbance::Fault);
     world.settle();
     stay_connected(&world, &[Disturbance::Rebind(1)]);
+}
+
+/// Whether these models find what was wrong once: they would, if it were still so.
+#[test]
+fn the_models_find_faults_that_there_were() {
+    let found = |policy, kind, wanted, history: &[Disturbance]| {
+        let start = settled(World::under(policy, kind, split(4), wanted));
+        problem(start, history, World::check_connected).is_some()
+    };
+    let lower = [Disturbance::SetLimit(1, Reconnect::Later), Disturbance::RestartBackend(split(1))];
+    let more = [Disturbance::Rebind(2)];
+    for kind in [Kind::Linux, Kind::Windows] {
+        for disturbance in lower {
+            assert!(found(Policy::ClosesAboveLimit, kind, 4, &[disturbance]), "{disturbance:?}");
+            assert!(!found(Policy::Present, kind, 4, &[disturbance]), "{disturbance:?}");
+        }
+        assert!(found(Policy::RefusesStaleKeys, kind, 1, &more), "{kind:?}");
+        assert!(!found(Policy::Present, kind, 1, &more), "{kind:?}");
+    }
+    let while_connecting = |policy, kind, then| {
+        let start = World::under(policy, kind, split(1), 1);
+        problem(start, &[Disturbance::RestartBackend(then)], World::check_connected).is_some()
+    };
+    assert!(while_connecting(Policy::RefusesEarlyKeys, Kind::MiniOs, split(1)));
+    assert!(while_connecting(Policy::RefusesOlderForm, Kind::Linux, joint(1)));
+    assert!(!while_connecting(Policy::Present, Kind::MiniOs, split(1)));
+    assert!(!while_connecting(Policy::Present, Kind::Linux, joint(1)));
 }

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use ringway_watchdog::Pulse;
 use ringway_wire::xenstore::{Errno, Op, SOCKMSG_LEN, SockMsg, XENSTORE_PAYLOAD_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,11 +26,18 @@ pub struct Socket {
     stream: File,
     input: Vec<u8>,
     last_request: u32,
+    pulse: Option<Arc<Pulse>>,
 }
 
 impl Socket {
     pub(crate) fn new(fd: OwnedFd) -> Socket {
-        Socket { stream: File::from(fd), input: Vec::new(), last_request: 0 }
+        Socket { stream: File::from(fd), input: Vec::new(), last_request: 0, pulse: None }
+    }
+
+    /// Shows by this pulse when the thread waits for the store: it may sleep then, for as long as
+    /// the store takes.
+    pub fn watch_by(&mut self, pulse: Arc<Pulse>) {
+        self.pulse = Some(pulse);
     }
 
     /// The next message that is not a watch event; events before it are put aside.
@@ -87,6 +96,8 @@ impl Transport for Socket {
         self.last_request = self.last_request.wrapping_add(1);
         let header = SockMsg { kind: op.number(), req_id: self.last_request, tx_id: tx, len };
         let message = [header.as_bytes(), payload].concat();
+        let pulse = self.pulse.clone();
+        let _waiting = pulse.as_deref().map(Pulse::wait);
         self.stream.write_all(&message)?;
         let (reply, payload) = loop {
             match self.next_reply(events)? {

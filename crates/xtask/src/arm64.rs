@@ -89,6 +89,20 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
     root.join(shared).join("arm64")
 }
 
+/// The Debian package of what `build` has built; its path.
+pub(crate) fn package(root: &Path) -> Result<PathBuf> {
+    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", "ringway"];
+    println!("cargo {} --target {TARGET}", arguments.join(" "));
+    let mut command = Command::new(run::this_cargo());
+    command.current_dir(root).args(arguments).args(["--target", TARGET]);
+    command.env("CARGO_TARGET_DIR", directory(root)).envs(environment());
+    let output = command.stderr(Stdio::inherit()).output().context("cargo deb")?;
+    ensure!(output.status.success(), "cargo deb failed");
+    let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
+    let path = printed.lines().next_back().context("cargo deb names no package")?;
+    Ok(root.join(path))
+}
+
 /// A command that runs a program for Arm64 here.
 pub(crate) fn emulated(program: &Path) -> Command {
     let mut command = Command::new(EMULATOR);

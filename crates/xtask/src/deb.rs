@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::run;
+use crate::{arm64, run};
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
@@ -29,28 +29,84 @@ const CONTENTS: [&str; 13] = [
 /// Where nothing may be: there it would change a host that only installs the package.
 const NEVER: [&str; 3] = ["/modprobe.d/", "/modules-load.d/", "/multi-user.target.wants/"];
 
+/// For which machines a package is, by Debian's name for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Architecture {
+    /// That of this machine.
+    Ours,
+    /// Arm64, from another machine.
+    Arm64,
+}
+
+impl Architecture {
+    /// What `--arch` was set to, or an empty text.
+    pub(crate) fn parse(text: &str) -> Result<Architecture> {
+        let ours = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        match text {
+            "" => Ok(Architecture::Ours),
+            name if name == ours => Ok(Architecture::Ours),
+            "arm64" => Ok(Architecture::Arm64),
+            other => bail!("no package for {other:?}: expected {ours} or arm64"),
+        }
+    }
+
+    fn build(self, root: &Path) -> Result<()> {
+        match self {
+            Architecture::Ours => run::build(root),
+            Architecture::Arm64 => arm64::build(root),
+        }
+    }
+
+    fn package(self, root: &Path) -> Result<PathBuf> {
+        match self {
+            Architecture::Ours => run::package(root),
+            Architecture::Arm64 => arm64::package(root),
+        }
+    }
+
+    fn program(self, root: &Path) -> PathBuf {
+        match self {
+            Architecture::Ours => root.join("target/release/ringway"),
+            Architecture::Arm64 => arm64::program(root),
+        }
+    }
+
+    /// A command that runs such a program here.
+    fn command(self, program: &Path) -> Command {
+        match self {
+            Architecture::Ours => Command::new(program),
+            Architecture::Arm64 => arm64::emulated(program),
+        }
+    }
+}
+
 /// Makes the package from a release build and checks it.
-pub(crate) fn make(root: &Path) -> Result<()> {
-    run::build(root)?;
-    generate(root)?;
-    let package = run::package(root)?;
+pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
+    arch.build(root)?;
+    generate(root, arch)?;
+    let package = arch.package(root)?;
     contents(&package)?;
-    program(root, &package)?;
+    fields(&package, arch)?;
+    program(root, &package, arch)?;
     lint(&package)?;
     println!("deb: {}", package.display());
     Ok(())
 }
 
 /// Manual pages and completions, which the program itself writes.
-fn generate(root: &Path) -> Result<()> {
+fn generate(root: &Path, arch: Architecture) -> Result<()> {
     let dir = root.join(GENERATED);
     let _ = fs::remove_dir_all(&dir);
     let man = dir.join("man");
     fs::create_dir_all(&man).with_context(|| man.display().to_string())?;
-    let ringway = root.join("target/release/ringway");
-    output(Command::new(&ringway).arg("man").arg(&man))?;
+    let ringway = arch.program(root);
+    output(arch.command(&ringway).arg("man").arg(&man))?;
     for shell in ["bash", "zsh", "fish"] {
-        let script = output(Command::new(&ringway).args(["completions", shell]))?;
+        let script = output(arch.command(&ringway).args(["completions", shell]))?;
         fs::write(dir.join(format!("ringway.{shell}")), script)?;
     }
     Ok(())
@@ -68,11 +124,24 @@ fn contents(package: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What dpkg goes by when it installs the package.
+fn fields(package: &Path, arch: Architecture) -> Result<()> {
+    let field = |name| output(Command::new("dpkg-deb").arg("--field").arg(package).arg(name));
+    if arch == Architecture::Arm64 {
+        let architecture = field("Architecture")?;
+        ensure!(architecture.trim() == "arm64", "{} is for {architecture}", package.display());
+    }
+    // Names of cross packages exist on the machine that built it only.
+    let depends = field("Depends")?;
+    ensure!(depends.contains("libc6") && !depends.contains("-cross"), "it needs {depends}");
+    Ok(())
+}
+
 /// The program in the package starts.
-fn program(root: &Path, package: &Path) -> Result<()> {
+fn program(root: &Path, package: &Path, arch: Architecture) -> Result<()> {
     let dir: PathBuf = root.join(GENERATED).join("unpacked");
     output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&dir))?;
-    let version = output(Command::new(dir.join("usr/bin/ringway")).arg("--version"))?;
+    let version = output(arch.command(&dir.join("usr/bin/ringway")).arg("--version"))?;
     ensure!(version.starts_with("ringway "), "--version says {version:?}");
     Ok(())
 }
@@ -93,4 +162,19 @@ fn output(command: &mut Command) -> Result<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{command:?}: {}\n{complaint}{text}", output.status);
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_for_this_machine_unless_another_is_named() {
+        assert_eq!(Architecture::parse("").ok(), Some(Architecture::Ours));
+        let arm64 = if cfg!(target_arch = "aarch64") { "Ours" } else { "Arm64" };
+        let parsed = Architecture::parse("arm64").expect("it can be built everywhere");
+        assert_eq!(format!("{parsed:?}"), arm64);
+        let error = Architecture::parse("armhf").expect_err("there is no such package");
+        assert!(error.to_string().contains("\"armhf\": expected"), "{error}");
+    }
 }

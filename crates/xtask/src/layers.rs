@@ -11,8 +11,8 @@ use serde::Deserialize;
 
 /// The crates of each layer, the bottom first.
 const LAYERS: [&[&str]; 8] = [
-    &["wire"],
-    &["sys", "datapath", "confine"],
+    &["wire", "sources"],
+    &["sys", "datapath", "confine", "watchdog"],
     &["hypervisor", "ring", "steering", "control", "net", "tap", "switch", "xenbus", "xenstore"],
     &["netback", "netfront", "emu", "loopback", "trunk", "xen", "engine", "vif-shell"],
     &["worker"],

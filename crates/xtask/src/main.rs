@@ -4,8 +4,8 @@
 //! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
 //!   stands, lengths and words.
 //! - `words`: lowers the numbers of words that `tidy` counts.
-//! - `spec`: each rule of the wire has code that keeps it and a test, and each limit that the
-//!   threat model names is in the code.
+//! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
+//!   model names is in the code, and each citation is of a source that `docs/sources.toml` has.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `arm64`: the program for Arm64 from another machine, and tests emulated.
@@ -21,6 +21,7 @@ mod modules;
 mod race;
 mod run;
 mod rust;
+mod sources;
 mod spec;
 mod tidy;
 mod tree;
@@ -31,6 +32,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
+use deb::Architecture;
 use tree::Tree;
 
 const HELP: &str = "\
@@ -39,9 +41,10 @@ usage: cargo xtask VERB
   tidy   layers of crates, circles of files, unsafety, lengths and words
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
-         docs/threat-model.md its value in the code
+         docs/threat-model.md its value in the code, every citation its source in
+         docs/sources.toml
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
-  deb    the Debian package, made and looked into; needs cargo-deb
+  deb    [--arch amd64|arm64]: the Debian package, made and looked into; needs cargo-deb
   arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
          or a development build and the tests
   ci     what `make test` runs: tidy, spec, build, every test
@@ -74,7 +77,10 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
             Ok(())
         }
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
-        Some("deb") => deb::make(root),
+        Some("deb") => {
+            let arguments: Vec<String> = std::env::args().skip(2).collect();
+            deb::make(root, package_architecture(&arguments)?)
+        }
         Some("arm64") => arm64::dispatch(root, std::env::args().nth(2).as_deref()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
@@ -114,9 +120,18 @@ fn ci(root: &Path) -> Result<()> {
 /// Makes the Debian package where that is possible: `make test` installs no cargo command.
 fn package(root: &Path) -> Result<()> {
     if run::has_cargo_deb(root) {
-        return deb::make(root);
+        return deb::make(root, Architecture::Ours);
     }
     run::skip("Debian package", "cargo deb is not installed (cargo install cargo-deb --locked)")
+}
+
+/// `--arch NAME`, if it is there.
+fn package_architecture(arguments: &[String]) -> Result<Architecture> {
+    match arguments {
+        [] => Architecture::parse(""),
+        [flag, name] if flag == "--arch" => Architecture::parse(name),
+        _ => bail!("deb [--arch NAME]"),
+    }
 }
 
 /// `--seconds N`, if it is there, and names of targets.
@@ -142,6 +157,7 @@ fn tidy(root: &Path) -> Result<()> {
 fn spec(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut findings = spec::check(&tree)?;
+    findings.extend(sources::check(&tree, &spec::ids(&tree)?)?);
     findings.extend(limits::check(&tree)?);
     report("spec", &findings)
 }

@@ -16,7 +16,7 @@ pub(crate) const SLOW: [&str; 6] = ["ringway", "bench", "hostile", "lab", "backe
 /// Worlds of `ringway-sim`, which take two minutes on two CPUs.
 const SEEDS: &str = "0..10000";
 /// Crates whose atomics can be those of loom, by a feature of that name.
-const INTERLEAVED: [&str; 1] = ["ringway-engine"];
+const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
 /// What all tests may take once they are built, which is five times what they take on two CPUs: a
 /// test that hangs is to be told by us, not by whoever runs us.
 const TESTS_MINUTES_MAX: u32 = 40;

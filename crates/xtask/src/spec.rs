@@ -21,8 +21,9 @@ struct Rules {
 #[serde(deny_unknown_fields)]
 struct Rule {
     id: String,
-    source: String,
-    text: String,
+    sources: Vec<String>,
+    section: String,
+    claim: String,
 }
 
 /// Where a rule is cited.
@@ -34,13 +35,13 @@ struct Citations {
 
 /// Every rule without code or test, and every citation of no rule, one line each.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
-    let rules = tree.file(RULES).with_context(|| format!("{RULES} is missing"))?;
-    let rules: Rules = toml::from_str(&rules.text).with_context(|| format!("reading {RULES}"))?;
+    let rules = read(tree)?;
     let mut findings = Vec::new();
     let mut known = BTreeMap::new();
     for rule in &rules.rule {
-        if rule.text.trim().is_empty() || rule.source.trim().is_empty() {
-            findings.push(format!("{}: a rule has a source and a text", rule.id));
+        let texts = rule.sources.iter().chain([&rule.section, &rule.claim]);
+        if rule.sources.is_empty() || texts.into_iter().any(|text| text.trim().is_empty()) {
+            findings.push(format!("{}: a rule has sources, a section and a claim", rule.id));
         }
         if known.insert(rule.id.as_str(), Citations::default()).is_some() {
             findings.push(format!("{}: there are two rules of this id", rule.id));
@@ -70,13 +71,24 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
     Ok(findings)
 }
 
+/// The ids of all rules.
+pub(crate) fn ids(tree: &Tree) -> Result<Vec<String>> {
+    Ok(read(tree)?.rule.into_iter().map(|rule| rule.id).collect())
+}
+
+fn read(tree: &Tree) -> Result<Rules> {
+    let rules = tree.file(RULES).with_context(|| format!("{RULES} is missing"))?;
+    toml::from_str(&rules.text).with_context(|| format!("reading {RULES}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tree::file;
 
     fn findings(code: &str, test: &str) -> Vec<String> {
-        let rules = "[[rule]]\nid = \"a\"\nsource = \"netif.h\"\ntext = \"Always.\"\n";
+        let rules = "[[rule]]\nid = \"a\"\nsources = [\"netif.h\"]\nsection = \"a\"\n\
+                     claim = \"Always.\"\n";
         let files = vec![
             file(RULES, rules),
             file("crates/x/src/lib.rs", code),
@@ -87,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_rule_needs_code_and_a_test() {
-        let cited = format!("{CITATION} a\n");
+        let cited = format!("{CITATION}a\n");
         assert_eq!(findings(&cited, &cited), Vec::<String>::new());
         assert_eq!(findings(&cited, "").len(), 1);
         assert_eq!(findings("", &cited).len(), 1);
@@ -96,13 +108,13 @@ mod tests {
 
     #[test]
     fn tests_beside_the_code_count_as_tests() {
-        let both = format!("{CITATION} a\n#[cfg(test)]\nmod tests {{\n    {CITATION} a\n}}\n");
+        let both = format!("{CITATION}a\n#[cfg(test)]\nmod tests {{\n    {CITATION}a\n}}\n");
         assert_eq!(findings(&both, ""), Vec::<String>::new());
     }
 
     #[test]
     fn a_citation_of_no_rule_is_found() {
-        let cited = format!("{CITATION} a\n");
-        assert_eq!(findings(&cited, &format!("{cited}{CITATION} b\n")).len(), 1);
+        let cited = format!("{CITATION}a\n");
+        assert_eq!(findings(&cited, &format!("{cited}{CITATION}b\n")).len(), 1);
     }
 }

@@ -32,6 +32,17 @@ static struct pattern keep(const struct pattern *in)
 {
     struct pattern out;
     unsigned long spin = SPIN;
+#ifdef __aarch64__
+    __asm__ volatile("ldp q3, q6, [%1]\n\t"
+                     "ldp q9, q14, [%1, #32]\n"
+                     "0:\tsubs %0, %0, #1\n\t"
+                     "b.ne 0b\n\t"
+                     "stp q3, q6, [%2]\n\t"
+                     "stp q9, q14, [%2, #32]"
+                     : "+r"(spin)
+                     : "r"(in), "r"(&out)
+                     : "v3", "v6", "v9", "v14", "cc", "memory");
+#else
     __asm__ volatile("movdqu   (%1), %%xmm3\n\t"
                      "movdqu 16(%1), %%xmm6\n\t"
                      "movdqu 32(%1), %%xmm9\n\t"
@@ -45,6 +56,7 @@ static struct pattern keep(const struct pattern *in)
                      : "+r"(spin)
                      : "r"(in), "r"(&out)
                      : "xmm3", "xmm6", "xmm9", "xmm14", "cc", "memory");
+#endif
     return out;
 }
 

@@ -1,4 +1,4 @@
-# A PV guest answers pings over IPv4 and IPv6, small ones and fragmented ones.
+# A guest answers pings over IPv4 and IPv6, small ones and fragmented ones.
 # sets: smoke full
 # limit: 400
 bridge_create

@@ -5,7 +5,7 @@ use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
 };
 
-use super::{Counted, FRAME_LEN, Unit};
+use super::{Counted, FRAME_LEN, FRAMES, Unit};
 use crate::ring::pair::{Host, backend_queues, bare_queues};
 use crate::ring::work::{BURST, Header};
 
@@ -21,6 +21,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
                 function: "*backend_turn*",
                 words: vec!["ring".into(), direction.into(), queues.to_string(), batch.to_string()],
                 unit: Unit::Frame,
+                turns: FRAMES,
             })
         })
     })

@@ -19,14 +19,14 @@ use ringway_switch::{
     Verdict, Verdicts,
 };
 
-use super::{Counted, FRAME_LEN, Unit};
+use super::{Counted, FRAME_LEN, FRAMES, Unit};
 use crate::ring::pair::{Host, backend_queues, bare_queues};
 use crate::ring::work::{BURST, Header};
 
 /// The sender's address, as its frames have it, and the receiver's.
 const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
 const SENDER: PortId = PortId(1);
-const FRAMES: [&str; 3] = ["udp", "tcp", "arp"];
+const KINDS: [&str; 3] = ["udp", "tcp", "arp"];
 /// What a vif's rules are, by the closeness with which they look at frames.
 const RULES: [&str; 3] = ["unlocked", "default", "locked"];
 /// What a round takes.
@@ -37,13 +37,14 @@ const EMPTY_ROUNDS_MAX: usize = 1000;
 /// Each kind of frame, each set of rules; the whole way and classification alone.
 pub(super) fn cases() -> impl Iterator<Item = Counted> {
     let way = |verb: &'static str, what: &'static str, function: &'static str| {
-        FRAMES.into_iter().flat_map(move |kind| {
+        KINDS.into_iter().flat_map(move |kind| {
             RULES.into_iter().flat_map(move |rules| {
                 [1, 8, 64].map(|batch: usize| Counted {
                     name: format!("{what}, {kind}, {rules} vif, {FRAME_LEN} B, batch {batch}"),
                     function,
                     words: vec![verb.into(), kind.into(), rules.into(), batch.to_string()],
                     unit: Unit::Frame,
+                    turns: FRAMES,
                 })
             })
         })
@@ -73,7 +74,7 @@ impl Plan {
             "udp" => Header::udp,
             "tcp" => Header::tcp,
             "arp" => Header::arp,
-            _ => bail!("a frame is one of {}", FRAMES.join(" ")),
+            _ => bail!("a frame is one of {}", KINDS.join(" ")),
         };
         let mode = match *rules {
             "unlocked" => Some(LockingMode::Unlocked),
@@ -138,7 +139,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
 }
 
 /// An engine with its ports.
-struct Ports<Q> {
+pub(super) struct Ports<Q> {
     engine: Engine<Q>,
     roster: Roster,
     directory: Directory,
@@ -148,7 +149,7 @@ struct Ports<Q> {
 }
 
 impl<Q: PortQueue> Ports<Q> {
-    fn new(switch: Switch, now: Instant) -> Ports<Q> {
+    pub(super) fn new(switch: Switch, now: Instant) -> Ports<Q> {
         let inbox = Arc::new(Inbox::new(Waker::noop().clone()));
         let pool = FramePool::new(PoolBudget::new(64 << 20));
         let mut roster = Roster::default();
@@ -164,7 +165,7 @@ impl<Q: PortQueue> Ports<Q> {
     }
 
     /// Attaches the only queue of the next port; the first is number 1.
-    fn attach(&mut self, queue: Q, policy: PortPolicy) {
+    pub(super) fn attach(&mut self, queue: Q, policy: PortPolicy) {
         let number = u16::try_from(self.roster.queues().len() + 1).expect("few ports");
         let port_id = PortId(number);
         let address = self.roster.place(port_id, 0, None, 0);
@@ -187,7 +188,14 @@ impl<Q: PortQueue> Ports<Q> {
         self.directory = self.roster.directory(version, vec![Arc::clone(&self.inbox)]);
     }
 
-    fn turn(&mut self) {
+    /// A round that is not counted.
+    pub(super) fn turn_uncounted(&mut self) {
+        self.now += ROUND;
+        self.engine.round(self.now, &self.directory, IfIdle::Poll);
+    }
+
+    /// A round that is.
+    pub(super) fn turn(&mut self) {
         self.now += ROUND;
         engine_turn(&mut self.engine, self.now, &self.directory);
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortDown, PortQueue,
+    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, PoolBudget, PortDown, PortQueue,
 };
 use serde::{Deserialize, Serialize};
 
@@ -165,6 +165,13 @@ impl Header {
         bytes[32..38].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
         bytes[38..42].copy_from_slice(&[198, 18, 0, 2]);
         Header(bytes)
+    }
+
+    /// The same between two other Ethernet addresses.
+    pub(crate) fn between(mut self, from: MacAddr, to: MacAddr) -> Header {
+        self.0[..6].copy_from_slice(&to.0);
+        self.0[6..12].copy_from_slice(&from.0);
+        self
     }
 
     /// As much of it as fits into a frame.

@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     id: "D01",
     title: "no paravirtual driver",
     group: Group::Datapath,
-    rows: &["G1", "G5"],
+    sources: &["throughput-guide:applies-to", "throughput-guide:no-pv-drivers"],
     explanation: include_str!("../../explain/D01.md"),
     look: Some(look),
 };
@@ -31,8 +31,8 @@ const PACKETS_MIN: f64 = 10.0;
 const CONNECTED: &str = "4";
 const STORE: &str = "/local/domain/0/backend/vif";
 const CAUSE: &str = "Each access to a register of an emulated card leaves the guest, and a process \
-                     of the host plays the card: slower by an order of magnitude (row G5).";
-const GAIN: &str = "an order of magnitude (row G5)";
+                     of the host plays the card: slower by an order of magnitude.";
+const GAIN: &str = "an order of magnitude (throughput guide)";
 
 fn look(host: &Host) -> Looked {
     match host.kind().kind {

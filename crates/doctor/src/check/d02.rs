@@ -15,7 +15,12 @@ pub(super) const CHECK: Check = Check {
     id: "D02",
     title: "a guest's CPU is full",
     group: Group::Processors,
-    rows: &["G6", "G7", "G29", "P12"],
+    sources: &[
+        "throughput-guide:guest-cpu",
+        "throughput-guide:guest-cpu-advice",
+        "throughput-guide:tools",
+        "multi-queue-study:guest-cpus",
+    ],
     explanation: include_str!("../../explain/D02.md"),
     look: Some(look),
 };
@@ -147,7 +152,8 @@ fn kvm(host: &Host) -> Looked {
 fn advise(finding: Finding) -> Finding {
     finding.advise(Advice::by_hand(
         "Offloads first (D13), in the guest and of its interface: fewer, larger packets; then an \
-         application with more threads (row G7). Four CPUs were too few for 8 queues (row P12).",
+         application with more threads. In the multi-queue study four CPUs were too few for 8 \
+         queues.",
         &["ringway doctor explain D13"],
     ))
 }
@@ -162,7 +168,7 @@ fn inside(host: &Host) -> Looked {
         if busy >= FULL && spent.total > 0 {
             let summary = format!(
                 "CPU {cpu} is {:.0} % busy by this guest's own count, which is good for comparison \
-                 only (row G6): ask the host",
+                 only: ask the host",
                 busy * 100.0
             );
             let quote = span.text.quote(spent.line);

@@ -12,7 +12,14 @@ pub(super) const CHECK: Check = Check {
     id: "D03",
     title: "all interrupts go to one CPU",
     group: Group::Processors,
-    rows: &["G8", "G9", "G34", "P14", "P16", "L6"],
+    sources: &[
+        "throughput-guide:first-cpu",
+        "throughput-guide:first-cpu-advice",
+        "throughput-guide:windows-second-cpu",
+        "multi-queue-study:interrupts",
+        "multi-queue-study:rx-limits",
+        "multi-queue-series:conditions",
+    ],
     explanation: include_str!("../../explain/D03.md"),
     look: Some(look),
 };
@@ -68,7 +75,7 @@ fn look(host: &Host) -> Looked {
         .quote(crowd.quotes)
         .quote([times.text.quote(spent.line)])
         .confidence(confidence)
-        .gain("about 16 % from spreading alone (row G33), more with many queues");
+        .gain("about 16 % from spreading alone (throughput guide), more with many queues");
     Ok(vec![advise(finding, host, &crowd.irqs, cpus)])
 }
 
@@ -135,7 +142,7 @@ fn advise(finding: Finding, host: &Host, seen: &[&NetIrq<'_>], cpus: &[usize]) -
     }
     finding.advise(Advice::by_change(
         "Spread the queues over the CPUs near their card, both interrupts of a queue on the same \
-         one (row P14). Stop irqbalance first, or it moves them back.",
+         one. Stop irqbalance first, or it moves them back.",
         placing(host, &layout, seen.iter().copied()),
     ))
 }

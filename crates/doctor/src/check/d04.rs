@@ -15,7 +15,13 @@ pub(super) const CHECK: Check = Check {
     id: "D04",
     title: "one CPU does all the deferred work",
     group: Group::Processors,
-    rows: &["G10", "G11", "G12", "G29", "W4"],
+    sources: &[
+        "throughput-guide:softirq",
+        "throughput-guide:card-queues",
+        "throughput-guide:spread-interrupts",
+        "throughput-guide:tools",
+        "network-node-blog:one-core",
+    ],
     explanation: include_str!("../../explain/D04.md"),
     look: Some(look),
 };

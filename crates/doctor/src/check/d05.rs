@@ -9,13 +9,19 @@ pub(super) const CHECK: Check = Check {
     id: "D05",
     title: "a backend thread is full",
     group: Group::Processors,
-    rows: &["G13", "G14", "G30", "G47", "G48"],
+    sources: &[
+        "throughput-guide:netback-full",
+        "throughput-guide:spread-vifs",
+        "throughput-guide:cpu-bound",
+        "throughput-guide:netback-threads",
+        "throughput-guide:netback-groups",
+    ],
     explanation: include_str!("../../explain/D05.md"),
     look: Some(look),
 };
 
 /// CPUs that a host may use beside its backend threads if these are the limit: with one of them
-/// domain 0 is at 120 % give or take 20 (row G13).
+/// domain 0 is at 120 % give or take 20 (`throughput-guide:netback-full`).
 const OTHERS_MAX: f64 = 0.4;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
@@ -53,7 +59,7 @@ fn look(host: &Host) -> Looked {
         .quote(full.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
         .quote(quote)
         .confidence(confidence)
-        .gain("every test of the guide ended at a full CPU, so what relieves it counts (row G30)");
+        .gain("every test of the throughput guide ended at a full CPU, so what relieves it counts");
     Ok(vec![advise(finding, host, &full[0].of)])
 }
 
@@ -83,7 +89,7 @@ impl Confirmed {
                 let percent = others * 100.0;
                 let cause = format!(
                     "{limit} Not confirmed: something else uses {percent:.0} % of a CPU beside the \
-                     backend, so see first what that is (row G13)."
+                     backend, so see first what that is."
                 );
                 (cause, Some(quote))
             }
@@ -96,21 +102,21 @@ impl Confirmed {
 
 fn advise(finding: Finding, host: &Host, of: &Served) -> Finding {
     let finding = finding.advise(Advice::by_hand(
-        "Offloads first, of the card, the vif and the guest: fewer and larger frames (row G14).",
+        "Offloads first, of the card, the vif and the guest: fewer and larger frames.",
         &["ringway doctor explain D13"],
     ));
     match of {
         Served::Group => finding
             .advise(Advice::by_hand(
                 "Give the vifs evenly to the threads: make those with the most traffic anew, one \
-                 after the other (D06, row G14).",
+                 after the other (D06).",
                 &["ringway doctor explain D06"],
             ))
             .advise(Advice::by_hand(
-                "More threads: there are min(4, CPUs of domain 0) (row G47). In \
-                 /boot/extlinux.conf, behind console=hvc0, xen-netback.netback_max_groups=12 (row \
-                 G48), with as many CPUs for domain 0 (D24), and a restart. A kernel of 3.12 or \
-                 later has a thread for each vif instead, and since 3.16 for each queue.",
+                "More threads: there are min(4, CPUs of domain 0). In \
+                 /boot/extlinux.conf, behind console=hvc0, xen-netback.netback_max_groups=12, with \
+                 as many CPUs for domain 0 (D24), and a restart. A kernel of 3.12 or later has a \
+                 thread for each vif instead, and since 3.16 for each queue.",
                 &[],
             )),
         Served::Vif(_) => finding.advise(Advice::by_change(

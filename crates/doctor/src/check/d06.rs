@@ -17,7 +17,14 @@ pub(super) const CHECK: Check = Check {
     id: "D06",
     title: "queues or threads are loaded unevenly",
     group: Group::Queues,
-    rows: &["G14", "G32", "P13", "P18", "L6", "L7"],
+    sources: &[
+        "throughput-guide:spread-vifs",
+        "throughput-guide:spread-cards",
+        "multi-queue-study:placement",
+        "multi-queue-study:more-queues",
+        "multi-queue-series:conditions",
+        "multi-queue-series:hash",
+    ],
     explanation: include_str!("../../explain/D06.md"),
     look: Some(look),
 };

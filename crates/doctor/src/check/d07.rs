@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     id: "D07",
     title: "one interface is too hot for its thread",
     group: Group::Queues,
-    rows: &["G15"],
+    sources: &["throughput-guide:add-vif"],
     explanation: include_str!("../../explain/D07.md"),
     look: Some(look),
 };
@@ -101,8 +101,8 @@ fn may_serve(of: &Served, nic: &str) -> bool {
 fn advise(finding: Finding, host: &Host, nic: &str, of: &Served, are_all_full: bool) -> Finding {
     if are_all_full {
         return finding.advise(Advice::by_hand(
-            "Every backend thread is full, so first more CPUs for domain 0 and more threads (row \
-             G15, D24); another interface would only wait for the same ones.",
+            "Every backend thread is full, so first more CPUs for domain 0 and more threads (D24); \
+             another interface would only wait for the same ones.",
             &["ringway doctor explain D24"],
         ));
     }
@@ -117,7 +117,7 @@ fn advise(finding: Finding, host: &Host, nic: &str, of: &Served, are_all_full: b
     let vif = nic.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
     let bridge = bridge_of(host, nic).unwrap_or_else(|| "xenbr0".to_owned());
     let text = "Or give the guest another interface, which has threads of its own, and share its \
-                traffic between both (row G15). On XCP: xe vif-create vm-uuid=... \
+                traffic between both. On XCP: xe vif-create vm-uuid=... \
                 network-uuid=... device=1";
     let bridge = shell_word(&bridge);
     finding.advise(match vif {

@@ -15,7 +15,14 @@ pub(super) const CHECK: Check = Check {
     id: "D08",
     title: "the hops of a path take packets of different lengths",
     group: Group::Links,
-    rows: &["G16", "G38", "G50", "G51", "G52", "G53"],
+    sources: &[
+        "throughput-guide:packet-cost",
+        "throughput-guide:jumbo-frames",
+        "throughput-guide:jumbo-stop",
+        "throughput-guide:jumbo-network",
+        "throughput-guide:jumbo-start",
+        "throughput-guide:jumbo-guest",
+    ],
     explanation: include_str!("../../explain/D08.md"),
     look: Some(look),
 };
@@ -112,7 +119,7 @@ fn judge(host: &Host, bridge: &str, hops: &[Hop]) -> Option<Finding> {
         .advise(Advice::by_change(
             "The same length everywhere, and in guests and on switches too. Test the whole way \
              afterwards: ringway doctor --check D08 --path HOST. On XCP set the network's MTU \
-             instead (G51).",
+             instead.",
             members.chain(own),
         ));
     Some(finding)

@@ -10,7 +10,11 @@ pub(super) const CHECK: Check = Check {
     id: "D09",
     title: "the wire is full",
     group: Group::Links,
-    rows: &["G17", "W15", "W1"],
+    sources: &[
+        "throughput-guide:physical-limit",
+        "network-node-blog:card",
+        "network-node-blog:ideal",
+    ],
     explanation: include_str!("../../explain/D09.md"),
     look: Some(look),
 };

@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     id: "D10",
     title: "too few flows for the queues",
     group: Group::Queues,
-    rows: &["G18"],
+    sources: &["throughput-guide:parallelism"],
     explanation: include_str!("../../explain/D10.md"),
     look: Some(look),
 };
@@ -66,7 +66,7 @@ fn look(host: &Host) -> Looked {
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(
             "A connection stays on one queue, and so on one CPU at each end. No CPU and no wire is \
-             full: the software is not parallel enough (row G18).",
+             full: the software is not parallel enough.",
         )
         .quote([queue_quote])
         .quote(quotes())
@@ -81,7 +81,7 @@ fn look(host: &Host) -> Looked {
             &[],
         ))
         .advise(Advice::by_hand(
-            "The guide also tries without IOMMU (D22) and with another switch (D21) (row G18).",
+            "The guide also tries without IOMMU (D22) and with another switch (D21).",
             &["ringway doctor explain D22"],
         ));
     Ok(vec![finding])

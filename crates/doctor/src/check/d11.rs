@@ -11,7 +11,15 @@ pub(super) const CHECK: Check = Check {
     id: "D11",
     title: "the TCP window is too small for the path",
     group: Group::Tcp,
-    rows: &["G40", "G54", "G56", "G57", "G58", "G59", "G60"],
+    sources: &[
+        "throughput-guide:tcp-defaults",
+        "throughput-guide:domain-0-buffers",
+        "throughput-guide:old-guest-settings",
+        "throughput-guide:domain-0-tcp",
+        "throughput-guide:bdp",
+        "throughput-guide:buffers-max",
+        "throughput-guide:tcp-buffers",
+    ],
     explanation: include_str!("../../explain/D11.md"),
     look: Some(look),
 };
@@ -27,7 +35,8 @@ const WMEM_MAX: &str = "net.core.wmem_max";
 const OVERHEAD: u64 = 2;
 /// How much more than was measured a path may take whose sender's own buffer held it down.
 const HELD_DOWN: u64 = 4;
-/// No buffer is larger: what says that more is needed is wrong. It is the guide's, doubled (G58).
+/// No buffer is larger: what says that more is needed is wrong. It is the guide's, doubled:
+/// `throughput-guide:bdp`.
 const BUFFER_MAX: u64 = 1 << 28;
 /// What every receiver has, however old and however little it was tuned: TCP without scaling.
 const WINDOW_ALWAYS: u64 = 64 << 10;
@@ -151,7 +160,7 @@ impl Need {
     }
 }
 
-/// Bandwidth times delay (row G58), doubled and rounded.
+/// Bandwidth times delay (`throughput-guide:bdp`), doubled and rounded.
 fn need(socket: &Socket, speed: &Speed) -> Option<Need> {
     // What waits in a queue makes the round trip longer, and the path no wider.
     let rtt = socket.min_rtt_ms.or(socket.rtt_ms).filter(|rtt| *rtt > 0.0)?;
@@ -159,7 +168,8 @@ fn need(socket: &Socket, speed: &Speed) -> Option<Need> {
     let bytes = bdp.saturating_mul(OVERHEAD).min(BUFFER_MAX).next_power_of_two();
     let how = format!(
         "{rtt} ms times {:.0} Mbit/s ({}) are {bdp} bytes; twice that, since the kernel counts its \
-         overhead with it, and rounded up to a power of two, as row G58 does: {bytes}.",
+         overhead with it, and rounded up to a power of two, as the throughput guide does: \
+         {bytes}.",
         speed.bits / 1e6,
         speed.whose
     );

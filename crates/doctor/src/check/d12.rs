@@ -10,7 +10,11 @@ pub(super) const CHECK: Check = Check {
     id: "D12",
     title: "sending waits for completions",
     group: Group::Tcp,
-    rows: &["A6", "A7", "A8"],
+    sources: &[
+        "arm64-latency-report:tx",
+        "arm64-latency-report:domain-switch",
+        "arm64-latency-report:bounce-buffer",
+    ],
     explanation: include_str!("../../explain/D12.md"),
     look: Some(look),
 };
@@ -58,8 +62,8 @@ fn look(host: &Host) -> Looked {
     let finding = Finding::new(Severity::Warning, first.peer.clone(), summary)
         .cause(
             "TCP lets only so much wait below it until it is given back, and the backend gives it \
-             back late: a guest's packet was away for 180 us (row A6), with 10 us for each switch \
-             of domains (row A7). A wait of fair queueing or pacing looks the same.",
+             back late: a guest's packet was away for 180 us in the Arm64 report, with 10 us for \
+             each switch of domains. A wait of fair queueing or pacing looks the same.",
         )
         .quote(held.iter().take(QUOTES_MAX).map(|socket| span.text.quote(socket.line)))
         .quote([limit_text.quote(1)])
@@ -96,7 +100,8 @@ fn advise(finding: Finding, limit: u64) -> Finding {
     };
     finding.advise(Advice::by_hand(
         "On the host: a newer backend, or ringway as backend, which copies and answers at once; a \
-         copy in the guest (row A8) would do the same work there. See that the wait goes:",
+         copy in the guest, as that report proposes, would do the same work there. See that the \
+         wait goes:",
         &["ss -tinHO state established"],
     ))
 }

@@ -10,7 +10,16 @@ pub(super) const CHECK: Check = Check {
     id: "D13",
     title: "offloads are off",
     group: Group::Links,
-    rows: &["G7", "G14", "G36", "G37", "G49", "G62", "P15", "P16"],
+    sources: &[
+        "throughput-guide:guest-cpu-advice",
+        "throughput-guide:spread-vifs",
+        "throughput-guide:offloads-unsupported",
+        "throughput-guide:gro-lro",
+        "throughput-guide:gro-on",
+        "throughput-guide:gso-on",
+        "multi-queue-study:rx",
+        "multi-queue-study:rx-limits",
+    ],
     explanation: include_str!("../../explain/D13.md"),
     look: Some(look),
 };
@@ -116,7 +125,7 @@ fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
         )
         .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
         .advise(Advice::by_change(
-            "Turn it on, unless a bug of this card and driver is known (row G36); it does not last \
+            "Turn it on, unless a bug of this card and driver is known; it does not last \
              over a restart. On XCP: xe pif-param-set uuid=... other-config:ethtool-gro=on",
             off.iter().filter_map(change),
         ))

@@ -14,7 +14,18 @@ pub(super) const CHECK: Check = Check {
     id: "D14",
     title: "queues are not used",
     group: Group::Queues,
-    rows: &["L8", "W4", "W6", "W7", "W8", "W9", "W12", "W13", "W14", "W17"],
+    sources: &[
+        "multi-queue-series:keys",
+        "network-node-blog:one-core",
+        "network-node-blog:three-things",
+        "network-node-blog:libvirt",
+        "network-node-blog:queues-per-cpu",
+        "network-node-blog:ethtool",
+        "network-node-blog:setup",
+        "network-node-blog:old-kernel",
+        "network-node-blog:new-kernel",
+        "network-node-blog:nova",
+    ],
     explanation: include_str!("../../explain/D14.md"),
     look: Some(look),
 };
@@ -126,11 +137,11 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
     Finding::new(severity, nic, summary)
         .cause("Each queue is served by one CPU at a time; CPUs without a queue do not help.")
         .advise(Advice::by_change(
-            "Use a queue for each CPU (rows W8, W9). It can be done while traffic flows, though \
+            "Use a queue for each CPU. It can be done while traffic flows, though \
              some drivers interrupt it for a moment; put it into the interface's configuration.",
             few.iter().filter_map(change),
         ))
-        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (row W14)")
+        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (SWITCH, 2016)")
 }
 
 /// A vif of a running ringway whose guest uses all queues that it may ask for. No more than a note:
@@ -175,7 +186,7 @@ fn single(host: &Host, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
         .cause("Each queue is served by one CPU at a time.")
         .quote(quotes)
         .advise(advice)
-        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (row W14)")
+        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (SWITCH, 2016)")
 }
 
 /// A guest's end of a vif, whose driver has no channels to be asked for. If the host is what offers
@@ -197,7 +208,7 @@ fn look_at_netfront(host: &Host, nic: &str, cpus: u64) -> Result<Option<Finding>
                 "echo options xen_netfront max_queues={cpus} >> /etc/modprobe.d/xen-netfront.conf"
             )],
         ))
-        .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (rows P10, P11)");
+        .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (multi-queue study)");
     Ok(Some(finding))
 }
 
@@ -237,7 +248,7 @@ fn look_at_vif(host: &Host, vif: &str) -> Result<Option<Finding>, Gap> {
                  or use a kernel of 3.16 or later, and connect anew.",
                 &[],
             ))
-            .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (rows P10, P11)")
+            .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (multi-queue study)")
     }))
 }
 

@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     id: "D15",
     title: "the number of queues is not what was asked for",
     group: Group::Queues,
-    rows: &["L9"],
+    sources: &["multi-queue-series:maximum"],
     explanation: include_str!("../../explain/D15.md"),
     look: Some(look),
 };
@@ -182,7 +182,7 @@ fn requested(host: &Host, domain: &str, handle: &str) -> Result<Option<(u64, Quo
 fn refused(host: &Host, vif: &str, (wanted, offered): (u64, u64), quotes: [Quote; 2]) -> Finding {
     let summary = format!("the guest of {vif} asks for {wanted} queues, and {offered} are offered");
     Finding::new(Severity::Problem, vif, summary)
-        .cause("More than the maximum is refused, and the vif does not connect (row L9).")
+        .cause("More than the maximum is refused, and the vif does not connect.")
         .quote(quotes)
         .advise(Advice::by_change(
             "Let the guest ask for no more than it is offered, or offer more and connect anew.",
@@ -215,9 +215,7 @@ fn frontends(host: &Host, allowed: u64, quote: &Quote) -> Looked {
         let summary =
             format!("{nic} has {used} queues; {allowed} may be asked for, by {cpus} CPUs");
         let finding = Finding::new(Severity::Warning, nic.clone(), summary)
-            .cause(
-                "The host offers no more: a frontend asks for the lesser of both numbers (row L9).",
-            )
+            .cause("The host offers no more: a frontend asks for the lesser of both numbers.")
             .quote([quote.clone(), seen])
             .advise(Advice::by_hand(
                 format!(

@@ -13,7 +13,11 @@ pub(super) const CHECK: Check = Check {
     id: "D16",
     title: "a queue's interrupts are on different CPUs",
     group: Group::Queues,
-    rows: &["P14", "G44", "G45"],
+    sources: &[
+        "multi-queue-study:interrupts",
+        "throughput-guide:interrupts-by-hand",
+        "throughput-guide:read-queues",
+    ],
     explanation: include_str!("../../explain/D16.md"),
     look: Some(look),
 };

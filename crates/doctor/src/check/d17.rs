@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     id: "D17",
     title: "irqbalance runs and balances nothing",
     group: Group::Processors,
-    rows: &["G33", "G43"],
+    sources: &["throughput-guide:irqbalance", "throughput-guide:irqbalance-install"],
     explanation: include_str!("../../explain/D17.md"),
     look: Some(look),
 };
@@ -23,7 +23,7 @@ const SHARE_MIN: f64 = 0.9;
 const RATE_MIN: f64 = 500.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
-const GAIN: &str = "about 16 % (row G33), much less than from queues and offloads";
+const GAIN: &str = "about 16 % (throughput guide), much less than from queues and offloads";
 
 fn look(host: &Host) -> Looked {
     let span: Span<Interrupts> = host.span("proc/interrupts")?;
@@ -54,8 +54,7 @@ fn look(host: &Host) -> Looked {
             .quote(quotes)
             .gain(GAIN)
             .advise(Advice::by_hand(
-                "Start it, unless interrupts were placed by hand. Then: service irqbalance start \
-                 (row G43).",
+                "Start it, unless interrupts were placed by hand. Then: service irqbalance start.",
                 &["systemctl enable --now irqbalance"],
             ));
         return Ok(vec![finding]);

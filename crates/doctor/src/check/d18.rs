@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     id: "D18",
     title: "a CPU's backlog drops or is cut short",
     group: Group::Processors,
-    rows: &["G61"],
+    sources: &["throughput-guide:long-queues"],
     explanation: include_str!("../../explain/D18.md"),
     look: Some(look),
 };

@@ -9,7 +9,15 @@ pub(super) const CHECK: Check = Check {
     id: "D19",
     title: "TCP settings that do harm",
     group: Group::Tcp,
-    rows: &["G55", "G56", "G61", "G63", "G64", "G65", "G66"],
+    sources: &[
+        "throughput-guide:domain-0-settings",
+        "throughput-guide:old-guest-settings",
+        "throughput-guide:long-queues",
+        "throughput-guide:sack-off",
+        "throughput-guide:fin-timeout",
+        "throughput-guide:timestamps-off",
+        "throughput-guide:eleven-settings",
+    ],
     explanation: include_str!("../../explain/D19.md"),
     look: Some(look),
 };
@@ -124,7 +132,8 @@ fn long_queue(host: &Host, nic: &str) -> Option<Finding> {
     Some(finding)
 }
 
-/// An algorithm that fills a long fast path slowly (rows G55, G56, G61).
+/// An algorithm that fills a long fast path slowly (`throughput-guide:domain-0-settings`,
+/// `throughput-guide:old-guest-settings`, `throughput-guide:long-queues`).
 fn congestion(host: &Host) -> Option<Finding> {
     let text = host.file("proc/sys/net/ipv4/tcp_congestion_control").ok()?;
     let old = OLD_CONGESTION.into_iter().find(|old| text.value() == *old)?;
@@ -141,7 +150,7 @@ fn congestion(host: &Host) -> Option<Finding> {
     Some(finding)
 }
 
-/// A backlog as old guides have it (row G61).
+/// A backlog as old guides have it (`throughput-guide:long-queues`).
 fn backlog(host: &Host) -> Option<Finding> {
     let text = host.file("proc/sys/net/core/netdev_max_backlog").ok()?;
     let frames = text.number().ok().filter(|frames| *frames > BACKLOG_MAX)?;
@@ -161,7 +170,7 @@ fn backlog(host: &Host) -> Option<Finding> {
     Some(finding)
 }
 
-/// Harmless, and no use (row G64).
+/// Harmless, and no use (`throughput-guide:fin-timeout`).
 fn fin_timeout(host: &Host) -> Option<Finding> {
     let text = host.file("proc/sys/net/ipv4/tcp_fin_timeout").ok()?;
     let seconds = text.number().ok().filter(|seconds| (1..FIN_TIMEOUT_MIN).contains(seconds))?;

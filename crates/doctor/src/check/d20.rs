@@ -9,7 +9,7 @@ pub(super) const CHECK: Check = Check {
     id: "D20",
     title: "an old datapath",
     group: Group::Datapath,
-    rows: &["W6", "W10"],
+    sources: &["network-node-blog:three-things", "network-node-blog:datapath"],
     explanation: include_str!("../../explain/D20.md"),
     look: Some(look),
 };
@@ -54,14 +54,14 @@ fn judge(of: &str, found: (u32, u32), least: (u32, u32), quotes: Vec<Quote>) -> 
     let summary =
         format!("{of} {major}.{minor} does not scale over CPUs ({}.{} does)", least.0, least.1);
     Finding::new(Severity::Problem, of, summary)
-        .cause("Its tables are locked for each packet, so queues and CPUs take turns (row W10).")
+        .cause("Its tables are locked for each packet, so queues and CPUs take turns.")
         .quote(quotes)
         .advise(Advice::by_hand(
             "Use the module of a kernel of 4.4 or later, without openvswitch-datapath-dkms. Then, \
              on Ubuntu 14.04, and with a restart:",
             &["apt-get install -y --install-recommends linux-generic-lts-xenial"],
         ))
-        .gain("with 8 queues 8.42 instead of 3.57 Gbit/s (rows W13, W14)")
+        .gain("with 8 queues 8.42 instead of 3.57 Gbit/s (SWITCH, 2016)")
 }
 
 /// The two numbers that a version begins with.

@@ -10,7 +10,11 @@ pub(super) const CHECK: Check = Check {
     id: "D21",
     title: "the switch is the limit",
     group: Group::Datapath,
-    rows: &["G39", "G68", "W2"],
+    sources: &[
+        "throughput-guide:ovs-or-bridge",
+        "throughput-guide:network-backend",
+        "network-node-blog:node",
+    ],
     explanation: include_str!("../../explain/D21.md"),
     look: Some(look),
 };
@@ -56,7 +60,7 @@ fn look(host: &Host) -> Looked {
     }
     let finding = finding.advise(Advice::by_hand(
         "The bridge has no such cache. To change to it interrupts every guest's network, and takes \
-         a restart (row G68).",
+         a restart.",
         &["xe-switch-network-backend bridge"],
     ));
     Ok(vec![finding])

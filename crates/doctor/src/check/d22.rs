@@ -11,7 +11,13 @@ pub(super) const CHECK: Check = Check {
     id: "D22",
     title: "IOMMU and SR-IOV",
     group: Group::Datapath,
-    rows: &["G41", "G42", "G69", "G70", "W5"],
+    sources: &[
+        "throughput-guide:sr-iov-cost",
+        "throughput-guide:sr-iov-gain",
+        "throughput-guide:iommu",
+        "throughput-guide:sr-iov-assign",
+        "network-node-blog:alternatives",
+    ],
     explanation: include_str!("../../explain/D22.md"),
     look: Some(look),
 };
@@ -23,10 +29,11 @@ const FUNCTIONS: u64 = 4;
 /// Drivers of virtual functions.
 const VF_DRIVERS: [&str; 8] =
     ["bnxt_vf", "cxgb4vf", "hinic_vf", "iavf", "igbvf", "i40evf", "ixgbevf", "qede_vf"];
-/// What a guest loses with a function of the card (rows G41, W5).
+/// What a guest loses with a function of the card (`throughput-guide:sr-iov-cost`,
+/// `network-node-blog:alternatives`).
 const PRICE: &str = "A function of the card goes past the host's switch: no filters, no quality of \
-                     service, no live migration, no high availability (row G41); for that a \
-                     network node's makers refused it (row W5).";
+                     service, no live migration, no high availability; for that a \
+                     network node's makers refused it.";
 
 fn look(host: &Host) -> Looked {
     let mut findings = Vec::new();
@@ -61,7 +68,7 @@ fn given(host: &Host, nic: &str) -> Finding {
     Finding::new(Severity::Note, nic, format!("{nic} is a virtual function of a card"))
         .cause(PRICE)
         .quote(quote)
-        .gain("a guest of one CPU receives nearly 10 Gbit/s (row G42)")
+        .gain("a guest of one CPU receives nearly 10 Gbit/s (throughput guide)")
         .advise(Advice::by_hand("Weigh it: ringway never changes it.", &[]))
 }
 
@@ -86,11 +93,14 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
         let summary = format!("{nic} could be divided into {total} functions (SR-IOV)");
         return Ok((total > 0).then(|| {
             finding(Severity::Note, summary)
-                .gain("nearly 10 Gbit/s to a guest of one CPU, at hardly any work here (row G42)")
+                .gain(
+                    "nearly 10 Gbit/s to a guest of one CPU, at hardly any work here (throughput \
+                       guide)",
+                )
                 .advise(Advice::by_change(
-                    "Weigh it first; ringway never does it. Then, with an IOMMU (row G69), \
+                    "Weigh it first; ringway never does it. Then, with an IOMMU, \
                      functions are made, listed by lspci, and given to guests, each to one; on \
-                     XCP: xe vm-param-set other-config:pci=0/0000:07:10.0 uuid=... (row G70).",
+                     XCP: xe vm-param-set other-config:pci=0/0000:07:10.0 uuid=UUID.",
                     Change::raise(functions, made, total.min(FUNCTIONS)),
                 ))
         }));
@@ -102,7 +112,7 @@ fn functions(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     let summary = format!("{nic} is divided into {made} functions, and there is no IOMMU for them");
     Ok(Some(finding(Severity::Warning, summary).confidence(Confidence::Medium).advise(
         Advice::by_change(
-            "Without it no guest can be given one (row G69). Turn it on in the firmware, and with \
+            "Without it no guest can be given one. Turn it on in the firmware, and with \
              a restart: intel_iommu=on or amd_iommu=on on the kernel's command line; on Xen \
              iommu=1 on the hypervisor's (then /boot/extlinux.conf before the first ---, now \
              GRUB_CMDLINE_XEN_DEFAULT). Or take the functions back:",
@@ -157,7 +167,7 @@ fn mapping(host: &Host, nic: &str) -> Result<Option<Finding>, Gap> {
     let finding = Finding::new(severity, nic, summary)
         .cause(
             "A card that is not given to a guest needs no mapping; with it each packet costs \
-             entries, and where it is strict a flush as well (row G69).",
+             entries, and where it is strict a flush as well.",
         )
         .quote([text.quote(1), span.text.quote(moved.line)])
         .confidence(Confidence::Medium)

@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     id: "D23",
     title: "grants run out",
     group: Group::Datapath,
-    rows: &["G3", "G4"],
+    sources: &["throughput-guide:tx-path", "throughput-guide:rx-path"],
     explanation: include_str!("../../explain/D23.md"),
     look: Some(look),
 };
@@ -129,9 +129,8 @@ fn judge(
     let frames = wanted.saturating_mul(2).next_power_of_two();
     let finding = Finding::new(severity, whose, summary)
         .cause(
-            "Every packet in flight is a grant, to the host that fetches it or fills it (rows G3, \
-             G4), and disks take from the same table. A device that gets no grants does not \
-             connect, or waits.",
+            "Every packet in flight is a grant, to the host that fetches it or fills it, and disks \
+             take from the same table. A device that gets no grants does not connect, or waits.",
         )
         .quote([limit.quote.clone()])
         .quote(said.cloned())

@@ -12,7 +12,11 @@ pub(super) const CHECK: Check = Check {
     id: "D24",
     title: "more backend threads than CPUs",
     group: Group::Processors,
-    rows: &["G46", "G48", "P12"],
+    sources: &[
+        "throughput-guide:unplug-vcpus",
+        "throughput-guide:netback-groups",
+        "multi-queue-study:guest-cpus",
+    ],
     explanation: include_str!("../../explain/D24.md"),
     look: Some(look),
 };
@@ -57,8 +61,7 @@ fn threads(host: &Host) -> Looked {
         .cause(
             "A queue more brings a thread more and no CPU: threads only take turns, and switching \
              costs. Throughput does not rise with queues from here on, and may fall. The \
-             multi-queue study had 8 CPUs for 8 queues; its guest had 4, and was the limit (row \
-             P12).",
+             multi-queue study had 8 CPUs for 8 queues; its guest had 4, and was the limit.",
         )
         .quote(at_work.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
         .quote([quote])
@@ -82,7 +85,7 @@ fn few_groups(groups: usize, cpus: u64, threads: &[BackendThread]) -> Option<Fin
             .advise(Advice::by_hand(
                 format!(
                     "In /boot/extlinux.conf, behind console=hvc0: \
-                     xen-netback.netback_max_groups={cpus}, and a restart (row G48). Since Linux \
+                     xen-netback.netback_max_groups={cpus}, and a restart. Since Linux \
                      3.12 each vif has a thread, since 3.16 each queue."
                 ),
                 &[],
@@ -114,7 +117,7 @@ fn advise(finding: Finding, host: &Host, threads: u64, cpus: u64) -> Finding {
             format!(
                 "More CPUs for domain 0, up to what it was started with; for good \
                  dom0_max_vcpus={wanted} on Xen's command line and a restart. Then: \
-                 /etc/sysconfig/unplug-vcpus (row G46), whose init script was enough to decrease."
+                 /etc/sysconfig/unplug-vcpus, whose init script was enough to decrease."
             ),
             &[&format!("xl vcpu-set 0 {wanted}")],
         ))

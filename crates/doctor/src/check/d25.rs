@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     id: "D25",
     title: "hypercalls take the time",
     group: Group::Processors,
-    rows: &["A7"],
+    sources: &["arm64-latency-report:domain-switch"],
     explanation: include_str!("../../explain/D25.md"),
     look: Some(look),
 };
@@ -52,7 +52,7 @@ fn look(host: &Host) -> Looked {
     let finding = Finding::new(Severity::Warning, "hypercalls", summary)
         .cause(
             "Each notification, wait and batch of copies is a call of the hypervisor, and a \
-             switch of domains behind it took 10 us on an Arm board (row A7). With few packets a \
+             switch of domains behind it took 10 us on an Arm board. With few packets a \
              call, the calls are the work. Copies themselves are made in the call as well: that \
              part of it cannot be saved.",
         )

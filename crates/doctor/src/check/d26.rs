@@ -11,7 +11,7 @@ pub(super) const CHECK: Check = Check {
     id: "D26",
     title: "BBR between guests of one host",
     group: Group::Tcp,
-    rows: &["G55"],
+    sources: &["throughput-guide:domain-0-settings"],
     explanation: include_str!("../../explain/D26.md"),
     look: Some(look),
 };

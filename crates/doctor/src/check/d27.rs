@@ -11,7 +11,7 @@ pub(super) const CHECK: Check = Check {
     id: "D27",
     title: "the hypervisor gives its CPUs to others",
     group: Group::Processors,
-    rows: &["G30", "G35"],
+    sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
     explanation: include_str!("../../explain/D27.md"),
     look: Some(look),
 };
@@ -21,7 +21,8 @@ const STOLEN: f64 = 0.05;
 /// The same, from which nothing else is worth looking at.
 const STARVED: f64 = 0.20;
 
-/// CPUs that the guide left to domain 0 when it gave each of the others to a guest (row G35).
+/// CPUs that the guide left to domain 0 when it gave each of the others to a guest
+/// (`throughput-guide:one-cpu-guests`).
 const LEFT_TO_DOM0: u32 = 4;
 
 fn look(host: &Host) -> Looked {
@@ -54,7 +55,7 @@ fn promised(host: &Host) -> Result<Option<Finding>, Gap> {
     let finding = Finding::new(Severity::Note, "guests", summary)
         .cause(format!(
             "The guide's guests of one CPU together were fastest when they were {best} on so many: \
-             as many as CPUs less 4, which domain 0 used (row G35). That was for guests that all \
+             as many as CPUs less 4, which domain 0 used. That was for guests that all \
              move packets at once; idle ones cost nothing."
         ))
         .quote([info.quote(line)]);

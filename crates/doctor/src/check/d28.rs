@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
     id: "D28",
     title: "queues, cards and guests' CPUs are in different places",
     group: Group::Processors,
-    rows: &["G67"],
+    sources: &["throughput-guide:pinning"],
     explanation: include_str!("../../explain/D28.md"),
     look: Some(look),
 };
@@ -109,7 +109,7 @@ fn judge(
         .confidence(Confidence::Medium)
         .advise(Advice::by_change(
             "Serve the card on its own node, then move the backend's threads and the guest's CPUs \
-             there as well. Measure: pinning easily makes things worse (row G67).",
+             there as well. Measure: pinning easily makes things worse.",
             placing(host, layout, irqs.iter().copied()),
         ));
     Some(finding)

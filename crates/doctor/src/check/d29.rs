@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     id: "D29",
     title: "rings are too small, or interrupts too many",
     group: Group::Links,
-    rows: &["G16"],
+    sources: &["throughput-guide:packet-cost"],
     explanation: include_str!("../../explain/D29.md"),
     look: Some(look),
 };

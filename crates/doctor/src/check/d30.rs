@@ -20,7 +20,7 @@ pub(super) const CHECK: Check = Check {
     id: "D30",
     title: "a limit is set",
     group: Group::Links,
-    rows: &["G17"],
+    sources: &["throughput-guide:physical-limit"],
     explanation: include_str!("../../explain/D30.md"),
     look: Some(look),
 };

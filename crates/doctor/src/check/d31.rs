@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     id: "D31",
     title: "connection tracking is full, or loses packets",
     group: Group::Tcp,
-    rows: &["W2"],
+    sources: &["network-node-blog:node"],
     explanation: include_str!("../../explain/D31.md"),
     look: Some(look),
 };

@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     id: "D32",
     title: "one guest starves the others",
     group: Group::Queues,
-    rows: &["W3"],
+    sources: &["network-node-blog:starving"],
     explanation: include_str!("../../explain/D32.md"),
     look: Some(look),
 };
@@ -72,7 +72,7 @@ fn look(host: &Host) -> Looked {
     let finding = Finding::new(Severity::Warning, name.clone(), summary)
         .cause(
             "Who comes most is served most by one queue, one CPU or one wire; the sum was hardly \
-             more than one guest alone reached (row W3). A guest that takes no frames loses them \
+             more than one guest alone reached. A guest that takes no frames loses them \
              as well, so see whether those that lose are well.",
         )
         .quote(most.nics.iter().take(1).map(|(_, moved)| span.text.quote(moved.line)))

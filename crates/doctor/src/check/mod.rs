@@ -50,9 +50,9 @@ pub struct Check {
     pub title: &'static str,
     /// Under which head it is shown.
     pub group: Group,
-    /// The rows of the source documents that it answers.
-    pub rows: &'static [&'static str],
-    /// Background, how to verify by hand, what to do: `doctor explain`.
+    /// The places of sources that it answers, by their ids in `docs/sources.toml`.
+    pub sources: &'static [&'static str],
+    /// Background, how to verify by hand, what to do, with `{ID}` where it cites: `doctor explain`.
     pub explanation: &'static str,
     /// Looks for it. None: the doctor can only explain it.
     pub look: Option<fn(&Host) -> Looked>,
@@ -204,10 +204,7 @@ fn use_cubic(host: &Host, instead_of: &str, text: &str) -> Advice {
         );
         return Advice::by_hand(text, &[]);
     }
-    Advice::by_hand(
-        format!("{text} Its module is not loaded (row G61)."),
-        &["modprobe tcp_cubic", &command],
-    )
+    Advice::by_hand(format!("{text} Its module is not loaded."), &["modprobe tcp_cubic", &command])
 }
 
 /// The change that lets a module offer more queues to guests; none if it offers as many, or if

@@ -24,7 +24,7 @@ pub struct NetIrq<'a> {
 pub type Queue = (String, Option<usize>);
 
 /// Where interrupts should be served: those of a queue on one CPU, and queues on as many CPUs as
-/// there are near their card (row P14).
+/// there are near their card (`multi-queue-study:interrupts`).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The CPU of each queue that is in use.
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(layout(2, &[0, 1, 2, 3]), [0, 1]);
         // CPU 1 is offline.
         assert_eq!(layout(3, &[0, 2, 3]), [0, 2, 3]);
-        // More queues than CPUs, in the order of row G44.
+        // More queues than CPUs, in the order of `throughput-guide:interrupts-by-hand`.
         assert_eq!(layout(8, &[0, 1, 2, 3]), [0, 1, 2, 3, 0, 1, 2, 3]);
         assert_eq!(layout(3, &[0]), [0, 0, 0]);
         assert!(layout(3, &[]).is_empty());

@@ -36,7 +36,7 @@ pub enum Kind {
 pub struct HostKind {
     /// What it is.
     pub kind: Kind,
-    /// Whether it routes for others as well, out of network namespaces (row W2).
+    /// Whether it routes for others as well, out of network namespaces (`network-node-blog:node`).
     pub is_network_node: bool,
     /// What shows it.
     pub evidence: Vec<Quote>,

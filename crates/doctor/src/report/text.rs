@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use ringway_sources::titles;
+
 use super::{How, Looked, Report};
 use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
@@ -32,8 +34,19 @@ pub fn render(report: &Report, detail: Detail) -> String {
         }
     }
     text += &missed(report, detail);
+    text += &sources(report, detail);
     let _ = write!(text, "\n{}\n", report.verdict);
     text
+}
+
+/// What the checks that say something rest on.
+fn sources(report: &Report, detail: Detail) -> String {
+    if detail == Detail::Terse {
+        return String::new();
+    }
+    let checks = report.findings.iter().filter_map(|found| check::find(&found.check));
+    let titles = titles(checks.flat_map(|check| check.sources.iter().copied()));
+    if titles.is_empty() { titles } else { format!("\n{titles}") }
 }
 
 /// Checks that say nothing above: those that are about what this host does not have, and those that

@@ -48,6 +48,8 @@ pub(crate) struct Far {
     /// Frames and bytes that left.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
+    /// How often it was asked for frames.
+    pub(crate) asked: u64,
     /// Frames and bytes that came in.
     pub(crate) taken: u64,
     pub(crate) taken_bytes: u64,
@@ -94,6 +96,7 @@ impl PortQueue for TestQueue {
         }
         let mut may_have_more = true;
         let mut far = self.far()?;
+        far.asked += 1;
         let mut bytes = 0;
         for _ in 0..into.remaining_capacity().min(budget.frames) {
             if bytes >= budget.bytes {
@@ -340,7 +343,12 @@ impl Bench {
     }
 
     pub(crate) fn round(&mut self) -> Wait {
-        let wait = self.engine.round(self.now, &self.directory, IfIdle::Sleep);
+        self.round_that(IfIdle::Sleep)
+    }
+
+    /// A round that does this if it finds no work.
+    pub(crate) fn round_that(&mut self, if_idle: IfIdle) -> Wait {
+        let wait = self.engine.round(self.now, &self.directory, if_idle);
         self.now += ROUND;
         wait
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits, Vid, VlanRules};
-use ringway_engine::{Credit, Limits, Stations, Wait, Weight, egress_credit};
+use ringway_engine::{Credit, IfIdle, Limits, Stations, Wait, Weight, egress_credit};
 
 use bench::{Bench, DEVICE, ONE, Station, TRAITS};
 
@@ -543,4 +543,51 @@ fn frames_of_a_patched_queue_go_the_same_way_before_its_port_is_in_the_directory
         assert_eq!(received, [0, expected]);
         bench.publish();
     }
+}
+
+#[test]
+fn a_queue_without_frames_costs_no_turns_while_others_work() {
+    let mut bench = Bench::new(MEMORY);
+    let busy = bench.port(1, 1, ONE).remove(0);
+    let idle = bench.port(2, 1, ONE).remove(0);
+    busy.far().script = [(2, 60)].into();
+    busy.far().is_endless = true;
+    for _ in 0..1000 {
+        bench.round();
+    }
+    assert!(busy.far().asked >= 1000);
+    assert!(idle.far().asked < 100, "{}", idle.far().asked);
+    // What it gets does not wake it, and an event does.
+    idle.far().script = [(1, 60)].into();
+    bench.ready(&idle);
+    bench.round();
+    assert_eq!(busy.far().received, 1);
+}
+
+#[test]
+fn a_queue_whose_frames_come_between_two_looks_is_asked_again() {
+    let mut bench = Bench::new(MEMORY);
+    let busy = bench.port(1, 1, ONE).remove(0);
+    let idle = bench.port(2, 1, ONE).remove(0);
+    busy.far().script = [(2, 60)].into();
+    busy.far().is_endless = true;
+    // Each number of turns without a frame, that at which it would rest among them.
+    for turns in 1..100 {
+        idle.far().script = [(1, 60)].into();
+        bench.ready(&idle);
+        for _ in 0..turns {
+            bench.round();
+        }
+        assert_eq!(busy.far().received, turns, "{turns}");
+    }
+}
+
+#[test]
+fn an_engine_that_polls_asks_all_its_queues() {
+    let mut bench = Bench::new(MEMORY);
+    let idle = bench.port(1, 1, ONE).remove(0);
+    for _ in 0..1000 {
+        assert_eq!(bench.round_that(IfIdle::Poll), Wait::Poll);
+    }
+    assert_eq!(idle.far().asked, 1000);
 }

@@ -4,6 +4,8 @@ mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use ringway_sources::{BySource, by_source};
+
 use super::chart::Chart;
 use super::frame::Form;
 use super::{charts, draw};
@@ -41,6 +43,7 @@ pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
                     (tables::disturbances(analysis))
                     (machine(&records.host))
                     (method(records))
+                    (sources(analysis))
                     footer {
                         "Made from the records beside this page by ringway "
                         (records.host.ringway_version)
@@ -60,8 +63,34 @@ fn head(records: &Records, analysis: &Analysis) -> Markup {
             h1 { (analysis.title) }
             p.question { (analysis.question) }
             p.aside { (records.study.topology.about) }
-            ul.rows aria-label="Rows that this study answers" {
-                @for row in &analysis.rows { li { (row) } }
+            ul.sources aria-label="Sources that this study answers" {
+                @for one in by_source(cited(analysis)) { li { (one.source.title) } }
+            }
+        }
+    }
+}
+
+/// What the study cites, by id, in the order of the page.
+fn cited(analysis: &Analysis) -> impl Iterator<Item = &str> {
+    let published = analysis.published.iter().map(|row| row.published.source.as_str());
+    let compared = analysis.comparisons.iter().filter_map(|row| row.comparison.source.as_deref());
+    analysis.sources.iter().map(String::as_str).chain(published).chain(compared)
+}
+
+/// Titles, addresses, and what is said there. Words of a study for a source are in its tables.
+fn sources(analysis: &Analysis) -> Markup {
+    let sources = by_source(cited(analysis));
+    html! {
+        @if !sources.is_empty() {
+            h2 { "Sources" }
+            @for BySource { source, places } in sources {
+                h3 { (source.title) }
+                p.aside {
+                    (source.published())
+                    @if let Some(address) = &source.address { br; (address) }
+                    @if let Some(note) = &source.note { br; (note) }
+                }
+                ul { @for place in places { li { (place.section) ": " (place.claim) } } }
             }
         }
     }

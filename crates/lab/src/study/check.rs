@@ -118,41 +118,46 @@ impl Study {
     }
 
     fn check_published(&self, published: &Published) -> Result<(), String> {
-        let row = &published.row;
+        let of = format!("published from {}", published.source);
         check_metric(&published.metric)?;
-        self.check_cell(row, &published.cell, published.best_of.as_deref())?;
+        self.check_cell(&of, &published.cell, published.best_of.as_deref())?;
         let has_end = published.low.is_some() || published.high.is_some();
         let is_single = published.value.is_some() && !has_end;
         let is_range = published.value.is_none() && has_end;
         refuse(!is_single && !is_range, || {
-            format!("row {row}: a published figure has a value, or low or high or both")
+            format!("{of}: a published figure has a value, or low or high or both")
         })
     }
 
     fn check_comparison(&self, comparison: &Comparison) -> Result<(), String> {
         check_metric(&comparison.metric)?;
-        self.check_cell(&comparison.row, &comparison.of, None)?;
-        self.check_cell(&comparison.row, &comparison.to, None)?;
-        refuse(comparison.published.is_some() != comparison.source.is_some(), || {
-            format!("row {}: `published` and `source` go together", comparison.row)
+        let name = format!("comparison `{}`", comparison.title);
+        self.check_cell(&name, &comparison.of, None)?;
+        self.check_cell(&name, &comparison.to, None)?;
+        if comparison.old_row.is_some() {
+            return Ok(());
+        }
+        refuse(comparison.source.is_none(), || format!("{name}: it has no `source`"))?;
+        refuse(comparison.published.is_some() != comparison.said.is_some(), || {
+            format!("{name}: `published` and `said` go together")
         })
     }
 
     /// A cell of the matrix, named completely but for one axis.
-    fn check_cell(&self, row: &str, cell: &Cell, open: Option<&str>) -> Result<(), String> {
+    fn check_cell(&self, of: &str, cell: &Cell, open: Option<&str>) -> Result<(), String> {
         for axis in &self.axis {
             let value = cell.get(&axis.name);
             let is_open = open == Some(axis.name.as_str());
             refuse(value.is_none() && !is_open, || {
-                format!("row {row}: its cell has no `{}`", axis.name)
+                format!("{of}: its cell has no `{}`", axis.name)
             })?;
             refuse(value.is_some_and(|value| is_open || !axis.values.contains(value)), || {
-                format!("row {row}: its cell is not in the matrix, see `{}`", axis.name)
+                format!("{of}: its cell is not in the matrix, see `{}`", axis.name)
             })?;
         }
         let strange = cell.0.keys().find(|name| self.axis(name).is_none());
         refuse(strange.is_some() || open.is_some_and(|name| self.axis(name).is_none()), || {
-            format!("row {row}: its cell names what is no axis; {}", self.axis_names())
+            format!("{of}: its cell names what is no axis; {}", self.axis_names())
         })
     }
 

@@ -9,7 +9,7 @@ fn every_shipped_study_is_possible_and_survives_a_copy() {
     for id in ids() {
         let study = shipped(id).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(study.id, id);
-        assert!(!study.rows.is_empty() && !study.figure.is_empty(), "{id}");
+        assert!(!study.sources.is_empty() && !study.figure.is_empty(), "{id}");
         assert_eq!(Study::parse("the copy", &study.to_toml()).expect("it was good"), study);
         let quick = study.quick();
         assert_eq!(Study::parse("the copy", &quick.to_toml()).expect("it is possible"), quick);
@@ -89,7 +89,7 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         ("cell = { queues = 4 }", "cell = { queues = 3 }", "not in the matrix"),
         ("best-of = \"streams\"", "", "no `streams`"),
         ("line = \"none\"", "line = \"fast\"", "10G"),
-        ("rows =", "rwos =", "rwos"),
+        ("sources =", "suorces =", "suorces"),
         ("metric = \"throughput-bps\"", "metric = \"speed\"", "there is no metric"),
     ] {
         assert!(text.contains(from), "{from}");
@@ -97,4 +97,17 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         assert!(error.to_string().contains(word), "{to}: {error}");
     }
     assert!(shipped("transmitt").expect_err("unknown").to_string().contains("guest-to-guest"));
+}
+
+#[test]
+fn a_record_of_before_ids_is_read() {
+    let old = shipped_text("latency").expect("it is shipped");
+    let old = old.replace("\nsources = [", "\nrows = [").replace("\nsource = ", "\nrow = ");
+    let old = old.replace("\nsaid = ", "\nsource = ");
+    let study = Study::parse("an old record", &old).expect("it is read");
+    assert_eq!(study.published[0].source, "by netperf");
+    let today = shipped("latency").expect("it is shipped");
+    assert!(today != study && today.goes_on(&study));
+    assert_eq!(Study::parse("its copy", &study.to_toml()).expect("it is read again"), study);
+    assert!(!today.to_toml().contains("row = "));
 }

@@ -16,7 +16,7 @@ const POLICY_DEFAULT: &str = "balanced";
 const OFFLOADS_DEFAULT: &str = "all";
 
 /// Pages that a sender may have unanswered, where it is limited and the study does not say: two
-/// frames, which is closest to what the report of row A6 has under way.
+/// frames, which is closest to what `arm64-latency-report:tx` has under way.
 const UNANSWERED_DEFAULT: u16 = 2;
 
 /// When a sender may get its buffers back.

@@ -122,7 +122,7 @@ impl Chain<'_> {
     fn faults(&self, consumer: u32) -> Vec<TxFault> {
         let mut faults = Vec::new();
         let mut check = |is_broken: bool, fault| faults.extend(is_broken.then_some(fault));
-        //= netif.h: packet-published-whole
+        //= netif.h:packet-published-whole
         let last = u32::try_from(self.slots() - 1).expect("a packet has few slots");
         let slot = consumer.wrapping_add(last);
         check(self.is_cut_off, TxFault::PacketCutOff { slot });
@@ -134,7 +134,7 @@ impl Chain<'_> {
             let is_gso = extra.kind == EXTRA_TYPE_GSO;
             check(is_gso && !is_sound, TxFault::BadGso { kind, size });
         }
-        //= netif.h: slot-in-page
+        //= netif.h:slot-in-page
         for (slot, sum) in self.further.iter().zip(self.sums()) {
             let end = usize::from(slot.offset) + usize::from(slot.size);
             let TxRequest { offset, size, .. } = *slot;
@@ -150,7 +150,7 @@ impl Chain<'_> {
     }
 
     /// Bytes of the first slot, if the packet is long enough and its slots hold no more than that.
-    //= netif.h: first-size-is-total
+    //= netif.h:first-size-is-total
     fn first_len(&self) -> Option<u16> {
         let further: u16 = self.further.iter().map(|slot| slot.size).sum();
         let is_long_enough = self.first.size >= SHORTEST;
@@ -191,7 +191,7 @@ impl Expected {
             let status = if frame.is_some() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
             expected.first_slots.extend(frame.iter().map(|_| expected.statuses.len()));
             expected.frames.extend(frame);
-            //= netif.h: one-response-per-request
+            //= netif.h:one-response-per-request
             expected.statuses.push(status);
             expected.statuses.extend(chain.extras.iter().map(|_| NETIF_RSP_NULL));
             expected.statuses.extend(chain.further.iter().map(|_| status));
@@ -254,7 +254,7 @@ impl Examiner {
             (Polling::WhenSent(order), Ok(())) => self.recycle(frames, order, &expected),
             _ => self.bench.tx_statuses(),
         };
-        //= netif.h: id-echo
+        //= netif.h:id-echo
         let owed = expected.statuses.iter().zip(500..).map(|(status, id)| (id, *status));
         match (polling, &outcome) {
             // What is not answered when the queue ends is served again by the next backend.

@@ -1,5 +1,5 @@
-//! The backend's queue against a guest that keeps to nothing (netif b2: every check of what a guest
-//! writes, and the reaction to it).
+//! The backend's queue against a guest that keeps to nothing (`linux-netback`: every check of what
+//! a guest writes, and the reaction to it).
 
 mod chains;
 mod completion;

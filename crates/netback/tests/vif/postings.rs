@@ -136,7 +136,7 @@ impl Examiner {
             if let Some((flags, status)) = *expected {
                 let is_read_only = self.read_only == Some(self.answered);
                 let status = if is_read_only { NETIF_RSP_ERROR } else { status };
-                //= netif.h: rx-same-slot
+                //= netif.h:rx-same-slot
                 assert_eq!((answer.id, answer.offset), (self.answered, 0));
                 assert_eq!((answer.flags, answer.status), (flags, status));
             }

@@ -47,7 +47,7 @@ fn answers_stand_in_the_slots_of_their_requests() {
     bench.post(0xfff0, 4);
     let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60 + seed), PLAIN)).collect();
     assert!(bench.egress(frames).is_empty());
-    //= netif.h: rx-same-slot
+    //= netif.h:rx-same-slot
     for (id, slot, len) in [(0xfff0, 254, 60), (0xfff1, 255, 61), (0xfff2, 0, 62), (0xfff3, 1, 63)]
     {
         let found: RxResponse = bench.rx_page.read(ring::SLOTS + slot * 8);
@@ -57,7 +57,7 @@ fn answers_stand_in_the_slots_of_their_requests() {
 
 #[test]
 fn flags_say_what_state_the_checksum_is_in() {
-    //= netif.h: flag-bits
+    //= netif.h:flag-bits
     let (blank, validated) = (NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED);
     for (checksum, flags) in [
         (Checksum::Unverified, 0),
@@ -82,7 +82,7 @@ fn a_gso_extra_takes_the_slot_after_the_first() {
     assert!(bench.egress(vec![frame]).is_empty());
     let answers = bench.rx_answers();
     let flags = NETRXF_CSUM_BLANK | NETRXF_DATA_VALIDATED | NETRXF_EXTRA_INFO | NETRXF_MORE_DATA;
-    //= netif.h: slot-order
+    //= netif.h:slot-order
     assert_eq!(answers[0], response(0, flags, 4096));
     let extra = ExtraInfo::read_from_bytes(answers[1].as_bytes()).expect("both have 8 bytes");
     assert_eq!((extra.kind, extra.flags, extra.gso()), (EXTRA_TYPE_GSO, 0, (1428, GSO_TYPE_TCPV6)));
@@ -102,7 +102,7 @@ fn a_frame_is_begun_only_when_all_its_pages_are_posted() {
     assert_eq!((waiting.len(), bench.rx_answers().len()), (1, 0));
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
     bench.post(17, 1);
-    //= netif.h: slots-min
+    //= netif.h:slots-min
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
     bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
     assert!(waiting.is_empty());

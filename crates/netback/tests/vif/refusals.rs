@@ -41,7 +41,7 @@ fn attach_fault(bench: &mut Bench) -> RingFault {
 
 #[test]
 fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
-    //= netif.h: producer-bound
+    //= netif.h:producer-bound
     for jump in [1 << 31, u32::MAX, u32::MAX - 256, 257] {
         let mut bench = Bench::new();
         bench.tx_page.store(REQ_PROD, jump, Ordering::SeqCst);
@@ -63,7 +63,7 @@ fn a_producer_that_runs_away_is_a_fault_of_either_direction() {
 
 #[test]
 fn a_packet_whose_next_slot_is_not_there_is_a_fault() {
-    //= netif.h: packet-published-whole
+    //= netif.h:packet-published-whole
     for flags in [NETTXF_MORE_DATA, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA | NETTXF_EXTRA_INFO] {
         let mut bench = bench_with_good_packet();
         let mut packet = bench.packet(1, &[&pattern(1, 60)]);
@@ -108,7 +108,7 @@ fn a_slot_that_crosses_its_page_is_a_fault() {
     let more = NETTXF_MORE_DATA;
     for (offset, size) in [(4095, 15), (4096, 14), (u16::MAX, u16::MAX), (0, 4097), (4083, 14)] {
         let gref = 0;
-        //= netif.h: slot-in-page
+        //= netif.h:slot-in-page
         let mut bench = bench_with_good_packet();
         let _ = bench.send(&[TxRequest { gref, offset, flags: 0, id: 0, size }]);
         assert_eq!(fault_after_a_good_packet(&mut bench), TxFault::CrossesPage { offset, size });
@@ -139,7 +139,7 @@ fn send_with_extras(bench: &mut Bench, extras: &[ExtraInfo]) {
 
 #[test]
 fn extras_of_types_that_are_not_defined_are_a_fault() {
-    //= netif.h: extra-types
+    //= netif.h:extra-types
     for kind in [0, 5, 6, 255] {
         let mut bench = bench_with_good_packet();
         send_with_extras(&mut bench, &[ExtraInfo { kind, flags: 0, payload: [0; 6] }]);
@@ -149,7 +149,7 @@ fn extras_of_types_that_are_not_defined_are_a_fault() {
 
 #[test]
 fn segmentation_into_nothing_or_of_an_unknown_protocol_is_a_fault() {
-    //= netif.h: gso-extra
+    //= netif.h:gso-extra
     for (size, kind) in [(0, 1), (0, 2), (1448, 0), (1448, 3), (1448, 255)] {
         let mut bench = bench_with_good_packet();
         let mut extra = ExtraInfo::for_gso(size, kind);
@@ -206,7 +206,7 @@ fn a_packet_shorter_than_an_ethernet_header_is_refused() {
 
 #[test]
 fn a_packet_whose_slots_hold_more_than_its_total_is_refused() {
-    //= netif.h: first-size-is-total
+    //= netif.h:first-size-is-total
     for total in [14, 60, 119] {
         let mut bench = Bench::new();
         let data = pattern(2, 60);
@@ -231,7 +231,7 @@ fn a_page_that_cannot_be_copied_costs_its_packet_and_no_other() {
         let packet = bench.packet(40, &[&data[..100], &data[100..200], &data[200..]]);
         let fault = Fault { domid: GUEST, point: FaultPoint::Copy, nth };
         bench.machine.loopback.add_fault(fault);
-        //= netif.h: one-response-per-request
+        //= netif.h:one-response-per-request
         is_refused(&mut bench, &packet, DropReason::GrantCopy);
     }
     for gref in [0, 7, 5000, u32::MAX] {

@@ -30,7 +30,7 @@ fn a_packet_of_one_slot_arrives_and_is_answered_with_its_own_id() {
     let mut bench = Bench::new();
     let data = pattern(1, 60);
     // Ids are the guest's own affair: some use more of them than a ring has slots.
-    //= netif.h: id-echo
+    //= netif.h:id-echo
     let packet = bench.packet(0xfffe, &[&data]);
     let _ = bench.send(&packet);
     assert_eq!(bytes(&bench.ingress().expect("a sound packet")), [&data[..]]);
@@ -70,7 +70,7 @@ fn ids_that_repeat_are_echoed_as_often() {
 fn the_first_slot_says_the_total_and_holds_what_the_others_do_not() {
     let mut bench = Bench::new();
     let data = pattern(2, 9000);
-    //= netif.h: first-size-is-total
+    //= netif.h:first-size-is-total
     let packet = bench.packet(10, &[&data[..904], &data[904..5000], &data[5000..]]);
     assert_eq!(packet[0].size, 9000);
     let _ = bench.send(&packet);
@@ -84,7 +84,7 @@ fn slots_without_bytes_are_served_wherever_they_stand() {
     let (whole, head, tail): (&[u8], &[u8], &[u8]) = (&data, &data[..100], &data[100..]);
     let shapes: [&[&[u8]]; 4] =
         [&[b"", whole], &[head, b"", tail], &[whole, b""], &[b"", b"", whole, b"", b""]];
-    //= netif.h: empty-slot
+    //= netif.h:empty-slot
     for shape in shapes {
         let mut bench = Bench::new();
         let packet = bench.packet(0, shape);
@@ -126,7 +126,7 @@ fn a_packet_of_eighteen_further_slots_is_the_longest_served() {
         let _ = bench.send(&odd);
         let _ = bench.send(&good);
         let frames = bench.ingress().expect("no fault");
-        //= netif.h: slots-min
+        //= netif.h:slots-min
         let (status, expected): (i16, Vec<&[u8]>) = match is_served {
             true => (NETIF_RSP_OKAY, vec![&data, &data[..60]]),
             false => (NETIF_RSP_ERROR, vec![&data[..60]]),
@@ -165,7 +165,7 @@ fn a_gso_extra_says_how_to_segment_and_is_answered_null() {
         let data = pattern(8, 5000);
         let mut packet = bench.packet(30, &[&data[..4096], &data[4096..]]);
         packet[0].flags |= NETTXF_EXTRA_INFO;
-        //= netif.h: slot-order
+        //= netif.h:slot-order
         bench.push(packet[0]);
         bench.push(ExtraInfo::for_gso(1448, wire));
         bench.push(packet[1]);
@@ -175,7 +175,7 @@ fn a_gso_extra_says_how_to_segment_and_is_answered_null() {
         let gso = Some(Gso { kind, size: 1448 });
         assert_eq!(frames[0].offload, Offload { checksum: Checksum::Blank, gso });
         let statuses: Vec<i16> = bench.tx_answers().iter().map(|answer| answer.status).collect();
-        //= netif.h: extra-null
+        //= netif.h:extra-null
         assert_eq!(statuses, [NETIF_RSP_OKAY, NETIF_RSP_NULL, NETIF_RSP_OKAY]);
     }
 }
@@ -285,7 +285,7 @@ fn a_backend_that_takes_over_serves_what_was_not_answered() {
             assert_eq!(bench.ingress().expect("a sound packet").len(), 1);
         }
     }
-    //= netif.h: back-ring-attach
+    //= netif.h:back-ring-attach
     bench.attach_again().expect("the rings are sound");
     bench.events.ack().expect("an eventfd can be read");
     let frames = bench.ingress().expect("sound packets");

@@ -128,9 +128,9 @@ impl Chain<'_> {
         }
         let mut bytes = Vec::new();
         for (place, slot) in self.data() {
-            //= netif.h: rx-same-slot
+            //= netif.h:rx-same-slot
             let page = &pages[(first_slot + place) % SLOTS];
-            //= netif.h: rx-offset
+            //= netif.h:rx-offset
             let start = usize::from(slot.offset);
             bytes.extend(&page[start..start + len_of(slot.status)]);
         }

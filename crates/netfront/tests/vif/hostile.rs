@@ -30,7 +30,7 @@ fn a_frame_arrives_from_wherever_in_its_pages_it_lies() {
     let data = pattern(1, 4000);
     bench.fill(0, 2, &data[..3000]);
     bench.fill(1, 3096, &data[3000..]);
-    //= netif.h: rx-offset
+    //= netif.h:rx-offset
     let _ = bench.answer(RxResponse { id: 0, offset: 2, flags: MORE, status: 3000 });
     let _ = bench.answer(RxResponse { id: 1, offset: 3096, flags: 0, status: 1000 });
     assert_eq!(receive(&mut bench), [data]);
@@ -85,7 +85,7 @@ fn pages_are_posted_again_in_ring_order_for_ever() {
 
 #[test]
 fn more_answers_than_requests_are_a_fault() {
-    //= netif.h: producer-bound
+    //= netif.h:producer-bound
     for produced in [257, 1 << 31, u32::MAX] {
         let mut bench = Bench::new();
         bench.rx_page.store(RSP_PROD, produced, Ordering::SeqCst);
@@ -111,7 +111,7 @@ fn more_answers_than_requests_are_a_fault() {
 
 #[test]
 fn an_answer_to_nothing_that_was_asked_is_a_fault() {
-    //= netif.h: id-echo
+    //= netif.h:id-echo
     let ask = |bench: &mut Bench| {
         let frames = vec![bench.frame(&pattern(1, 60), PLAIN), bench.frame(&pattern(2, 60), PLAIN)];
         assert!(bench.egress(frames).expect("no fault").is_empty());
@@ -150,7 +150,7 @@ fn answers_in_any_order_are_fine() {
 
 #[test]
 fn bytes_outside_the_page_are_a_fault() {
-    //= netif.h: slot-in-page
+    //= netif.h:slot-in-page
     for (offset, status) in [(0, 4097), (1, 4096), (4096, 1), (u16::MAX, 1), (4000, i16::MAX)] {
         for is_first in [true, false] {
             let mut bench = Bench::new();

@@ -39,7 +39,7 @@ fn a_long_frame_is_a_chain_whose_first_slot_says_the_total() {
     let requests = bench.take_tx();
     let shape: Vec<_> = requests.iter().map(|slot| (slot.offset, slot.flags, slot.size)).collect();
     let more = NETTXF_MORE_DATA;
-    //= netif.h: first-size-is-total
+    //= netif.h:first-size-is-total
     assert_eq!(shape, [(0, more, 9000), (0, more, 4096), (0, 0, 808)]);
     let mut sent = bench.read(&requests[0], 4096);
     sent.extend(bench.read(&requests[1], 4096));
@@ -55,7 +55,7 @@ fn a_segmented_frame_has_its_extra_in_the_second_slot() {
     assert!(bench.egress(vec![frame]).expect("no fault").is_empty());
     let requests = bench.take_tx();
     let flags = NETTXF_CSUM_BLANK | NETTXF_DATA_VALIDATED | NETTXF_EXTRA_INFO | NETTXF_MORE_DATA;
-    //= netif.h: slot-order
+    //= netif.h:slot-order
     assert_eq!((requests.len(), requests[0].flags, requests[0].size), (3, flags, 5000));
     let (extra, _) = ExtraInfo::read_from_prefix(requests[1].as_bytes()).expect("it is shorter");
     let expected = (EXTRA_TYPE_GSO, 0, (1448, GSO_TYPE_TCPV4));
@@ -65,7 +65,7 @@ fn a_segmented_frame_has_its_extra_in_the_second_slot() {
 
 #[test]
 fn flags_say_what_state_the_checksum_is_in() {
-    //= netif.h: flag-bits
+    //= netif.h:flag-bits
     for (checksum, flags) in [
         (Checksum::Unverified, 0),
         (Checksum::Validated, NETTXF_DATA_VALIDATED),

@@ -262,7 +262,7 @@ impl<const COUNT: u32> Ring<COUNT> {
 }
 
 /// An event is due exactly when the producer moves onto or past the event index.
-//= netif.h: notify-when-crossed
+//= netif.h:notify-when-crossed
 fn check_publishing<const COUNT: u32>(state: State, page: &SharedPages) {
     for event in near_and_far(state.index(state.requests_published), COUNT) {
         let mut ring = Ring::<COUNT>::at(state, page);
@@ -286,7 +286,7 @@ fn check_publishing<const COUNT: u32>(state: State, page: &SharedPages) {
     }
 }
 
-//= netif.h: producer-bound
+//= netif.h:producer-bound
 fn within<const COUNT: u32>(produced: u32, ahead: u32, limit: u32) -> Result<u32, RingFault> {
     match ahead <= limit {
         true => Ok(ahead),

@@ -22,7 +22,7 @@ fn overrun<L: Layout>(produced: u32, ahead: u32) -> RingFault {
     RingFault { ring: L::NAME, produced, ahead, slots: 256 }
 }
 
-//= netif.h: producer-bound
+//= netif.h:producer-bound
 fn hostile_request_producers<L: Numbered>() {
     for start in STARTS {
         for jump in JUMPS {

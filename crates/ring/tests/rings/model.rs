@@ -55,7 +55,7 @@ impl Model {
 }
 
 /// The rule of `ring.h`: an event is sent when the producer moves onto or past the event index.
-//= netif.h: notify-when-crossed
+//= netif.h:notify-when-crossed
 fn crossed(old: u64, new: u64, event: u64) -> Notify {
     if old < event && event <= new { Notify::Peer } else { Notify::Nobody }
 }
@@ -133,7 +133,7 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
         assert_eq!(self.back.consumer(), wrapped(self.model.requests_consumed));
     }
 
-    //= netif.h: one-response-per-request
+    //= netif.h:one-response-per-request
     fn push_responses(&mut self) {
         let owed = self.model.requests_consumed - self.model.responses_pushed;
         for _ in 0..self.random.u64(0..=owed) {
@@ -248,7 +248,7 @@ fn a_response_is_written_over_the_request_that_it_answers() {
     for number in 0..3 {
         back.push_response(Rx::response(number));
     }
-    //= netif.h: rx-same-slot
+    //= netif.h:rx-same-slot
     for (number, slot) in [(0, 255), (1, 0), (2, 1)] {
         let response = witness.read::<ringway_wire::netif::RxResponse>(64 + 8 * slot);
         assert_eq!(response, Rx::response(number));

@@ -120,15 +120,18 @@ impl Supervisor {
         nodes::make_host(&mut store)?;
         store.watch(&Vif::backend_root(nodes::BACKEND), "vifs")?;
         let backend = match host.is_isolated {
-            true => Serving::Isolated(Box::new(Isolation::start(isolation::Setup {
-                dir: claim.dir().clone(),
-                hypervisor: HypervisorKind::Emulated,
-                domid: nodes::BACKEND,
-                level,
-                show,
-                queues: host.trunk_queues()?,
-                defaults: isolation::Defaults::of(&host),
-            })?)),
+            true => {
+                let setup = isolation::Setup {
+                    dir: claim.dir().clone(),
+                    hypervisor: HypervisorKind::Emulated,
+                    domid: nodes::BACKEND,
+                    level,
+                    show,
+                    queues: host.trunk_queues()?,
+                    defaults: isolation::Defaults::of(&host),
+                };
+                Serving::Isolated(Box::new(Isolation::start(setup, &mut store)?))
+            }
             false => {
                 let process = Some(start_backend(&claim, level)?);
                 Serving::Together(Backend { process, restarts: 0, due: Instant::now() })
@@ -432,6 +435,9 @@ impl Supervisor {
 
     /// Ends guests, backend and broker, in this order; the rest goes when it is dropped.
     fn end(&mut self) {
+        if let Serving::Isolated(isolation) = &mut self.backend {
+            isolation.stopping();
+        }
         let deadline = Instant::now() + END_TIMEOUT;
         let mut ending: Vec<&mut Process> = self
             .guests

@@ -88,7 +88,7 @@ fn supervise(
     unless_refused(store.mkdir(&root), ())?;
     store.watch(&root, "vifs")?;
     remove_stale_errors(store, domid)?;
-    let mut isolation = Isolation::start(isolation::Setup {
+    let setup = isolation::Setup {
         dir: claim.dir().clone(),
         hypervisor: HypervisorKind::Xen,
         domid,
@@ -96,7 +96,8 @@ fn supervise(
         show,
         queues: host.trunk_queues()?,
         defaults: isolation::Defaults::of(host),
-    })?;
+    };
+    let mut isolation = Isolation::start(setup, store)?;
     let dir = claim.dir().path().display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     loop {
@@ -114,6 +115,7 @@ fn supervise(
         fds.extend(isolation.wakers());
         let pause = isolation.deadline().saturating_duration_since(Instant::now());
         if wait_readable(&fds, Some(pause))?.first() == Some(&true) {
+            isolation.stopping();
             isolation.end();
             return Ok(());
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use ringway_doctor::check::{self, CATALOGUE};
-use ringway_doctor::coverage::{TOPICS, coverage, missing};
+use ringway_doctor::coverage::{TOPICS, coverage, explained, missing};
 use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::host::Host;
 use ringway_doctor::probe::{HOSTS_MAX, collect};
@@ -78,7 +78,7 @@ enum Verb {
     Explain(Explain),
     /// Show all checks
     List(List),
-    /// Show which check answers each row of the source documents
+    /// Show which check answers each place of the sources, and the sources
     Coverage(List),
     /// Print the JSON schema of --json
     Schema,
@@ -174,14 +174,14 @@ fn record(args: &Record) -> Result<()> {
 
 fn explain(id: &str) -> Result<()> {
     if let Some(check) = check::find(id) {
-        let rows = check.rows.join(", ");
-        return print(&format!(
-            "{}: {}\nRows {rows}\n\n{}",
-            check.id, check.title, check.explanation
-        ));
+        let text = explained(check.explanation, check.sources);
+        return print(&format!("{}: {}\n\n{text}", check.id, check.title));
     }
     match TOPICS.iter().find(|topic| topic.id.eq_ignore_ascii_case(id)) {
-        Some(topic) => print(&format!("{}\n\n{}", topic.title, topic.explanation)),
+        Some(topic) => {
+            let text = explained(topic.explanation, topic.sources);
+            print(&format!("{}\n\n{text}", topic.title))
+        }
         None => bail!("{id}: expected the id of a check or topic, see `ringway doctor list`"),
     }
 }
@@ -192,7 +192,9 @@ fn explain(id: &str) -> Result<()> {
 struct Entry {
     id: &'static str,
     title: &'static str,
-    rows: &'static [&'static str],
+    /// Ids of `docs/sources.toml`; scripts know the field by this name.
+    #[serde(rename = "rows")]
+    sources: &'static [&'static str],
     /// Whether it is looked for; otherwise it is explained only.
     is_looked_for: bool,
 }
@@ -201,13 +203,13 @@ fn list(args: &List) -> Result<()> {
     let checks = CATALOGUE.iter().map(|check| Entry {
         id: check.id,
         title: check.title,
-        rows: check.rows,
+        sources: check.sources,
         is_looked_for: check.look.is_some(),
     });
     let topics = TOPICS.iter().map(|topic| Entry {
         id: topic.id,
         title: topic.title,
-        rows: topic.rows,
+        sources: topic.sources,
         is_looked_for: false,
     });
     let entries: Vec<Entry> = checks.chain(topics).collect();
@@ -216,9 +218,9 @@ fn list(args: &List) -> Result<()> {
     }
     let rows = entries.into_iter().map(|entry| {
         let does = if entry.is_looked_for { "looks" } else { "explains" };
-        vec![entry.id.to_owned(), does.to_owned(), entry.title.to_owned(), entry.rows.join(" ")]
+        vec![entry.id.to_owned(), does.to_owned(), entry.title.to_owned()]
     });
-    print(&table::render(&["ID", "DOES", "TITLE", "ROWS"], rows))
+    print(&table::render(&["ID", "DOES", "TITLE"], rows))
 }
 
 fn show_coverage(args: &List) -> Result<ExitCode> {
@@ -226,12 +228,14 @@ fn show_coverage(args: &List) -> Result<ExitCode> {
     if args.json {
         print_json(&coverage)?;
     } else {
-        let rows = coverage.iter().map(|row| {
-            let explained = row.explained.join(" ");
-            vec![row.row.clone(), row.checks.join(" "), explained, row.about.clone()]
+        let rows = coverage.iter().map(|one| {
+            let explained = one.explained.join(" ");
+            vec![one.source.clone(), one.checks.join(" "), explained, one.about.clone()]
         });
-        print(&table::render(&["ROW", "LOOKED FOR BY", "EXPLAINED BY", "ABOUT"], rows))?;
-        print(&format!("{} rows, {} missing.\n", coverage.len(), missing(&coverage).len()))?;
+        print(&table::render(&["SOURCE", "LOOKED FOR BY", "EXPLAINED BY", "CLAIM"], rows))?;
+        let missing = missing(&coverage).len();
+        print(&format!("{} places of sources, {missing} missing.\n\n", coverage.len()))?;
+        print(&ringway_sources::titles(coverage.iter().map(|one| one.source.as_str())))?;
     }
     let is_whole = missing(&coverage).is_empty();
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -183,7 +183,9 @@ pub(crate) fn run(args: &Lab) -> Result<ExitCode> {
 #[derive(Debug, Serialize)]
 struct Entry {
     id: String,
-    rows: Vec<String>,
+    /// Ids of `docs/sources.toml`; scripts know the field by this name.
+    #[serde(rename = "rows")]
+    sources: Vec<String>,
     title: String,
     /// Runs of a whole study, at least.
     runs: usize,
@@ -202,22 +204,30 @@ fn list(args: &List) -> Result<()> {
             let cannot_run = unsupported(&study);
             let progress = Plan::new(&study, CI_PERCENT, 0).progress(&[]);
             let (runs, seconds) = (progress.left, progress.seconds());
-            let Study { id, rows, title, .. } = study;
-            Ok::<_, study::StudyError>(Entry { id, rows, title, runs, seconds, cannot_run })
+            let Study { id, sources, title, .. } = study;
+            Ok::<_, study::StudyError>(Entry { id, sources, title, runs, seconds, cannot_run })
         })
         .collect();
     let entries = entries?;
     if args.json {
         return print_json(&entries);
     }
+    let cited: Vec<String> = entries.iter().flat_map(|entry| entry.sources.clone()).collect();
     let rows = entries.into_iter().map(|entry| {
         let hours = match entry.cannot_run {
             Some(_) => "not yet".to_owned(),
             None => format!("{:.1}", entry.seconds / 3600.0),
         };
-        vec![entry.id, entry.runs.to_string(), hours, entry.title, entry.rows.join(" ")]
+        vec![entry.id, entry.runs.to_string(), hours, entry.title, of(&entry.sources)]
     });
-    print(&table::render(&["STUDY", ">RUNS", ">HOURS", "TITLE", "ROWS"], rows))
+    print(&table::render(&["STUDY", ">RUNS", ">HOURS", "TITLE", "SOURCES"], rows))?;
+    print(&format!("\n{}", ringway_sources::titles(cited.iter().map(String::as_str))))
+}
+
+/// The sources of places, each once.
+fn of(places: &[String]) -> String {
+    let sources = ringway_sources::by_source(places.iter().map(String::as_str));
+    sources.iter().map(|one| one.source.id.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 fn run_study(args: &Run) -> Result<ExitCode> {

@@ -1,13 +1,14 @@
 //! A backend whose tenants have processes of their own: what crosses the trunks, and what becomes
 //! of a tenant's process, of the switch process, and of everybody else.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use ringway_control::TenantStatus;
+use ringway_control::{BackendRequest, RunDir, TenantStatus};
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, names_in, send};
@@ -152,7 +153,8 @@ fn a_killed_process_of_a_tenant_costs_no_connection_and_no_other_tenant_a_pause(
 #[test]
 fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_answer() {
     let Some(_turn) = turn(&["ping"]) else { return };
-    let host = Host::start(&tenants());
+    let place = tempfile::tempdir().expect("a directory can be made");
+    let host = Host::start_with(place, &tenants(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
     let before = host.pid_of("tenant red");
     send(before, Signal::STOP);
     let asked = Instant::now();
@@ -162,7 +164,17 @@ fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_answer() {
     assert_eq!(states, ["serving", "serving", "silent"]);
     assert_eq!(status.vifs.len(), 2);
     host.ping("b", "10.77.0.4");
-    host.wait("the tenant's next process", 3 * SOON, |host| {
+    // A process that was stopped is not stuck, and goes on.
+    send(before, Signal::CONT);
+    host.wait("the tenant", SOON, |host| {
+        let tenant = tenant(host, "red")?;
+        (tenant.pid == Some(before) && tenant.state == "serving").then_some(())
+    });
+    let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep: false };
+    let socket = RunDir::new(host.dir()).backend();
+    let _ = ringway_control::ask::<_, ()>(&socket, &request);
+    // A loop of ten seconds of CPU time, which are many more on a busy machine.
+    host.wait("the tenant's next process", 30 * SOON, |host| {
         let tenant = tenant(host, "red")?;
         (tenant.pid != Some(before) && tenant.state == "serving").then_some(())
     });

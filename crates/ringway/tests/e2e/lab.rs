@@ -131,7 +131,7 @@ const TINY: &str = r#"
 id = "tiny"
 title = "Tiny"
 question = "Does the lab work?"
-rows = ["P17"]
+sources = ["multi-queue-study:guests"]
 baselines = ["baseline-veth-bridge"]
 [topology]
 kind = "guests"

@@ -2,12 +2,18 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use ringway_control::{BackendRequest, RunDir};
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::host::{Host, SOON, pair, send};
+use crate::host::{Host, Running, SOON, pair, send};
 use crate::turn;
 
 /// What the service manager waits for a sign of life.
@@ -87,12 +93,109 @@ fn a_service_manager_learns_of_readiness_of_life_and_of_the_end() {
     while notices.next(Duration::from_millis(100)).is_some() {}
     assert_eq!(notices.next(2 * WATCHDOG), None, "it is stopped");
     send(backend, Signal::CONT);
-    notices.wait_for("WATCHDOG=1", WATCHDOG);
+    // It was not stuck, and does not think so.
+    for _ in 0..4 {
+        notices.wait_for("WATCHDOG=1", SOON);
+    }
+    assert_eq!(host.pid_of("backend"), backend);
 
     host.signal(Signal::TERM);
     notices.wait_for("STOPPING=1", SOON);
     let (status, _place, log) = host.ended();
     assert!(status.success(), "{status}\n{log}");
+}
+
+/// A host whose backend is watched, and may be disturbed.
+fn watched() -> (Host, Notices) {
+    let place = tempfile::tempdir().expect("a directory can be made");
+    let path = place.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bound");
+    let interval = WATCHDOG.as_micros().to_string();
+    let variables = [
+        ("NOTIFY_SOCKET", path.as_os_str()),
+        ("WATCHDOG_USEC", OsStr::new(&interval)),
+        ("RINGWAY_TEST_PANICS", OsStr::new("1")),
+    ];
+    let host = Host::start_with(place, &pair(), &variables);
+    (host, Notices { socket, lines: VecDeque::new() })
+}
+
+#[test]
+fn a_worker_that_is_stuck_ends_the_process_with_a_reason_and_everyone_is_served_again() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    for (asleep, restarts, reason) in [(false, 1, "is in a loop"), (true, 1, "is blocked")] {
+        let (host, _notices) = watched();
+        let connected =
+            |host: &Host| host.vif("vif1.0").filter(|vif| vif.state == "Connected").map(|_| ());
+        host.wait("the vif", SOON, connected);
+        let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep };
+        let socket = RunDir::new(host.dir()).backend();
+        ringway_control::ask::<_, ()>(&socket, &request).expect("it does as the test wants");
+        // Two seconds of CPU time, which are many more on a busy machine.
+        host.wait("the next backend", 12 * SOON, |host| {
+            host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
+        });
+        host.wait("the vif", SOON, connected);
+        host.ping("a", "10.77.0.2");
+        let log = host.log();
+        let line = log.lines().find(|line| line.contains(reason));
+        let line = line.unwrap_or_else(|| panic!("it says nothing: {log}"));
+        assert!(line.contains("the thread worker"), "{line}");
+    }
+}
+
+/// Loops of ordinary priority that have one CPU, until they are dropped.
+struct BusyCpu {
+    stop: Arc<AtomicBool>,
+    loops: Vec<thread::JoinHandle<()>>,
+}
+
+impl BusyCpu {
+    fn start(cpu: usize) -> BusyCpu {
+        let stop = Arc::new(AtomicBool::new(false));
+        let one = |_| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                ringway_sys::process::pin_current_thread(cpu).expect("it is allowed");
+                while !stop.load(Ordering::Relaxed) {}
+            })
+        };
+        BusyCpu { loops: (0..8).map(one).collect(), stop }
+    }
+}
+
+impl Drop for BusyCpu {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.loops.drain(..).for_each(|it| it.join().expect("no panic"));
+    }
+}
+
+#[test]
+fn a_starved_backend_is_left_alone() {
+    let Some(_turn) = turn(&["ping"]) else { return };
+    let (host, _notices) = watched();
+    host.wait("the vif", SOON, |host| host.vif("vif1.0").filter(|vif| vif.state == "Connected"));
+    let backend = host.pid_of("backend");
+    let cpu = *ringway_sys::process::allowed_cpus().expect("listed").last().expect("one at least");
+    let busy = BusyCpu::start(cpu);
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    for thread in fs::read_dir(format!("/proc/{backend}/task")).expect("listed").flatten() {
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+        let id = id.expect("a thread's number");
+        sched_setaffinity(Some(id), &only).expect("it is allowed");
+        rustix::process::setpriority_process(Some(id), 19).expect("lower is allowed");
+    }
+    // Work for it, of which it gets little done.
+    let flood = Running::start(&mut host.in_guest("a", &["ping", "-q", "-i", "0.01", "10.77.0.2"]));
+    thread::sleep(4 * WATCHDOG);
+    drop(flood);
+    drop(busy);
+    assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
+    let log = host.log();
+    assert!(!log.contains("for a new one to serve"), "{log}");
+    host.ping("a", "10.77.0.2");
 }
 
 #[test]

@@ -66,8 +66,11 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     let mut guest = Hostile::with_keys(&host, &keys);
     let vif = guest.vif();
     wait_state(&host, vif, "2");
-    // What a script finds.
-    let link = ip_ok(&host, "-d link show guest-tap");
+    // What a script finds, which renames it.
+    let name = guest.name();
+    let link = ip_ok(&host, &format!("-d link show {name}"));
+    assert!(ip(&host, "link show guest-tap").is_none());
+    ip_ok(&host, &format!("link set {name} name guest-tap"));
     for part in ["mtu 1400", "fe:ff:ff:ff:ff:ff", "tun type tap", "multi_queue", "persist on"] {
         assert!(link.contains(part), "{part}: {link}");
     }
@@ -106,6 +109,62 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
         ip(host, "link show guest-tap").is_none().then_some(())
     });
     assert_eq!(host.vif(&guest.name()).map(|vif| vif.name), None);
+}
+
+/// As `vif-bridge` does for `vifname=`: the device comes as `vifD.H`, and is renamed.
+#[test]
+fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
+    let Some(_turn) = turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    ip_ok(&host, "link add xenbr0 type bridge");
+    ip_ok(&host, "link set xenbr0 up");
+    write(&host, VIF_A, "vifname", "web0");
+    hand_to_script_with(&host, VIF_A, |host| {
+        ip_ok(host, "link set vif1.0 name web0");
+        "web0".to_owned()
+    });
+    let vif_b = Vif { frontend: DomId(2), ..VIF_A };
+    // An administrator renames this one, and XenStore does not say so.
+    hand_to_script_with(&host, vif_b, |host| {
+        ip_ok(host, "link set vif2.0 name other0");
+        "other0".to_owned()
+    });
+    let index = |name: &str| {
+        let link = ip_ok(&host, &format!("-o link show {name}"));
+        link.split(':').next().map(str::to_owned)
+    };
+    let before = [index("web0"), index("other0")];
+    let ping = || {
+        host.wait("both to be connected", SOON, |host| {
+            let vifs = host.vifs();
+            (vifs.len() == 2 && vifs.iter().all(|vif| vif.state == "Connected")).then_some(())
+        });
+        host.ping("a", "10.77.0.2");
+    };
+    ping();
+    for signal in [Signal::KILL, Signal::TERM] {
+        end_backend(&host, signal, || {});
+        ping();
+        assert_eq!([index("web0"), index("other0")], before);
+        assert!(ip(&host, "link show vif1.0").is_none(), "a second device");
+        assert!(ip(&host, "link show vif2.0").is_none(), "a second device");
+    }
+    // An interface that has no note is no vif's, whatever its name.
+    ip_ok(&host, "link set web0 alias mine");
+    end_backend(&host, Signal::KILL, || {});
+    host.wait("another device", SOON, |host| ip(host, "link show vif1.0"));
+    let log = host.log();
+    assert!(log.contains("for which no script is run") && log.contains("ifalias"), "{log}");
+    assert_eq!([index("web0"), index("other0")], before);
+
+    for (vif, name) in [(VIF_A, "vif1.0"), (vif_b, "other0")] {
+        write(&host, vif, "online", "0");
+        write(&host, vif, "state", "5");
+        wait_state(&host, vif, "6");
+        let is_gone = |host: &Host| ip(host, &format!("link show {name}")).is_none();
+        host.wait("the device to go", SOON, |host| is_gone(host).then_some(()));
+    }
+    assert!(ip(&host, "link show web0").is_some(), "it is not ours any more");
 }
 
 #[test]
@@ -169,10 +228,17 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() 
 /// Makes the guest's vif one with a script, as a backend that is started finds it; and is the
 /// script.
 fn hand_to_script(host: &Host, vif: Vif) {
+    hand_to_script_with(host, vif, |_| format!("vif{}.{}", vif.frontend, vif.handle));
+}
+
+/// The same for a script that first does something else with the device, and then goes on with
+/// another name of it.
+fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> String) {
     write(host, vif, SCRIPT.0, SCRIPT.1);
     end_backend(host, Signal::KILL, || {});
     let name = format!("vif{}.{}", vif.frontend, vif.handle);
     host.wait("the device", SOON, |host| ip(host, &format!("link show {name}")));
+    let name = begin(host);
     ip_ok(host, &format!("link set {name} master xenbr0"));
     ip_ok(host, &format!("link set {name} up"));
     write(host, vif, "hotplug-status", "connected");

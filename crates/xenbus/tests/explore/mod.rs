@@ -27,6 +27,17 @@ pub(crate) fn explore<W: Explored, E: Display>(
     disturbances: &[W::Disturbance],
     check: impl Fn(&W) -> Result<(), E>,
 ) {
+    if let Some(problem) = problem(start, disturbances, check) {
+        panic!("{problem}");
+    }
+}
+
+/// The same, for what may be wrong: the first state that does not pass, in words.
+pub(crate) fn problem<W: Explored, E: Display>(
+    start: W,
+    disturbances: &[W::Disturbance],
+    check: impl Fn(&W) -> Result<(), E>,
+) -> Option<String> {
     let mut seen = HashSet::new();
     let mut pending = vec![(start, disturbances)];
     let mut settled = 0;
@@ -50,9 +61,10 @@ pub(crate) fn explore<W: Explored, E: Display>(
         } else if steps.is_empty() {
             settled += 1;
             if let Err(problem) = check(&world) {
-                panic!("{problem} after {disturbances:?}: {world:#?}");
+                return Some(format!("{problem} after {disturbances:?}: {world:#?}"));
             }
         }
     }
     assert!(settled > 0);
+    None
 }

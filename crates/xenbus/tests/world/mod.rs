@@ -280,6 +280,7 @@ impl World {
                 own: own.state(),
                 peer: peer.state(),
                 offered: own.queues_offered(),
+                has_offered_split: own.has_offered_split(),
                 returns: Returns::read(&peer),
             },
             false => backend::Input::Offline,

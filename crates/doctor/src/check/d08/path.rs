@@ -85,7 +85,7 @@ impl Seen<'_> {
             let summary = format!("{by} on the way to {target} takes {limit} bytes, not {local}");
             Finding::new(Severity::Warning, self.subject(), summary).cause(
                 "Each connection learns it by a lost packet and sends shorter ones then: what long \
-                 packets here were to save is not saved (rows G16, G38). Who does not listen to \
+                 packets here were to save is not saved. Who does not listen to \
                  that answer loses everything long.",
             )
         };

@@ -113,7 +113,7 @@ impl Plugged<'_> {
         Some(finding)
     }
 
-    /// Rows G50 to G53.
+    /// As `throughput-guide:jumbo-stop` and the places after it.
     fn procedure(&self, wanted: u64) -> Advice {
         let Network { uuid, mtu: set, .. } = self.network;
         let uuid = shell_word(uuid);
@@ -136,9 +136,9 @@ impl Plugged<'_> {
         commands.extend(each("vm-start"));
         commands.push(format!("xe vif-list network-uuid={uuid} params=MTU --minimal"));
         let mut text = format!(
-            "For {wanted} bytes everywhere: shut the network's guests down (G50), set it, unplug \
-             and plug its cards (G51), start the guests one after the other (G52); in each, ip \
-             link set dev eth0 mtu {wanted}, and verify (G53). Switches have to take it as well."
+            "For {wanted} bytes everywhere: shut the network's guests down, set it, unplug \
+             and plug its cards, start the guests one after the other; in each, ip \
+             link set dev eth0 mtu {wanted}, and verify. Switches have to take it as well."
         );
         if self.cards.iter().any(|card| card.is_management) {
             text += " XAPI does not unplug the interface that it is managed over: restart that \

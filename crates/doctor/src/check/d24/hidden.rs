@@ -105,7 +105,7 @@ fn by_service(host: &Host, all: usize, online: usize) -> Option<(String, Option<
     let service = if host.has(SERVICE) { "" } else { ", whose service is not there" };
     let text = format!(
         "At each start the service unplug-vcpus takes all but {online} away (XCP 1.0, XenServer \
-         5.6 FP1 and 6.0, row G46). Its init script only takes CPUs away: for more, set it and \
+         5.6 FP1 and 6.0). Its init script only takes CPUs away: for more, set it and \
          restart, or plug them in for now. Later versions have dom0_max_vcpus={all} on Xen's \
          command line alone: /opt/xensource/libexec/xen-cmdline --set-xen dom0_max_vcpus={all}."
     );

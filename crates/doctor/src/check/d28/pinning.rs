@@ -16,8 +16,8 @@ use crate::parse::xapi::Records;
 
 /// Lines that a finding quotes of a guest.
 const QUOTES_MAX: usize = 3;
-const MEANT: &str = "Pinning is good for finding out who needs what, and easily makes things worse \
-                     (row G67).";
+const MEANT: &str = "Pinning is good for finding out who needs what, and easily makes things \
+                     worse.";
 
 pub(super) fn look(host: &Host) -> Looked {
     match host.kind().kind {

@@ -70,8 +70,8 @@ fn eager(host: &Host, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Find
     let summary = format!("{nic} interrupts {rate:.0} times a second, nearly for each packet");
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(format!(
-            "It waits {usecs} us before it interrupts, so each packet costs an interrupt (row \
-             G16). Some microseconds collect several of them."
+            "It waits {usecs} us before it interrupts, so each packet costs an interrupt. Some \
+             microseconds collect several of them."
         ))
         .quote([quote, counters.text.quote(moved.line)])
         .quote(most.map(|irq| interrupts.text.quote(irq.row.line)))

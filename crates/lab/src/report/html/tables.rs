@@ -127,16 +127,15 @@ pub(super) fn published(analysis: &Analysis) -> Markup {
         div.scroll {
             table {
                 tr {
-                    th { "Row" } th { "Source" } th { "Cell" } th.n { "Published" }
+                    th { "Source" } th { "Cell" } th.n { "Published" }
                     th.n { "Measured here" } th.n { "Ratio" }
                 }
                 @for row in &analysis.published {
                     @let one = &row.published;
                     @if let Some(metric) = metric::find(&one.metric) {
                         tr.unused[!one.is_used()] {
-                            td { (one.row) }
                             td {
-                                (one.source)
+                                (cited(&one.source, one.said.as_deref()))
                                 @if let Some(note) = &one.note { br; span.aside { (note) } }
                                 @if let Some(why) = &one.not_used {
                                     br; span.aside { "Not used: " (why) "." }
@@ -165,6 +164,16 @@ pub(super) fn published(analysis: &Analysis) -> Markup {
     }
 }
 
+/// A source by title and section, or by what a study has in its place, and how it is said there.
+fn cited(source: &str, said: Option<&str>) -> Markup {
+    let found = ringway_sources::find(source);
+    html! {
+        (found.map_or(source, |cited| &cited.source.title))
+        @if let Some(place) = found.and_then(|cited| cited.place) { " – " (place.section) }
+        @if let Some(said) = said { ": " (said) }
+    }
+}
+
 /// Cells against cells.
 pub(super) fn comparisons(analysis: &Analysis) -> Markup {
     if analysis.comparisons.is_empty() {
@@ -175,16 +184,17 @@ pub(super) fn comparisons(analysis: &Analysis) -> Markup {
         div.scroll {
             table {
                 tr {
-                    th { "Row" } th { "What" } th { "Cells" } th.n { "Ratio here" }
+                    th { "What" } th { "Cells" } th.n { "Ratio here" }
                     th.n { "95 % interval" } th.n { "Published" }
                 }
                 @for row in &analysis.comparisons {
                     @let one = &row.comparison;
                     tr.unused[one.not_used.is_some()] {
-                        td { (one.row) }
                         td {
                             (metric::capitalised(&one.title))
-                            @if let Some(source) = &one.source { br; span.aside { (source) } }
+                            @if let Some(source) = &one.source {
+                                br; span.aside { (cited(source, one.said.as_deref())) }
+                            }
                             @if let Some(why) = &one.not_used {
                                 br; span.aside { "Not used: " (why) "." }
                             }

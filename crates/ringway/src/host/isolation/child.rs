@@ -12,10 +12,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::host::process::{Process, ProcessRecord};
 
-/// How long a process may be silent. It gives a sign of life each second, where CPUs are to be had.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long it may take until it serves: it attaches to all vifs that it has.
-const START_MAX: Duration = Duration::from_secs(30);
+/// How long a process may be silent. It ends by itself when one of its threads is stuck, and gives
+/// a sign of life each second as long as it has any CPU time: one that is silent has had none for
+/// all of this time, or is stopped.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A process that has lived so long begins with a clean record.
 const LIFE_GOOD: Duration = Duration::from_secs(10);
 /// The longest pause before a process is started again.
@@ -217,7 +217,7 @@ impl Child {
 
 impl Running {
     fn silent_at(&self) -> Instant {
-        self.heard + if self.is_ready { SILENCE_MAX } else { START_MAX }
+        self.heard + SILENCE_MAX
     }
 }
 

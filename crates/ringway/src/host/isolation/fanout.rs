@@ -87,7 +87,8 @@ impl Respondents {
             BackendRequest::SetMaxQueues { vif, .. }
             | BackendRequest::SetLimit { vif, .. }
             | BackendRequest::Release { vif }
-            | BackendRequest::Panic { vif } => match self.of_vif(vif) {
+            | BackendRequest::Panic { vif }
+            | BackendRequest::Stall { vif, .. } => match self.of_vif(vif) {
                 Ok(socket) => match ask_within::<()>(socket, request, CHANGE_TIMEOUT) {
                     Ok(()) => Reply::ok(&()),
                     Err(error) => Reply::error(&error.to_string()),

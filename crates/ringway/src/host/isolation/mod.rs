@@ -18,8 +18,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{Report, Service, delete_devices};
-use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus};
+use ringway_backend::{Life, Report, Service, delete_devices};
+use ringway_control::{RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules};
 use ringway_description::TenantName;
 use ringway_net::Netlink;
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
@@ -67,6 +67,7 @@ pub(crate) struct Isolation {
     leaving: Vec<Leaving>,
     switch: Child,
     service: Service,
+    life: Life,
     reported: Reported,
     /// Of the processes that ran when that was last asked.
     pids: Vec<u32>,
@@ -85,13 +86,14 @@ struct Leaving {
 struct Reported {
     is_ready: bool,
     vifs: Option<(usize, usize)>,
-    alive_due: Instant,
 }
 
 struct Tenant {
     child: Child,
     /// The other end of its trunk, until the switch process has it.
     trunk: Option<End>,
+    /// What its trunk carries, as its process knows it.
+    carried: TrunkRules,
     /// Whether the switch process moves its frames.
     is_attached: bool,
     /// Whether it ever did, or its process has ended.
@@ -99,16 +101,19 @@ struct Tenant {
 }
 
 impl Isolation {
-    /// Starts the switch process; tenants follow as vifs are found.
+    /// Starts the switch process; tenants follow as vifs are found. The calling thread is watched
+    /// from now on, where a service manager wants that.
     ///
     /// # Errors
     /// What the system reports.
-    pub(crate) fn start(setup: Setup) -> Result<Isolation> {
+    pub(crate) fn start(setup: Setup, store: &mut Client) -> Result<Isolation> {
         let fanout = Fanout::start(&setup.dir)?;
         let roster = Roster::new(setup.domid, setup.defaults);
         let switch = Child::new("switch".to_owned());
-        let reported = Reported { is_ready: false, vifs: None, alive_due: Instant::now() };
+        let reported = Reported { is_ready: false, vifs: None };
         let (tenants, leaving, service) = (BTreeMap::new(), Vec::new(), Service::from_env());
+        let life = Life::start(&service)?;
+        store.transport_mut().watch_by(life.pulse());
         let mut isolation = Isolation {
             setup,
             fanout,
@@ -117,6 +122,7 @@ impl Isolation {
             leaving,
             switch,
             service,
+            life,
             reported,
             pids: Vec::new(),
             must_sweep: true,
@@ -146,6 +152,7 @@ impl Isolation {
     /// # Errors
     /// If XenStore is lost, or a process cannot be started.
     pub(crate) fn look(&mut self, store: &mut Client, is_host_ready: bool) -> Result<()> {
+        self.life.beat();
         for change in self.roster.look(store)? {
             self.apply(change);
         }
@@ -164,7 +171,7 @@ impl Isolation {
             self.look_at_tenant(&name, now, is_host_ready)?;
         }
         self.fanout.answer(|| self.respondents());
-        self.report(now);
+        self.report();
         Ok(())
     }
 
@@ -184,9 +191,9 @@ impl Isolation {
     /// When to look, whatever happens.
     pub(crate) fn deadline(&self) -> Instant {
         let tenants = self.tenants.values().map(|tenant| tenant.child.deadline());
-        let reports = self.service.watchdog().map(|_| self.reported.alive_due);
+        let turn = self.life.beats_within().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
-        let first = tenants.chain(reports).chain(leaving).min();
+        let first = tenants.chain(turn).chain(leaving).min();
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
     }
 
@@ -202,9 +209,15 @@ impl Isolation {
         self.switch.record().into_iter().chain(tenants).cloned()
     }
 
-    /// Ends the tenants' processes, then the switch process, each in order.
-    pub(crate) fn end(&mut self) {
+    /// The host is about to end: its processes may take their time.
+    pub(crate) fn stopping(&mut self) {
+        self.life.end();
         self.service.report(Report::Stopping);
+    }
+
+    /// Ends the tenants' processes, then the switch process, each in order. To be called after
+    /// [`stopping`](Isolation::stopping).
+    pub(crate) fn end(&mut self) {
         let mut ending: Vec<&mut Process> =
             self.tenants.values_mut().filter_map(|tenant| tenant.child.process_mut()).collect();
         ending.iter_mut().for_each(|process| process.ask_to_end());
@@ -225,14 +238,18 @@ impl Isolation {
                     tracing::error!(dir, "not served: there are {TENANTS_MAX} tenants");
                     return;
                 }
-                let tenant = self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
+                self.tenants.entry(name.clone()).or_insert_with(|| Tenant {
                     child: Child::new(format!("tenant {name}")),
                     trunk: None,
+                    carried: TrunkRules::default(),
                     is_attached: false,
                     has_begun: false,
                 });
-                tenant.child.send(&TenantOrder::Serve(number(vif)), &[]);
+                // Its rules hold before its first frame.
                 self.allow(&name);
+                if let Some(tenant) = self.tenants.get_mut(&name) {
+                    tenant.child.send(&TenantOrder::Serve(number(vif)), &[]);
+                }
             }
             Change::Removed(name, vif) => {
                 if let Some(tenant) = self.tenants.get_mut(&name) {
@@ -245,14 +262,31 @@ impl Isolation {
                     self.dismiss(&name);
                 }
             }
-            Change::Addresses(name) => self.allow(&name),
+            Change::Rules(name) => self.allow(&name),
         }
     }
 
-    /// Says which addresses a tenant may use, if the switch process knows it.
+    /// Says which addresses a tenant may use and what its trunk carries, if they are known to the
+    /// switch process and to the tenant's.
     fn allow(&mut self, name: &TenantName) {
-        let allowed = self.roster.allowed(name);
-        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), allowed }, &[]);
+        let (allowed, carried) = (self.roster.allowed(name), self.roster.trunk_rules(name));
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        let before = std::mem::replace(&mut tenant.carried, carried.clone());
+        if before.vlans.is_empty() != carried.vlans.is_empty() && tenant.child.record().is_some() {
+            // What has no VLAN is carried as it is, tags of guests included. If one end did so
+            // still and the other did not, a guest could choose its VLAN. So both ends are new.
+            tracing::info!("tenant {name}: VLANs begin or end, its process is replaced");
+            tenant.child.replace();
+            tenant.trunk = None;
+            tenant.is_attached = false;
+            self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
+            return;
+        }
+        let trunk = carried.clone();
+        self.switch.send(&SwitchOrder::Allow { tenant: name.to_string(), allowed, trunk }, &[]);
+        if before != carried {
+            tenant.child.send(&TenantOrder::Trunk(carried), &[]);
+        }
     }
 
     /// A tenant has no vif any more.
@@ -381,7 +415,8 @@ impl Isolation {
         let vifs = self.roster.of_tenant(name).map(number).collect();
         let Some(tenant) = self.tenants.get_mut(name) else { return Ok(()) };
         tenant.child.start(self.setup.level, &arguments)?;
-        tenant.child.send(&TenantOrder::Start { vifs }, &theirs.fds());
+        let start = TenantOrder::Start { vifs, trunk: tenant.carried.clone() };
+        tenant.child.send(&start, &theirs.fds());
         tenant.trunk = Some(ours);
         Ok(())
     }
@@ -404,7 +439,8 @@ impl Isolation {
             return;
         }
         if let Some(trunk) = tenant.trunk.take() {
-            let order = SwitchOrder::Attach { tenant: name.to_string(), allowed };
+            let (tenant, carried) = (name.to_string(), tenant.carried.clone());
+            let order = SwitchOrder::Attach { tenant, allowed, trunk: carried };
             self.switch.send(&order, &trunk.fds());
         }
     }
@@ -425,9 +461,8 @@ impl Isolation {
         Respondents { switch: self.setup.dir.switch().backend(), tenants: tenants.collect() }
     }
 
-    /// Tells the service manager that all serve, how many vifs there are, and that this process
-    /// is alive: it ends and replaces every other one that is not.
-    fn report(&mut self, now: Instant) {
+    /// Tells the service manager that all serve, and how many vifs there are.
+    fn report(&mut self) {
         let has_begun = self.tenants.values().all(|tenant| tenant.has_begun);
         if !self.reported.is_ready && self.switch.is_ready() && has_begun {
             self.reported.is_ready = true;
@@ -437,12 +472,6 @@ impl Isolation {
         let (count, connected) = vifs.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         if self.reported.vifs.replace((count, connected)) != Some((count, connected)) {
             self.service.report(Report::Vifs { count, connected });
-        }
-        if let Some(interval) = self.service.watchdog() {
-            if self.reported.alive_due <= now {
-                self.reported.alive_due = now + interval / 2;
-                self.service.report(Report::Alive);
-            }
         }
     }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringway_control::{Allowed, VifNumber};
-use ringway_datapath::{LockingMode, MacAddr};
+use ringway_control::{Allowed, TrunkRules, VifNumber};
+use ringway_datapath::{LockingMode, MacAddr, Vid};
 use ringway_description::{Host, TenantName};
 use ringway_vif_shell::device::read_keys;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -45,8 +45,16 @@ impl Defaults {
 struct Entry {
     tenant: TenantName,
     mac: Option<MacAddr>,
+    rules: Rules,
+}
+
+/// What of a vif's rules concerns others than its own process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Rules {
     /// Whether other addresses may be behind it as well.
     is_open: bool,
+    vlans: BTreeSet<Vid>,
+    is_private: bool,
 }
 
 /// What follows from a look.
@@ -56,8 +64,8 @@ pub(super) enum Change {
     Added(TenantName, Vif),
     /// One less.
     Removed(TenantName, Vif),
-    /// Its addresses are others.
-    Addresses(TenantName),
+    /// What its vifs may do is different.
+    Rules(TenantName),
 }
 
 impl Roster {
@@ -98,7 +106,7 @@ impl Roster {
             // It has a state when it is written to the end.
             let is_there = keys.as_ref().is_some_and(|it| it.state() != XenbusState::Unknown);
             let mac = keys.as_ref().and_then(|keys| keys.mac().ok().flatten());
-            let is_open = keys.as_ref().is_some_and(|keys| self.is_open(keys));
+            let rules = keys.as_ref().and_then(|keys| self.rules_of(keys));
             match self.vifs.get_mut(&vif) {
                 None if is_there => {
                     let tenant = self.tenant_of(store, vif)?;
@@ -107,7 +115,8 @@ impl Roster {
                         tracing::warn!(dir, "not served: {tenant} has {VIFS_PER_TENANT_MAX} vifs");
                         continue;
                     }
-                    self.vifs.insert(vif, Entry { tenant: tenant.clone(), mac, is_open });
+                    let rules = rules.unwrap_or_default();
+                    self.vifs.insert(vif, Entry { tenant: tenant.clone(), mac, rules });
                     changes.push(Change::Added(tenant, vif));
                 }
                 None => {}
@@ -116,15 +125,16 @@ impl Roster {
                         changes.push(Change::Removed(tenant, vif));
                     }
                 }
-                // The first address counts, as long as the vif is there.
-                Some(entry)
-                    if entry.is_open != is_open || (entry.mac.is_none() && mac.is_some()) =>
-                {
-                    entry.mac = entry.mac.or(mac);
-                    entry.is_open = is_open;
-                    changes.push(Change::Addresses(entry.tenant.clone()));
+                Some(entry) => {
+                    // The first address counts, as long as the vif is there; and rules that cannot
+                    // be read change nothing.
+                    let mac = entry.mac.or(mac);
+                    let rules = rules.unwrap_or_else(|| entry.rules.clone());
+                    if (mac, &rules) != (entry.mac, &entry.rules) {
+                        (entry.mac, entry.rules) = (mac, rules);
+                        changes.push(Change::Rules(entry.tenant.clone()));
+                    }
                 }
-                Some(_) => {}
             }
         }
         Ok(changes)
@@ -145,16 +155,35 @@ impl Roster {
     pub(super) fn allowed(&self, tenant: &TenantName) -> Allowed {
         let own = self.vifs.values().filter(|entry| entry.tenant == *tenant);
         let addresses: Option<Vec<[u8; 6]>> =
-            own.map(|entry| Some(entry.mac.filter(|_| !entry.is_open)?.0)).collect();
+            own.map(|entry| Some(entry.mac.filter(|_| !entry.rules.is_open)?.0)).collect();
         addresses.map_or(Allowed::Any, Allowed::Only)
     }
 
-    /// Whether a vif may have more addresses than its own.
-    fn is_open(&self, keys: &Keys) -> bool {
-        // With rules that cannot be read it is not served.
-        let Ok(rules) = keys.rules() else { return false };
+    /// What the trunk of a tenant carries: the VLANs of its vifs, if any is in some.
+    pub(super) fn trunk_rules(&self, tenant: &TenantName) -> TrunkRules {
+        let own = || self.vifs.values().filter(|entry| entry.tenant == *tenant);
+        let vlans: BTreeSet<Vid> = own().flat_map(|entry| &entry.rules.vlans).copied().collect();
+        TrunkRules {
+            vlans: vlans.into_iter().map(Vid::get).collect(),
+            is_private: own().any(|entry| entry.rules.is_private),
+        }
+    }
+
+    /// What the rules of a vif are; `None` where they cannot be read. It is not served then, or
+    /// keeps those that it has.
+    fn rules_of(&self, keys: &Keys) -> Option<Rules> {
+        let rules = keys.rules().ok()?;
         let addresses_max = rules.addresses_max.unwrap_or(self.defaults.addresses_max);
-        rules.mode(self.defaults.locking) == Some(LockingMode::Unlocked) || addresses_max > 1
+        let mode = rules.mode(self.defaults.locking);
+        let is_open = mode == Some(LockingMode::Unlocked) || addresses_max > 1;
+        // On a bridge they would be refused, and concern no trunk.
+        let is_on_switch = keys.script().is_none() && keys.bridge().is_none();
+        let vlans = rules.vlan.untagged.iter().chain(&rules.vlan.tagged).copied();
+        Some(Rules {
+            is_open,
+            vlans: vlans.filter(|_| is_on_switch).collect(),
+            is_private: rules.is_private && is_on_switch,
+        })
     }
 
     fn scan(&mut self, store: &mut Client) -> Result<(), Lost> {

@@ -1,0 +1,42 @@
+//! No answer waits for a frame that has left: every interleaving of a queue that goes to sleep with
+//! those that give its receipts back, on the real [`Receipts`].
+//!
+//! Runs with `cargo test -p ringway-datapath --features loom`.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::{Pending, Receipts};
+
+/// Counts how often it is rung. It orders what its two sides do, as an eventfd does.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn receipts() -> (Receipts, Arc<Bell>) {
+    let bell = Arc::new(Bell::default());
+    (Receipts::new(1, &Waker::from(Arc::clone(&bell))), bell)
+}
+
+#[test]
+fn a_queue_that_sleeps_is_woken_by_the_last_holder() {
+    loom::model(|| {
+        let (receipts, bell) = receipts();
+        let first = receipts.issue(0);
+        let second = first.clone();
+        let holders = [first, second].map(|held| thread::spawn(move || drop(held)));
+        let armed = receipts.arm(0);
+        for holder in holders {
+            holder.join().unwrap();
+        }
+        assert!(armed == Pending::Work || bell.0.load(Ordering::Acquire) == 1);
+    });
+}

@@ -1,0 +1,8 @@
+//! The atomics of what crosses threads, so that `interleavings.rs` runs the real
+//! [`Receipts`](crate::Receipts) in every order that the memory model allows.
+
+#[cfg(not(feature = "loom"))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+
+#[cfg(feature = "loom")]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};

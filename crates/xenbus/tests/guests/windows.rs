@@ -1,0 +1,85 @@
+//! The frontend of Windows' PV drivers (`xenvif/frontend.c` of the Xen project).
+//!
+//! It leads the backend to an offer from any state, writes its keys, and then goes with the backend
+//! until that is connected. From then on it looks at `online` alone, so a backend that closes by
+//! itself stays closed until the device is disabled and enabled, or the guest resumed. It looks at
+//! states only where they differ from the one that it saw last, and removes no key.
+
+use ringway_xenbus::XenbusState::{
+    self, Closed, Closing, Connected, InitWait, Initialised, Initialising, Unknown,
+};
+
+use super::Side;
+
+/// What it is about, with the backend's state as it was seen last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Windows {
+    Preparing(XenbusState),
+    Connecting(XenbusState),
+    Up,
+    Leaving(XenbusState),
+}
+
+impl Windows {
+    pub(crate) fn step(self, side: &mut Side<'_>) -> Windows {
+        let other = side.other();
+        match self {
+            Windows::Up => self,
+            Windows::Preparing(seen) | Windows::Connecting(seen) | Windows::Leaving(seen)
+                if seen == other =>
+            {
+                self
+            }
+            Windows::Preparing(_) => {
+                match other {
+                    Closed => side.set(Initialising),
+                    Connected => side.set(Closing),
+                    Closing => side.set(Closed),
+                    InitWait => {
+                        side.write_keys();
+                        side.look_again();
+                        return Windows::Connecting(Unknown);
+                    }
+                    _ => {}
+                }
+                side.look_again();
+                Windows::Preparing(other)
+            }
+            Windows::Connecting(_) => {
+                match other {
+                    InitWait | Initialised => side.set(Connected),
+                    Closing => side.set(Closed),
+                    Connected => return Windows::Up,
+                    _ => {}
+                }
+                side.look_again();
+                Windows::Connecting(other)
+            }
+            Windows::Leaving(_) => {
+                match other {
+                    Connected | InitWait => side.set(Closing),
+                    Closing => side.set(Closed),
+                    Closed => {
+                        side.forget_queues();
+                        side.look_again();
+                        return Windows::Preparing(Unknown);
+                    }
+                    _ => {}
+                }
+                side.look_again();
+                Windows::Leaving(other)
+            }
+        }
+    }
+
+    /// The device is disabled and enabled, or the guest suspended and resumed.
+    pub(crate) fn restart(self, side: &mut Side<'_>) -> Windows {
+        match self {
+            Windows::Up => {
+                side.look_again();
+                Windows::Leaving(Unknown)
+            }
+            _ => self,
+        }
+    }
+}

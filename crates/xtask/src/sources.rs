@@ -1,0 +1,286 @@
+//! Citations: each one resolves, and each source in `docs/sources.toml` is cited.
+//!
+//! `SOURCE:PLACE` and the id of a source alone are citations wherever they stand; so are `XSA-155`
+//! and `RFC 1071`, by the sources `xsa-155` and `rfc-1071`, and the name of a header in Rust. What
+//! looks like the number of a row in a table, a letter and a number, says nothing to a reader.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result};
+use ringway_sources::Sources;
+
+use crate::tree::{SourceFile, Tree};
+
+const SOURCES: &str = "docs/sources.toml";
+/// Not searched: the list itself, and this file, whose tests have wrong citations on purpose.
+const SKIPPED: [&str; 2] = [SOURCES, "crates/xtask/src/sources.rs"];
+/// The header whose places are rules of the wire, in a file of their own.
+const HEADER: &str = "netif.h:";
+/// What is written by people and read for rows; evidence of hosts has anything.
+const ENDINGS: [&str; 3] = [".rs", ".md", ".toml"];
+/// Letters of rows, each with the highest number that there was.
+const ROWS: [(char, u32); 5] = [('G', 70), ('P', 21), ('W', 17), ('L', 9), ('A', 8)];
+/// Not rows: the size of paper, the layers of a network, a state of a CPU.
+const NOT_ROWS: [&str; 7] = ["A4", "L1", "L2", "L3", "L4", "L7", "P0"];
+
+/// Every citation that does not resolve, source without citation, and row, one line each. `rules`
+/// are the ids of the rules of the wire.
+pub(crate) fn check(tree: &Tree, rules: &[String]) -> Result<Vec<String>> {
+    let sources = tree.file(SOURCES).with_context(|| format!("{SOURCES} is missing"))?;
+    let sources = Sources::parse(&sources.text).with_context(|| format!("reading {SOURCES}"))?;
+    let mut findings = unsound(&sources);
+    let mut cited = BTreeSet::new();
+    for file in tree.files.iter().filter(|file| !SKIPPED.contains(&file.path.as_str())) {
+        let is_read = ENDINGS.iter().any(|ending| file.path.ends_with(ending));
+        for line in file.lines() {
+            let wrong = wrong_citations(&sources, rules, file, line.text, &mut cited);
+            let rows = bare_rows(line.text).filter(|_| is_read);
+            let rows =
+                rows.map(|row| format!("`{row}` looks like a row: cite a place of a source"));
+            for what in wrong.into_iter().chain(rows) {
+                findings.push(format!("{}:{}: {what}", file.path, line.number));
+            }
+        }
+    }
+    findings.extend(uncited(&sources, &cited));
+    Ok(findings)
+}
+
+/// What is wrong with the file itself.
+fn unsound(sources: &Sources) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut ids = BTreeSet::new();
+    for source in &sources.source {
+        if source.title.trim().is_empty() || source.authors.trim().is_empty() {
+            findings.push(format!("{SOURCES}: {}: a source has a title and authors", source.id));
+        }
+    }
+    for place in &sources.place {
+        if place.section.trim().is_empty() || place.claim.trim().is_empty() {
+            findings.push(format!("{SOURCES}: {}: a place has a section and a claim", place.id));
+        }
+        if sources.find(&place.id).is_none() || !place.id.contains(':') {
+            findings.push(format!("{SOURCES}: {}: there is no such source", place.id));
+        }
+    }
+    let all = sources.source.iter().map(|source| &source.id);
+    for id in all.chain(sources.place.iter().map(|place| &place.id)) {
+        if !ids.insert(id) {
+            findings.push(format!("{SOURCES}: {id}: there are two of this id"));
+        }
+    }
+    findings
+}
+
+/// Notes what a line cites, and returns what does not resolve.
+fn wrong_citations(
+    sources: &Sources,
+    rules: &[String],
+    file: &SourceFile,
+    line: &str,
+    cited: &mut BTreeSet<String>,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut before = "";
+    for token in tokens(line) {
+        let id = numbered(before, token).unwrap_or_else(|| token.to_owned());
+        before = token;
+        if let Some(rule) = id.strip_prefix(HEADER).filter(|rule| is_name(rule)) {
+            cited.insert(HEADER.trim_end_matches(':').to_owned());
+            if !rules.iter().any(|known| known == rule) {
+                wrong.push(format!("no rule of the wire has the id `{rule}`"));
+            }
+        } else if sources.find(&id).is_some() {
+            cited.extend(id.split_once(':').map(|(source, _)| source.to_owned()));
+            cited.insert(id);
+        } else if is_citation(sources, file, &id) {
+            wrong.push(format!("{SOURCES} has no `{id}`"));
+        }
+    }
+    wrong.extend(
+        expected(file, line)
+            .filter(|id| sources.find(id).is_none())
+            .map(|id| format!("{SOURCES} has no `{id}`")),
+    );
+    wrong.dedup();
+    wrong
+}
+
+/// `xsa-155` for `XSA-155`, and `rfc-1071` for `RFC` before `1071`.
+fn numbered(before: &str, token: &str) -> Option<String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if before == "RFC" && is_number(token) {
+        return Some(format!("rfc-{token}"));
+    }
+    let (kind, number) = (token.get(..4)?, token.get(4..)?);
+    (kind == "XSA-" && is_number(number)).then(|| token.to_ascii_lowercase())
+}
+
+/// Whether something that is not known was meant to be known.
+fn is_citation(sources: &Sources, file: &SourceFile, id: &str) -> bool {
+    if id.starts_with("xsa-") || id.starts_with("rfc-") {
+        return true;
+    }
+    match id.split_once(':') {
+        Some((source, place)) => is_name(place) && sources.find(source).is_some(),
+        None => file.is_rust() && id.len() > 2 && id.ends_with(".h"),
+    }
+}
+
+/// Whether it is spelled as places are; `ID` stands for any of them.
+fn is_name(place: &str) -> bool {
+    place.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// The ids in places where nothing else than an id may stand: keys of studies, and braces of
+/// explanations.
+fn expected<'a>(file: &SourceFile, line: &'a str) -> impl Iterator<Item = &'a str> {
+    let is_key = file.path.starts_with("crates/lab/studies/") && line.starts_with("source");
+    let is_text = file.path.starts_with("crates/doctor/explain/");
+    let quoted = line.split('"').skip(1).step_by(2).filter(move |_| is_key);
+    let braced = line.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0));
+    quoted.chain(braced.filter(move |id| is_text && tokens(id).eq([*id])))
+}
+
+/// Every source and place without a citation, and every excuse of what is cited.
+fn uncited(sources: &Sources, cited: &BTreeSet<String>) -> Vec<String> {
+    let of_sources = sources.source.iter().map(|source| (&source.id, &source.uncited));
+    let of_places = sources.place.iter().map(|place| (&place.id, &place.uncited));
+    let finding = |(id, excuse): (&String, &Option<String>)| match (cited.contains(id), excuse) {
+        (false, None) => {
+            Some(format!("{SOURCES}: nothing cites `{id}`: remove it, or say why in `uncited`"))
+        }
+        (true, Some(_)) => Some(format!("{SOURCES}: `{id}` is cited: remove its `uncited`")),
+        _ => None,
+    };
+    of_sources.chain(of_places).filter_map(finding).collect()
+}
+
+/// Words as ids are written, without the marks that end sentences.
+fn tokens(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || ".:-_".contains(c);
+    let words = line.split(move |c: char| !is_part(c));
+    words.map(|word| word.trim_matches(['.', ':', '-'])).filter(|word| !word.is_empty())
+}
+
+/// What looks like a row: a letter and a number that rows had, or any such after the word `row`.
+fn bare_rows(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut before = "";
+    let words = line.split(move |c: char| !is_part(c)).filter(|word| !word.is_empty());
+    words.filter(move |word| {
+        let after = std::mem::replace(&mut before, word);
+        // A part of a name: `-P1`, `.P1`, `#G3`, `/W2`.
+        let at = word.as_ptr().addr() - line.as_ptr().addr();
+        let is_joined = line[..at].ends_with(['.', '#', '/', '-']);
+        !is_joined && is_row(word, after)
+    })
+}
+
+fn is_row(word: &str, after: &str) -> bool {
+    let mut characters = word.chars();
+    let Some(letter) = characters.next().filter(char::is_ascii_alphabetic) else { return false };
+    let digits = characters.as_str();
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(number) = digits.parse::<u32>().ok().filter(|_| is_number) else { return false };
+    if matches!(after, "row" | "rows" | "Row" | "Rows") {
+        return letter.is_ascii_uppercase();
+    }
+    if after == "netif" {
+        return letter.is_ascii_lowercase();
+    }
+    let known = ROWS.iter().any(|(row, last)| *row == letter && (1..=*last).contains(&number));
+    known && !digits.starts_with('0') && !NOT_ROWS.contains(&word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::file;
+
+    const FILE: &str = "[[source]]\nid = \"guide\"\ntitle = \"T\"\nauthors = \"A\"\n\
+                        [[source]]\nid = \"xsa-1\"\ntitle = \"T\"\nauthors = \"A\"\n\
+                        [[source]]\nid = \"rfc-7\"\ntitle = \"T\"\nauthors = \"A\"\n\
+                        [[source]]\nid = \"netif.h\"\ntitle = \"T\"\nauthors = \"A\"\n\
+                        [[place]]\nid = \"guide:here\"\nsection = \"S\"\nclaim = \"C\"\n";
+    const ALL: &str = "// `guide:here` (XSA-1; RFC 7), and netif.h:rule.";
+
+    fn findings(sources: &str, path: &str, text: &str) -> Vec<String> {
+        let files = vec![file(SOURCES, sources), file(path, text)];
+        check(&Tree { files }, &["rule".to_owned()]).expect("the file is well formed")
+    }
+
+    #[test]
+    fn what_resolves_is_no_finding() {
+        assert_eq!(findings(FILE, "a.rs", ALL), Vec::<String>::new());
+        // A source whose place is cited is cited.
+        assert!(findings(FILE, "a.rs", "").iter().any(|one| one.contains("`guide`")));
+    }
+
+    #[test]
+    fn what_does_not_resolve_is_found_once() {
+        for (path, wrong) in [
+            ("a.rs", "// guide:there"),
+            ("a.rs", "// netif.h:nothing"),
+            ("a.md", "XSA-2"),
+            ("a.md", "RFC 8"),
+            ("a.rs", "// nothing.h"),
+            ("crates/lab/studies/a.toml", "source = \"gide:here\""),
+            ("crates/lab/studies/a.toml", "sources = [\"guide:here\", \"gide:here\"]"),
+            ("crates/doctor/explain/a.md", "fast {gide:here}."),
+        ] {
+            let found = findings(FILE, path, &format!("{ALL}\n{wrong}\n"));
+            assert_eq!(found.len(), 1, "{wrong}: {found:?}");
+            assert!(found[0].starts_with(&format!("{path}:2: ")), "{found:?}");
+        }
+        for fine in
+            ["nothing.h", "http://x:80", "netif.h:ID", "{gide:here}", "guide: there", "a::b:c"]
+        {
+            let text = format!("{ALL}\n{fine}\n");
+            assert_eq!(findings(FILE, "a.md", &text), Vec::<String>::new(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn what_nothing_cites_is_found_unless_it_says_why() {
+        let text = ALL.replace("guide:here", "guide");
+        assert_eq!(findings(FILE, "a.rs", &text).len(), 1);
+        let excused = format!("{FILE}uncited = \"for later\"\n");
+        assert_eq!(findings(&excused, "a.rs", &text), Vec::<String>::new());
+        assert_eq!(findings(&excused, "a.rs", ALL).len(), 1);
+    }
+
+    #[test]
+    fn an_unsound_file_is_found() {
+        let twice =
+            format!("{FILE}[[place]]\nid = \"guide:here\"\nsection = \"S\"\nclaim = \"C\"\n");
+        assert_eq!(findings(&twice, "a.rs", ALL).len(), 1);
+        let empty = FILE.replace("claim = \"C\"", "claim = \"\"");
+        assert_eq!(findings(&empty, "a.rs", ALL).len(), 1);
+        let lost = FILE.replace("guide:here", "gide:here");
+        assert!(findings(&lost, "a.rs", ALL).iter().any(|one| one.contains("no such source")));
+    }
+
+    #[test]
+    fn rows_are_found_and_what_looks_like_them_is_not() {
+        let row = |letter: char, number: u32| format!("{letter}{number}");
+        let (g, w, s) = (row('G', 33), row('W', 7), row('S', 3));
+        for bare in [
+            format!("about 16 % ({g}), much less"),
+            format!("rows = [\"{g}\", \"{w}\"]"),
+            format!("(row {s})"),
+            format!("Row {}'s own figures", row('A', 6)),
+            format!("netif {}: slots", row('b', 2)),
+            format!("{w}\u{2019}s \u{2014} {w}"),
+        ] {
+            assert!(bare_rows(&bare).next().is_some(), "{bare}");
+        }
+        for fine in [
+            "D06 and D18, P0, S0, S3, A4, an L2 switch, L4 hash, L7",
+            "E5-2680, X5650, -P4, --P1, v.G3, #G7, /dev/P1, G100, P99, W2k, W03, G71, I5",
+            "a row 3, rows of 4, netif 2, vif1, q4, Q1",
+        ] {
+            assert_eq!(bare_rows(fine).collect::<Vec<_>>(), Vec::<&str>::new(), "{fine}");
+        }
+    }
+}
