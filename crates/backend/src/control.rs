@@ -8,13 +8,13 @@ use ringway_control::{
     MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, WorkerStatus,
     offload_names,
 };
-use ringway_datapath::{OffloadCaps, QueueCounters, Vid};
+use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vif_shell::device;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
-use ringway_xenbus::{KeyChange, Keys, LimitName, Rate, Returns, Vif, VifLimits};
+use ringway_xenbus::{KeyChange, Keys, LimitName, MIRROR_KEY, Rate, Returns, Vif, VifLimits};
 use ringway_xenstore::{Lost, or_refusal, unless_refused};
 
 use crate::Backend;
@@ -23,6 +23,9 @@ use crate::device::vif_name;
 use crate::served::{Served, flood_limit, storm_limits};
 use crate::services::{Hosting, Services, Station};
 use crate::vif::VifShell;
+
+/// What the setting of a mirror is called.
+const MIRROR: &str = "mirror";
 
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
@@ -85,6 +88,9 @@ impl<H: Hypervisor> Backend<H> {
     /// serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<Reply, Lost> {
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
+        if limit == MIRROR {
+            return self.set_mirror(vif, value);
+        }
         let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
             let known = LimitName::ALL.map(LimitName::name).join(", ");
             return Ok(Reply::error(&format!("there is no limit {limit:?}; there are {known}")));
@@ -94,7 +100,30 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(bad) = VifLimits::read(&keys).1.pop() {
             return Ok(Reply::error(&bad.to_string()));
         }
-        let changes = [KeyChange::Set(limit.key().to_owned(), value.to_owned())];
+        self.write_key(vif, limit.key(), value)
+    }
+
+    fn set_mirror(&mut self, vif: Vif, value: &str) -> Result<Reply, Lost> {
+        let wanted = match Mirrored::parse_list(value) {
+            Ok(wanted) => wanted,
+            Err(reason) => return Ok(Reply::error(&reason)),
+        };
+        let name = vif_name(vif);
+        let is_on_switch = |shell: &VifShell| shell.served.device.is_none();
+        if !self.vifs.get(&vif).is_some_and(is_on_switch) {
+            return Ok(Reply::error(&format!(
+                "{name} is on a bridge: expected a vif on the switch"
+            )));
+        }
+        if let Some(reason) = self.refuse_mirror(&name, &wanted) {
+            return Ok(Reply::error(&reason));
+        }
+        self.write_key(vif, MIRROR_KEY, value)
+    }
+
+    fn write_key(&mut self, vif: Vif, key: &str, value: &str) -> Result<Reply, Lost> {
+        let changes = [KeyChange::Set(key.to_owned(), value.to_owned())];
+        let dir = vif.backend_dir();
         let written = or_refusal(device::change(&mut self.services.store, &dir, &changes))?;
         Ok(match written {
             Ok(()) => Reply::ok(&()),
@@ -233,6 +262,7 @@ fn vif_status<H: Hypervisor>(
         vlan: rules.vlan().untagged.map(Vid::get),
         trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
         is_private: rules.is_private(),
+        mirror: rules.mirror().iter().map(ToString::to_string).collect(),
         multicast: connection
             .filter(|it| it.device_port.is_none())
             .and_then(|it| multicast_status(&host.switch, it.port)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, LockingMode, QueueCounters};
+use ringway_datapath::{DropReason, LockingMode, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::fdb::NotBound;
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
@@ -46,7 +46,7 @@ impl Served {
         if self.device.is_some() && self.rules.is_for_switch() {
             tracing::warn!(
                 vif,
-                "VLANs, private ports and those of multicast routers are the switch's: rules are \
+                "VLANs, private ports, mirrors and multicast routers are the switch's: rules are \
                  unchanged"
             );
             self.rules.wanted = before;
@@ -80,6 +80,10 @@ impl Served {
         let of_all = host.config.switch.addresses_per_port_max;
         let addresses_max = self.rules.addresses_max(default, of_all);
         let mac = self.rules.mac;
+        if self.device.is_none() && !self.rules.mirror().is_empty() {
+            host.switch.join(port, &VlanRules::default(), Role::Mirror)?;
+            return Ok(Arc::new(PortPolicy::disabled()));
+        }
         let (mut binding, mut vlan) = (Binding::None, PortVlan::None);
         if self.device.is_none() {
             let wanted = &self.rules.wanted;

@@ -12,6 +12,7 @@ mod device;
 mod enforced;
 mod life;
 mod log;
+mod mirrors;
 pub mod quarantine;
 mod reports;
 mod rules;
@@ -181,6 +182,7 @@ impl<H: Hypervisor> Backend<H> {
             while let Ok(call) = calls.try_recv() {
                 self.answer(call)?;
             }
+            self.update_mirrors();
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
                 let host = &mut self.services.host;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringway_datapath::{LockingMode, MacAddr, MulticastRouter, PortRules, VlanRules};
+use ringway_datapath::{LockingMode, MacAddr, Mirrored, MulticastRouter, PortRules, VlanRules};
 use ringway_xenbus::{BadKeys, Keys};
 
 /// Addresses of a vif that is unlocked, unless its rules say how many.
@@ -44,11 +44,17 @@ impl Rules {
     /// Whether there is something that only the switch can do.
     pub(crate) fn is_for_switch(&self) -> bool {
         let is_routing = self.wanted.multicast_router != MulticastRouter::Never;
-        !self.wanted.vlan.is_none() || self.wanted.is_private || is_routing
+        let is_mirror = !self.wanted.mirror.is_empty();
+        !self.wanted.vlan.is_none() || self.wanted.is_private || is_routing || is_mirror
     }
 
     pub(crate) fn vlan(&self) -> &VlanRules {
         &self.wanted.vlan
+    }
+
+    /// The ports of which the vif gets copies, if it is the output of a mirror.
+    pub(crate) fn mirror(&self) -> &[Mirrored] {
+        &self.wanted.mirror
     }
 
     pub(crate) fn is_private(&self) -> bool {

@@ -37,8 +37,8 @@ enum Unservable {
     )]
     Mac(MacAddr),
     #[error(
-        "the vif has VLANs, is private or is a multicast router's, which only ringway's own switch \
-         can do: leave its script and bridge out, or have the bridge do it"
+        "the vif has VLANs, is private, a mirror's or a multicast router's, which only ringway's \
+         own switch can do: leave its script and bridge out, or have the bridge do it"
     )]
     NotOnSwitch,
     #[error(transparent)]

@@ -96,6 +96,9 @@ pub struct VifStatus {
     /// It may talk to the uplink only.
     #[serde(default)]
     pub is_private: bool,
+    /// The ports of which it gets copies, and nothing else, if it is the output of a mirror.
+    #[serde(default)]
+    pub mirror: Vec<String>,
     /// Its part in multicast, where that is snooped.
     #[serde(default)]
     pub multicast: Option<MulticastStatus>,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::TimeCounters;
 
-/// Why one frame was dropped. Becomes a counter, never a log line.
+/// Why one frame, or a copy of one, was dropped. Becomes a counter, never a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
     /// Shorter than an Ethernet header, or its slots do not add up.
@@ -31,6 +31,8 @@ pub enum DropReason {
     MulticastLimit,
     /// Frames to unknown addresses were limited.
     UnknownLimit,
+    /// A copy for a mirror, for which there was no room; the frame itself went on.
+    MirrorLost,
     /// The source address is not one that the port may use: a group's, zeros, not the vif's own, or
     /// one more than it may have.
     BadSource,
@@ -60,7 +62,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 24] = [
+    pub const ALL: [DropReason; 25] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -73,6 +75,7 @@ impl DropReason {
         DropReason::BroadcastLimit,
         DropReason::MulticastLimit,
         DropReason::UnknownLimit,
+        DropReason::MirrorLost,
         DropReason::BadSource,
         DropReason::AddressTaken,
         DropReason::IpSource,
@@ -102,6 +105,7 @@ impl DropReason {
             DropReason::BroadcastLimit => "broadcast_limit",
             DropReason::MulticastLimit => "multicast_limit",
             DropReason::UnknownLimit => "unknown_limit",
+            DropReason::MirrorLost => "mirror_lost",
             DropReason::BadSource => "bad_source",
             DropReason::AddressTaken => "address_taken",
             DropReason::IpSource => "ip_source",
@@ -122,7 +126,8 @@ impl DropReason {
         use DropReason::*;
         match self {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | InboxFull | NoBuffer
-            | NoRoute | FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit => false,
+            | NoRoute | FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit
+            | MirrorLost => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
             | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }

@@ -29,7 +29,10 @@ pub use frame::{
 pub use mac::MacAddr;
 pub use pending::Pending;
 pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};
-pub use rules::{IpNetwork, LockingMode, MulticastRouter, PortRules, VlanRules, link_local_of};
+pub use rules::{
+    IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,
+    link_local_of,
+};
 pub use times::TimeCounters;
 pub use vlan::{FrameVlan, Vid};
 

@@ -76,6 +76,79 @@ impl FromStr for MulticastRouter {
     }
 }
 
+/// A port of which a mirror has copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirrored {
+    /// Its name; [`Mirrored::ALL`] for every port of the switch.
+    pub port: String,
+    /// What of it.
+    pub passage: MirroredPassage,
+}
+
+/// What of a port is copied, in the directions of what is behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MirroredPassage {
+    /// What its station transmits.
+    Tx,
+    /// What it receives.
+    Rx,
+    /// Both.
+    Both,
+}
+
+impl Mirrored {
+    /// The name that stands for every port.
+    pub const ALL: &'static str = "all";
+    /// Ports that one mirror may name.
+    pub const LIST_MAX: usize = 64;
+
+    /// Names with separators between them, each with `:tx` or `:rx` where only that is copied.
+    ///
+    /// # Errors
+    /// Which of them is no such name, or that there are too many.
+    pub fn parse_list(text: &str) -> Result<Vec<Mirrored>, String> {
+        let items = text.split([',', ' ']).filter(|item| !item.is_empty());
+        let ports: Vec<Mirrored> =
+            items.take(Mirrored::LIST_MAX + 1).map(str::parse).collect::<Result<_, _>>()?;
+        match ports.len() <= Mirrored::LIST_MAX {
+            true => Ok(ports),
+            false => Err(format!("has more than {} ports", Mirrored::LIST_MAX)),
+        }
+    }
+}
+
+impl FromStr for Mirrored {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mirrored, String> {
+        let (port, passage) = match text.split_once(':') {
+            None => (text, MirroredPassage::Both),
+            Some((port, "tx")) => (port, MirroredPassage::Tx),
+            Some((port, "rx")) => (port, MirroredPassage::Rx),
+            Some(_) => ("", MirroredPassage::Both),
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if port.is_empty() || port.len() > 15 || !port.bytes().all(is_name) {
+            let text: String = text.escape_debug().take(40).collect();
+            return Err(format!(
+                "`{text}` is no port: expected one such as vif1.0, vif1.0:tx or all"
+            ));
+        }
+        Ok(Mirrored { port: port.to_owned(), passage })
+    }
+}
+
+impl fmt::Display for Mirrored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.port)?;
+        match self.passage {
+            MirroredPassage::Tx => f.write_str(":tx"),
+            MirroredPassage::Rx => f.write_str(":rx"),
+            MirroredPassage::Both => Ok(()),
+        }
+    }
+}
+
 /// Addresses with the same first bits: `10.77.0.0/24`, or one alone, `10.77.0.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpNetwork {
@@ -183,6 +256,8 @@ pub struct PortRules {
     pub vlan: VlanRules,
     /// Whether it may talk to an uplink only, and to no other port.
     pub is_private: bool,
+    /// The ports of which it gets copies, and nothing else; an ordinary port if it is empty.
+    pub mirror: Vec<Mirrored>,
 }
 
 /// The VLANs that a port is in. In none, its frames are carried as they are.
@@ -232,6 +307,18 @@ mod tests {
             let refusal = bad.parse::<IpNetwork>().expect_err(bad);
             assert!(refusal.contains("expected"), "{refusal}");
         }
+    }
+
+    #[test]
+    fn mirrored_ports_are_read_as_they_are_shown() {
+        let list = Mirrored::parse_list("all, vif1.0:tx vif12.3:rx,ringway0").expect("good");
+        let shown: Vec<String> = list.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["all", "vif1.0:tx", "vif12.3:rx", "ringway0"]);
+        assert_eq!(Mirrored::parse_list(""), Ok(Vec::new()));
+        for bad in ["vif1.0:in", ":tx", "a/b", "sixteen-bytes-xx", "vif1.0:tx:rx"] {
+            assert!(Mirrored::parse_list(bad).expect_err(bad).contains("expected"), "{bad}");
+        }
+        assert!(Mirrored::parse_list(&"all ".repeat(65)).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use ringway_datapath::{IpNetwork, LockingMode, MacAddr, MulticastRouter, VlanRules};
+use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules};
 use toml::Spanned;
 
 use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
@@ -240,15 +240,20 @@ impl Source<'_> {
         let on_switch_only = (section.vlan.as_ref().map(Spanned::span))
             .or(section.trunk.first().map(Spanned::span))
             .or(section.private.as_ref().filter(|it| *it.get_ref()).map(Spanned::span))
-            .or(section.multicast_router.as_ref().map(Spanned::span));
+            .or(section.multicast_router.as_ref().map(Spanned::span))
+            .or(section.mirror.first().map(Spanned::span));
         if let (Some(at), Some(_)) = (on_switch_only, &section.bridge) {
-            let message = "guest.vif.vlan, trunk, private, multicast-router: only for vifs on the \
-                           switch; expect no `bridge`";
+            let message = "guest.vif.vlan, trunk, private, multicast-router, mirror: only for vifs \
+                           on the switch; expect no `bridge`";
             return Err(self.refuse(Some(at.start), message));
         }
         if section.trunk.len() > VlanRules::TAGGED_MAX {
             let message = format!("guest.vif.trunk: expected at most {}", VlanRules::TAGGED_MAX);
             return Err(self.refuse_at(&section.trunk[0], &message));
+        }
+        if section.mirror.len() > Mirrored::LIST_MAX {
+            let message = format!("guest.vif.mirror: expected at most {}", Mirrored::LIST_MAX);
+            return Err(self.refuse_at(&section.mirror[0], &message));
         }
         let [high, low] = guest.to_be_bytes();
         // The prefix that is assigned to Xen's guests; the rest tells guests and vifs apart.
@@ -279,6 +284,7 @@ impl Source<'_> {
             vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
             trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
             is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),
+            mirror: section.mirror.iter().map(|it| it.get_ref().clone()).collect(),
             multicast_router: section
                 .multicast_router
                 .as_ref()
@@ -395,6 +401,7 @@ mod tests {
             (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
             (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
             ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
+            (format!("{guest}mirror = [\"vif1.0:in\"]\n"), 4, ["mirror", "vif1.0:tx or all"]),
             (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit", "i64"]),
             ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
             (

@@ -21,7 +21,7 @@ use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
-pub use value::{Cidr, GuestName, InterfaceName, Mac, Network, RateText, TenantName};
+pub use value::{Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, TenantName};
 
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
@@ -311,6 +311,8 @@ pub struct GuestVif {
     /// Whether a multicast router may be behind it.
     #[serde(with = "value::text")]
     pub multicast_router: MulticastRouter,
+    /// Ports of which it gets copies, and nothing else; an ordinary vif if it is empty.
+    pub mirror: Vec<MirroredText>,
 }
 
 impl GuestVif {
@@ -325,6 +327,7 @@ impl GuestVif {
             vlan: vlan_rules(self.vlan, &self.trunk),
             is_private: self.is_private,
             multicast_router: self.multicast_router,
+            mirror: self.mirror.iter().map(|it| it.0.clone()).collect(),
         }
     }
 

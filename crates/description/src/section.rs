@@ -11,7 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::value::{
-    Cidr, GuestName, InterfaceName, Mac, Network, RateText, TenantName, Within, text,
+    Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, TenantName, Within, text,
 };
 use crate::{Answered, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -164,6 +164,8 @@ pub(crate) struct VifSection {
     pub(crate) trunk: Vec<Spanned<VlanNumber>>,
     pub(crate) private: Option<Spanned<bool>>,
     pub(crate) multicast_router: Option<Spanned<Routing>>,
+    #[serde(default)]
+    pub(crate) mirror: Vec<Spanned<MirroredText>>,
 }
 
 /// The limits of kinds of floods that a section has: three of them have the same keys.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ringway_datapath::{IpNetwork, MacAddr};
+use ringway_datapath::{IpNetwork, MacAddr, Mirrored};
 use ringway_xenbus::Rate;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
@@ -187,6 +187,24 @@ impl fmt::Display for TenantName {
     }
 }
 
+/// A port of which a mirror has copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirroredText(pub Mirrored);
+
+impl FromStr for MirroredText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MirroredText, String> {
+        text.parse().map(MirroredText)
+    }
+}
+
+impl fmt::Display for MirroredText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A rate as it was written, such as `100Mb/s` or `1MB/s@20ms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateText {
@@ -292,4 +310,4 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName);
+as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName, MirroredText);

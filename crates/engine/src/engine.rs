@@ -184,12 +184,16 @@ impl<Q: PortQueue> Engine<Q> {
             mailed: &mut self.mailed,
             directory,
             at,
+            mirrored: 0,
         };
         // Also where the first frame meets pressure: the next turn finds a queue that is held, and
         // sends the responses that its peer waits for.
         let has_frames = !source.waits() && !source.kept.is_empty();
         if has_frames {
             router.forward(source);
+            if router.mirrored > 0 {
+                self.shares.charge(source.share, router.mirrored);
+            }
         }
         // What came before the fault is sound, and has gone on.
         match taken? {

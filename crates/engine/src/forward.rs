@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, PortQueue};
 use ringway_steering::queue_of;
-use ringway_switch::{PortId, Verdict};
+use ringway_switch::{PortId, Switch, Verdict};
 
 use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
 use crate::outbox::{Enqueue, Outboxes};
-use crate::share::Stations;
+use crate::share::{Stations, cost};
 use crate::source::{Held, Source};
 
 /// Frames put into another engine's inbox between checks of how full it is.
@@ -25,16 +25,28 @@ pub(crate) struct Router<'a> {
     pub(crate) mailed: &'a mut Vec<usize>,
     pub(crate) directory: &'a Directory,
     pub(crate) at: Enqueue<'a>,
+    /// What copies for mirrors have cost, for the account of the port that the frames came in by.
+    pub(crate) mirrored: usize,
 }
 
 impl Router<'_> {
     /// Sends what a source has taken in on its way, up to the first frame that meets pressure.
     pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
+        let mirroring = match &source.forwarding {
+            Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
+            Forwarding::Switch(_) | Forwarding::Patch(_) => None,
+        };
         while let Some((frame, verdict)) = source.kept.pop_front() {
+            if let Some(switch) = &mirroring {
+                if !std::mem::take(&mut source.is_front_mirrored) {
+                    self.mirror(switch, &frame, verdict, source);
+                }
+            }
             match verdict {
                 Verdict::Unicast(to) => {
                     if let Err(frame) = self.deliver(frame, to, source) {
                         source.kept.push_front((frame, verdict));
+                        source.is_front_mirrored = mirroring.is_some();
                         break;
                     }
                 }
@@ -105,6 +117,67 @@ impl Router<'_> {
         self.pool.recycle(frame);
     }
 
+    /// Copies a frame that goes on to each mirror of a port that it enters or leaves by: as it came
+    /// in, or else as it leaves by the first of those ports. A mirror gets it once, if there is
+    /// room.
+    #[cold]
+    fn mirror<Q: PortQueue>(
+        &mut self,
+        switch: &Switch,
+        frame: &Frame,
+        verdict: Verdict,
+        source: &Source<Q>,
+    ) {
+        for (output, mirror) in switch.mirrors().active() {
+            let from = source.port_id;
+            let left_by = match verdict {
+                Verdict::Drop(_) => continue,
+                _ if mirror.has_ingress(from) => None,
+                Verdict::Unicast(to) if mirror.has_egress(to) => Some(to),
+                Verdict::Unicast(_) => continue,
+                Verdict::Flood | Verdict::Routers => {
+                    let scope = switch.scope_of(from, &source.policy, frame, verdict);
+                    let ports = (0..).map(PortId).zip(&self.directory.ports);
+                    let mut ports = ports.filter(|(_, queues)| !queues.is_empty());
+                    match ports.find(|(port, _)| mirror.has_egress(*port) && scope.has(*port)) {
+                        Some((port, _)) => Some(port),
+                        None => continue,
+                    }
+                }
+            };
+            if self.send_copy(frame, left_by, output, source).is_none() {
+                source.count_drop(DropReason::MirrorLost);
+            }
+        }
+    }
+
+    /// Sends a mirror its copy of a frame; `None` if there is no room for it.
+    fn send_copy<Q: PortQueue>(
+        &mut self,
+        frame: &Frame,
+        left_by: Option<PortId>,
+        output: PortId,
+        source: &Source<Q>,
+    ) -> Option<()> {
+        let queues = self.directory.queues(output);
+        let mut copy = (!queues.is_empty()).then(|| self.pool.take(frame.len())).flatten()?;
+        copy.bytes_mut().copy_from_slice(frame.bytes());
+        copy.offload = frame.offload;
+        if let Some(port) = left_by {
+            copy.vlan = frame.vlan;
+            copy = self.fit_tag(copy, port, source)?;
+        }
+        self.mirrored += cost(&copy);
+        let address = steer(&mut copy, queues);
+        let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
+        let lost = self.post(parcel, address.engine).err();
+        if let Some(copy) = lost {
+            self.pool.recycle(copy);
+            return None;
+        }
+        Some(())
+    }
+
     fn hand_over<Q: PortQueue>(
         &mut self,
         frame: Frame,
@@ -120,25 +193,36 @@ impl Router<'_> {
             },
         };
         let parcel = Parcel { to: to.slot, frame, admission };
-        if to.engine == self.number {
-            return self.outboxes.enqueue(parcel, self.pool, self.at);
+        if let Err(frame) = self.post(parcel, to.engine) {
+            self.discard(frame, DropReason::InboxFull, source);
         }
-        let inbox = &self.directory.inboxes[to.engine];
-        // A copy of a flood is not to fill the inbox for frames whose sources wait.
-        if admission == Admission::Late && inbox.gauge().has_pressure() {
-            return self.discard(parcel.frame, DropReason::InboxFull, source);
+    }
+
+    /// Puts a frame where its queue is.
+    ///
+    /// # Errors
+    /// The frame, if the inbox of that engine is full.
+    #[inline]
+    fn post(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
+        if engine == self.number {
+            self.outboxes.enqueue(parcel, self.pool, self.at);
+            return Ok(());
         }
-        if let Err(frame) = inbox.push(parcel) {
-            return self.discard(frame, DropReason::InboxFull, source);
+        let inbox = &self.directory.inboxes[engine];
+        // A copy is not to fill the inbox for frames whose sources wait.
+        if parcel.admission == Admission::Late && inbox.gauge().has_pressure() {
+            return Err(parcel.frame);
         }
-        if self.mailed.len() <= to.engine {
-            self.mailed.resize(to.engine + 1, 0);
+        inbox.push(parcel)?;
+        if self.mailed.len() <= engine {
+            self.mailed.resize(engine + 1, 0);
         }
-        let mailed = &mut self.mailed[to.engine];
+        let mailed = &mut self.mailed[engine];
         *mailed += 1;
         if *mailed % PARCELS_PER_MEASURE == 0 {
             inbox.measure();
         }
+        Ok(())
     }
 
     /// Gives a frame of a VLAN the tag with which a port gets it, or takes it away.

@@ -34,6 +34,8 @@ pub(crate) struct Source<Q> {
     pub(crate) capture: Option<Arc<Capture>>,
     /// Frames that were taken in and could not go on, the next one first: a batch at most.
     pub(crate) kept: VecDeque<(Frame, Verdict)>,
+    /// Whether mirrors have had their copies of the first of them.
+    pub(crate) is_front_mirrored: bool,
     /// Index of its port's share of the engine.
     pub(crate) share: usize,
     pub(crate) stations: Stations,
@@ -116,6 +118,7 @@ impl<Q: PortQueue> Source<Q> {
             counters: parts.counters,
             capture: None,
             kept: VecDeque::new(),
+            is_front_mirrored: false,
             share: 0,
             stations: parts.stations,
             policy: parts.policy,

@@ -11,6 +11,7 @@ use ringway_datapath::{BATCH, DropReason, Frame, FrameBatch, FrameVlan, MacAddr,
 use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, Learned};
 use crate::groups::{Groups, Hearers, MulticastConfig};
+use crate::mirror::Mirrors;
 use crate::querier::Queriers;
 use crate::snoop::{self, Change, Message, group_of};
 use crate::{FloodBudget, FloodKind, FloodLimit, PortId, PortPolicy, StormLimits, Ticks};
@@ -69,6 +70,7 @@ pub struct Switch {
     pub(crate) groups: Option<Groups>,
     /// Of the ports that are in no VLAN.
     pub(crate) queriers: Queriers,
+    mirrors: Mirrors,
     /// For the control plane: workers reach them by the policies of ports.
     pub(crate) vlans: Mutex<BTreeMap<Vid, Arc<Domain>>>,
 }
@@ -87,6 +89,7 @@ impl Switch {
                 .multicast
                 .map(|multicast| Groups::new(multicast, config.ports_max, config.hash_seed)),
             queriers: Queriers::default(),
+            mirrors: Mirrors::new(config.ports_max),
             vlans: Mutex::default(),
             config,
         }
@@ -95,6 +98,11 @@ impl Switch {
     /// The forwarding table of the ports that are in no VLAN.
     pub fn fdb(&self) -> &Fdb {
         &self.fdb
+    }
+
+    /// Which frames are copied to which ports.
+    pub fn mirrors(&self) -> &Mirrors {
+        &self.mirrors
     }
 
     /// A full budget by the configured limit, for all queues of one port.

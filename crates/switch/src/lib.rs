@@ -20,6 +20,7 @@ pub mod fdb;
 mod flood;
 mod groups;
 mod inspect;
+mod mirror;
 mod policy;
 mod ports;
 mod querier;
@@ -28,6 +29,7 @@ mod snoop;
 pub use classify::{Scope, Switch, SwitchConfig, Verdict, Verdicts};
 pub use flood::{FloodBudget, FloodKind, FloodLimit, StormLimits};
 pub use groups::{GroupEntry, MulticastConfig, MulticastPort, Unregistered};
+pub use mirror::{MIRRORS_MAX, Mirror, MirrorConfig, Mirrors};
 pub use policy::{Binding, PortPolicy, PortVlan, PortVlans};
 pub use ports::{Role, TooManyVlans};
 

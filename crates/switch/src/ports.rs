@@ -26,6 +26,9 @@ pub enum Role {
     Private,
     /// It may talk to all.
     Uplink,
+    /// It gets what a mirror copies, and nothing else: it is in no VLAN and hears no flood. Its
+    /// policy is to be [`PortPolicy::disabled`](crate::PortPolicy::disabled).
+    Mirror,
 }
 
 /// There are as many VLANs as there can be.
@@ -81,16 +84,20 @@ impl Switch {
         }
         drop_unused(&mut vlans);
         drop(vlans);
-        self.in_vlans.set(port, !rules.is_none());
-        if !rules.is_none() {
+        let is_apart = !rules.is_none() || role == Role::Mirror;
+        self.in_vlans.set(port, is_apart);
+        if is_apart {
             self.fdb().remove_port(port);
+        }
+        if role == Role::Mirror {
+            self.fdb().set_addresses_max(port, 0);
         }
         self.set_role(port, role);
         self.set_multicast_router(
             port,
             match role {
                 Role::Uplink => MulticastRouter::Always,
-                Role::Ordinary | Role::Private => MulticastRouter::Never,
+                Role::Ordinary | Role::Private | Role::Mirror => MulticastRouter::Never,
             },
         );
         Ok(match rules.is_none() {
@@ -122,6 +129,7 @@ impl Switch {
         drop(vlans);
         self.in_vlans.set(port, false);
         self.set_role(port, Role::Ordinary);
+        self.mirrors().forget(port);
         if let Some(groups) = &self.groups {
             groups.forget(port);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::rate::Rate;
 use crate::state::XenbusState;
 use ringway_datapath::{
-    Completion, IpNetwork, MacAddr, MulticastRouter, PortRules, Vid, VlanRules,
+    Completion, IpNetwork, MacAddr, Mirrored, MulticastRouter, PortRules, Vid, VlanRules,
 };
 
 pub(crate) const STATE: &str = "state";
@@ -44,6 +44,8 @@ pub(crate) const VLAN: &str = "ringway-vlan";
 pub(crate) const TRUNK: &str = "ringway-trunk";
 pub(crate) const IS_PRIVATE: &str = "ringway-private";
 pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
+/// The ports of which a vif gets copies, and nothing else; in the backend's directory.
+pub const MIRROR: &str = "ringway-mirror";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
@@ -296,6 +298,7 @@ impl Keys {
             multicast_router: self.multicast_router()?,
             vlan: self.vlan_rules()?,
             is_private: self.flag(IS_PRIVATE, Absent::False)?,
+            mirror: self.mirror()?,
         })
     }
 
@@ -305,6 +308,12 @@ impl Keys {
                 .map_err(|_| self.unreadable(MULTICAST_ROUTER, text, "never, learn or always"))
         };
         Ok(self.text(MULTICAST_ROUTER).map(parse).transpose()?.unwrap_or_default())
+    }
+
+    fn mirror(&self) -> Result<Vec<Mirrored>, BadKeys> {
+        let text = self.text(MIRROR).unwrap_or_default();
+        let expected = "at most 64 names of ports, such as vif1.0, vif1.0:tx, vif1.0:rx, or all";
+        Mirrored::parse_list(text).map_err(|_| self.unreadable(MIRROR, text, expected))
     }
 
     fn vlan_rules(&self) -> Result<VlanRules, BadKeys> {

@@ -5,7 +5,7 @@ use ringway_wire::DomId;
 use crate::keys::{
     ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BadKeys, COMPLETION_WANTED, ERROR, FRONTEND,
     FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER,
-    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MTU,
+    IS_PRIVATE, IS_ROUTER, KeyChange, Keys, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU,
     MULTICAST_ROUTER, ONLINE, RATE, STATE, TENANT, TRUNK, TYPE, VLAN,
 };
 use crate::limits::LimitName;
@@ -149,7 +149,7 @@ impl Vif {
 }
 
 /// Keys of the toolstack and its scripts that count while a vif is served, beside its limits.
-const CHANGEABLE: [&str; 15] = [
+const CHANGEABLE: [&str; 16] = [
     ONLINE,
     HOTPLUG_STATUS,
     MAC,
@@ -165,6 +165,7 @@ const CHANGEABLE: [&str; 15] = [
     TRUNK,
     IS_PRIVATE,
     MULTICAST_ROUTER,
+    MIRROR,
 ];
 
 fn is_changeable(key: &str) -> bool {
@@ -253,6 +254,8 @@ fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
     changes.extend((!trunk.is_empty()).then(|| KeyChange::set(TRUNK, trunk.join(","))));
     let routing = Some(rules.multicast_router).filter(|it| *it != MulticastRouter::default());
     changes.extend(routing.map(|it| KeyChange::set(MULTICAST_ROUTER, it.to_string())));
+    let mirror: Vec<String> = rules.mirror.iter().map(ToString::to_string).collect();
+    changes.extend((!mirror.is_empty()).then(|| KeyChange::set(MIRROR, mirror.join(","))));
     for (key, is_set) in [
         (IS_ROUTER, rules.is_router),
         (IS_DHCP_SERVER, rules.is_dhcp_server),

@@ -14,7 +14,8 @@ use ringway_engine::{
     Stations, Wait, Weight,
 };
 use ringway_switch::{
-    FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks,
+    FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, StormLimits, Switch,
+    SwitchConfig, Ticks,
 };
 
 /// Lengths that a station keeps.
@@ -281,6 +282,18 @@ impl Bench {
         let attached = self.attach(number, 1, ONE, TRAITS, &forwarding, policy).remove(0);
         self.publish();
         attached
+    }
+
+    /// Has the switch copy what enters by some ports and leaves by others to an output, which takes
+    /// part in nothing else.
+    pub(crate) fn mirror(&mut self, output: u8, ingress: &[u8], egress: &[u8]) {
+        let port = |number: &u8| PortId((*number).into());
+        let output = port(&output);
+        let rules = VlanRules::default();
+        self.switch.join(output, &rules, Role::Mirror).expect("there is room");
+        let [ingress, egress] =
+            [ingress, egress].map(|ports| ports.iter().map(port).collect::<Vec<_>>());
+        self.switch.mirrors().set(&[MirrorConfig { output, ingress, egress }]);
     }
 
     /// Attaches a port whose frames all go to another, and leaves the directory as it was.

@@ -45,6 +45,9 @@ enum Verb {
     /// 1000, is its share beside other vifs that have work. flood-rate and flood-mbit are the
     /// frames and megabits that it may flood in a second; broadcast-rate and the others limit a
     /// kind of them beside that. 0 is no limit.
+    ///
+    /// mirror makes the vif the output of a mirror: it gets copies of what the ports transmit (tx),
+    /// receive (rx) or both, and nothing else, and what it sends is dropped.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
                             ringway vif set vif1.0 max-queues 4 --reconnect\n  \
                             ringway vif set vif1.0 rate 100Mb/s\n  \
@@ -131,6 +134,8 @@ enum Setting {
     UnknownRate,
     /// Megabits of them
     UnknownMbit,
+    /// Ports of which it gets copies, and nothing else: vif1.0, vif1.0:tx, vif1.0:rx, all, or none
+    Mirror,
 }
 
 #[derive(Debug, Args)]
@@ -163,7 +168,15 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
 impl Set {
     fn request(&self) -> Result<BackendRequest> {
         let vif = self.vif.clone();
+        if self.reconnect && !matches!(self.setting, Setting::MaxQueues) {
+            bail!("--reconnect is for max-queues: all others hold at once");
+        }
         let limit = match self.setting {
+            Setting::Mirror => {
+                let value = if self.value == "none" { "" } else { &self.value };
+                let (limit, value) = ("mirror".to_owned(), value.to_owned());
+                return Ok(BackendRequest::SetLimit { vif, limit, value });
+            }
             Setting::MaxQueues => {
                 let max_queues = number::<u16>(1..=64)(&self.value);
                 let max_queues =
@@ -183,9 +196,6 @@ impl Set {
             Setting::UnknownRate => LimitName::UnknownRate,
             Setting::UnknownMbit => LimitName::UnknownMbit,
         };
-        if self.reconnect {
-            bail!("--reconnect is for max-queues: {} holds at once", limit.name());
-        }
         let value = match limit {
             LimitName::Rate | LimitName::RateRx if self.value == "none" => "0,0".to_owned(),
             LimitName::Rate | LimitName::RateRx => {
@@ -303,6 +313,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("vlan", &vlan),
         ("private", if vif.is_private { "yes" } else { "no" }),
         ("multicast", &multicast(&vif)),
+        ("mirror of", &if vif.mirror.is_empty() { "-".to_owned() } else { vif.mirror.join(" ") }),
         ("refused", &table::drops(&vif.refused)),
         ("attached to", &vif.attached_to),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),

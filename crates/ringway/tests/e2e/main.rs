@@ -19,6 +19,7 @@ mod lab;
 mod lifetime;
 mod limits;
 mod mended;
+mod mirrors;
 mod multicast;
 mod narrow;
 mod pair;

@@ -1,0 +1,108 @@
+//! Mirrors: vifs that get copies of what passes other ports of the switch, and nothing else.
+//!
+//! A mirror names ports, and ports come and go: what it has copies of is found again whenever
+//! something has happened. An output is the copy of no mirror, so that nothing is copied twice.
+
+use ringway_datapath::{Mirrored, MirroredPassage};
+use ringway_hypervisor::Hypervisor;
+use ringway_switch::{MIRRORS_MAX, MirrorConfig, PortId};
+
+use crate::Backend;
+use crate::device::vif_name;
+
+impl<H: Hypervisor> Backend<H> {
+    /// Has the switch copy what is wanted now.
+    pub(crate) fn update_mirrors(&mut self) {
+        let mirrors = self.services.host.switch.mirrors();
+        let is_wanted = self.vifs.values().any(|shell| !shell.served.rules.mirror().is_empty());
+        if !is_wanted && !mirrors.is_active() {
+            return;
+        }
+        let ports: Vec<(String, PortId)> = self.ports_on_switch();
+        let configs: Vec<MirrorConfig> = self
+            .vifs
+            .iter()
+            .filter(|(_, shell)| !shell.served.rules.mirror().is_empty())
+            .filter_map(|(vif, shell)| {
+                let (_, output) = ports.iter().find(|(name, _)| *name == vif_name(*vif))?;
+                Some(config(*output, shell.served.rules.mirror(), &ports))
+            })
+            .collect();
+        mirrors.set(&configs);
+    }
+
+    /// Why a vif cannot be the output of such a mirror, if it cannot.
+    pub(crate) fn refuse_mirror(&self, output: &str, wanted: &[Mirrored]) -> Option<String> {
+        let mirrors: Vec<(String, &[Mirrored])> = self
+            .vifs
+            .iter()
+            .map(|(vif, shell)| (vif_name(*vif), shell.served.rules.mirror()))
+            .filter(|(name, mirror)| name != output && !mirror.is_empty())
+            .collect();
+        if wanted.iter().any(|it| it.port == output) {
+            return Some(format!(
+                "{output} would get copies of its own copies: expected other ports"
+            ));
+        }
+        let is_other = |it: &&Mirrored| mirrors.iter().any(|(name, _)| *name == it.port);
+        if let Some(other) = wanted.iter().find(is_other) {
+            return Some(format!(
+                "{} is the output of a mirror, which has nothing of its own to copy: expected the \
+                 ports that it mirrors",
+                other.port
+            ));
+        }
+        if let Some((name, _)) =
+            mirrors.iter().find(|(_, mirror)| mirror.iter().any(|it| it.port == output))
+        {
+            return Some(format!(
+                "{output} is mirrored to {name}, and cannot be an output: expected a vif that no \
+                 mirror names"
+            ));
+        }
+        let is_full = !wanted.is_empty() && mirrors.len() >= MIRRORS_MAX;
+        is_full.then(|| format!("there are {MIRRORS_MAX} mirrors already, and can be no more"))
+    }
+
+    fn ports_on_switch(&self) -> Vec<(String, PortId)> {
+        let vifs = self.vifs.iter().filter_map(|(vif, shell)| {
+            let connection = shell.served.connection.as_ref()?;
+            connection.device_port.is_none().then(|| (vif_name(*vif), connection.port))
+        });
+        let uplink = self.uplink.iter().map(|uplink| (uplink.name.clone(), uplink.port));
+        vifs.chain(uplink).collect()
+    }
+}
+
+/// A mirror of the ports that are there.
+fn config(output: PortId, wanted: &[Mirrored], ports: &[(String, PortId)]) -> MirrorConfig {
+    let of = |unwanted: MirroredPassage| -> Vec<PortId> {
+        let is_in = |name: &str| {
+            let names_it = |it: &Mirrored| it.port == name || it.port == Mirrored::ALL;
+            wanted.iter().any(|it| names_it(it) && it.passage != unwanted)
+        };
+        ports.iter().filter(|(name, _)| is_in(name)).map(|(_, port)| *port).collect()
+    };
+    MirrorConfig { output, ingress: of(MirroredPassage::Rx), egress: of(MirroredPassage::Tx) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mirror_has_the_ports_that_are_there_in_the_directions_that_are_wanted() {
+        let ports: Vec<(String, PortId)> = [("vif1.0", 3), ("vif2.0", 4), ("ringway0", 0)]
+            .map(|(name, port)| (name.to_owned(), PortId(port)))
+            .to_vec();
+        let config = |text: &str| {
+            let wanted = Mirrored::parse_list(text).expect("good");
+            let MirrorConfig { ingress, egress, .. } = config(PortId(9), &wanted, &ports);
+            let numbers = |ports: Vec<PortId>| ports.iter().map(|port| port.0).collect::<Vec<_>>();
+            (numbers(ingress), numbers(egress))
+        };
+        assert_eq!(config("vif1.0 vif7.0"), (vec![3], vec![3]));
+        assert_eq!(config("vif1.0:tx,ringway0:rx"), (vec![3], vec![0]));
+        assert_eq!(config("all:rx vif2.0:tx"), (vec![4], vec![3, 4, 0]));
+    }
+}

@@ -1,0 +1,75 @@
+//! A vif that gets copies of others' frames, seen by a socket in its guest.
+
+use std::process::Stdio;
+
+use crate::host::{Host, Running, SOON, describe, wait_for};
+use crate::turn;
+
+/// Writes a line for each frame that comes: its addresses, its type, and what is behind.
+const WATCHER: &str = "
+import pathlib, socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(('eth0', 0))
+pathlib.Path(sys.argv[1]).touch()
+while True:
+    frame, address = s.recvfrom(2000)
+    if address[2] != socket.PACKET_OUTGOING:
+        with open(sys.argv[1], 'a') as log:
+            print(frame[:6].hex(), frame[6:12].hex(), frame[12:64].hex(), file=log)
+";
+
+const A: &str = "00163e400100";
+const B: &str = "00163e400200";
+/// An echo request and its answer in IPv4, as the protocol and the kind of ICMP have it.
+const ICMP: &str = "0800";
+
+#[test]
+fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
+    let Some(_turn) = turn(&["ip", "ping", "python3", "xenstore-read"]) else { return };
+    let host = Host::start(&describe("", &[("a", "", ""), ("b", "", ""), ("m", "", "")]));
+    let seen = host.file("seen");
+    let mut watcher = host.in_guest("m", &["python3", "-c", WATCHER]);
+    let _watcher = Running::start(watcher.arg(&seen).stdout(Stdio::null()));
+    wait_for("m to watch", SOON, || seen.exists().then_some(()));
+    let between = |to: &str, from: &str| {
+        let start = format!("{to} {from} {ICMP}");
+        let seen = std::fs::read_to_string(&seen).unwrap_or_default();
+        seen.lines().filter(|line| line.starts_with(&start)).count()
+    };
+    host.ping("a", "10.77.0.2");
+    assert_eq!((between(B, A), between(A, B)), (0, 0));
+
+    let is_mirror =
+        |host: &Host, of: &[&str]| host.vif("vif3.0").filter(|vif| vif.mirror == of).map(|_| ());
+    host.text(&["vif", "set", "vif3.0", "mirror", "vif1.0:tx"]);
+    host.wait("the mirror", SOON, |host| is_mirror(host, &["vif1.0:tx"]));
+    wait_for("what a sends", SOON, || {
+        host.ping("a", "10.77.0.2");
+        (between(B, A) > 0).then_some(())
+    });
+    assert_eq!(between(A, B), 0);
+    host.text(&["vif", "set", "vif3.0", "mirror", "all"]);
+    host.wait("the mirror", SOON, |host| is_mirror(host, &["all"]));
+    wait_for("what b sends", SOON, || {
+        host.ping("a", "10.77.0.2");
+        (between(A, B) > 0).then_some(())
+    });
+    assert!(host.text(&["vif", "show", "vif3.0"]).contains("mirror of     all"));
+    // What its guest sends goes nowhere, and no one reaches it.
+    let reaches = ["ping", "-n", "-c", "2", "-i", "0.05", "-w", "1", "10.77.0.1"];
+    assert!(!host.in_guest("m", &reaches).output().expect("it starts").status.success());
+
+    for (vif, of, expected) in [
+        ("vif3.0", "vif3.0", "copies of its own copies"),
+        ("vif1.0", "vif3.0", "vif3.0 is the output of a mirror"),
+        ("vif1.0", "vif2.0:in", "expected one such as vif1.0"),
+    ] {
+        let refused = host.verb(&["vif", "set", vif, "mirror", of]);
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && complaint.contains(expected), "{complaint}");
+    }
+    // It is an ordinary vif again.
+    host.text(&["vif", "set", "vif3.0", "mirror", "none"]);
+    host.wait("the end", SOON, |host| is_mirror(host, &[]));
+    host.ping("m", "10.77.0.1");
+}
