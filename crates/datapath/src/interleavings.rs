@@ -1,7 +1,7 @@
 //! No answer waits for a frame that has left: every interleaving of a queue that goes to sleep with
 //! those that give its receipts back, on the real [`Receipts`].
 //!
-//! Runs with `cargo test -p ringway-datapath --features loom`.
+//! Runs with `cargo test -p ringway-datapath --features loom --lib`.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

@@ -1,7 +1,7 @@
 //! No wake-up is lost: every interleaving of a thread that goes to sleep with those that send to
 //! it, hold it or relieve it, on the real [`Inbox`] and [`Gauge`].
 //!
-//! Runs with `cargo test -p ringway-engine --features loom`.
+//! Runs with `cargo test -p ringway-engine --features loom --lib`.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

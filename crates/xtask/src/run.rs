@@ -131,7 +131,7 @@ pub(crate) fn worlds(root: &Path) -> Result<()> {
 /// Every interleaving of what crosses threads, on the real types.
 pub(crate) fn interleavings(root: &Path) -> Result<()> {
     for package in INTERLEAVED {
-        run(root, &["test", "--quiet", "--package", package, "--features", "loom"])?;
+        run(root, &["test", "--quiet", "--package", package, "--features", "loom", "--lib"])?;
     }
     Ok(())
 }
