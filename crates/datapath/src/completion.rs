@@ -15,7 +15,7 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 /// When a backend answers what its guest transmits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
-    /// As soon as it is copied: nobody waits for the wire (`arm64-latency-report:rx`).
+    /// As soon as it is copied, before it is on the wire (`arm64-latency-report:rx`).
     #[default]
     Copied,
     /// When it has left by all its ports, or was dropped: what a backend does that sends from the

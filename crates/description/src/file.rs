@@ -326,7 +326,7 @@ fn is_on_link(network: Cidr, other: IpAddr) -> bool {
     one_is_v4 == two_is_v4 && (one ^ two).checked_shr(shift).unwrap_or(0) == 0
 }
 
-/// What a backend offers unless told otherwise (`multi-queue-series:maximum`).
+/// What a backend offers by default (`multi-queue-series:maximum`).
 fn online_cpus() -> u16 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     u16::try_from(cpus).unwrap_or(u16::MAX)

@@ -36,18 +36,18 @@ impl Router<'_> {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
         };
-        while let Some((frame, verdict)) = source.kept.pop_front() {
+        source.is_front_mirrored &= mirroring.is_some();
+        loop {
             if let Some(switch) = &mirroring {
-                if !std::mem::take(&mut source.is_front_mirrored) {
-                    self.mirror(switch, &frame, verdict, source);
-                }
+                self.mirror_front(switch, source);
             }
+            let Some((frame, verdict)) = source.kept.pop_front() else { return };
             match verdict {
                 Verdict::Unicast(to) => {
                     if let Err(frame) = self.deliver(frame, to, source) {
                         source.kept.push_front((frame, verdict));
                         source.is_front_mirrored = mirroring.is_some();
-                        break;
+                        return;
                     }
                 }
                 Verdict::Flood | Verdict::Routers => self.flood(frame, verdict, source),
@@ -117,10 +117,20 @@ impl Router<'_> {
         self.pool.recycle(frame);
     }
 
+    /// Copies the frame that goes on next, unless that was done before it had to wait.
+    #[cold]
+    fn mirror_front<Q: PortQueue>(&mut self, switch: &Switch, source: &mut Source<Q>) {
+        if std::mem::take(&mut source.is_front_mirrored) {
+            return;
+        }
+        if let Some((frame, verdict)) = source.kept.front() {
+            self.mirror(switch, frame, *verdict, source);
+        }
+    }
+
     /// Copies a frame that goes on to each mirror of a port that it enters or leaves by: as it came
     /// in, or else as it leaves by the first of those ports. A mirror gets it once, if there is
     /// room.
-    #[cold]
     fn mirror<Q: PortQueue>(
         &mut self,
         switch: &Switch,
@@ -170,8 +180,9 @@ impl Router<'_> {
         self.mirrored += cost(&copy);
         let address = steer(&mut copy, queues);
         let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
-        let lost = self.post(parcel, address.engine).err();
-        if let Some(copy) = lost {
+        if address.engine == self.number {
+            self.outboxes.enqueue(parcel, self.pool, self.at);
+        } else if let Err(copy) = self.mail(parcel, address.engine) {
             self.pool.recycle(copy);
             return None;
         }
@@ -193,21 +204,19 @@ impl Router<'_> {
             },
         };
         let parcel = Parcel { to: to.slot, frame, admission };
-        if let Err(frame) = self.post(parcel, to.engine) {
+        // First where nearly all frames go, so that none is moved for an error that cannot be.
+        if to.engine == self.number {
+            self.outboxes.enqueue(parcel, self.pool, self.at);
+        } else if let Err(frame) = self.mail(parcel, to.engine) {
             self.discard(frame, DropReason::InboxFull, source);
         }
     }
 
-    /// Puts a frame where its queue is.
+    /// Puts a frame into the inbox of another engine.
     ///
     /// # Errors
-    /// The frame, if the inbox of that engine is full.
-    #[inline]
-    fn post(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
-        if engine == self.number {
-            self.outboxes.enqueue(parcel, self.pool, self.at);
-            return Ok(());
-        }
+    /// The frame, if that is full.
+    fn mail(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
         let inbox = &self.directory.inboxes[engine];
         // A copy is not to fill the inbox for frames whose sources wait.
         if parcel.admission == Admission::Late && inbox.gauge().has_pressure() {

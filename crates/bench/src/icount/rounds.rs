@@ -11,11 +11,9 @@ use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortDown, PortQueue,
     PortRules, Probe, QueueTraits,
 };
-use ringway_switch::{
-    Binding, FloodLimit, PortId, PortPolicy, StormLimits, Switch, SwitchConfig, Ticks,
-};
+use ringway_switch::{Binding, PortId, PortPolicy};
 
-use super::switch::Ports;
+use super::switch::{Ports, switch_of};
 use super::{Counted, FRAME_LEN, Unit};
 use crate::ring::work::Header;
 
@@ -54,21 +52,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
     let [vifs, active, rounds] = words else { bail!("usage: rounds VIFS ACTIVE ROUNDS") };
     let (vifs, active, rounds): (u16, u16, usize) =
         (vifs.parse()?, active.parse()?, rounds.parse()?);
-    let switch = Switch::new(SwitchConfig {
-        fdb_entries_max: 4096,
-        ports_max: vifs + 2,
-        addresses_per_port_max: 1,
-        ageing_ticks: 300,
-        flood: FloodLimit::NONE,
-        storm: StormLimits::NONE,
-        multicast: None,
-        hash_seed: 1,
-    });
-    for port in 1..=vifs + 1 {
-        if let Err(error) = switch.bind(Some(address(port)), PortId(port), 1, Ticks(0)) {
-            bail!("bind an address: {error:?}");
-        }
-    }
+    let switch = switch_of((1..=vifs + 1).map(|port| (address(port), PortId(port))))?;
     let received = Rc::new(Cell::new(0));
     let mut ports = Ports::new(switch, Instant::now());
     // Each sends to the next one, so there is one more that only receives.

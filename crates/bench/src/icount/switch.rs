@@ -85,23 +85,31 @@ impl Plan {
         let allowed = vec![IpNetwork::host(std::net::Ipv4Addr::new(198, 18, 0, 1).into())];
         let rules = PortRules { allowed, ..PortRules::default() };
         let policy = PortPolicy::for_vif(&rules, mode, 1, Some(MACS[0]), Binding::Static);
-        let switch = Switch::new(SwitchConfig {
-            fdb_entries_max: 4096,
-            ports_max: 16,
-            addresses_per_port_max: 1,
-            ageing_ticks: 300,
-            flood: FloodLimit::NONE,
-            storm: StormLimits::NONE,
-            multicast: None,
-            hash_seed: 1,
-        });
-        for (mac, port) in MACS.into_iter().zip([SENDER, PortId(2)]) {
-            if let Err(error) = switch.bind(Some(mac), port, 1, Ticks(0)) {
-                bail!("bind {mac}: {error:?}");
-            }
-        }
+        let switch = switch_of(MACS.into_iter().zip([SENDER, PortId(2)]))?;
         Ok(Plan { header, policy, switch, batch: batch.parse()?, frames: frames.parse()? })
     }
+}
+
+/// A switch without limits, with a port for each of these addresses.
+pub(super) fn switch_of(stations: impl Iterator<Item = (MacAddr, PortId)>) -> Result<Switch> {
+    let stations: Vec<_> = stations.collect();
+    let ports_max = stations.iter().map(|(_, port)| port.0 + 1).max().unwrap_or(0);
+    let switch = Switch::new(SwitchConfig {
+        fdb_entries_max: 4096,
+        ports_max,
+        addresses_per_port_max: 1,
+        ageing_ticks: 300,
+        flood: FloodLimit::NONE,
+        storm: StormLimits::NONE,
+        multicast: None,
+        hash_seed: 1,
+    });
+    for (mac, port) in stations {
+        if let Err(error) = switch.bind(Some(mac), port, 1, Ticks(0)) {
+            bail!("bind {mac}: {error:?}");
+        }
+    }
+    Ok(switch)
 }
 
 /// The whole way: `kind rules batch frames`.
