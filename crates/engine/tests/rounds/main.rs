@@ -495,6 +495,28 @@ fn a_frame_of_a_vlan_leaves_with_a_tag_or_without_as_each_port_wants_it() {
 }
 
 #[test]
+fn a_tag_behind_a_tag_does_not_become_the_frames_own() {
+    let vid = |number| Vid::new(number).expect("a VLAN");
+    let tagged = VlanRules { untagged: None, tagged: vec![vid(10)] };
+    let mut bench = Bench::new(MEMORY);
+    let mut one = |number, rules| bench.port_in(number, rules);
+    let (guest, other) = (one(1, &tagged), one(2, &tagged));
+    // As an uplink whose own VLAN is 10, and on whose wire 20 is another tenant's.
+    let native = one(3, &VlanRules { untagged: Some(vid(10)), tagged: vec![vid(20)] });
+    {
+        let mut far = guest.far();
+        (far.tag, far.inner_tag) = (Some(10), Some(20));
+        far.script = [(2, 64), (3, 64), (255, 64)].into();
+    }
+    bench.ready(&guest);
+    bench.run(Duration::from_millis(1), |_| ());
+    // Whoever is in the VLAN with its tag gets the frame as it was sent.
+    assert_eq!(other.far().received, 2);
+    assert_eq!(native.far().received, 0, "it would have left with the tag of VLAN 20");
+    assert_eq!(guest.dropped(DropReason::Vlan), 2);
+}
+
+#[test]
 fn an_event_that_comes_when_a_port_has_had_its_share_is_not_forgotten() {
     let mut bench = Bench::new(MEMORY);
     let device = bench.port_with(2, 1, ONE, DEVICE).remove(0);
