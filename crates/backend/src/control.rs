@@ -87,6 +87,13 @@ impl<H: Hypervisor> Backend<H> {
     /// Writes the key, which we watch. So it holds for as long as the vif does, whichever process
     /// serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<Reply, Lost> {
+        let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
+        if limit == MIRROR && is_uplink {
+            return Ok(Reply::error(&format!(
+                "{name} is the way of all other frames to the host, and the output of a mirror is for \
+                 nothing else: expected a vif"
+            )));
+        }
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
         if limit == MIRROR {
             return self.set_mirror(vif, value);

@@ -387,6 +387,15 @@ impl Host {
                     guest.name
                 ));
             }
+            let uplink = self.uplink.as_ref().map(|uplink| uplink.name.to_string());
+            let mut mirrored = vif.mirror.iter().map(|it| &it.0.port);
+            if let Some(port) = mirrored.find(|port| uplink.as_ref() == Some(*port)) {
+                return Some(format!(
+                    "guest {} has a mirror of {port}, whose frames no tenant's process sees: \
+                     expected vifs of its own tenant, or trunk, its way to the others",
+                    guest.name
+                ));
+            }
             let is_other = |(another, other): &(&Guest, &GuestVif)| {
                 let is_same_tenant = match (&vif.tenant, &other.tenant) {
                     (None, None) => guest.name == another.name,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use packets::*;
 use ringway_datapath::{
-    DropReason, FrameBatch, FramePool, LockingMode, MacAddr, MulticastRouter, PoolBudget,
+    Checksum, DropReason, FrameBatch, FramePool, LockingMode, MacAddr, MulticastRouter, PoolBudget,
     PortRules, Vid, VlanRules,
 };
 use ringway_switch::{
@@ -69,6 +69,38 @@ fn reports_go_where_routers_are_and_queries_to_all() {
     // One for a group goes to its members (RFC 4541, 2.1.2).
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
     assert_eq!(bench.heard(UPLINK, &igmp(QUERY, 10, G, ROUTER)), [A]);
+}
+
+#[test]
+fn what_receivers_would_take_is_read() {
+    let spoilt = |mut packet: Vec<u8>| {
+        let last = packet.len() - 1;
+        packet[last] ^= 0x40;
+        packet
+    };
+    let query = igmp(QUERY, 100, [0; 4], ROUTER);
+    let report = igmp(V2_REPORT, 0, G, STATION);
+    let report_v6 = mld(MLD_REPORT, 0, group_v6(0x77), near(7));
+    let refused = Verdict::Drop(DropReason::RouterOnly);
+    let mut bench = Bench::quiet(Unregistered::Flood);
+    // No receiver takes them, and so nothing is learned.
+    for packet in [&query, &report, &report_v6] {
+        assert_eq!(bench.send(A, &spoilt(packet.clone())), Verdict::Flood);
+    }
+    assert_eq!(bench.switch.group_entries(), []);
+    // A guest may say that its sums are right, and others' kernels believe it.
+    bench.checksum = Checksum::Validated;
+    assert_eq!(bench.send(A, &spoilt(query.clone())), refused);
+    assert_eq!(bench.heard(A, &spoilt(report.clone())), [UPLINK]);
+    assert_eq!(bench.heard(A, &spoilt(report_v6.clone())), [UPLINK]);
+    bench.checksum = Checksum::Unverified;
+    // Nor does it matter to them how often a frame says that it has a priority.
+    for tags in [vec![0], vec![0, 0]] {
+        let tag = |packet: &[u8]| tags.iter().fold(packet.to_vec(), |it, vid| tagged(&it, *vid));
+        assert_eq!(bench.send(A, &tag(&query)), refused, "{tags:?}");
+        assert_eq!(bench.heard(A, &tag(&report)), [UPLINK], "{tags:?}");
+        assert_eq!(bench.heard(A, &tag(&report_v6)), [UPLINK], "{tags:?}");
+    }
 }
 
 #[test]
@@ -470,6 +502,8 @@ fn workers_that_learn_while_another_forgets_lose_nothing() {
 }
 
 struct Bench {
+    /// What senders say of the checksums of their frames.
+    checksum: Checksum,
     switch: Switch,
     policies: Vec<PortPolicy>,
     flood: Vec<FloodBudget>,
@@ -497,6 +531,7 @@ impl Bench {
         });
         let now = Ticks(1);
         let mut bench = Bench {
+            checksum: Checksum::Unverified,
             switch,
             policies: (0..PORTS).map(|_| PortPolicy::open()).collect(),
             flood: (0..PORTS).map(|_| FloodBudget::new(FloodLimit::NONE, now)).collect(),
@@ -551,7 +586,9 @@ impl Bench {
 
     fn send_and_see(&mut self, from: u16, bytes: &[u8]) -> (Verdict, Vec<u16>) {
         let mut batch = FrameBatch::new();
-        batch.push(frame(&mut self.pool, bytes, from));
+        let mut frame = frame(&mut self.pool, bytes, from);
+        frame.offload.checksum = self.checksum;
+        batch.push(frame);
         let mut verdicts = Verdicts::new();
         let (policy, flood) = (&self.policies[usize::from(from)], &self.flood[usize::from(from)]);
         self.switch.classify(PortId(from), policy, &mut batch, self.now, flood, &mut verdicts);
