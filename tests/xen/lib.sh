@@ -253,6 +253,7 @@ guest_start() {
 #    host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
 #   vif=no (none at all)   vifs=N (that many of the kind)   text=LINE (in the place of all that is said of vifs)
+#   kernel=SERIES (one of tests/xen/kernels, for a scenario whose head says `needs: kernels`)
 #   setting=LINE (one more of xl.cfg(5); may be repeated)
 #   bridge=NAME (default br0; empty for none)   memory=MIB
 #   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as xl-network-configuration(5) has them)
@@ -261,13 +262,13 @@ guest_create() {
     local name=$1 word index
     local type=$guest_type host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
         role=guest netfront=yes programs=no vif=yes \
-        line='' vifs=1 text='' settings=()
+        line='' vifs=1 text='' kernel='' settings=()
     shift
     for word in "$@"; do
         case ${word%%=*} in
         script | ip | rate | vifname | model) line+=,$word ;;
         type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif | \
-            vifs | text)
+            vifs | text | kernel)
             printf -v "${word%%=*}" %s "${word#*=}"
             ;;
         setting) settings+=("${word#*=}") ;;
@@ -285,8 +286,8 @@ guest_create() {
     cat > "$state/$name.cfg" <<END
 name = "$name"
 type = "$type"
-kernel = "$guest_images/vmlinux"
-ramdisk = "$(guest_ramdisk "$role" "$programs")"
+kernel = "$([ -z "$kernel" ] && echo "$guest_images/vmlinux" || echo "/payload/kernels/$kernel/vmlinux")"
+ramdisk = "$(guest_ramdisk "$role" "$programs" "$kernel")"
 extra = "console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
 rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
 memory = $memory
@@ -310,7 +311,7 @@ guest_mac() {
     printf '00:16:3e:77:00:%02x' "$1"
 }
 
-# An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS
+# An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS KERNEL
 guest_ramdisk() {
     local archives=("$guest_images/base.cpio") file=$state/base
     if [ "$1" = backend ]; then
@@ -321,6 +322,10 @@ guest_ramdisk() {
         [ -e /payload/programs.cpio ] || skip "there is no ringway in the payload"
         archives+=(/payload/programs.cpio)
         file+=-programs
+    fi
+    if [ -n "$3" ]; then
+        archives+=("/payload/kernels/$3/modules.cpio")
+        file+=-$3
     fi
     if [ ${#archives[@]} -eq 1 ]; then
         echo "${archives[0]}"
