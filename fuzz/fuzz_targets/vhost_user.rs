@@ -147,7 +147,7 @@ impl Device {
         }
     }
 
-    /// Memory and log are used by nobody, and no two regions overlap.
+    /// Memory and log are not in use, and no two regions overlap.
     fn is_quiet(&self) {
         assert!(self.served.is_empty(), "memory changes under a pair");
         for (index, one) in self.memory.iter().enumerate() {

@@ -1,10 +1,11 @@
 //! The back-end's session: what a front-end asks for, and what has to be done about it.
 //!
-//! A pair of rings is to be served while it has all that serving takes, and is enabled. Each request
-//! changes what a session knows; then the pairs that are served are compared with those that are to
-//! be. So the order in which things come does not matter, and it does differ: QEMU 7.2 with `mq=on`
-//! has a vhost device for each pair on one socket, enables rings before it says which features are
-//! used, adds each region once for each pair, and enables rings once more before it closes.
+//! A pair of rings is to be served while it has all that serving takes, and is enabled. Each
+//! request changes what a session knows; then the pairs that are served are compared with those
+//! that are to be. So the order in which things come does not matter, and it does differ: QEMU 7.2
+//! with `mq=on` has a vhost device for each pair on one socket, enables rings before it says which
+//! features are used, adds each region once for each pair, and enables rings once more before it
+//! closes.
 //!
 //! The loop of a caller, for each message:
 //!
@@ -76,8 +77,8 @@ const MTU_MIN: u16 = 68;
 pub struct Offer {
     /// Features of virtio; those that are not in [`FEATURES`] are left out.
     pub features: Features,
-    /// What the guest has from an earlier session: offered whatever [`Offer::features`] says, because
-    /// a guest cannot lose a feature while it runs.
+    /// What the guest has from an earlier session. It is offered whatever [`Offer::features`] says,
+    /// because a guest cannot lose a feature while it runs.
     pub floor: Features,
     /// Features of the protocol; those that are not in [`PROTOCOL_FEATURES`] are left out.
     pub protocol: u64,
@@ -353,7 +354,7 @@ impl Backend {
             }
             // The one is the first message of a session, the other is deprecated.
             Request::SetOwner | Request::ResetOwner => {}
-            // Nothing waits for the log, and nothing is reported as a ring's error: there is a fault.
+            // The log is read when it is wanted, and a ring's error is a fault of the session.
             Request::SetLogFd(_) | Request::SetVringErr { .. } => {}
             Request::SetMemTable(regions) => self.set_memory(regions)?,
             Request::AddMemReg(region) => {

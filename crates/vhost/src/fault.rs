@@ -165,8 +165,8 @@ pub enum Fault {
         /// The limit.
         max: usize,
     },
-    /// A reply that nobody waits for, or to another request.
-    #[error("{found} is replied to, expected {}", expected.map_or("no reply".to_owned(), |it| format!("a reply to {it}")))]
+    /// A reply that was not asked for, or to another request.
+    #[error("{found} is replied to, expected {}", awaited(*expected))]
     Unasked {
         /// What came.
         found: Name,
@@ -184,6 +184,10 @@ pub enum Fault {
     /// The other end lacks something that is needed.
     #[error("the back-end lacks {0}")]
     Lacks(&'static str),
+}
+
+fn awaited(expected: Option<Name>) -> String {
+    expected.map_or("no reply".to_owned(), |it| format!("a reply to {it}"))
 }
 
 fn names(features: Features) -> String {

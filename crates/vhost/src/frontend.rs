@@ -100,8 +100,8 @@ impl Frontend {
         !self.awaited.is_empty()
     }
 
-    /// Hands memory over: all of it, as it is from now on, or so many regions more where the back-end
-    /// takes them one by one.
+    /// Hands memory over: all of it, as it is from now on, or so many regions more where the
+    /// back-end takes them one by one.
     pub fn share(&mut self, regions: Vec<Region>) {
         if self.agreed.protocol & VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS == 0 {
             return self.ask(Request::SetMemTable(regions));
@@ -116,8 +116,8 @@ impl Frontend {
         self.ask(Request::RemMemReg(region));
     }
 
-    /// Asks for something, in its turn. What belongs to a protocol feature that was not agreed on is
-    /// left out.
+    /// Asks for something, in its turn. What belongs to a protocol feature that was not agreed on
+    /// is left out.
     pub fn ask(&mut self, request: Request) {
         let op = request.op();
         let feature = feature_of(op);
@@ -140,7 +140,8 @@ impl Frontend {
     /// Takes a reply.
     ///
     /// # Errors
-    /// What the back-end did against the protocol, refuses, or lacks; the connection is to be closed.
+    /// What the back-end did against the protocol, refuses, or lacks; the connection is to be
+    /// closed.
     pub fn take(&mut self, mut message: Message) -> Result<(), Fault> {
         let found = message.name();
         let expected = self.awaited.front().map(|(op, _)| Name::from(*op));

@@ -60,9 +60,9 @@ impl Message {
 
 /// What has come of the next message.
 ///
-/// A peer may send it in any pieces, or half of it and nothing more: nothing here waits. Descriptors
-/// come beside the first byte of a message, and a reader may get the bytes of several messages at
-/// once, so no more is to be read at a time than [`Inbox::wanted`].
+/// A peer may send it in any pieces, or half of it and nothing more: nothing here waits.
+/// Descriptors come beside the first byte of a message, and a reader may get the bytes of several
+/// messages at once, so no more is to be read at a time than [`Inbox::wanted`].
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,

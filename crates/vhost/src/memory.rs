@@ -90,7 +90,7 @@ impl Table {
         Ok(Added::New)
     }
 
-    /// Removes a region; `None` if there is none like it. Its place in a file does not count.
+    /// Removes a region; `None` if it is not there. Its place in a file does not count.
     pub(crate) fn remove(&mut self, key: &RegionKey) -> Option<RegionKey> {
         let is_it = |known: &RegionKey| {
             (known.guest_address, known.size, known.user_address)

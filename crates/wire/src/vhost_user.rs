@@ -33,7 +33,8 @@ pub const REPLY_MASK: u32 = 1 << 2;
 pub const NEED_REPLY_MASK: u32 = 1 << 3;
 /// The most bytes that may follow a header: those of a memory table with all its regions.
 pub const PAYLOAD_MAX: usize = size_of::<MemoryHeader>() + REGIONS_MAX * size_of::<MemoryRegion>();
-/// Regions of one memory table, and so descriptors of one message (`VHOST_MEMORY_BASELINE_NREGIONS`).
+/// Regions of one memory table, and so descriptors of one message
+/// (`VHOST_MEMORY_BASELINE_NREGIONS`).
 pub const REGIONS_MAX: usize = 8;
 /// Regions that QEMU ever has (`VHOST_USER_MAX_RAM_SLOTS`, less what it keeps for itself): what a
 /// back-end offers that takes them one by one.

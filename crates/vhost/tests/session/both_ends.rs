@@ -109,7 +109,7 @@ fn an_area_for_what_is_under_way_comes_and_goes_back() {
 }
 
 #[test]
-fn a_reply_that_nobody_asked_for_is_a_fault() {
+fn a_reply_that_was_not_asked_for_is_a_fault() {
     let mut frontend = Frontend::new(wish());
     let reply =
         |op: Op| Message { request: op.number(), flags: 4, payload: vec![0; 8], files: Vec::new() };

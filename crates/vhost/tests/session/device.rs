@@ -95,22 +95,22 @@ impl Device {
                 assert_eq!(before, None, "it was stopped before");
             }
             Action::SetMemory(regions) => {
-                assert!(self.served.is_empty(), "nobody uses the memory");
+                assert!(self.served.is_empty(), "the memory is in use");
                 self.memory = regions.iter().map(|region| region.key).collect();
             }
             Action::AddRegion(region) => {
-                assert!(self.served.is_empty(), "nobody uses the memory");
+                assert!(self.served.is_empty(), "the memory is in use");
                 assert!(!self.memory.contains(&region.key));
                 self.memory.push(region.key);
             }
             Action::RemoveRegion(key) => {
-                assert!(self.served.is_empty(), "nobody uses the memory");
+                assert!(self.served.is_empty(), "the memory is in use");
                 let before = self.memory.len();
                 self.memory.retain(|known| *known != key);
                 assert_eq!(self.memory.len() + 1, before);
             }
             Action::SetLog(_) => {
-                assert!(self.served.is_empty(), "nobody uses the log");
+                assert!(self.served.is_empty(), "the log is in use");
                 self.has_log = true;
             }
             Action::Announce(mac) => self.announced.push(mac),

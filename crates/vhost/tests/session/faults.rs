@@ -43,8 +43,8 @@ fn rings_are_a_power_of_two_of_entries() {
 
 #[test]
 fn a_ring_is_one_that_there_is() {
-    let expected = "SET_VRING_NUM is for ring 8, expected one of 8: there are 4 queues of two rings \
-                    each";
+    let expected = "SET_VRING_NUM is for ring 8, expected one of 8: there are 4 queues of two \
+                    rings each";
     assert_eq!(refusal(state(Op::SetVringNum, 8, 256)), expected);
     assert!(refusal(state(Op::SetVringEnable, 999, 1)).contains("ring 999"));
     let kick = raw(Op::SetVringKick, 255_u64.as_bytes(), 1);
@@ -175,7 +175,7 @@ fn an_old_driver_and_memory_of_its_own_are_named() {
 }
 
 #[test]
-fn half_a_message_is_waited_for_by_nobody() {
+fn half_a_message_is_waited_for_without_blocking() {
     let mut inbox = Inbox::default();
     let message = Request::SetFeatures(FEATURES).write(ringway_vhost::request::Ack::Wanted);
     let bytes = message.bytes();
