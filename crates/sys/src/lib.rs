@@ -4,6 +4,8 @@
 //! is not trusted ([`SharedPages`]), and a few ioctls and system calls of Linux. Every function
 //! here is safe to call with any argument; the reasons stand at each `unsafe` block.
 
+mod guard;
+pub mod guest_memory;
 pub mod namespace;
 pub mod process;
 mod shared;
