@@ -1,4 +1,5 @@
-//! The scripts of `tests/xen`, most of which no test runs: they parse, and their scenarios have a head.
+//! The scripts of `tests/xen`, most of which no test runs: they parse, and their scenarios have a
+//! head.
 
 use std::fs;
 use std::path::{Path, PathBuf};
