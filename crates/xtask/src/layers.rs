@@ -24,6 +24,7 @@ const LAYERS: [&[&str]; 8] = [
         "switch",
         "xenbus",
         "xenstore",
+        "vhost",
     ],
     &[
         "netback",
@@ -36,6 +37,7 @@ const LAYERS: [&[&str]; 8] = [
         "xen",
         "engine",
         "vif-shell",
+        "vhost-shell",
     ],
     &["worker"],
     &["backend", "frontend", "description"],
