@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+use crate::guard::GuardedMapping;
 
 /// A range of memory shared with a peer that is not trusted.
 ///
@@ -73,6 +75,12 @@ impl SharedPages {
         Ok(SharedPages { base, len, _memory: Arc::new(words) })
     }
 
+    /// A part of a mapping that may lose its file.
+    pub(crate) fn guarded(mapping: Arc<GuardedMapping>, range: Range<usize>) -> SharedPages {
+        let (base, len) = (mapping.base(), mapping.len());
+        SharedPages { base, len, _memory: mapping }.slice(range)
+    }
+
     fn map_with(
         protection: ProtFlags,
         fd: impl AsFd,
@@ -93,6 +101,11 @@ impl SharedPages {
     /// True for a slice of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether values that need such an alignment may stand at its beginning.
+    pub fn is_aligned_to(&self, bytes: usize) -> bool {
+        self.base.addr().get() % bytes == 0
     }
 
     /// A view of a part, sharing the memory.
@@ -136,6 +149,28 @@ impl SharedPages {
     #[inline]
     pub fn store(&self, offset: usize, value: u32, order: Ordering) {
         self.atomic(offset).store(value, order);
+    }
+
+    /// Loads a 16-bit index with the given ordering.
+    #[inline]
+    pub fn load_u16(&self, offset: usize, order: Ordering) -> u16 {
+        self.atomic_u16(offset).load(order)
+    }
+
+    /// Stores a 16-bit index with the given ordering.
+    #[inline]
+    pub fn store_u16(&self, offset: usize, value: u16, order: Ordering) {
+        self.atomic_u16(offset).store(value, order);
+    }
+
+    /// Sets bits of a byte and returns the byte before; for logs that several threads write.
+    #[inline]
+    pub fn fetch_or_u8(&self, offset: usize, bits: u8) -> u8 {
+        let byte = self.at(offset, 1);
+        // SAFETY: in bounds, and a byte is always aligned; the memory outlives `&self`, and every
+        // access to such bytes, ours and the peer's, is atomic or volatile.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        byte.fetch_or(bits, Ordering::Relaxed)
     }
 
     /// Compares and exchanges a 32-bit word; for grant entries, never for ring indices.
@@ -192,6 +227,13 @@ impl SharedPages {
         // SAFETY: in bounds and aligned; the memory outlives `&self`; every access to such words,
         // ours and the peer's, is atomic or volatile.
         unsafe { AtomicU32::from_ptr(word) }
+    }
+
+    fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
+        let word = self.at(offset, size_of::<u16>()).cast::<u16>();
+        assert!(word.is_aligned(), "shared values are aligned");
+        // SAFETY: as in `atomic`.
+        unsafe { AtomicU16::from_ptr(word) }
     }
 }
 

@@ -7,6 +7,8 @@
 pub mod grant;
 pub mod netif;
 pub mod ring;
+pub mod vhost_user;
+pub mod virtio;
 pub mod vnet;
 pub mod xenstore;
 

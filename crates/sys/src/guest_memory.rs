@@ -1,0 +1,553 @@
+//! The memory of a virtual machine, as its front-end hands it out: regions of files.
+//!
+//! A [`GuestMemory`] is a table that does not change; a change of regions makes a new one, which
+//! shares what stays. Two kinds of addresses lead into it: the guest's, in descriptors, and the
+//! front-end's own, in the messages that say where rings are. Every access is checked against the
+//! table, and nothing that the peer does to its files ends us: see `guard.rs`.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
+
+use crate::SharedPages;
+use crate::guard::{GuardedMapping, lost_count};
+
+/// Regions of one table at most: what QEMU has slots for.
+pub const REGIONS_MAX: usize = 509;
+/// Guest memory that one bit of a [`DirtyLog`] stands for.
+pub const LOG_PAGE: u64 = 4096;
+
+/// Guest memory in a file, as a front-end announces it.
+#[derive(Debug)]
+pub struct Region {
+    /// Where the guest has it.
+    pub guest_address: u64,
+    /// Where the front-end has it in its own address space.
+    pub user_address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where it begins in the file.
+    pub file_offset: u64,
+    /// A regular file or a memfd.
+    pub fd: OwnedFd,
+}
+
+/// What is known of a region that is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionInfo {
+    /// Where the guest has it.
+    pub guest_address: u64,
+    /// Where the front-end has it.
+    pub user_address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Whether the file may end before the region does: it is not sealed against shrinking.
+    pub may_shrink: bool,
+    /// Whether it did.
+    pub is_lost: bool,
+}
+
+/// Why a region is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// A region of no bytes.
+    #[error("the region at guest address {guest_address:#x} has no bytes")]
+    Empty {
+        /// The guest's address.
+        guest_address: u64,
+    },
+    /// A region that goes on at address 0.
+    #[error("a region of {len:#x} bytes at {address:#x} goes beyond the last address")]
+    Wraps {
+        /// The guest's or the front-end's address, or the offset in the file.
+        address: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Two regions share an address.
+    #[error(
+        "the region of {len:#x} bytes at guest address {guest_address:#x}, front-end address \
+         {user_address:#x}, overlaps the one of {other_len:#x} bytes at {other_guest_address:#x}, \
+         {other_user_address:#x}"
+    )]
+    Overlap {
+        /// The guest's address.
+        guest_address: u64,
+        /// The front-end's address.
+        user_address: u64,
+        /// Bytes.
+        len: u64,
+        /// The guest's address of the other region.
+        other_guest_address: u64,
+        /// The front-end's address of the other region.
+        other_user_address: u64,
+        /// Bytes of the other region.
+        other_len: u64,
+    },
+    /// More regions than a table has.
+    #[error("more than {REGIONS_MAX} regions")]
+    TooMany,
+    /// Something other than memory.
+    #[error("the descriptor of a region is a {kind}, expected a memfd or a regular file")]
+    NotAFile {
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A region that is longer than its file.
+    #[error(
+        "a region of {len:#x} bytes from {file_offset:#x} on is longer than its file, which has \
+         {file_len:#x} bytes"
+    )]
+    Short {
+        /// Where the region begins in the file.
+        file_offset: u64,
+        /// Bytes of the region.
+        len: u64,
+        /// Bytes of the file.
+        file_len: u64,
+    },
+    /// A region that is to be removed and is not there.
+    #[error("there is no region of {len:#x} bytes at guest address {guest_address:#x}")]
+    NotThere {
+        /// The guest's address.
+        guest_address: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The host refused us something.
+    #[error("mapping a region of {len:#x} bytes: {error}")]
+    Host {
+        /// Bytes.
+        len: u64,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Bytes that are in no region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {address:#x} are not all in the regions of memory")]
+pub struct OutsideMemory {
+    /// The first address.
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// All regions of a virtual machine, in the order of the guest's addresses.
+#[derive(Clone, Default)]
+pub struct GuestMemory {
+    regions: Box<[Arc<Mapped>]>,
+}
+
+struct Mapped {
+    guest_address: u64,
+    user_address: u64,
+    len: u64,
+    pages: SharedPages,
+    mapping: Arc<GuardedMapping>,
+    file: FilePlace,
+    may_shrink: bool,
+}
+
+/// Where a region is in which file, to know the same region again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FilePlace {
+    device: u64,
+    inode: u64,
+    offset: u64,
+}
+
+impl GuestMemory {
+    /// Maps regions. One that is there twice is mapped once.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing stays mapped then.
+    pub fn map(regions: Vec<Region>) -> Result<GuestMemory, MapError> {
+        regions.into_iter().try_fold(GuestMemory::default(), |memory, region| memory.with(region))
+    }
+
+    /// This table and one more region. The same region again is no error: QEMU adds it for each
+    /// pair of queues.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn with(&self, region: Region) -> Result<GuestMemory, MapError> {
+        let new = Announced::check(&region)?;
+        if self.regions.iter().any(|mapped| mapped.is(&region, new.file)) {
+            return Ok(self.clone());
+        }
+        if let Some(other) = self.regions.iter().find(|mapped| mapped.overlaps(&region)) {
+            return Err(MapError::Overlap {
+                guest_address: region.guest_address,
+                user_address: region.user_address,
+                len: region.len,
+                other_guest_address: other.guest_address,
+                other_user_address: other.user_address,
+                other_len: other.len,
+            });
+        }
+        if self.regions.len() == REGIONS_MAX {
+            return Err(MapError::TooMany);
+        }
+        let mapped = new.map(&region).map_err(|error| MapError::Host { len: region.len, error })?;
+        let mut regions = self.regions.to_vec();
+        regions.push(Arc::new(mapped));
+        regions.sort_unstable_by_key(|mapped| mapped.guest_address);
+        Ok(GuestMemory { regions: regions.into() })
+    }
+
+    /// This table without one region.
+    ///
+    /// # Errors
+    /// [`MapError::NotThere`].
+    pub fn without(
+        &self,
+        guest_address: u64,
+        user_address: u64,
+        len: u64,
+    ) -> Result<GuestMemory, MapError> {
+        let sought = (guest_address, user_address, len);
+        let is_it = |region: &Arc<Mapped>| {
+            (region.guest_address, region.user_address, region.len) == sought
+        };
+        let regions: Box<[_]> = self.regions.iter().filter(|it| !is_it(it)).cloned().collect();
+        match regions.len() < self.regions.len() {
+            true => Ok(GuestMemory { regions }),
+            false => Err(MapError::NotThere { guest_address, len }),
+        }
+    }
+
+    /// Every region, in the order of the guest's addresses.
+    pub fn regions(&self) -> impl Iterator<Item = RegionInfo> + '_ {
+        self.regions.iter().map(|region| RegionInfo {
+            guest_address: region.guest_address,
+            user_address: region.user_address,
+            len: region.len,
+            may_shrink: region.may_shrink,
+            is_lost: region.mapping.is_lost(),
+        })
+    }
+
+    /// Whether the file of a region ended before the region did, and zeros are in its place.
+    pub fn is_lost(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.is_lost())
+    }
+
+    /// Memory by the front-end's address, as messages have it for rings. It lies in one region.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn pages_of_user(&self, address: u64, len: u64) -> Result<SharedPages, OutsideMemory> {
+        self.pages_by(address, len, |region| region.user_address)
+    }
+
+    /// Memory by the guest's address, in one region.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn pages_of_guest(&self, address: u64, len: u64) -> Result<SharedPages, OutsideMemory> {
+        self.pages_by(address, len, |region| region.guest_address)
+    }
+
+    /// The guest's address of bytes that the front-end has at `address`, all in one region.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn guest_of_user(&self, address: u64, len: u64) -> Result<u64, OutsideMemory> {
+        let inside = self.regions.iter().find_map(|region| {
+            let offset = address.checked_sub(region.user_address)?;
+            (offset <= region.len && len <= region.len - offset)
+                .then(|| region.guest_address + offset)
+        });
+        inside.ok_or(OutsideMemory { address, len })
+    }
+
+    fn pages_by(
+        &self,
+        address: u64,
+        len: u64,
+        start: impl Fn(&Mapped) -> u64,
+    ) -> Result<SharedPages, OutsideMemory> {
+        let inside = self.regions.iter().find_map(|region| {
+            let offset = address.checked_sub(start(region))?;
+            let is_inside = offset <= region.len && len <= region.len - offset;
+            let offset = usize::try_from(offset).ok()?;
+            is_inside.then(|| region.pages.slice(offset..offset + len as usize))
+        });
+        inside.ok_or(OutsideMemory { address, len })
+    }
+
+    /// The region that holds an address of the guest.
+    fn find(&self, address: u64) -> Option<usize> {
+        let behind = self.regions.partition_point(|region| region.guest_address <= address);
+        let index = behind.checked_sub(1)?;
+        (address - self.regions[index].guest_address < self.regions[index].len).then_some(index)
+    }
+}
+
+impl fmt::Debug for GuestMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.regions()).finish()
+    }
+}
+
+/// What is found out about an announced region before it is mapped.
+struct Announced {
+    file: FilePlace,
+    may_shrink: bool,
+    /// Bytes of a page of the file, of which every mapping is a multiple.
+    page: u64,
+}
+
+impl Announced {
+    fn check(region: &Region) -> Result<Announced, MapError> {
+        let Region { guest_address, user_address, len, file_offset, ref fd } = *region;
+        if len == 0 {
+            return Err(MapError::Empty { guest_address });
+        }
+        for address in [guest_address, user_address, file_offset] {
+            if address.checked_add(len).is_none() {
+                return Err(MapError::Wraps { address, len });
+            }
+        }
+        let host = |error: rustix::io::Errno| MapError::Host { len, error: error.into() };
+        let stat = fstat(fd).map_err(host)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::RegularFile {
+            return Err(MapError::NotAFile { kind: name_of(kind) });
+        }
+        let file_len = u64::try_from(stat.st_size).unwrap_or(0);
+        if file_offset + len > file_len {
+            return Err(MapError::Short { file_offset, len, file_len });
+        }
+        // A file that knows no seals has none.
+        let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+        let system = fstatfs(fd).map_err(host)?;
+        let page = match system.f_type as i64 {
+            HUGETLBFS_MAGIC => u64::try_from(system.f_bsize).unwrap_or(0),
+            _ => rustix::param::page_size() as u64,
+        };
+        Ok(Announced {
+            file: FilePlace {
+                device: stat.st_dev as u64,
+                inode: stat.st_ino as u64,
+                offset: file_offset,
+            },
+            may_shrink: !seals.contains(SealFlags::SHRINK),
+            page: page.max(1),
+        })
+    }
+
+    fn map(self, region: &Region) -> io::Result<Mapped> {
+        let skip = region.file_offset % self.page;
+        let too_long = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let whole = (skip + region.len).checked_next_multiple_of(self.page).ok_or_else(too_long)?;
+        let whole = usize::try_from(whole).map_err(|_| too_long())?;
+        let mapping = GuardedMapping::new(region.fd.as_fd(), region.file_offset - skip, whole)?;
+        let mapping = Arc::new(mapping);
+        let skip = skip as usize;
+        let range = skip..skip + region.len as usize;
+        Ok(Mapped {
+            guest_address: region.guest_address,
+            user_address: region.user_address,
+            len: region.len,
+            pages: SharedPages::guarded(Arc::clone(&mapping), range),
+            mapping,
+            file: self.file,
+            may_shrink: self.may_shrink,
+        })
+    }
+}
+
+impl Mapped {
+    fn is(&self, region: &Region, file: FilePlace) -> bool {
+        let own = (self.guest_address, self.user_address, self.len, self.file);
+        own == (region.guest_address, region.user_address, region.len, file)
+    }
+
+    fn overlaps(&self, region: &Region) -> bool {
+        // Neither wraps, which was checked.
+        let shares = |own: u64, other: u64| own < other + region.len && other < own + self.len;
+        shares(self.guest_address, region.guest_address)
+            || shares(self.user_address, region.user_address)
+    }
+}
+
+/// What `statfs(2)` says of files on huge pages.
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::RegularFile => "file",
+        FileType::Unknown => "descriptor of an unknown kind",
+    }
+}
+
+/// One user's view of a table: it remembers the region of the last access.
+#[derive(Debug)]
+pub struct GuestView {
+    memory: Arc<GuestMemory>,
+    last: Cell<usize>,
+    /// How many mappings of the process were lost when this table was last found whole.
+    lost_seen: Cell<u32>,
+}
+
+impl GuestView {
+    /// A view of a table.
+    pub fn new(memory: Arc<GuestMemory>) -> GuestView {
+        // One less, so that the first look is at the table itself.
+        let lost_seen = Cell::new(lost_count().wrapping_sub(1));
+        GuestView { memory, last: Cell::new(0), lost_seen }
+    }
+
+    /// The table.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Copies bytes out of guest memory.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_to(&self, address: u64, to: &mut [u8]) -> Result<(), OutsideMemory> {
+        let mut rest = to;
+        self.visit(address, rest.len(), |pages, offset, len| {
+            let (piece, others) = std::mem::take(&mut rest).split_at_mut(len);
+            pages.copy_to(offset, piece);
+            rest = others;
+        })
+    }
+
+    /// Copies bytes into guest memory.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_from(&self, address: u64, from: &[u8]) -> Result<(), OutsideMemory> {
+        let mut rest = from;
+        self.visit(address, from.len(), |pages, offset, len| {
+            let (piece, others) = rest.split_at(len);
+            pages.copy_from(offset, piece);
+            rest = others;
+        })
+    }
+
+    /// Whether all of these bytes are in the table.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    #[inline]
+    pub fn check(&self, address: u64, len: usize) -> Result<(), OutsideMemory> {
+        self.visit(address, len, |_, _, _| {})
+    }
+
+    /// Whether a file ended before its region did. Costs a load while no file of any peer did.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        let lost = lost_count();
+        if lost == self.lost_seen.get() {
+            return false;
+        }
+        let is_lost = self.memory.is_lost();
+        if !is_lost {
+            self.lost_seen.set(lost);
+        }
+        is_lost
+    }
+
+    /// Shows the pieces that some bytes lie in: one for each region, which must touch.
+    #[inline]
+    fn visit(
+        &self,
+        address: u64,
+        len: usize,
+        mut piece: impl FnMut(&SharedPages, usize, usize),
+    ) -> Result<(), OutsideMemory> {
+        if let Some(region) = self.memory.regions.get(self.last.get()) {
+            let offset = address.wrapping_sub(region.guest_address);
+            if offset < region.len && len as u64 <= region.len - offset {
+                piece(&region.pages, offset as usize, len);
+                return Ok(());
+            }
+        }
+        self.visit_slowly(address, len, piece)
+    }
+
+    #[inline(never)]
+    fn visit_slowly(
+        &self,
+        address: u64,
+        len: usize,
+        mut piece: impl FnMut(&SharedPages, usize, usize),
+    ) -> Result<(), OutsideMemory> {
+        let outside = OutsideMemory { address, len: len as u64 };
+        let (mut at, mut left) = (address, len as u64);
+        // Each turn goes to the next region, so there are at most as many as regions.
+        while left > 0 {
+            let index = self.memory.find(at).ok_or(outside)?;
+            self.last.set(index);
+            let region = &self.memory.regions[index];
+            let offset = at - region.guest_address;
+            let count = left.min(region.len - offset);
+            piece(&region.pages, offset as usize, count as usize);
+            left -= count;
+            // No region wraps.
+            at += count;
+        }
+        Ok(())
+    }
+}
+
+/// The pages that were written, a bit for each, in memory of the front-end that migrates a guest.
+///
+/// Marks of pages beyond the log are left out: the front-end decides how long it is.
+#[derive(Debug, Clone)]
+pub struct DirtyLog {
+    pages: SharedPages,
+    mapping: Arc<GuardedMapping>,
+}
+
+impl DirtyLog {
+    /// Maps a log of `len` bytes from `file_offset` of the file on.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn map(fd: OwnedFd, file_offset: u64, len: u64) -> Result<DirtyLog, MapError> {
+        let region = Region { guest_address: 0, user_address: 0, len, file_offset, fd };
+        let announced = Announced::check(&region)?;
+        let mapped = announced.map(&region).map_err(|error| MapError::Host { len, error })?;
+        Ok(DirtyLog { pages: mapped.pages, mapping: mapped.mapping })
+    }
+
+    /// Marks the pages of a range of guest memory as written.
+    pub fn mark(&self, address: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let last = address.saturating_add(len - 1) / LOG_PAGE;
+        let end = (self.pages.len() as u64).saturating_mul(8);
+        for page in address / LOG_PAGE..=last {
+            if page >= end {
+                return;
+            }
+            self.pages.fetch_or_u8((page / 8) as usize, 1 << (page % 8));
+        }
+    }
+
+    /// Whether its file ended before the log did: marks are in memory that no other process has.
+    pub fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+}

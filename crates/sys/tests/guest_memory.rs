@@ -1,0 +1,272 @@
+//! Guest memory as hostile front-ends announce it, and files that end while they are in use.
+
+use std::env;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ringway_sys::SharedPages;
+use ringway_sys::guest_memory::{
+    DirtyLog, GuestMemory, GuestView, MapError, OutsideMemory, REGIONS_MAX, Region,
+};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+const PAGE: u64 = 4096;
+
+fn memory_file(len: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("guest", flags).expect("a memfd");
+    ftruncate(&fd, len).expect("there is memory");
+    fd
+}
+
+fn share(fd: &OwnedFd) -> OwnedFd {
+    fd.try_clone().expect("a descriptor")
+}
+
+/// Pages of `fd` from `file_page` on, at `guest_page` and 2^40 above it.
+fn region(fd: &OwnedFd, guest_page: u64, pages: u64, file_page: u64) -> Region {
+    Region {
+        guest_address: guest_page * PAGE,
+        user_address: (1 << 40) + guest_page * PAGE,
+        len: pages * PAGE,
+        file_offset: file_page * PAGE,
+        fd: share(fd),
+    }
+}
+
+#[test]
+fn both_addresses_lead_to_the_same_bytes() {
+    let fd = memory_file(8 * PAGE);
+    let memory = GuestMemory::map(vec![region(&fd, 16, 4, 4), region(&fd, 0, 4, 0)]).unwrap();
+    let view = GuestView::new(Arc::new(memory.clone()));
+    view.copy_from(17 * PAGE + 8, b"bytes").unwrap();
+    let pages = memory.pages_of_user((1 << 40) + 17 * PAGE, PAGE).unwrap();
+    let mut bytes = [0; 5];
+    pages.copy_to(8, &mut bytes);
+    assert_eq!(&bytes, b"bytes");
+    let whole = SharedPages::map(&fd, 5 * PAGE, 4096).unwrap();
+    whole.copy_to(8, &mut bytes);
+    assert_eq!(&bytes, b"bytes");
+    assert_eq!(memory.guest_of_user((1 << 40) + 17 * PAGE, PAGE), Ok(17 * PAGE));
+    assert_eq!(memory.pages_of_guest(16 * PAGE, 4 * PAGE).unwrap().len(), 4 * 4096);
+    whole.store_u16(2, 0x1234, Ordering::Release);
+    assert_eq!(pages.load_u16(2, Ordering::Acquire), 0x1234);
+}
+
+#[test]
+fn a_region_may_begin_anywhere_in_its_file() {
+    let fd = memory_file(3 * PAGE);
+    let region = Region { file_offset: PAGE + 16, len: PAGE, ..region(&fd, 0, 1, 0) };
+    let memory = GuestMemory::map(vec![region]).unwrap();
+    GuestView::new(Arc::new(memory)).copy_from(PAGE - 1, &[7]).unwrap();
+    let whole = SharedPages::map(&fd, 0, 3 * 4096).unwrap();
+    assert_eq!(whole.read::<u8>(2 * 4096 + 15), 7);
+}
+
+#[test]
+fn bytes_may_lie_in_several_regions_that_touch() {
+    let fd = memory_file(8 * PAGE);
+    let regions = vec![region(&fd, 0, 1, 5), region(&fd, 1, 1, 0), region(&fd, 2, 2, 2)];
+    let view = GuestView::new(Arc::new(GuestMemory::map(regions).unwrap()));
+    let bytes: Vec<u8> = (0..9000_u32).map(|index| (index % 251) as u8).collect();
+    let mut back = vec![0; bytes.len()];
+    view.copy_from(100, &bytes).unwrap();
+    view.copy_to(100, &mut back).unwrap();
+    assert_eq!(bytes, back);
+    for (address, len) in [(4 * PAGE - 1, 2), (4 * PAGE, 1), (u64::MAX, 2), (u64::MAX - 1, 1)] {
+        let outside = OutsideMemory { address, len };
+        assert_eq!(view.check(address, len as usize), Err(outside));
+        assert_eq!(view.copy_to(address, &mut vec![0; len as usize]), Err(outside));
+    }
+    view.check(0, 4 * PAGE as usize).unwrap();
+    view.check(4 * PAGE, 0).unwrap();
+    assert!(view.memory().pages_of_guest(PAGE - 1, 2).is_err(), "a ring lies in one region");
+}
+
+#[test]
+fn the_same_region_again_is_no_error_and_maps_nothing() {
+    let fd = memory_file(4 * PAGE);
+    let memory = GuestMemory::map(vec![region(&fd, 0, 4, 0)]).unwrap();
+    let again = memory.with(region(&fd, 0, 4, 0)).unwrap();
+    assert_eq!(again.regions().count(), 1);
+    let other = memory_file(4 * PAGE);
+    let refused = memory.with(region(&other, 0, 4, 0)).unwrap_err();
+    assert!(matches!(refused, MapError::Overlap { .. }), "another file: {refused}");
+}
+
+#[test]
+fn regions_come_and_go_while_an_old_table_stays_as_it_was() {
+    let fd = memory_file(4 * PAGE);
+    let first = GuestMemory::map(vec![region(&fd, 0, 2, 0)]).unwrap();
+    let both = first.with(region(&fd, 9, 2, 2)).unwrap();
+    let second = both.without(0, 1 << 40, 2 * PAGE).unwrap();
+    let starts = |memory: &GuestMemory| {
+        memory.regions().map(|region| region.guest_address).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        [starts(&first), starts(&both), starts(&second)],
+        [vec![0], vec![0, 9 * PAGE], vec![9 * PAGE]]
+    );
+    assert!(matches!(second.without(0, 1 << 40, 2 * PAGE), Err(MapError::NotThere { .. })));
+}
+
+#[test]
+fn hostile_regions_are_refused() {
+    let fd = memory_file(4 * PAGE);
+    let good = || region(&fd, 0, 2, 0);
+    let refused = |region: Region| GuestMemory::map(vec![good(), region]).unwrap_err().to_string();
+    assert!(refused(Region { len: 0, ..region(&fd, 9, 1, 2) }).contains("no bytes"));
+    for region in [
+        Region { guest_address: u64::MAX - PAGE + 1, ..region(&fd, 9, 1, 2) },
+        Region { user_address: u64::MAX, ..region(&fd, 9, 1, 2) },
+        Region { file_offset: u64::MAX, ..region(&fd, 9, 1, 2) },
+    ] {
+        assert!(refused(region).contains("beyond the last address"));
+    }
+    for region in [
+        region(&fd, 1, 1, 2),
+        Region { user_address: (1 << 40) + PAGE, ..region(&fd, 9, 1, 2) },
+        Region { len: 4, guest_address: 2, user_address: 0, ..region(&fd, 0, 1, 2) },
+    ] {
+        assert!(refused(region).contains("overlaps"));
+    }
+    assert!(refused(region(&fd, 9, 1, 4)).contains("longer than its file, which has 0x4000 bytes"));
+    assert!(refused(region(&fd, 9, 5, 0)).contains("longer than its file"));
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let not_files: [(OwnedFd, _); 3] = [
+        (socket.into(), "socket"),
+        (File::open("/").unwrap().into(), "directory"),
+        (File::open("/dev/null").unwrap().into(), "character device"),
+    ];
+    for (fd, kind) in not_files {
+        assert!(refused(Region { fd, ..region(&memory_file(0), 9, 1, 0) }).contains(kind));
+    }
+    let unwritable = File::open(env::current_exe().unwrap()).unwrap();
+    assert!(refused(Region { fd: unwritable.into(), ..region(&fd, 9, 1, 0) }).contains("mapping"));
+}
+
+#[test]
+fn a_table_has_a_limit() {
+    let fd = memory_file(PAGE);
+    let regions = |count| (0..count).map(|index| region(&fd, 2 * index as u64, 1, 0)).collect();
+    assert_eq!(GuestMemory::map(regions(REGIONS_MAX)).unwrap().regions().count(), REGIONS_MAX);
+    assert!(matches!(GuestMemory::map(regions(REGIONS_MAX + 1)), Err(MapError::TooMany)));
+}
+
+#[test]
+fn seals_say_whether_a_file_may_shrink() {
+    for (seals, may_shrink) in [
+        (SealFlags::empty(), true),
+        (SealFlags::GROW, true),
+        (SealFlags::SHRINK, false),
+        (SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW, false),
+    ] {
+        let fd = memory_file(PAGE);
+        fcntl_add_seals(&fd, seals).unwrap();
+        let memory = GuestMemory::map(vec![region(&fd, 0, 1, 0)]).unwrap();
+        assert_eq!(memory.regions().next().map(|region| region.may_shrink), Some(may_shrink));
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_costs_its_own_regions_only() {
+    let (cut, whole) = (memory_file(8 * PAGE), memory_file(8 * PAGE));
+    let memory = GuestMemory::map(vec![region(&cut, 0, 8, 0), region(&whole, 8, 8, 0)]).unwrap();
+    let other = GuestMemory::map(vec![region(&whole, 0, 8, 0)]).unwrap();
+    let view = GuestView::new(Arc::new(memory.clone()));
+    let other_view = GuestView::new(Arc::new(other));
+    view.copy_from(7 * PAGE, &[1; 8]).unwrap();
+    view.copy_from(8 * PAGE, &[2; 8]).unwrap();
+    assert!(!view.is_lost() && !other_view.is_lost());
+    ftruncate(&cut, PAGE).unwrap();
+    assert!(!view.is_lost(), "no one has looked behind the end");
+
+    let mut bytes = [9; 16];
+    view.copy_to(8 * PAGE - 8, &mut bytes).unwrap();
+    assert_eq!(bytes, [[0; 8], [2; 8]].concat()[..]);
+    assert!(view.is_lost() && memory.is_lost());
+    assert!(!other_view.is_lost());
+    let lost: Vec<bool> = memory.regions().map(|region| region.is_lost).collect();
+    assert_eq!(lost, [true, false]);
+    // Writes go on, and to no other process.
+    view.copy_from(0, &[3; 8]).unwrap();
+    let file = SharedPages::map(&cut, 0, 4096).unwrap();
+    assert_eq!(file.read::<u8>(0), 0);
+}
+
+#[test]
+fn files_that_are_cut_by_others_at_any_moment_end_no_thread() {
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            std::thread::spawn(|| {
+                for _ in 0..200 {
+                    let fd = memory_file(4 * PAGE);
+                    let memory = GuestMemory::map(vec![region(&fd, 0, 4, 0)]).unwrap();
+                    let view = GuestView::new(Arc::new(memory));
+                    ftruncate(fd.as_fd(), 0).unwrap();
+                    view.copy_from(PAGE, &[1; 16]).unwrap();
+                    assert!(view.is_lost());
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().expect("no worker fails");
+    }
+    let fd = memory_file(PAGE);
+    let memory = GuestMemory::map(vec![region(&fd, 0, 1, 0)]).unwrap();
+    assert!(!memory.is_lost(), "what was lost before has nothing to do with a new table");
+}
+
+#[test]
+fn a_log_has_a_bit_for_each_page_and_an_end() {
+    let fd = memory_file(PAGE);
+    let log = DirtyLog::map(share(&fd), 8, 3).unwrap();
+    log.mark(0, 1);
+    log.mark(9 * PAGE - 1, 2);
+    log.mark(5 * PAGE, 0);
+    log.mark(22 * PAGE, u64::MAX);
+    let file = SharedPages::map(&fd, 0, 4096).unwrap();
+    let bytes: Vec<u8> = (7..12).map(|offset| file.read(offset)).collect();
+    assert_eq!(bytes, [0, 1, 3, 0b1100_0000, 0]);
+    assert!(DirtyLog::map(share(&fd), 1, PAGE).is_err());
+    ftruncate(&fd, 0).unwrap();
+    log.mark(0, 1);
+    assert!(log.is_lost());
+}
+
+/// Runs the test of this name in another process, which is `CHILD`.
+fn in_child(name: &str) -> Option<std::process::ExitStatus> {
+    const CHILD: &str = "RINGWAY_GUEST_MEMORY_CHILD";
+    if env::var_os(CHILD).is_some() {
+        return None;
+    }
+    let mut child = Command::new(env::current_exe().expect("this program"));
+    child.args([name, "--exact", "--nocapture"]).env(CHILD, "1");
+    Some(child.output().expect("this program runs").status)
+}
+
+#[test]
+fn other_memory_raises_the_signal_as_without_the_guard() {
+    if let Some(status) = in_child("other_memory_raises_the_signal_as_without_the_guard") {
+        assert_eq!(status.signal(), Some(libc_sigbus()), "{status}");
+        return;
+    }
+    let fd = memory_file(4 * PAGE);
+    // The guard is installed with the first table.
+    let _memory = GuestMemory::map(vec![region(&fd, 0, 4, 0)]).unwrap();
+    let pages = SharedPages::map(&fd, 0, 4 * 4096).unwrap();
+    ftruncate(&fd, 0).unwrap();
+    pages.read::<u8>(0);
+    unreachable!("the access ended the process");
+}
+
+/// The same number on all of Linux's architectures that ringway runs on.
+fn libc_sigbus() -> i32 {
+    rustix::process::Signal::BUS.as_raw()
+}

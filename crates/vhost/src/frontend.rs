@@ -1,0 +1,251 @@
+//! The front-end's session: what a guest, or what acts as one, asks of a back-end.
+//!
+//! Requests are queued and sent in order. Some have a reply, and replies come in the order of their
+//! requests, so that none is waited for: what comes of one is an [`Event`].
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use ringway_wire::vhost_user::{
+    Inflight, Op, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VringState,
+};
+use ringway_wire::virtio::{Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_VERSION_1};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::memory::{Region, RegionKey};
+use crate::request::{Ack, Request, feature_of};
+use crate::{Fault, Message, Name};
+
+/// What a front-end would like to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// Features of virtio.
+    pub features: Features,
+    /// Features of the protocol.
+    pub protocol: u64,
+    /// Pairs of rings.
+    pub pairs: u16,
+}
+
+/// What both ends agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// Features of virtio.
+    pub features: Features,
+    /// Features of the protocol.
+    pub protocol: u64,
+    /// Pairs of rings: what was wished for, or what there are if those are fewer.
+    pub pairs: u16,
+}
+
+/// Something that came of what the back-end replied.
+#[derive(Debug)]
+pub enum Event {
+    /// Both ends agree. Memory and rings may be handed over now.
+    Agreed(Agreement),
+    /// A ring is stopped.
+    Stopped {
+        /// The ring.
+        ring: u16,
+        /// Its next available index.
+        base: u16,
+    },
+    /// A request was done.
+    Done(Op),
+    /// The status of the device.
+    Status(u64),
+    /// An area that notes what is under way.
+    Area(OwnedFd),
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Frontend {
+    wish: Wish,
+    agreed: Agreement,
+    /// Requests that are replied to, the oldest first.
+    awaited: VecDeque<(Op, Option<u16>)>,
+    outbox: VecDeque<Message>,
+    events: VecDeque<Event>,
+}
+
+impl Frontend {
+    /// Begins a session: there is something to send at once.
+    pub fn new(wish: Wish) -> Frontend {
+        let agreed = Agreement { features: Features::NONE, protocol: 0, pairs: 1 };
+        let mut frontend = Frontend {
+            wish,
+            agreed,
+            awaited: VecDeque::new(),
+            outbox: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        frontend.ask(Request::GetFeatures);
+        frontend
+    }
+
+    /// The next message to send.
+    pub fn next_message(&mut self) -> Option<Message> {
+        self.outbox.pop_front()
+    }
+
+    /// The next thing that came of replies.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether a reply is awaited.
+    pub fn is_waiting(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// Hands memory over: all of it, as it is from now on, or so many regions more where the
+    /// back-end takes them one by one.
+    pub fn share(&mut self, regions: Vec<Region>) {
+        if self.agreed.protocol & VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS == 0 {
+            return self.ask(Request::SetMemTable(regions));
+        }
+        for region in regions {
+            self.ask(Request::AddMemReg(region));
+        }
+    }
+
+    /// Takes a region back.
+    pub fn unshare(&mut self, region: RegionKey) {
+        self.ask(Request::RemMemReg(region));
+    }
+
+    /// Asks for something, in its turn. What belongs to a protocol feature that was not agreed on
+    /// is left out.
+    pub fn ask(&mut self, request: Request) {
+        let op = request.op();
+        let feature = feature_of(op);
+        if feature != 0 && self.agreed.protocol & feature == 0 {
+            return;
+        }
+        let ring = match request {
+            Request::GetVringBase { ring } => Some(ring),
+            _ => None,
+        };
+        let has_reply = has_reply(op);
+        let has_acks = self.agreed.protocol & VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
+        let ack = if has_acks && !has_reply { Ack::Wanted } else { Ack::No };
+        if has_reply || ack == Ack::Wanted {
+            self.awaited.push_back((op, ring));
+        }
+        self.outbox.push_back(request.write(ack));
+    }
+
+    /// Takes a reply.
+    ///
+    /// # Errors
+    /// What the back-end did against the protocol, refuses, or lacks; the connection is to be
+    /// closed.
+    pub fn take(&mut self, mut message: Message) -> Result<(), Fault> {
+        let found = message.name();
+        let expected = self.awaited.front().map(|(op, _)| Name::from(*op));
+        let awaited = self.awaited.pop_front();
+        let is_it = message.is_reply() && expected == Some(found);
+        let Some((op, ring)) = awaited.filter(|_| is_it) else {
+            return Err(Fault::Unasked { found, expected });
+        };
+        let expected = usize::from(op == Op::GetInflightFd);
+        if message.files.len() != expected {
+            let found_files = message.files.len();
+            return Err(Fault::Files { request: found, found: found_files, expected });
+        }
+        match op {
+            Op::GetVringBase => {
+                let state: VringState = read(&message)?;
+                let base = u16::try_from(state.num).ok();
+                let base = base.filter(|_| ring.map(u32::from) == Some(state.index));
+                let expected = "the ring asked for and an index of 16 bits";
+                let wrong = Fault::Value { request: found, found: u64::from(state.num), expected };
+                let base = base.ok_or(wrong)?;
+                self.events.push_back(Event::Stopped { ring: ring.unwrap_or(0), base });
+            }
+            Op::GetInflightFd => {
+                let _: Inflight = read(&message)?;
+                self.events.extend(message.files.pop().map(Event::Area));
+            }
+            _ => self.take_number(op, read(&message)?)?,
+        }
+        Ok(())
+    }
+
+    fn take_number(&mut self, op: Op, number: u64) -> Result<(), Fault> {
+        match op {
+            Op::GetFeatures => {
+                let offered = Features(number);
+                if !offered.has(VIRTIO_F_VERSION_1) {
+                    return Err(Fault::Lacks("version 1 of virtio"));
+                }
+                self.agreed.features = self.wish.features.and(offered);
+                self.ask(Request::SetOwner);
+                if offered.has(VHOST_USER_F_PROTOCOL_FEATURES) {
+                    let agreed = self.agreed.features;
+                    let protocol = Features::of(&[VHOST_USER_F_PROTOCOL_FEATURES]);
+                    self.agreed.features = agreed.or(protocol);
+                    self.ask(Request::GetProtocolFeatures);
+                } else {
+                    self.agree();
+                }
+            }
+            Op::GetProtocolFeatures => {
+                let protocol = number & self.wish.protocol;
+                // Not agreed on before the back-end has read it, so without an acknowledgement.
+                self.ask(Request::SetProtocolFeatures(protocol));
+                self.agreed.protocol = protocol;
+                if protocol & VHOST_USER_PROTOCOL_F_MQ != 0 {
+                    self.ask(Request::GetQueueNum);
+                } else {
+                    self.agree();
+                }
+            }
+            Op::GetQueueNum => {
+                let pairs = u16::try_from(number).unwrap_or(u16::MAX);
+                if pairs == 0 {
+                    return Err(Fault::Lacks("queues"));
+                }
+                self.agreed.pairs = pairs.min(self.wish.pairs.max(1));
+                self.agree();
+            }
+            Op::GetMaxMemSlots => self.events.push_back(Event::Done(op)),
+            Op::GetStatus => self.events.push_back(Event::Status(number)),
+            _ if number != 0 => {
+                return Err(Fault::Refused { request: op.into(), code: number });
+            }
+            _ => self.events.push_back(Event::Done(op)),
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self) {
+        self.ask(Request::SetFeatures(self.agreed.features));
+        self.events.push_back(Event::Agreed(self.agreed));
+    }
+}
+
+/// Whether a request has a reply of its own.
+fn has_reply(op: Op) -> bool {
+    matches!(
+        op,
+        Op::GetFeatures
+            | Op::GetProtocolFeatures
+            | Op::GetQueueNum
+            | Op::GetVringBase
+            | Op::SetLogBase
+            | Op::GetInflightFd
+            | Op::GetMaxMemSlots
+            | Op::GetStatus
+    )
+}
+
+fn read<T: FromBytes + KnownLayout + Immutable>(message: &Message) -> Result<T, Fault> {
+    T::read_from_bytes(&message.payload).map_err(|_| Fault::Size {
+        request: message.name(),
+        found: message.payload.len(),
+        expected: size_of::<T>(),
+    })
+}

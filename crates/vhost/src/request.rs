@@ -1,0 +1,451 @@
+//! The requests of a front-end as values: read from messages with every number checked that can be
+//! checked without the session, and written into messages.
+
+use std::os::fd::OwnedFd;
+
+use ringway_wire::vhost_user::{
+    INFLIGHT_LEN_MIN, Inflight, LogArea, MemoryHeader, MemoryRegion, NEED_REPLY_MASK, Op,
+    REGIONS_MAX, SingleRegion, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
+    VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, VHOST_USER_PROTOCOL_F_LOG_SHMFD,
+    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_NET_MTU, VHOST_USER_PROTOCOL_F_RARP,
+    VHOST_USER_PROTOCOL_F_RESET_DEVICE, VHOST_USER_PROTOCOL_F_STATUS, VHOST_VRING_F_LOG,
+    VRING_INDEX_MASK, VRING_NOFD_MASK, VringAddr, VringState,
+};
+use ringway_wire::virtio::Features;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::memory::{Region, RegionKey};
+use crate::{Addresses, Fault, Message, Name, RING_SIZE_MAX};
+
+/// Protocol features that a back-end may offer: those whose requests are here.
+pub const PROTOCOL_FEATURES: u64 = VHOST_USER_PROTOCOL_F_MQ
+    | VHOST_USER_PROTOCOL_F_LOG_SHMFD
+    | VHOST_USER_PROTOCOL_F_RARP
+    | ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK
+    | VHOST_USER_PROTOCOL_F_NET_MTU
+    | VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD
+    | VHOST_USER_PROTOCOL_F_RESET_DEVICE
+    | VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS
+    | VHOST_USER_PROTOCOL_F_STATUS;
+
+/// What a front-end asks for.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "`ringway_wire::vhost_user::Op` says what each is for")]
+pub enum Request {
+    GetFeatures,
+    SetFeatures(Features),
+    SetOwner,
+    ResetOwner,
+    SetMemTable(Vec<Region>),
+    SetLogBase { size: u64, offset: u64, file: OwnedFd },
+    SetLogFd(OwnedFd),
+    SetVringNum { ring: u16, size: u16 },
+    SetVringAddr { ring: u16, addresses: Addresses },
+    SetVringBase { ring: u16, base: u16 },
+    GetVringBase { ring: u16 },
+    SetVringKick { ring: u16, file: Option<OwnedFd> },
+    SetVringCall { ring: u16, file: Option<OwnedFd> },
+    SetVringErr { ring: u16, file: Option<OwnedFd> },
+    GetProtocolFeatures,
+    SetProtocolFeatures(u64),
+    GetQueueNum,
+    SetVringEnable { ring: u16, is_enabled: bool },
+    SendRarp([u8; 6]),
+    NetSetMtu(u64),
+    GetInflightFd { rings: u16, size: u16 },
+    SetInflightFd { rings: u16, size: u16, file: OwnedFd },
+    ResetDevice,
+    GetMaxMemSlots,
+    AddMemReg(Region),
+    RemMemReg(RegionKey),
+    SetStatus(u64),
+    GetStatus,
+}
+
+/// The protocol feature that a request belongs to; 0 for those that need none.
+pub(crate) fn feature_of(op: Op) -> u64 {
+    match op {
+        Op::GetQueueNum => VHOST_USER_PROTOCOL_F_MQ,
+        Op::SetLogBase => VHOST_USER_PROTOCOL_F_LOG_SHMFD,
+        Op::SendRarp => VHOST_USER_PROTOCOL_F_RARP,
+        Op::NetSetMtu => VHOST_USER_PROTOCOL_F_NET_MTU,
+        Op::GetInflightFd | Op::SetInflightFd => VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+        Op::ResetDevice => VHOST_USER_PROTOCOL_F_RESET_DEVICE,
+        Op::GetMaxMemSlots | Op::AddMemReg | Op::RemMemReg => {
+            VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS
+        }
+        Op::SetStatus | Op::GetStatus => VHOST_USER_PROTOCOL_F_STATUS,
+        _ => 0,
+    }
+}
+
+impl Request {
+    /// Reads a request. Rings are below `rings`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(mut message: Message, rings: usize) -> Result<(Op, Request), Fault> {
+        let request = message.name();
+        let op = Op::from_number(message.request).ok_or(Fault::Unknown(message.request))?;
+        if message.is_reply() {
+            return Err(Fault::Unasked { found: request, expected: None });
+        }
+        let body = Body { message: &mut message, rings };
+        Ok((op, body.read(op)?))
+    }
+
+    /// Which request it is.
+    pub fn op(&self) -> Op {
+        match self {
+            Request::GetFeatures => Op::GetFeatures,
+            Request::SetFeatures(_) => Op::SetFeatures,
+            Request::SetOwner => Op::SetOwner,
+            Request::ResetOwner => Op::ResetOwner,
+            Request::SetMemTable(_) => Op::SetMemTable,
+            Request::SetLogBase { .. } => Op::SetLogBase,
+            Request::SetLogFd(_) => Op::SetLogFd,
+            Request::SetVringNum { .. } => Op::SetVringNum,
+            Request::SetVringAddr { .. } => Op::SetVringAddr,
+            Request::SetVringBase { .. } => Op::SetVringBase,
+            Request::GetVringBase { .. } => Op::GetVringBase,
+            Request::SetVringKick { .. } => Op::SetVringKick,
+            Request::SetVringCall { .. } => Op::SetVringCall,
+            Request::SetVringErr { .. } => Op::SetVringErr,
+            Request::GetProtocolFeatures => Op::GetProtocolFeatures,
+            Request::SetProtocolFeatures(_) => Op::SetProtocolFeatures,
+            Request::GetQueueNum => Op::GetQueueNum,
+            Request::SetVringEnable { .. } => Op::SetVringEnable,
+            Request::SendRarp(_) => Op::SendRarp,
+            Request::NetSetMtu(_) => Op::NetSetMtu,
+            Request::GetInflightFd { .. } => Op::GetInflightFd,
+            Request::SetInflightFd { .. } => Op::SetInflightFd,
+            Request::ResetDevice => Op::ResetDevice,
+            Request::GetMaxMemSlots => Op::GetMaxMemSlots,
+            Request::AddMemReg(_) => Op::AddMemReg,
+            Request::RemMemReg(_) => Op::RemMemReg,
+            Request::SetStatus(_) => Op::SetStatus,
+            Request::GetStatus => Op::GetStatus,
+        }
+    }
+
+    /// Writes it; `ack` has it replied to.
+    pub fn write(self, ack: Ack) -> Message {
+        let op = self.op();
+        let flags = match ack {
+            Ack::Wanted => NEED_REPLY_MASK,
+            Ack::No => 0,
+        };
+        let with = |payload: &[u8], files: Vec<OwnedFd>| {
+            let mut message = Message::new(op.into(), flags, payload);
+            message.files = files;
+            message
+        };
+        let state = |ring: u16, num: u32| {
+            with(VringState { index: u32::from(ring), num }.as_bytes(), Vec::new())
+        };
+        let number = |number: u64| with(number.as_bytes(), Vec::new());
+        let file = |ring: u16, file: Option<OwnedFd>| {
+            let flag = if file.is_none() { VRING_NOFD_MASK } else { 0 };
+            with((u64::from(ring) | flag).as_bytes(), file.into_iter().collect())
+        };
+        match self {
+            Request::GetFeatures
+            | Request::SetOwner
+            | Request::ResetOwner
+            | Request::GetProtocolFeatures
+            | Request::GetQueueNum
+            | Request::ResetDevice
+            | Request::GetMaxMemSlots
+            | Request::GetStatus => with(&[], Vec::new()),
+            Request::SetFeatures(features) => number(features.0),
+            Request::SetProtocolFeatures(it) | Request::NetSetMtu(it) | Request::SetStatus(it) => {
+                number(it)
+            }
+            Request::SetMemTable(regions) => {
+                let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
+                let mut payload = MemoryHeader { count, padding: 0 }.as_bytes().to_vec();
+                for region in &regions {
+                    payload.extend_from_slice(region.key.wire().as_bytes());
+                }
+                with(&payload, regions.into_iter().map(|region| region.file).collect())
+            }
+            Request::SetLogBase { size, offset, file } => {
+                with(LogArea { size, offset }.as_bytes(), vec![file])
+            }
+            Request::SetLogFd(file) => with(&[], vec![file]),
+            Request::SetVringNum { ring, size } => state(ring, u32::from(size)),
+            Request::SetVringBase { ring, base } => state(ring, u32::from(base)),
+            Request::GetVringBase { ring } => state(ring, 0),
+            Request::SetVringEnable { ring, is_enabled } => state(ring, u32::from(is_enabled)),
+            Request::SetVringAddr { ring, addresses } => {
+                let Addresses { descriptor, used, available, log } = addresses;
+                let flags = if log.is_some() { VHOST_VRING_F_LOG } else { 0 };
+                let (index, log) = (u32::from(ring), log.unwrap_or(0));
+                let address = VringAddr { index, flags, descriptor, used, available, log };
+                with(address.as_bytes(), Vec::new())
+            }
+            Request::SetVringKick { ring, file: it }
+            | Request::SetVringCall { ring, file: it }
+            | Request::SetVringErr { ring, file: it } => file(ring, it),
+            Request::SendRarp([a, b, c, d, e, f]) => with(&[a, b, c, d, e, f, 0, 0], Vec::new()),
+            Request::GetInflightFd { rings: num_queues, size: queue_size } => {
+                let area = Inflight { num_queues, queue_size, ..Inflight::default() };
+                with(area.as_bytes(), Vec::new())
+            }
+            Request::SetInflightFd { rings: num_queues, size: queue_size, file } => {
+                let area = Inflight { num_queues, queue_size, ..Inflight::default() };
+                with(area.as_bytes(), vec![file])
+            }
+            Request::AddMemReg(region) => {
+                let single = SingleRegion { padding: 0, region: region.key.wire() };
+                with(single.as_bytes(), vec![region.file])
+            }
+            Request::RemMemReg(key) => {
+                let single = SingleRegion { padding: 0, region: key.wire() };
+                with(single.as_bytes(), Vec::new())
+            }
+        }
+    }
+}
+
+/// Whether the sender of a request wants a reply that the request does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ack {
+    /// It does.
+    Wanted,
+    /// It does not.
+    No,
+}
+
+/// A message that is being read.
+struct Body<'a> {
+    message: &'a mut Message,
+    rings: usize,
+}
+
+impl Body<'_> {
+    fn read(mut self, op: Op) -> Result<Request, Fault> {
+        Ok(match op {
+            Op::GetFeatures => self.nothing(Request::GetFeatures)?,
+            Op::SetOwner => self.nothing(Request::SetOwner)?,
+            Op::ResetOwner => self.nothing(Request::ResetOwner)?,
+            Op::GetProtocolFeatures => self.nothing(Request::GetProtocolFeatures)?,
+            Op::GetQueueNum => self.nothing(Request::GetQueueNum)?,
+            Op::ResetDevice => self.nothing(Request::ResetDevice)?,
+            Op::GetMaxMemSlots => self.nothing(Request::GetMaxMemSlots)?,
+            Op::GetStatus => self.nothing(Request::GetStatus)?,
+            Op::SetFeatures => Request::SetFeatures(Features(self.number()?)),
+            Op::SetProtocolFeatures => Request::SetProtocolFeatures(self.number()?),
+            Op::SetMemTable => Request::SetMemTable(self.table()?),
+            Op::SetLogBase => {
+                let LogArea { size, offset } = self.plain()?;
+                Request::SetLogBase { size, offset, file: self.file()? }
+            }
+            Op::SetLogFd => {
+                self.is_empty()?;
+                Request::SetLogFd(self.file()?)
+            }
+            Op::SetVringNum => {
+                let (ring, size) = self.ring_number()?;
+                let is_good = size.is_power_of_two() && size <= RING_SIZE_MAX;
+                let size = u16::try_from(size).ok().filter(|_| is_good);
+                let size = size.ok_or(Fault::RingSize { ring, size: self.state()?.num })?;
+                Request::SetVringNum { ring, size }
+            }
+            Op::SetVringBase => {
+                let (ring, base) = self.ring_number()?;
+                let base = u16::try_from(base)
+                    .map_err(|_| self.out_of_range(u64::from(base), "an index of 16 bits"))?;
+                Request::SetVringBase { ring, base }
+            }
+            Op::GetVringBase => Request::GetVringBase { ring: self.ring_number()?.0 },
+            Op::SetVringEnable => {
+                let (ring, is_enabled) = self.ring_number()?;
+                if is_enabled > 1 {
+                    return Err(self.out_of_range(u64::from(is_enabled), "0 or 1"));
+                }
+                Request::SetVringEnable { ring, is_enabled: is_enabled == 1 }
+            }
+            Op::SetVringAddr => self.addresses()?,
+            Op::SetVringKick => {
+                let (ring, file) = self.ring_file()?;
+                Request::SetVringKick { ring, file }
+            }
+            Op::SetVringCall => {
+                let (ring, file) = self.ring_file()?;
+                Request::SetVringCall { ring, file }
+            }
+            Op::SetVringErr => {
+                let (ring, file) = self.ring_file()?;
+                Request::SetVringErr { ring, file }
+            }
+            Op::SendRarp => {
+                let [a, b, c, d, e, f, ..] = self.number()?.to_ne_bytes();
+                Request::SendRarp([a, b, c, d, e, f])
+            }
+            Op::NetSetMtu => Request::NetSetMtu(self.number()?),
+            Op::SetStatus => Request::SetStatus(self.number()?),
+            Op::GetInflightFd => {
+                let (rings, size) = self.inflight()?;
+                self.files(0)?;
+                Request::GetInflightFd { rings, size }
+            }
+            Op::SetInflightFd => {
+                let (rings, size) = self.inflight()?;
+                Request::SetInflightFd { rings, size, file: self.file()? }
+            }
+            Op::AddMemReg => {
+                let single: SingleRegion = self.plain()?;
+                let key = RegionKey::read(&single.region)?;
+                Request::AddMemReg(Region { key, file: self.file()? })
+            }
+            Op::RemMemReg => {
+                let single: SingleRegion = self.plain()?;
+                // Some front-ends send its file once more.
+                if self.message.files.len() > 1 {
+                    self.files(0)?;
+                }
+                Request::RemMemReg(RegionKey::read(&single.region)?)
+            }
+            Op::PostcopyAdvise | Op::PostcopyListen | Op::PostcopyEnd => {
+                return Err(Fault::Postcopy { request: self.name() });
+            }
+            _ => return Err(Fault::NotAgreed { request: self.name() }),
+        })
+    }
+
+    fn name(&self) -> Name {
+        self.message.name()
+    }
+
+    fn plain<T: FromBytes + KnownLayout + Immutable>(&self) -> Result<T, Fault> {
+        T::read_from_bytes(&self.message.payload).map_err(|_| self.wrong_size(size_of::<T>()))
+    }
+
+    fn wrong_size(&self, expected: usize) -> Fault {
+        Fault::Size { request: self.name(), found: self.message.payload.len(), expected }
+    }
+
+    fn out_of_range(&self, found: u64, expected: &'static str) -> Fault {
+        Fault::Value { request: self.name(), found, expected }
+    }
+
+    fn is_empty(&self) -> Result<(), Fault> {
+        if self.message.payload.is_empty() { Ok(()) } else { Err(self.wrong_size(0)) }
+    }
+
+    fn files(&self, expected: usize) -> Result<(), Fault> {
+        let found = self.message.files.len();
+        if found == expected {
+            return Ok(());
+        }
+        Err(Fault::Files { request: self.name(), found, expected })
+    }
+
+    fn nothing(&self, request: Request) -> Result<Request, Fault> {
+        self.is_empty()?;
+        self.files(0)?;
+        Ok(request)
+    }
+
+    fn number(&self) -> Result<u64, Fault> {
+        self.files(0)?;
+        self.plain()
+    }
+
+    fn file(&mut self) -> Result<OwnedFd, Fault> {
+        self.files(1)?;
+        let wrong = Fault::Files { request: self.name(), found: 0, expected: 1 };
+        self.message.files.pop().ok_or(wrong)
+    }
+
+    fn ring(&self, ring: u64) -> Result<u16, Fault> {
+        let known = u16::try_from(ring).ok().filter(|ring| usize::from(*ring) < self.rings);
+        known.ok_or(Fault::Ring { request: self.name(), ring, rings: self.rings })
+    }
+
+    fn state(&self) -> Result<VringState, Fault> {
+        self.plain()
+    }
+
+    fn ring_number(&self) -> Result<(u16, u32), Fault> {
+        let VringState { index, num } = self.state()?;
+        self.files(0)?;
+        Ok((self.ring(u64::from(index))?, num))
+    }
+
+    fn ring_file(&mut self) -> Result<(u16, Option<OwnedFd>), Fault> {
+        let number: u64 = self.plain()?;
+        if number & !(VRING_INDEX_MASK | VRING_NOFD_MASK) != 0 {
+            return Err(self.out_of_range(number, "a ring below 256 and a flag"));
+        }
+        let ring = self.ring(number & VRING_INDEX_MASK)?;
+        if number & VRING_NOFD_MASK != 0 {
+            self.files(0)?;
+            return Ok((ring, None));
+        }
+        Ok((ring, Some(self.file()?)))
+    }
+
+    fn addresses(&self) -> Result<Request, Fault> {
+        let VringAddr { index, flags, descriptor, used, available, log } = self.plain()?;
+        self.files(0)?;
+        let ring = self.ring(u64::from(index))?;
+        if flags & !VHOST_VRING_F_LOG != 0 {
+            return Err(self.out_of_range(u64::from(flags), "no flag but that of logs"));
+        }
+        // What the specification asks of the three parts of a ring.
+        for (address, alignment) in [(descriptor, 16), (available, 2), (used, 4)] {
+            if address % alignment != 0 {
+                return Err(self.out_of_range(address, "an aligned address"));
+            }
+        }
+        let log = (flags & VHOST_VRING_F_LOG != 0).then_some(log);
+        let addresses = Addresses { descriptor, used, available, log };
+        Ok(Request::SetVringAddr { ring, addresses })
+    }
+
+    fn inflight(&self) -> Result<(u16, u16), Fault> {
+        let mut bytes = [0; size_of::<Inflight>()];
+        let payload = &self.message.payload;
+        if ![INFLIGHT_LEN_MIN, bytes.len()].contains(&payload.len()) {
+            return Err(self.wrong_size(bytes.len()));
+        }
+        bytes[..payload.len()].copy_from_slice(payload);
+        let Ok(Inflight { num_queues, queue_size, .. }) = Inflight::read_from_bytes(&bytes) else {
+            return Err(self.wrong_size(bytes.len()));
+        };
+        if usize::from(num_queues) > self.rings {
+            return Err(self.out_of_range(u64::from(num_queues), "no more rings than there are"));
+        }
+        if u32::from(queue_size) > RING_SIZE_MAX {
+            return Err(self.out_of_range(u64::from(queue_size), "at most 32768 entries"));
+        }
+        Ok((num_queues, queue_size))
+    }
+
+    fn table(&mut self) -> Result<Vec<Region>, Fault> {
+        let payload = &self.message.payload;
+        let Ok((header, rest)) = MemoryHeader::read_from_prefix(payload) else {
+            return Err(self.wrong_size(size_of::<MemoryHeader>()));
+        };
+        let count = usize::try_from(header.count).unwrap_or(usize::MAX);
+        if count > REGIONS_MAX {
+            return Err(Fault::TooManyRegions { found: count, max: REGIONS_MAX });
+        }
+        if rest.len() != count * size_of::<MemoryRegion>() {
+            let expected = size_of::<MemoryHeader>() + count * size_of::<MemoryRegion>();
+            return Err(self.wrong_size(expected));
+        }
+        self.files(count)?;
+        let regions: Vec<MemoryRegion> = rest
+            .chunks_exact(size_of::<MemoryRegion>())
+            .filter_map(|bytes| MemoryRegion::read_from_bytes(bytes).ok())
+            .collect();
+        let mut table = Vec::new();
+        for (region, file) in regions.iter().zip(self.message.files.drain(..)) {
+            table.push(Region { key: RegionKey::read(region)?, file });
+        }
+        Ok(table)
+    }
+}

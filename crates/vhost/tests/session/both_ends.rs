@@ -1,0 +1,139 @@
+//! Our front-end against our back-end.
+
+use crate::device::{Device, STEP, addresses, file, region};
+use ringway_vhost::backend::{FEATURES, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::frontend::{Agreement, Event, Wish};
+use ringway_vhost::{Fault, Frontend, Inbox, Message, Request};
+use ringway_wire::vhost_user::{
+    Op, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK,
+};
+use ringway_wire::virtio::{Features, VIRTIO_NET_F_HOST_TSO4};
+
+fn wish() -> Wish {
+    Wish { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 4 }
+}
+
+/// Carries all messages over, cut into bytes, until neither end has anything to say.
+fn run(frontend: &mut Frontend, device: &mut Device) -> Result<Vec<Event>, Fault> {
+    let mut events = Vec::new();
+    loop {
+        let Some(message) = frontend.next_message() else { return Ok(events) };
+        device.take(over_the_wire(message))?;
+        for reply in device.sent.drain(..) {
+            frontend.take(over_the_wire(reply))?;
+        }
+        events.extend(std::iter::from_fn(|| frontend.next_event()));
+    }
+}
+
+fn over_the_wire(message: Message) -> Message {
+    let mut inbox = Inbox::default();
+    let bytes = message.bytes();
+    let mut files = Some(message.files);
+    let mut rest = &bytes[..];
+    loop {
+        let (now, later) = rest.split_at(inbox.wanted().min(5));
+        rest = later;
+        let files = files.take().unwrap_or_default();
+        if let Some(message) = inbox.take(now, files).unwrap() {
+            assert!(rest.is_empty());
+            return message;
+        }
+    }
+}
+
+fn agreement(events: &[Event]) -> Option<Agreement> {
+    events.iter().find_map(|event| match event {
+        Event::Agreed(agreement) => Some(*agreement),
+        _ => None,
+    })
+}
+
+fn start(frontend: &mut Frontend, pairs: u16) {
+    for ring in 0..2 * pairs {
+        frontend.ask(Request::SetVringNum { ring, size: 128 });
+        frontend.ask(Request::SetVringBase { ring, base: 0 });
+        frontend.ask(Request::SetVringAddr { ring, addresses: addresses(ring) });
+        frontend.ask(Request::SetVringCall { ring, file: Some(file()) });
+        frontend.ask(Request::SetVringKick { ring, file: Some(file()) });
+        frontend.ask(Request::SetVringEnable { ring, is_enabled: true });
+    }
+}
+
+fn serve(protocol: u64) {
+    let tso = Features::of(&[VIRTIO_NET_F_HOST_TSO4]);
+    let features = FEATURES.without(tso);
+    let offer = Offer { features, floor: Features::NONE, protocol, pairs: 2, mtu_max: 9000 };
+    let (mut device, mut frontend) = (Device::with(offer), Frontend::new(wish()));
+    let events = run(&mut frontend, &mut device).unwrap();
+    let agreed = agreement(&events).unwrap();
+    let pairs = if protocol & VHOST_USER_PROTOCOL_F_MQ == 0 { 1 } else { 2 };
+    assert_eq!(agreed, Agreement { features, protocol, pairs });
+    frontend.share(vec![region(0), region(1)]);
+    frontend.ask(Request::NetSetMtu(1500));
+    frontend.ask(Request::SendRarp([2, 0, 0, 0, 0, 1]));
+    start(&mut frontend, pairs);
+    run(&mut frontend, &mut device).unwrap();
+    assert_eq!(device.served.len(), usize::from(pairs));
+    assert_eq!((device.memory.len(), device.starts), (2, usize::from(pairs)));
+    frontend.ask(Request::GetVringBase { ring: 1 });
+    let events = run(&mut frontend, &mut device).unwrap();
+    assert!(matches!(events[..], [Event::Stopped { ring: 1, base: STEP }]), "{events:?}");
+    assert!(!frontend.is_waiting());
+}
+
+#[test]
+fn both_ends_agree_and_rings_are_served() {
+    serve(PROTOCOL_FEATURES);
+}
+
+#[test]
+fn every_set_of_protocol_features_will_do() {
+    let bits = (0..17).map(|bit| 1 << bit).filter(|bit| PROTOCOL_FEATURES & bit != 0);
+    let bits: Vec<u64> = bits.collect();
+    for set in 0..1 << bits.len() {
+        serve((0..bits.len()).filter(|bit| set >> bit & 1 == 1).map(|bit| bits[bit]).sum());
+    }
+}
+
+#[test]
+fn an_area_for_what_is_under_way_comes_and_goes_back() {
+    let (mut device, mut frontend) = (Device::new(1), Frontend::new(wish()));
+    run(&mut frontend, &mut device).unwrap();
+    frontend.ask(Request::GetInflightFd { rings: 2, size: 128 });
+    let mut events = run(&mut frontend, &mut device).unwrap();
+    let Some(Event::Area(area)) = events.pop() else { panic!("{events:?}") };
+    frontend.ask(Request::SetInflightFd { rings: 2, size: 128, file: area });
+    run(&mut frontend, &mut device).unwrap();
+}
+
+#[test]
+fn a_reply_that_was_not_asked_for_is_a_fault() {
+    let mut frontend = Frontend::new(wish());
+    let reply =
+        |op: Op| Message { request: op.number(), flags: 4, payload: vec![0; 8], files: Vec::new() };
+    let words = frontend.take(reply(Op::GetQueueNum)).unwrap_err().to_string();
+    assert_eq!(words, "GET_QUEUE_NUM is replied to, expected a reply to GET_FEATURES");
+    let mut frontend = Frontend::new(wish());
+    let words = frontend.take(reply(Op::GetFeatures)).unwrap_err().to_string();
+    assert_eq!(words, "the back-end lacks version 1 of virtio");
+}
+
+#[test]
+fn a_request_that_the_back_end_could_not_do_is_named() {
+    let acks = VHOST_USER_PROTOCOL_F_REPLY_ACK | VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
+    let (mut device, mut frontend) =
+        (Device::new(1), Frontend::new(Wish { protocol: acks, ..wish() }));
+    run(&mut frontend, &mut device).unwrap();
+    frontend.share(vec![region(0)]);
+    frontend.next_message().unwrap();
+    let no = Message {
+        request: Op::AddMemReg.number(),
+        flags: 4,
+        payload: vec![1, 0, 0, 0, 0, 0, 0, 0],
+        files: Vec::new(),
+    };
+    let words = frontend.take(no).unwrap_err().to_string();
+    assert_eq!(words, "the back-end could not do ADD_MEM_REG: it replied 1");
+}

@@ -1,0 +1,207 @@
+//! What a front-end may do wrong, and in which words it is refused.
+
+use crate::device::{Device, addresses, driver_ok, enable, file, greeting, region};
+use ringway_vhost::backend::{Awaits, FEATURES, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::{Fault, Inbox, Message, Region, Request};
+use ringway_wire::vhost_user::{
+    HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_PAGEFAULT, VringState,
+};
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_RSS,
+};
+use zerocopy::IntoBytes;
+
+fn raw(op: Op, payload: &[u8], files: usize) -> Message {
+    Message {
+        request: op.number(),
+        flags: 0,
+        payload: payload.to_vec(),
+        files: (0..files).map(|_| file()).collect(),
+    }
+}
+
+fn state(op: Op, index: u32, num: u32) -> Message {
+    raw(op, VringState { index, num }.as_bytes(), 0)
+}
+
+fn refusal(message: Message) -> String {
+    let mut device = Device::new(4);
+    device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
+    device.take(message).unwrap_err().to_string()
+}
+
+#[test]
+fn rings_are_a_power_of_two_of_entries() {
+    for size in [0, 3, 255, 65535, 65536, 32769] {
+        let words = refusal(state(Op::SetVringNum, 0, size));
+        let expected = format!("ring 0 has {size} entries, expected a power of two up to 32768");
+        assert_eq!(words, expected);
+    }
+    let mut device = Device::new(1);
+    device.take(state(Op::SetVringNum, 1, 32768)).unwrap();
+}
+
+#[test]
+fn a_ring_is_one_that_there_is() {
+    let expected = "SET_VRING_NUM is for ring 8, expected one of 8: there are 4 queues of two \
+                    rings each";
+    assert_eq!(refusal(state(Op::SetVringNum, 8, 256)), expected);
+    assert!(refusal(state(Op::SetVringEnable, 999, 1)).contains("ring 999"));
+    let kick = raw(Op::SetVringKick, 255_u64.as_bytes(), 1);
+    assert!(refusal(kick).contains("ring 255"));
+}
+
+#[test]
+fn numbers_of_bytes_and_descriptors_are_those_of_the_request() {
+    assert_eq!(refusal(raw(Op::SetFeatures, &[0; 7], 0)), "SET_FEATURES has 7 bytes, expected 8");
+    assert_eq!(refusal(raw(Op::GetFeatures, &[0; 8], 0)), "GET_FEATURES has 8 bytes, expected 0");
+    assert_eq!(
+        refusal(raw(Op::SetVringKick, 0_u64.as_bytes(), 0)),
+        "SET_VRING_KICK has 0 descriptors, expected 1"
+    );
+    assert_eq!(
+        refusal(raw(Op::SetVringCall, 0x100_u64.as_bytes(), 1)),
+        "SET_VRING_CALL has 1 descriptors, expected 0"
+    );
+    assert!(refusal(raw(Op::AddMemReg, &[0; 40], 1)).contains("does not fit"));
+    let mut table = raw(Op::SetMemTable, &[0; 8 + 32], 1);
+    table.payload[0] = 2;
+    assert_eq!(refusal(table), "SET_MEM_TABLE has 40 bytes, expected 72");
+    let mut table = raw(Op::SetMemTable, &[0; 8], 0);
+    table.payload[0] = 9;
+    assert_eq!(refusal(table), "there are 9 regions of memory, expected at most 8");
+}
+
+#[test]
+fn what_was_not_agreed_on_is_refused() {
+    let unknown = Message { request: 99, flags: 0, payload: Vec::new(), files: Vec::new() };
+    assert_eq!(refusal(unknown), "request 99 is unknown");
+    assert_eq!(
+        refusal(raw(Op::GetConfig, &[], 0)),
+        "GET_CONFIG belongs to a protocol feature that is not in use"
+    );
+    assert_eq!(
+        refusal(raw(Op::PostcopyAdvise, &[], 0)),
+        "POSTCOPY_ADVISE: postcopy is not supported; migrate without it"
+    );
+    let mut device = Device::new(1);
+    let early = device.ask(Request::AddMemReg(region(0))).unwrap_err();
+    assert!(matches!(early, Fault::NotAgreed { .. }));
+    let features = Features::of(&[VIRTIO_F_VERSION_1, VIRTIO_NET_F_RSS]);
+    let words = device.ask(Request::SetFeatures(features)).unwrap_err().to_string();
+    assert_eq!(words, "SET_FEATURES takes rss, which was not offered");
+    let asked = Request::SetProtocolFeatures(VHOST_USER_PROTOCOL_F_PAGEFAULT);
+    let words = device.ask(asked).unwrap_err().to_string();
+    assert_eq!(words, "SET_PROTOCOL_FEATURES takes 0x100, which was not offered");
+}
+
+#[test]
+fn regions_neither_overlap_nor_go_past_the_last_address() {
+    let mut device = Device::new(1);
+    device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
+    device.ask(Request::AddMemReg(region(1))).unwrap();
+    let mut shifted = region(1);
+    shifted.key.guest_address += 0x1000;
+    shifted.key.user_address += 0x1000;
+    let words = device.ask(Request::AddMemReg(shifted)).unwrap_err().to_string();
+    assert_eq!(words, "regions at guest addresses 0x101000 and 0x100000 overlap");
+    for wrong in [u64::MAX, u64::MAX - 0xf_ffff + 1] {
+        let mut key = region(1).key;
+        key.guest_address = wrong;
+        let asked = Request::AddMemReg(Region { key, file: file() });
+        assert!(matches!(device.ask(asked).unwrap_err(), Fault::RegionRange { .. }));
+    }
+    let slots = (2..).map(region).take(508);
+    for region in slots {
+        device.ask(Request::AddMemReg(region)).unwrap();
+    }
+    let words = device.ask(Request::AddMemReg(region(600))).unwrap_err().to_string();
+    assert_eq!(words, "there are 510 regions of memory, expected at most 509");
+}
+
+#[test]
+fn addresses_of_rings_are_aligned() {
+    let mut device = Device::new(1);
+    let mut odd = addresses(0);
+    odd.used += 2;
+    let words = device.ask(Request::SetVringAddr { ring: 0, addresses: odd }).unwrap_err();
+    assert!(words.to_string().contains("expected an aligned address"));
+}
+
+#[test]
+fn an_mtu_that_is_too_large_is_answered_with_no() {
+    let mut device = Device::new(1);
+    device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
+    device.ask(Request::NetSetMtu(9001)).unwrap();
+    assert_eq!((device.number(), device.mtu), (1, None));
+    device.ask(Request::NetSetMtu(1500)).unwrap();
+    assert_eq!(device.mtu, Some(1500));
+}
+
+#[test]
+fn a_guest_keeps_what_it_has_though_less_is_configured_now() {
+    let tso = Features::of(&[VIRTIO_NET_F_HOST_TSO4]);
+    let offer = Offer {
+        features: FEATURES.without(tso),
+        floor: tso.or(Features::of(&[VIRTIO_NET_F_RSS])),
+        protocol: PROTOCOL_FEATURES,
+        pairs: 1,
+        mtu_max: 1500,
+    };
+    let mut device = Device::with(offer);
+    device.ask(Request::GetFeatures).unwrap();
+    assert_eq!(Features(device.number()), FEATURES, "and nothing that cannot be kept");
+    device.ask(Request::SetFeatures(FEATURES)).unwrap();
+}
+
+#[test]
+fn an_old_driver_and_memory_of_its_own_are_named() {
+    let mut device = Device::new(1);
+    assert_eq!(device.session.awaits(), Awaits::Driver);
+    for request in greeting(0).into_iter().chain(enable(0, true)) {
+        device.ask(request).unwrap();
+    }
+    device.ask(Request::SetFeatures(Features::NONE)).unwrap();
+    assert_eq!(device.session.awaits(), Awaits::Version1);
+    device.ask(Request::SetFeatures(FEATURES)).unwrap();
+    assert_eq!(device.session.awaits(), Awaits::Memory);
+    device.ask(Request::AddMemReg(region(0))).unwrap();
+    assert_eq!(device.session.awaits(), Awaits::Rings);
+    device.ask(Request::SetVringEnable { ring: 0, is_enabled: false }).unwrap();
+    for request in driver_ok(0, 0) {
+        device.ask(request).unwrap();
+    }
+    assert_eq!(device.session.awaits(), Awaits::Enabled);
+}
+
+#[test]
+fn half_a_message_is_waited_for_without_blocking() {
+    let mut inbox = Inbox::default();
+    let message = Request::SetFeatures(FEATURES).write(ringway_vhost::request::Ack::Wanted);
+    let bytes = message.bytes();
+    for byte in &bytes[..bytes.len() - 1] {
+        assert!(inbox.wanted() >= 1);
+        assert!(inbox.take(&[*byte], []).unwrap().is_none());
+        assert!(inbox.is_amid());
+    }
+    assert_eq!(inbox.wanted(), 1);
+    let whole = inbox.take(&bytes[bytes.len() - 1..], []).unwrap().unwrap();
+    assert_eq!(whole.payload, FEATURES.0.as_bytes());
+    assert!(whole.needs_reply());
+    assert_eq!((inbox.is_amid(), inbox.wanted()), (false, HEADER_LEN));
+}
+
+#[test]
+fn a_header_that_no_message_has_is_refused_at_once() {
+    let header = |flags, size| Header { request: 2, flags, size };
+    let begin = |header: Header| Inbox::default().take(header.as_bytes(), []).unwrap_err();
+    let words = begin(header(0, 8)).to_string();
+    assert_eq!(words, "SET_FEATURES has version 0, expected 1");
+    for size in [265, u32::MAX] {
+        let words = begin(header(VERSION, size)).to_string();
+        assert_eq!(words, format!("SET_FEATURES announces {size} bytes, expected at most 264"));
+    }
+    let files = (0..=REGIONS_MAX).map(|_| file());
+    let fault = Inbox::default().take(&[2], files).unwrap_err();
+    assert_eq!(fault, Fault::TooManyFiles { found: 9, max: 8 });
+}

@@ -1,0 +1,6 @@
+//! Sessions of both ends, without sockets.
+
+mod both_ends;
+mod device;
+mod faults;
+mod qemu;

@@ -1,0 +1,242 @@
+//! What QEMU 7.2 with `mq=on` sends, as it was observed, and the same in other orders.
+
+use crate::device::{Device, STEP, addresses, driver_ok, enable, file, greeting, region, rings};
+use ringway_vhost::backend::{Awaits, FEATURES, PROTOCOL_FEATURES};
+use ringway_vhost::{Fault, Request};
+
+const PAIRS: u16 = 2;
+
+fn ask_all(device: &mut Device, asked: impl IntoIterator<Item = Request>) {
+    for request in asked {
+        let what = format!("{request:?}");
+        device.ask(request).unwrap_or_else(|fault| panic!("{what}: {fault}"));
+    }
+}
+
+/// A guest whose driver uses the first pair.
+fn booted() -> Device {
+    let mut device = Device::new(PAIRS);
+    for pair in 0..PAIRS {
+        ask_all(&mut device, greeting(pair));
+    }
+    // Enabled before anything was agreed on, many times.
+    for _ in 0..9 {
+        ask_all(&mut device, enable(0, true));
+        ask_all(&mut device, enable(1, false));
+    }
+    for pair in 0..PAIRS {
+        ask_all(&mut device, driver_ok(pair, 0));
+    }
+    device
+}
+
+fn served(device: &Device) -> Vec<u16> {
+    device.served.keys().copied().collect()
+}
+
+#[test]
+fn a_guest_boots_with_one_pair_and_takes_the_other() {
+    let mut device = booted();
+    assert_eq!(served(&device), [0]);
+    assert_eq!(device.memory.len(), 2, "a region that comes again is the same");
+    ask_all(&mut device, enable(1, true));
+    assert_eq!(served(&device), [0, 1]);
+    assert_eq!(device.session.awaits(), Awaits::Nothing);
+}
+
+#[test]
+fn the_number_of_queues_changes_and_rings_go_on_where_they_were() {
+    let mut device = booted();
+    ask_all(&mut device, enable(1, true));
+    ask_all(&mut device, enable(1, false));
+    assert_eq!(served(&device), [0]);
+    ask_all(&mut device, enable(1, true));
+    assert_eq!(served(&device), [0, 1]);
+    assert_eq!(device.served[&1].1[0].2, STEP, "where it was stopped");
+    assert_eq!(device.served[&0].1[0].2, STEP, "it was stopped once, to be given its call");
+}
+
+#[test]
+fn after_a_reconnection_rings_are_enabled_before_features_are_set() {
+    let mut device = Device::new(PAIRS);
+    for pair in 0..PAIRS {
+        ask_all(&mut device, greeting(pair));
+    }
+    for pair in 0..PAIRS {
+        ask_all(&mut device, enable(pair, true));
+        ask_all(&mut device, driver_ok(pair, 55675));
+    }
+    assert_eq!(served(&device), [0, 1]);
+    let bases = |pair: u16| device.served[&pair].1.map(|(_, _, base)| base);
+    // The call that comes after a ring has begun has it begin once more.
+    assert_eq!(bases(0)[0], 55675 + STEP);
+    assert_eq!(bases(1)[0], 55675 + STEP);
+}
+
+#[test]
+fn at_its_end_rings_are_stopped_and_enabled_once_more() {
+    let mut device = booted();
+    ask_all(&mut device, enable(1, true));
+    for pair in 0..PAIRS {
+        for ring in rings(pair) {
+            device.ask(Request::GetVringBase { ring }).unwrap();
+            let reply = device.sent.last().unwrap();
+            assert_eq!(reply.payload[..4], u32::from(ring).to_ne_bytes());
+        }
+    }
+    assert_eq!(served(&device), [0; 0]);
+    for pair in 0..PAIRS {
+        ask_all(&mut device, enable(pair, true));
+    }
+    assert_eq!(served(&device), [0; 0]);
+    ask_all(&mut device, [Request::GetStatus, Request::SetStatus(0)]);
+    // The guest starts again.
+    for pair in 0..PAIRS {
+        ask_all(&mut device, driver_ok(pair, 0));
+    }
+    assert_eq!(served(&device), [0, 1]);
+}
+
+#[test]
+fn memory_that_comes_while_rings_run_is_added_between_two_runs() {
+    let mut device = booted();
+    ask_all(&mut device, [Request::AddMemReg(region(5))]);
+    assert_eq!(served(&device), [0]);
+    assert_eq!(device.memory.len(), 3);
+    ask_all(&mut device, [Request::RemMemReg(crate::device::region_key(5))]);
+    ask_all(&mut device, [Request::RemMemReg(crate::device::region_key(5))]);
+    assert_eq!((served(&device), device.memory.len()), (vec![0], 2));
+    ask_all(&mut device, [Request::SetMemTable(Vec::new())]);
+    assert_eq!(served(&device), [0; 0]);
+    assert_eq!(device.session.awaits(), Awaits::Memory);
+    ask_all(&mut device, [Request::SetMemTable(vec![region(0), region(1)])]);
+    assert_eq!(served(&device), [0]);
+}
+
+#[test]
+fn writes_are_logged_while_a_guest_moves() {
+    let mut device = booted();
+    let log = Request::SetLogBase { size: 4096, offset: 0, file: file() };
+    device.ask(log).unwrap();
+    assert!(device.has_log);
+    assert_eq!(device.number(), 0, "the front-end waits for that");
+    for ring in rings(0) {
+        let addresses = ringway_vhost::Addresses { log: Some(0x1000), ..addresses(ring) };
+        device.ask(Request::SetVringAddr { ring, addresses }).unwrap();
+    }
+    assert_eq!(device.served[&0].1[1].1.log, Some(0x1000));
+}
+
+/// What comes once for one pair, of which every order is tried.
+fn parts() -> Vec<fn() -> Request> {
+    vec![
+        || Request::SetFeatures(FEATURES),
+        || Request::SetMemTable(vec![region(0), region(1)]),
+        || Request::SetVringEnable { ring: 0, is_enabled: true },
+        || Request::SetVringEnable { ring: 1, is_enabled: true },
+        || Request::SetVringNum { ring: 0, size: 256 },
+        || Request::SetVringBase { ring: 0, base: 9 },
+        || Request::SetVringAddr { ring: 0, addresses: addresses(0) },
+        || Request::SetVringKick { ring: 0, file: Some(file()) },
+        || Request::SetVringKick { ring: 1, file: Some(file()) },
+    ]
+}
+
+/// What else the second ring takes comes first: it is as the first.
+fn with_second_ring() -> Device {
+    let mut device = Device::new(1);
+    ask_all(
+        &mut device,
+        [
+            Request::SetProtocolFeatures(PROTOCOL_FEATURES),
+            Request::SetVringNum { ring: 1, size: 256 },
+            Request::SetVringBase { ring: 1, base: 9 },
+            Request::SetVringAddr { ring: 1, addresses: addresses(1) },
+        ],
+    );
+    device
+}
+
+/// After each set of requests any two others may change places, so every order of all of them ends
+/// the same. None of them serves anything before all have come.
+#[test]
+fn every_order_of_requests_ends_with_the_pair_served() {
+    let parts = parts();
+    let all = (1_usize << parts.len()) - 1;
+    let reach = |set: usize, last: &[usize]| {
+        let mut device = with_second_ring();
+        let first = (0..parts.len()).filter(|part| set >> part & 1 == 1);
+        for part in first.chain(last.iter().copied()) {
+            let asked = parts[part]();
+            let what = format!("{asked:?}");
+            device.ask(asked).unwrap_or_else(|fault| panic!("{what}: {fault}"));
+        }
+        let is_all = set | last.iter().fold(0, |set, part| set | 1 << part) == all;
+        assert_eq!(device.served.len(), usize::from(is_all), "after {set:b} and {last:?}");
+        (device.served, device.session.awaits())
+    };
+    for set in 0..all {
+        let left: Vec<usize> = (0..parts.len()).filter(|part| set >> part & 1 == 0).collect();
+        for (place, one) in left.iter().enumerate() {
+            for other in &left[place + 1..] {
+                assert_eq!(reach(set, &[*one, *other]), reach(set, &[*other, *one]));
+            }
+        }
+    }
+}
+
+/// At each moment of a whole boot something else comes between, and the rest as before.
+#[test]
+fn whatever_comes_between_leaves_a_device_that_can_be_served_again() {
+    let disturbances: Vec<fn() -> Request> = vec![
+        || Request::GetVringBase { ring: 0 },
+        || Request::GetVringBase { ring: 3 },
+        || Request::SetMemTable(Vec::new()),
+        || Request::RemMemReg(crate::device::region_key(1)),
+        || Request::SetStatus(0),
+        || Request::ResetOwner,
+        || Request::SetVringEnable { ring: 2, is_enabled: false },
+        || Request::SetVringCall { ring: 1, file: None },
+        || Request::SetLogBase { size: 4096, offset: 0, file: file() },
+        || Request::GetInflightFd { rings: 4, size: 256 },
+    ];
+    let boot = || {
+        let parts = [greeting(0), greeting(1)].into_iter().flatten();
+        let parts = parts.chain(enable(0, true)).chain(enable(1, true));
+        parts.chain(driver_ok(0, 0)).chain(driver_ok(1, 0)).collect::<Vec<_>>()
+    };
+    let count = boot().len();
+    for disturbance in &disturbances {
+        // Before it was agreed on, some is a fault.
+        for moment in greeting(0).len()..=count {
+            let mut device = Device::new(PAIRS);
+            for (place, request) in boot().into_iter().enumerate() {
+                if place == moment {
+                    device.ask(disturbance()).unwrap();
+                }
+                // A ring that is set up while it runs is a fault; one that was stopped is not.
+                device.ask(request).unwrap();
+            }
+            if moment == count {
+                device.ask(disturbance()).unwrap();
+            }
+            // Whatever was left out comes again.
+            for ring in [0, 1, 2, 3] {
+                device.ask(Request::GetVringBase { ring }).unwrap();
+            }
+            for pair in 0..PAIRS {
+                ask_all(&mut device, enable(pair, true));
+                ask_all(&mut device, driver_ok(pair, 0));
+            }
+            assert_eq!(served(&device), [0, 1], "{:?} at {moment}", disturbance());
+        }
+    }
+}
+
+#[test]
+fn a_running_ring_takes_no_other_size_or_base() {
+    let mut device = booted();
+    let fault = device.ask(Request::SetVringBase { ring: 1, base: 3 }).unwrap_err();
+    assert!(matches!(fault, Fault::Runs { ring: 1, .. }));
+    assert_eq!(fault.to_string(), "SET_VRING_BASE for ring 1, which runs");
+}

@@ -1,0 +1,392 @@
+//! The vhost-user protocol: how a virtual machine monitor (the front-end) hands the rings of its
+//! guest to another process (the back-end), over a Unix socket.
+//!
+//! A message is a [`Header`] followed by `size` bytes; file descriptors travel beside its first
+//! byte. Integers are in the host's byte order: the protocol never leaves a machine. Names and
+//! numbers are those of QEMU's `docs/interop/vhost-user.rst`.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The header of every message in both directions (`VhostUserHeader`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Header {
+    /// An [`Op`]; unchecked when it comes from a peer. A reply has that of its request.
+    pub request: u32,
+    /// [`VERSION`], and `VHOST_USER_*_MASK` bits.
+    pub flags: u32,
+    /// Bytes that follow; at most [`PAYLOAD_MAX`] in messages that this module knows.
+    pub size: u32,
+}
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = size_of::<Header>();
+/// The version of the protocol, in the bits of [`VERSION_MASK`].
+pub const VERSION: u32 = 1;
+/// The bits of [`Header::flags`] that hold the version.
+pub const VERSION_MASK: u32 = 3;
+/// The message is a reply.
+pub const REPLY_MASK: u32 = 1 << 2;
+/// The sender wants a [`u64`] in reply even where the request has none: zero for success.
+pub const NEED_REPLY_MASK: u32 = 1 << 3;
+/// The most bytes that may follow a header: those of a memory table with all its regions.
+pub const PAYLOAD_MAX: usize = size_of::<MemoryHeader>() + REGIONS_MAX * size_of::<MemoryRegion>();
+/// Regions of one memory table, and so descriptors of one message
+/// (`VHOST_MEMORY_BASELINE_NREGIONS`).
+pub const REGIONS_MAX: usize = 8;
+/// Regions that QEMU ever has (`VHOST_USER_MAX_RAM_SLOTS`, less what it keeps for itself): what a
+/// back-end offers that takes them one by one.
+pub const MEM_SLOTS_MAX: u64 = 509;
+
+/// Defines an enum together with its wire numbers, so that the two cannot drift apart.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident = $number:literal $spelling:literal,)*) => {
+        /// What a front-end asks for (`VHOST_USER_*`).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Op { $($(#[$doc])* $name = $number,)* }
+
+        impl Op {
+            /// Every request of the protocol, known to this program or not.
+            pub const ALL: &'static [Op] = &[$(Op::$name,)*];
+
+            /// The number in [`Header::request`].
+            pub const fn number(self) -> u32 {
+                match self { $(Op::$name => $number,)* }
+            }
+
+            /// The request with this number, if there is one.
+            pub const fn from_number(number: u32) -> Option<Op> {
+                match number { $($number => Some(Op::$name),)* _ => None }
+            }
+
+            /// Its name in the specification, without `VHOST_USER_`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Op::$name => $spelling,)* }
+            }
+        }
+    };
+}
+
+operations! {
+    /// Which features of virtio the back-end has; a [`u64`] in reply.
+    GetFeatures = 1 "GET_FEATURES",
+    /// Which of them are used: a [`u64`].
+    SetFeatures = 2 "SET_FEATURES",
+    /// The front-end is the owner of the session.
+    SetOwner = 3 "SET_OWNER",
+    /// Deprecated: means nothing.
+    ResetOwner = 4 "RESET_OWNER",
+    /// All memory: a [`MemoryHeader`], regions, and a descriptor each.
+    SetMemTable = 5 "SET_MEM_TABLE",
+    /// Where writes to memory are noted: a [`LogArea`] and its descriptor. Always replied to.
+    SetLogBase = 6 "SET_LOG_BASE",
+    /// A descriptor that is signalled when something was noted.
+    SetLogFd = 7 "SET_LOG_FD",
+    /// The size of a ring: a [`VringState`].
+    SetVringNum = 8 "SET_VRING_NUM",
+    /// Where a ring is: a [`VringAddr`].
+    SetVringAddr = 9 "SET_VRING_ADDR",
+    /// The available index to go on from: a [`VringState`].
+    SetVringBase = 10 "SET_VRING_BASE",
+    /// Stop a ring: a [`VringState`], the same with the available index in reply.
+    GetVringBase = 11 "GET_VRING_BASE",
+    /// The descriptor by which the guest notifies: a [`u64`] with the ring.
+    SetVringKick = 12 "SET_VRING_KICK",
+    /// The descriptor by which the guest is notified: a [`u64`] with the ring.
+    SetVringCall = 13 "SET_VRING_CALL",
+    /// The descriptor by which errors are reported: a [`u64`] with the ring.
+    SetVringErr = 14 "SET_VRING_ERR",
+    /// Which features of this protocol the back-end has; a [`u64`] in reply.
+    GetProtocolFeatures = 15 "GET_PROTOCOL_FEATURES",
+    /// Which of them are used: a [`u64`].
+    SetProtocolFeatures = 16 "SET_PROTOCOL_FEATURES",
+    /// How many queues there may be: a [`u64`] in reply; pairs of rings for a network device.
+    GetQueueNum = 17 "GET_QUEUE_NUM",
+    /// Whether a ring is used: a [`VringState`] with 0 or 1.
+    SetVringEnable = 18 "SET_VRING_ENABLE",
+    /// Tell the network where a guest is now: its Ethernet address in the low 6 bytes of a [`u64`].
+    SendRarp = 19 "SEND_RARP",
+    /// The MTU of the guest: a [`u64`].
+    NetSetMtu = 20 "NET_SET_MTU",
+    /// A channel for requests of the back-end.
+    SetBackendReqFd = 21 "SET_BACKEND_REQ_FD",
+    /// Translations of an IOMMU.
+    IotlbMsg = 22 "IOTLB_MSG",
+    /// The byte order of a ring.
+    SetVringEndian = 23 "SET_VRING_ENDIAN",
+    /// Read configuration space.
+    GetConfig = 24 "GET_CONFIG",
+    /// Write configuration space.
+    SetConfig = 25 "SET_CONFIG",
+    /// For cryptographic devices.
+    CreateCryptoSession = 26 "CREATE_CRYPTO_SESSION",
+    /// For cryptographic devices.
+    CloseCryptoSession = 27 "CLOSE_CRYPTO_SESSION",
+    /// Memory will come after the guest runs.
+    PostcopyAdvise = 28 "POSTCOPY_ADVISE",
+    /// Memory comes after the guest runs.
+    PostcopyListen = 29 "POSTCOPY_LISTEN",
+    /// All memory has come.
+    PostcopyEnd = 30 "POSTCOPY_END",
+    /// Make an area that notes what is under way: an [`Inflight`], the same with a descriptor in
+    /// reply.
+    GetInflightFd = 31 "GET_INFLIGHT_FD",
+    /// Use such an area: an [`Inflight`] with its descriptor.
+    SetInflightFd = 32 "SET_INFLIGHT_FD",
+    /// For graphics.
+    GpuSetSocket = 33 "GPU_SET_SOCKET",
+    /// Stop all rings and go back to the initial state.
+    ResetDevice = 34 "RESET_DEVICE",
+    /// A notification as a message.
+    VringKick = 35 "VRING_KICK",
+    /// How many regions there may be: a [`u64`] in reply.
+    GetMaxMemSlots = 36 "GET_MAX_MEM_SLOTS",
+    /// One more region: a [`SingleRegion`] with its descriptor.
+    AddMemReg = 37 "ADD_MEM_REG",
+    /// One region less: a [`SingleRegion`].
+    RemMemReg = 38 "REM_MEM_REG",
+    /// The device status of virtio: a [`u64`].
+    SetStatus = 39 "SET_STATUS",
+    /// The same in reply.
+    GetStatus = 40 "GET_STATUS",
+    /// For shared buffers.
+    GetSharedObject = 41 "GET_SHARED_OBJECT",
+    /// A descriptor for the state of the device.
+    SetDeviceStateFd = 42 "SET_DEVICE_STATE_FD",
+    /// Whether that went well.
+    CheckDeviceState = 43 "CHECK_DEVICE_STATE",
+}
+
+/// A number for a ring (`vhost_vring_state`): its size, an index, or whether it is used.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct VringState {
+    /// The ring.
+    pub index: u32,
+    /// The number.
+    pub num: u32,
+}
+
+/// Where a ring is, in the front-end's own address space (`vhost_vring_addr`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct VringAddr {
+    /// The ring.
+    pub index: u32,
+    /// [`VHOST_VRING_F_LOG`].
+    pub flags: u32,
+    /// The descriptor table.
+    pub descriptor: u64,
+    /// The used ring.
+    pub used: u64,
+    /// The available ring.
+    pub available: u64,
+    /// The used ring's guest address, under which writes to it are noted.
+    pub log: u64,
+}
+
+/// Writes to the used ring are to be noted.
+pub const VHOST_VRING_F_LOG: u32 = 1;
+/// The part of the [`u64`] of `SET_VRING_KICK`, `CALL` and `ERR` that is the ring.
+pub const VRING_INDEX_MASK: u64 = 0xff;
+/// Its bit that says that no descriptor comes.
+pub const VRING_NOFD_MASK: u64 = 1 << 8;
+
+/// Before the regions of a memory table.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct MemoryHeader {
+    /// How many regions follow; at most [`REGIONS_MAX`].
+    pub count: u32,
+    /// Unused.
+    pub padding: u32,
+}
+
+/// A piece of the guest's memory, and where in a file it is.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct MemoryRegion {
+    /// Its first address as the guest sees it.
+    pub guest_address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its first address in the front-end, in which rings are given.
+    pub user_address: u64,
+    /// Where in its file it begins.
+    pub mmap_offset: u64,
+}
+
+/// A region that is added or removed.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct SingleRegion {
+    /// Unused.
+    pub padding: u64,
+    /// The region.
+    pub region: MemoryRegion,
+}
+
+/// Where writes to memory are noted: a bit for each page of 4096 bytes.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct LogArea {
+    /// Its bytes.
+    pub size: u64,
+    /// Where in its file it begins.
+    pub offset: u64,
+}
+
+/// The area that notes what is under way.
+///
+/// The specification ends it after `queue_size`. QEMU, DPDK and rust-vmm have the four bytes of
+/// padding that C adds, and expect them.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Inflight {
+    /// Its bytes.
+    pub mmap_size: u64,
+    /// Where in its file it begins.
+    pub mmap_offset: u64,
+    /// Rings.
+    pub num_queues: u16,
+    /// Entries of each.
+    pub queue_size: u16,
+    /// Unused.
+    pub padding: u32,
+}
+
+/// Bytes of an [`Inflight`] without its padding.
+pub const INFLIGHT_LEN_MIN: usize = size_of::<Inflight>() - size_of::<u32>();
+
+/// More than one queue.
+pub const VHOST_USER_PROTOCOL_F_MQ: u64 = 1 << 0;
+/// Writes are noted in memory that comes by descriptor.
+pub const VHOST_USER_PROTOCOL_F_LOG_SHMFD: u64 = 1 << 1;
+/// `SEND_RARP`.
+pub const VHOST_USER_PROTOCOL_F_RARP: u64 = 1 << 2;
+/// Any request may ask for a reply.
+pub const VHOST_USER_PROTOCOL_F_REPLY_ACK: u64 = 1 << 3;
+/// `NET_SET_MTU`.
+pub const VHOST_USER_PROTOCOL_F_NET_MTU: u64 = 1 << 4;
+/// Memory after the guest runs.
+pub const VHOST_USER_PROTOCOL_F_PAGEFAULT: u64 = 1 << 8;
+/// `GET_INFLIGHT_FD` and `SET_INFLIGHT_FD`.
+pub const VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD: u64 = 1 << 12;
+/// `RESET_DEVICE`.
+pub const VHOST_USER_PROTOCOL_F_RESET_DEVICE: u64 = 1 << 13;
+/// `GET_MAX_MEM_SLOTS`, `ADD_MEM_REG` and `REM_MEM_REG`.
+pub const VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+/// `SET_STATUS` and `GET_STATUS`.
+pub const VHOST_USER_PROTOCOL_F_STATUS: u64 = 1 << 16;
+
+const _: () = {
+    assert!(HEADER_LEN == 12);
+    assert!(size_of::<VringState>() == 8 && size_of::<VringAddr>() == 40);
+    assert!(size_of::<MemoryRegion>() == 32 && size_of::<SingleRegion>() == 40);
+    assert!(size_of::<LogArea>() == 16 && size_of::<Inflight>() == 24);
+    assert!(PAYLOAD_MAX == 264 && INFLIGHT_LEN_MIN == 20);
+    assert!(Op::from_number(0).is_none() && Op::from_number(44).is_none());
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a little-endian machine.
+    fn golden(words: &[&[u8]]) -> Vec<u8> {
+        words.concat()
+    }
+
+    #[test]
+    fn every_request_survives_the_wire() {
+        for &op in Op::ALL {
+            assert_eq!(Op::from_number(op.number()), Some(op));
+        }
+        assert_eq!(Op::ALL.len(), 43);
+        assert_eq!(Op::AddMemReg.number(), 37);
+        assert_eq!(Op::AddMemReg.name(), "ADD_MEM_REG");
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_header_has_the_bytes_of_the_protocol() {
+        let header = Header { request: 18, flags: VERSION | NEED_REPLY_MASK, size: 8 };
+        let bytes = golden(&[&[18, 0, 0, 0], &[9, 0, 0, 0], &[8, 0, 0, 0]]);
+        assert_eq!(header.as_bytes(), bytes);
+        assert_eq!(Header::read_from_bytes(&bytes).ok(), Some(header));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_address_of_a_ring_has_the_bytes_of_the_protocol() {
+        let address = VringAddr {
+            index: 3,
+            flags: VHOST_VRING_F_LOG,
+            descriptor: 0x1000,
+            used: 0x3000,
+            available: 0x2000,
+            log: 0x4000,
+        };
+        let bytes = golden(&[
+            &[3, 0, 0, 0, 1, 0, 0, 0],
+            &[0, 0x10, 0, 0, 0, 0, 0, 0],
+            &[0, 0x30, 0, 0, 0, 0, 0, 0],
+            &[0, 0x20, 0, 0, 0, 0, 0, 0],
+            &[0, 0x40, 0, 0, 0, 0, 0, 0],
+        ]);
+        assert_eq!(address.as_bytes(), bytes);
+        assert_eq!(VringAddr::read_from_bytes(&bytes).ok(), Some(address));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn regions_have_the_bytes_of_the_protocol() {
+        let region = MemoryRegion {
+            guest_address: 0xc_0000,
+            size: 0x1ff4_0000,
+            user_address: 0x7f00_000c_0000,
+            mmap_offset: 0xc_0000,
+        };
+        let bytes = [
+            [0, 0, 0x0c, 0, 0, 0, 0, 0],
+            [0, 0, 0xf4, 0x1f, 0, 0, 0, 0],
+            [0, 0, 0x0c, 0, 0, 0x7f, 0, 0],
+            [0, 0, 0x0c, 0, 0, 0, 0, 0],
+        ]
+        .concat();
+        assert_eq!(region.as_bytes(), bytes);
+        let single = SingleRegion { padding: 0, region };
+        assert_eq!(single.as_bytes(), golden(&[&[0; 8], &bytes]));
+        let header = MemoryHeader { count: 2, padding: 0 };
+        assert_eq!(header.as_bytes(), [2, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn numbers_logs_and_areas_have_the_bytes_of_the_protocol() {
+        let state = VringState { index: 1, num: 256 };
+        assert_eq!(state.as_bytes(), [1, 0, 0, 0, 0, 1, 0, 0]);
+        let log = LogArea { size: 0x8000, offset: 1 };
+        assert_eq!(log.as_bytes(), [0, 0x80, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        let area = Inflight { mmap_size: 2, num_queues: 4, queue_size: 256, ..Inflight::default() };
+        assert_eq!(area.as_bytes()[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(area.as_bytes()[16..], [4, 0, 0, 1, 0, 0, 0, 0]);
+    }
+}
