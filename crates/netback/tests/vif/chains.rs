@@ -343,7 +343,7 @@ fn examine(len: u32, polling: Polling) {
 }
 
 /// Miri takes a second for each chain.
-const LONGEST: usize = if cfg!(miri) { 1 } else { 3 };
+const LONGEST: u32 = if cfg!(miri) { 1 } else { 3 };
 
 #[test]
 fn every_chain_of_up_to_three_slots_published_in_two_parts_is_served_as_the_rules_say() {
