@@ -26,7 +26,19 @@ const LAYERS: [&[&str]; 8] = [
         "xenstore",
         "vhost",
     ],
-    &["netback", "netfront", "emu", "loopback", "trunk", "xen", "engine", "vif-shell"],
+    &[
+        "netback",
+        "netfront",
+        "virtback",
+        "virtfront",
+        "emu",
+        "loopback",
+        "trunk",
+        "xen",
+        "engine",
+        "vif-shell",
+        "vhost-shell",
+    ],
     &["worker"],
     &["backend", "frontend", "description"],
     &["lab", "doctor"],
@@ -34,9 +46,11 @@ const LAYERS: [&[&str]; 8] = [
 ];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.
-const NEVER: [(&str, &[&str]); 7] = [
+const NEVER: [(&str, &[&str]); 9] = [
     ("netback", &["emu", "xen"]),
     ("netfront", &["emu", "xen"]),
+    ("virtback", &["hypervisor", "ring"]),
+    ("virtfront", &["hypervisor", "ring"]),
     ("ring", &["hypervisor", "datapath"]),
     ("virtio", &["hypervisor", "datapath", "ring"]),
     ("switch", &["ring", "hypervisor", "netback", "netfront"]),

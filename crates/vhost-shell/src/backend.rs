@@ -1,0 +1,313 @@
+//! The back-end's end of a socket.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use ringway_vhost::backend::{Action, Awaits, Bases, Log, Offer};
+use ringway_vhost::{Backend, PairPlan, Region, RegionKey};
+use ringway_wire::vhost_user::Op;
+use ringway_wire::virtio::Features;
+use rustix::event::PollFlags;
+
+use crate::connection::{Broken, Connection, Received};
+use crate::meeting::Meeting;
+
+/// Looks at a socket in one turn: a front-end that sends as fast as it can, or byte by byte, has no
+/// more than that before others have theirs.
+pub const TURN_READS: usize = 64;
+
+/// The process around a session: memory, rings, and the network.
+///
+/// What it refuses ends the connection, and the reason is shown.
+pub trait Device {
+    /// What is offered to the next front-end.
+    fn offer(&self) -> Offer;
+
+    /// Lets go of all memory, and maps this.
+    ///
+    /// # Errors
+    /// Why not.
+    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), String>;
+
+    /// Maps one more region.
+    ///
+    /// # Errors
+    /// Why not.
+    fn add_region(&mut self, region: Region) -> Result<(), String>;
+
+    /// Lets go of a region.
+    ///
+    /// # Errors
+    /// Why not.
+    fn remove_region(&mut self, region: RegionKey) -> Result<(), String>;
+
+    /// Notes writes here from now on.
+    ///
+    /// # Errors
+    /// Why not.
+    fn set_log(&mut self, log: Log) -> Result<(), String>;
+
+    /// Serves a pair from [`Device::settle`] on: more may change before.
+    ///
+    /// # Errors
+    /// Why not.
+    fn start(&mut self, plan: PairPlan) -> Result<(), String>;
+
+    /// Stops a pair at once.
+    fn stop(&mut self, pair: u16) -> Bases;
+
+    /// All that a turn brought has been said.
+    ///
+    /// # Errors
+    /// Why something of it cannot be done.
+    fn settle(&mut self) -> Result<(), String>;
+
+    /// Has the network know that a guest with this address is here.
+    fn announce(&mut self, mac: [u8; 6]);
+
+    /// The front-end shows its guest this MTU.
+    fn set_mtu(&mut self, mtu: u16);
+
+    /// Makes a file of zeros.
+    ///
+    /// # Errors
+    /// Why not.
+    fn make_area(&mut self, len: u64) -> Result<OwnedFd, String>;
+
+    /// The guest has taken these features.
+    fn agreed(&mut self, features: Features);
+
+    /// The connection is gone: nothing is served, and no memory is mapped any more.
+    fn reset(&mut self);
+
+    /// Something for the log.
+    fn note(&mut self, note: Note<'_>);
+}
+
+/// What happens to an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note<'a> {
+    /// A front-end is there.
+    Met,
+    /// It has left.
+    Left,
+    /// Its connection was closed, for this reason.
+    Closed(&'a str),
+}
+
+/// How far an end has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// There is no front-end.
+    Alone,
+    /// One is there, and something is missing.
+    Awaits(Awaits),
+    /// Frames can flow.
+    Serves,
+}
+
+/// One session after another, at one place.
+#[derive(Debug)]
+pub struct BackendEnd {
+    meeting: Meeting,
+    met: Option<Met>,
+    error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Met {
+    connection: Connection,
+    session: Backend,
+    features: Option<Features>,
+    has_asked_queues: bool,
+}
+
+impl BackendEnd {
+    /// An end without a front-end.
+    pub fn new(meeting: Meeting) -> BackendEnd {
+        BackendEnd { meeting, met: None, error: None }
+    }
+
+    /// Where front-ends are met.
+    pub fn meeting(&self) -> &Meeting {
+        &self.meeting
+    }
+
+    /// What to wait for before the next turn.
+    pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let Some(met) = &self.met else {
+            return self.meeting.is_open().then_some((self.meeting.as_fd(), PollFlags::IN));
+        };
+        let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+        Some((met.connection.as_fd(), PollFlags::IN | room))
+    }
+
+    /// When there is to be a turn though nothing happens.
+    pub fn due(&self) -> Option<Instant> {
+        if self.met.is_some() { None } else { self.meeting.due() }
+    }
+
+    /// The session, while there is one.
+    pub fn session(&self) -> Option<&Backend> {
+        self.met.as_ref().map(|met| &met.session)
+    }
+
+    /// How far it has got.
+    pub fn state(&self) -> State {
+        match self.met.as_ref().map(|met| met.session.awaits()) {
+            None => State::Alone,
+            Some(Awaits::Nothing) => State::Serves,
+            Some(awaits) => State::Awaits(awaits),
+        }
+    }
+
+    /// Why nothing is served, if that is so: what the last front-end did, or what is missing.
+    pub fn error(&self) -> Option<String> {
+        match self.state() {
+            State::Serves => None,
+            State::Alone => {
+                let obstacle = self.meeting.obstacle().map(str::to_owned);
+                self.error.clone().or(obstacle)
+            }
+            State::Awaits(Awaits::Version1) => Some(
+                "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),
+            ),
+            State::Awaits(Awaits::Memory) => Some(
+                "the front-end shares no memory (QEMU: -object memory-backend-memfd,...,share=on; \
+                 libvirt: <access mode='shared'/> in <memoryBacking>)"
+                    .to_owned(),
+            ),
+            State::Awaits(_) => self.error.clone(),
+        }
+    }
+
+    /// Does what there is to do, within bounds; whether there may be more.
+    ///
+    /// # Errors
+    /// If no front-end can be met any more.
+    pub fn turn(&mut self, device: &mut impl Device, now: Instant) -> io::Result<bool> {
+        if self.met.is_none() {
+            let Some(socket) = self.meeting.meet(now)? else { return Ok(false) };
+            let session = Backend::new(device.offer());
+            let connection = Connection::new(socket);
+            self.met = Some(Met { connection, session, features: None, has_asked_queues: false });
+            device.note(Note::Met);
+        }
+        let Some(met) = &mut self.met else { return Ok(false) };
+        let outcome = met.turn(device).and_then(|outcome| {
+            device.settle().map_err(Broken::Undone)?;
+            Ok(outcome)
+        });
+        if met.session.awaits() == Awaits::Nothing {
+            self.meeting.was_good();
+            self.error = None;
+        }
+        match outcome {
+            Ok(Outcome::More) => Ok(true),
+            Ok(Outcome::Waits) => Ok(false),
+            Ok(Outcome::End) => {
+                self.error = met.left_why();
+                device.note(Note::Left);
+                self.leave(device, now);
+                Ok(false)
+            }
+            Err(broken) => {
+                let reason = broken.to_string();
+                device.note(Note::Closed(&reason));
+                self.error = Some(reason);
+                self.leave(device, now);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Closes the connection for a reason of ours, such as what a guest did to its rings.
+    pub fn close(&mut self, device: &mut impl Device, reason: &str, now: Instant) {
+        if self.met.is_some() {
+            device.note(Note::Closed(reason));
+            self.error = Some(reason.to_owned());
+            self.leave(device, now);
+        }
+    }
+
+    fn leave(&mut self, device: &mut impl Device, now: Instant) {
+        self.met = None;
+        device.reset();
+        self.meeting.again(now);
+    }
+}
+
+enum Outcome {
+    More,
+    Waits,
+    End,
+}
+
+impl Met {
+    fn turn(&mut self, device: &mut impl Device) -> Result<Outcome, Broken> {
+        self.connection.flush()?;
+        for _ in 0..TURN_READS {
+            match self.connection.receive()? {
+                Received::Message(message) => {
+                    self.session.take(message)?;
+                    self.has_asked_queues |= self.session.last() == Some(Op::GetQueueNum);
+                    self.act(device)?;
+                }
+                Received::Part => {}
+                Received::Nothing => return Ok(Outcome::Waits),
+                Received::End => return Ok(Outcome::End),
+            }
+        }
+        Ok(Outcome::More)
+    }
+
+    fn act(&mut self, device: &mut impl Device) -> Result<(), Broken> {
+        if self.session.features() != self.features {
+            self.features = self.session.features();
+            self.features.into_iter().for_each(|features| device.agreed(features));
+        }
+        while let Some(action) = self.session.next_action() {
+            let done = match action {
+                Action::Send(message) => {
+                    self.connection.send(message)?;
+                    Ok(())
+                }
+                Action::StopPair(pair) => {
+                    let bases = device.stop(pair);
+                    self.session.stopped(pair, bases);
+                    Ok(())
+                }
+                Action::StartPair(plan) => device.start(*plan),
+                Action::SetMemory(regions) => device.set_memory(regions),
+                Action::AddRegion(region) => device.add_region(region),
+                Action::RemoveRegion(region) => device.remove_region(region),
+                Action::SetLog(log) => device.set_log(log),
+                Action::Announce(mac) => {
+                    device.announce(mac);
+                    Ok(())
+                }
+                Action::SetMtu(mtu) => {
+                    device.set_mtu(mtu);
+                    Ok(())
+                }
+                Action::MakeArea(len) => {
+                    device.make_area(len).map(|file| self.session.made_area(file))
+                }
+            };
+            done.map_err(Broken::Undone)?;
+        }
+        Ok(())
+    }
+
+    /// Why a front-end may have left, where it does not say so itself.
+    fn left_why(&self) -> Option<String> {
+        let pairs = self.session.offer().pairs;
+        (self.has_asked_queues && self.session.features().is_none()).then(|| {
+            format!(
+                "the front-end left before the driver of its guest was ready; there are {pairs} \
+                 queues: does it want more? (QEMU: queues=, libvirt: <driver queues=''/>)"
+            )
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! A device without memory, rings or network, which writes down what it is asked.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::{PairPlan, Region, RegionKey};
+use ringway_vhost_shell::{BackendEnd, Device, Note};
+use ringway_wire::virtio::Features;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Nothing here takes so long on a machine that is not stuck.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(crate) offer: Offer,
+    pub(crate) memory: Vec<RegionKey>,
+    pub(crate) served: BTreeSet<u16>,
+    pub(crate) features: Features,
+    pub(crate) settled: usize,
+    pub(crate) notes: Vec<String>,
+    /// Why memory is refused, if it is.
+    pub(crate) refusal: Option<String>,
+}
+
+impl Recorder {
+    pub(crate) fn new(pairs: u16) -> Recorder {
+        let offer = Offer {
+            features: FEATURES,
+            floor: Features::NONE,
+            protocol: PROTOCOL_FEATURES,
+            pairs,
+            mtu_max: 9000,
+        };
+        Recorder {
+            offer,
+            memory: Vec::new(),
+            served: BTreeSet::new(),
+            features: Features::NONE,
+            settled: 0,
+            notes: Vec::new(),
+            refusal: None,
+        }
+    }
+
+    fn is_taken(&self) -> Result<(), String> {
+        self.refusal.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Device for Recorder {
+    fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), String> {
+        self.memory = regions.iter().map(|region| region.key).collect();
+        self.is_taken()
+    }
+
+    fn add_region(&mut self, region: Region) -> Result<(), String> {
+        self.memory.push(region.key);
+        self.is_taken()
+    }
+
+    fn remove_region(&mut self, region: RegionKey) -> Result<(), String> {
+        self.memory.retain(|known| *known != region);
+        Ok(())
+    }
+
+    fn set_log(&mut self, _: Log) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn start(&mut self, plan: PairPlan) -> Result<(), String> {
+        assert!(self.served.insert(plan.pair), "started twice");
+        Ok(())
+    }
+
+    fn stop(&mut self, pair: u16) -> Bases {
+        assert!(self.served.remove(&pair), "stopped, and was not served");
+        Bases { rx: 0, tx: 0 }
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        self.settled += 1;
+        Ok(())
+    }
+
+    fn announce(&mut self, _: [u8; 6]) {}
+
+    fn set_mtu(&mut self, _: u16) {}
+
+    fn make_area(&mut self, len: u64) -> Result<OwnedFd, String> {
+        let file = tempfile::tempfile().map_err(|error| error.to_string())?;
+        file.set_len(len).map_err(|error| error.to_string())?;
+        Ok(file.into())
+    }
+
+    fn agreed(&mut self, features: Features) {
+        self.features = features;
+    }
+
+    fn reset(&mut self) {
+        self.memory.clear();
+        self.served.clear();
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.notes.push(format!("{note:?}"));
+    }
+}
+
+/// Turns an end until something holds.
+pub(crate) fn until(
+    end: &mut BackendEnd,
+    device: &mut Recorder,
+    what: &str,
+    mut holds: impl FnMut(&BackendEnd, &Recorder) -> bool,
+) {
+    let started = Instant::now();
+    while !holds(end, device) {
+        assert!(started.elapsed() < PATIENCE, "not {what}: {:?}, {device:?}", end.error());
+        let now = Instant::now();
+        let has_more = end.turn(device, now).expect("a front-end can be met");
+        if has_more {
+            continue;
+        }
+        let due = end.due().map_or(Duration::from_millis(20), |due| due.duration_since(now));
+        wait(end, due.min(Duration::from_millis(20)));
+    }
+}
+
+fn wait(end: &BackendEnd, pause: Duration) {
+    let mut fds: Vec<PollFd<'_>> = end
+        .waker()
+        .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags | PollFlags::HUP))
+        .into_iter()
+        .collect();
+    let nanos = i64::try_from(pause.as_nanos()).expect("it is short");
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: nanos })).expect("descriptors are good");
+}

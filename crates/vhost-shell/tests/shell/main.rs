@@ -1,0 +1,5 @@
+//! Ends over real sockets: with a front-end of ours, with a hostile one, and with QEMU.
+
+mod device;
+mod qemu;
+mod sockets;

@@ -1,0 +1,143 @@
+//! A stock QEMU as front-end: its firmware drives the first pair of queues, so no system is needed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringway_vhost_shell::{BackendEnd, Meeting, Mode, State};
+use ringway_wire::virtio::VIRTIO_F_VERSION_1;
+use tempfile::TempDir;
+
+use crate::device::{PATIENCE, Recorder, until};
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// A virtual machine, ended when it is dropped.
+struct Machine(Child);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts one, unless the program is not installed.
+fn start(dir: &Path, chardev: &str, memory: &str) -> Option<Machine> {
+    let arguments = [
+        "-accel tcg -display none -nodefaults -boot n -m 64",
+        &format!(
+            "-machine q35,memory-backend=m -object memory-backend-memfd,id=m,size=64M{memory}"
+        ),
+        &format!("-chardev socket,id=c,path={}/net,{chardev}", dir.display()),
+        "-netdev vhost-user,id=n,chardev=c,queues=2",
+        "-device virtio-net-pci,netdev=n,mq=on,vectors=0",
+        &format!("-qmp unix:{}/qmp,server=on,wait=off", dir.display()),
+    ];
+    let arguments = arguments.iter().flat_map(|part| part.split_whitespace());
+    let started = Command::new(QEMU)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match started {
+        Ok(child) => Some(Machine(child)),
+        Err(error) => {
+            println!("SKIPPED: {QEMU}: {error}: install qemu-system-x86");
+            None
+        }
+    }
+}
+
+/// The machine's monitor.
+struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    fn open(dir: &Path) -> Monitor {
+        let started = Instant::now();
+        let socket = loop {
+            match UnixStream::connect(dir.join("qmp")) {
+                Ok(socket) => break socket,
+                Err(error) => assert!(started.elapsed() < PATIENCE, "the monitor: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        socket.set_read_timeout(Some(PATIENCE)).expect("a socket of ours");
+        let mut monitor = Monitor(BufReader::new(socket));
+        monitor.line();
+        monitor.ask("qmp_capabilities");
+        monitor.line();
+        monitor
+    }
+
+    fn ask(&mut self, command: &str) {
+        let line = format!("{{\"execute\":\"{command}\"}}\n");
+        // The answer may come only when the back-end has had a turn.
+        self.0.get_mut().write_all(line.as_bytes()).expect("it reads");
+    }
+
+    fn line(&mut self) {
+        self.0.read_line(&mut String::new()).expect("it answers");
+    }
+}
+
+fn end(dir: &Path, mode: Mode) -> BackendEnd {
+    BackendEnd::new(Meeting::new(&dir.join("net"), mode, Instant::now()).expect("a place"))
+}
+
+#[test]
+fn qemu_listens_and_its_rings_are_served_through_resets_and_restarts_of_ours() {
+    let dir = TempDir::new().expect("a directory");
+    let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
+    let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
+    until(&mut back, &mut device, "served", |end, _| end.state() == State::Serves);
+    assert!(device.features.has(VIRTIO_F_VERSION_1));
+    assert!(!device.memory.is_empty());
+    // Ours ends, and the next one dials: rings go on without the guest's doing.
+    drop(back);
+    let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
+    until(&mut back, &mut device, "served again", |end, _| end.state() == State::Serves);
+    // The machine starts again, and its driver with it.
+    let mut monitor = Monitor::open(dir.path());
+    monitor.ask("system_reset");
+    until(&mut back, &mut device, "stopped", |end, _| end.state() != State::Serves);
+    until(&mut back, &mut device, "served after a reset", |end, _| end.state() == State::Serves);
+    monitor.ask("quit");
+    until(&mut back, &mut device, "left", |end, _| end.state() == State::Alone);
+    assert_eq!(device.notes, ["Met", "Left"], "nothing of it is an error");
+}
+
+#[test]
+fn qemu_dials_a_socket_of_ours() {
+    let dir = TempDir::new().expect("a directory");
+    let (mut back, mut device) = (end(dir.path(), Mode::Server), Recorder::new(2));
+    let Some(_machine) = start(dir.path(), "reconnect=1", ",share=on") else { return };
+    until(&mut back, &mut device, "served", |end, _| end.state() == State::Serves);
+    drop(back);
+    let mut back = end(dir.path(), Mode::Server);
+    let mut device = Recorder::new(2);
+    until(&mut back, &mut device, "served again", |end, _| end.state() == State::Serves);
+}
+
+#[test]
+fn memory_of_qemus_own_is_named_as_what_is_missing() {
+    let dir = TempDir::new().expect("a directory");
+    let Some(_machine) = start(dir.path(), "server=on", ",share=off") else { return };
+    let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(2));
+    until(&mut back, &mut device, "a reason", |end, _| {
+        end.error().is_some_and(|reason| reason.contains("share=on"))
+    });
+}
+
+#[test]
+fn more_queues_than_are_offered_are_named() {
+    let dir = TempDir::new().expect("a directory");
+    let Some(_machine) = start(dir.path(), "server=on", ",share=on") else { return };
+    let (mut back, mut device) = (end(dir.path(), Mode::Client), Recorder::new(1));
+    until(&mut back, &mut device, "a reason", |end, _| {
+        end.error().is_some_and(|reason| reason.contains("there are 1 queues: does it want more"))
+    });
+}

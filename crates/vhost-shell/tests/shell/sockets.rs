@@ -1,0 +1,251 @@
+//! Both ends of ours, and hostile ones.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Instant;
+
+use ringway_vhost::backend::{Awaits, FEATURES, PROTOCOL_FEATURES};
+use ringway_vhost::frontend::{Event, Wish};
+use ringway_vhost::request::{Ack, Request};
+use ringway_vhost::{Addresses, Frontend, Region, RegionKey};
+use ringway_vhost_shell::{BackendEnd, Connection, Meeting, Mode, Received, State, TURN_READS};
+use tempfile::TempDir;
+
+use crate::device::{Recorder, until};
+
+fn end(path: &Path, mode: Mode) -> BackendEnd {
+    BackendEnd::new(Meeting::new(path, mode, Instant::now()).expect("a place to meet"))
+}
+
+fn file() -> OwnedFd {
+    fs::File::open("/dev/null").expect("/dev/null is there").into()
+}
+
+fn region() -> Region {
+    let key = RegionKey { guest_address: 0, size: 1 << 20, user_address: 1 << 40, file_offset: 0 };
+    Region { key, file: file() }
+}
+
+/// A front-end over a socket.
+struct Guest {
+    connection: Connection,
+    session: Frontend,
+    events: Vec<Event>,
+}
+
+impl Guest {
+    fn new(socket: UnixStream) -> Guest {
+        socket.set_nonblocking(true).expect("a socket of ours");
+        let wish = Wish { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 2 };
+        let connection = Connection::new(socket.into());
+        Guest { connection, session: Frontend::new(wish), events: Vec::new() }
+    }
+
+    fn turn(&mut self) {
+        while let Some(message) = self.session.next_message() {
+            self.connection.send(message).expect("the back-end reads");
+        }
+        while let Received::Message(message) = self.connection.receive().expect("it is whole") {
+            self.session.take(message).expect("it was asked for");
+        }
+        self.events.extend(std::iter::from_fn(|| self.session.next_event()));
+    }
+
+    fn hand_over(&mut self) {
+        self.session.share(vec![region()]);
+        for ring in 0..4 {
+            let addresses = Addresses {
+                descriptor: 1 << 40,
+                available: (1 << 40) + 0x1000,
+                used: (1 << 40) + 0x2000,
+                log: None,
+            };
+            for request in [
+                Request::SetVringNum { ring, size: 256 },
+                Request::SetVringBase { ring, base: 0 },
+                Request::SetVringAddr { ring, addresses },
+                Request::SetVringCall { ring, file: Some(file()) },
+                Request::SetVringKick { ring, file: Some(file()) },
+                Request::SetVringEnable { ring, is_enabled: true },
+            ] {
+                self.session.ask(request);
+            }
+        }
+    }
+
+    /// Begins a session, and goes on until two pairs are served.
+    fn serve(&mut self, end: &mut BackendEnd, device: &mut Recorder) {
+        let mut has_begun = false;
+        until(end, device, "served", |end, device| {
+            self.turn();
+            if !has_begun && self.events.iter().any(|it| matches!(it, Event::Agreed(_))) {
+                has_begun = true;
+                self.hand_over();
+            }
+            end.state() == State::Serves && device.served.len() == 2
+        });
+    }
+}
+
+#[test]
+fn a_socket_is_dialled_when_it_appears() {
+    let dir = TempDir::new().expect("a directory");
+    // Not even the directory is there.
+    let path = dir.path().join("run/vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Client), Recorder::new(2));
+    assert!(!end.turn(&mut device, Instant::now()).expect("it waits"));
+    let obstacle = end.error().expect("there is no front-end");
+    assert!(obstacle.contains("does not exist: the front-end has to make it"), "{obstacle}");
+    assert_eq!(end.due(), None, "it waits for the directory, and does not poll");
+    fs::create_dir(dir.path().join("run")).expect("a directory");
+    let mut is_watched = false;
+    until(&mut end, &mut device, "watched", |_, _| std::mem::replace(&mut is_watched, true));
+    let listener = UnixListener::bind(&path).expect("a socket");
+    until(&mut end, &mut device, "met", |end, _| end.session().is_some());
+    let (socket, _) = listener.accept().expect("it has dialled");
+    Guest::new(socket).serve(&mut end, &mut device);
+    assert_eq!(end.error(), None);
+    assert_eq!(device.features, FEATURES);
+}
+
+#[test]
+fn a_socket_that_is_there_is_dialled_at_once_and_again_when_its_owner_comes_back() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let (mut end, mut device) = (end(&path, Mode::Client), Recorder::new(2));
+    end.turn(&mut device, Instant::now()).expect("it is there");
+    let (socket, _) = listener.accept().expect("it has dialled");
+    let mut guest = Guest::new(socket);
+    guest.serve(&mut end, &mut device);
+    drop((guest, listener));
+    fs::remove_file(&path).expect("its owner removes it");
+    until(&mut end, &mut device, "left", |end, _| end.state() == State::Alone);
+    assert!(device.served.is_empty() && device.memory.is_empty());
+    let listener = UnixListener::bind(&path).expect("a socket");
+    until(&mut end, &mut device, "met again", |end, _| end.session().is_some());
+    Guest::new(listener.accept().expect("it has dialled").0).serve(&mut end, &mut device);
+    assert_eq!(device.notes, ["Met", "Left", "Met"]);
+}
+
+#[test]
+fn front_ends_dial_a_socket_that_we_make() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let mut device = Recorder::new(2);
+    // What an earlier process has left is in the way of no one.
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let mut end = end(&path, Mode::Server);
+    for _ in 0..2 {
+        let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
+        guest.serve(&mut end, &mut device);
+        drop(guest);
+        until(&mut end, &mut device, "left", |end, _| end.state() == State::Alone);
+    }
+    let taken = Meeting::new(&path, Mode::Server, Instant::now()).expect_err("it is taken");
+    assert!(taken.to_string().contains("another process listens at it"), "{taken}");
+}
+
+#[test]
+fn a_flood_of_messages_and_half_a_message_have_no_more_than_a_turn() {
+    let (mut ends, mut devices, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
+    let dir = TempDir::new().expect("a directory");
+    for name in ["flood", "half", "good"] {
+        let path = dir.path().join(name);
+        ends.push(end(&path, Mode::Server));
+        devices.push(Recorder::new(2));
+        sockets.push(UnixStream::connect(&path).expect("it listens"));
+    }
+    let good = sockets.pop().expect("three are there");
+    let mut half = sockets.pop().expect("three are there");
+    let mut flood = sockets.pop().expect("three are there");
+    half.write_all(&Request::SetFeatures(FEATURES).write(Ack::No).bytes()[..13]).expect("room");
+    flood.set_nonblocking(true).expect("a socket of ours");
+    let owner = Request::SetOwner.write(Ack::No).bytes().repeat(1000);
+    let mut guest = Guest::new(good);
+    let [flooded, halved, served] = &mut ends[..] else { panic!("three ends") };
+    let [one, two, three] = &mut devices[..] else { panic!("three devices") };
+    let mut was_cut = false;
+    let mut has_begun = false;
+    until(served, three, "served", |end, device| {
+        // As fast as it can.
+        while flood.write(&owner).is_ok_and(|sent| sent == owner.len()) {}
+        was_cut |= flooded.turn(one, Instant::now()).expect("it is met");
+        halved.turn(two, Instant::now()).expect("it is met");
+        guest.turn();
+        if !has_begun && guest.events.iter().any(|it| matches!(it, Event::Agreed(_))) {
+            has_begun = true;
+            guest.hand_over();
+        }
+        end.state() == State::Serves && device.served.len() == 2
+    });
+    assert!(was_cut, "a turn has {TURN_READS} reads");
+    assert_eq!(halved.state(), State::Awaits(Awaits::Driver));
+}
+
+#[test]
+fn who_breaks_the_protocol_is_closed_with_the_reason_and_may_come_back_after_a_pause() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut pauses = Vec::new();
+    for closed in 1..=3 {
+        let mut socket = UnixStream::connect(&path).expect("it listens");
+        let wrong = Request::SetVringNum { ring: 4, size: 256 }.write(Ack::No);
+        socket.write_all(&wrong.bytes()).expect("there is room");
+        until(&mut end, &mut device, "closed", |_, device| device.notes.len() == 2 * closed);
+        pauses.push(end.due().expect("a pause").duration_since(Instant::now()));
+        assert_eq!(socket.read(&mut [0]).expect("it was closed"), 0);
+    }
+    let reason = end.error().expect("a reason");
+    assert!(reason.starts_with("SET_VRING_NUM is for ring 4, expected one of 4"), "{reason}");
+    assert!(pauses[2] > pauses[0], "{pauses:?}");
+}
+
+#[test]
+fn who_reads_no_reply_is_closed() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut socket = UnixStream::connect(&path).expect("it listens");
+    socket.set_nonblocking(true).expect("a socket of ours");
+    let asked = Request::GetFeatures.write(Ack::No).bytes();
+    until(&mut end, &mut device, "closed", |_, device| {
+        while socket.write(&asked).is_ok_and(|sent| sent == asked.len()) {}
+        device.notes.iter().any(|note| note.starts_with("Closed"))
+    });
+    let reason = end.error().expect("a reason");
+    assert_eq!(reason, "64 replies wait, and the front-end reads none");
+}
+
+#[test]
+fn what_the_host_refuses_ends_the_connection_with_its_reason() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    device.refusal = Some("the region is longer than its file".to_owned());
+    let mut socket = UnixStream::connect(&path).expect("it listens");
+    socket
+        .write_all(&Request::SetMemTable(Vec::new()).write(Ack::No).bytes())
+        .expect("there is room");
+    until(&mut end, &mut device, "closed", |_, device| device.notes.len() == 2);
+    assert_eq!(end.error().as_deref(), Some("the region is longer than its file"));
+}
+
+#[test]
+fn a_front_end_that_leaves_after_it_read_the_number_of_queues_may_want_more() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut socket = UnixStream::connect(&path).expect("it listens");
+    for request in [Request::SetProtocolFeatures(PROTOCOL_FEATURES), Request::GetQueueNum] {
+        socket.write_all(&request.write(Ack::No).bytes()).expect("there is room");
+    }
+    drop(socket);
+    until(&mut end, &mut device, "left", |_, device| device.notes.len() == 2);
+    let reason = end.error().expect("a reason");
+    assert!(reason.contains("there are 2 queues: does it want more"), "{reason}");
+}
