@@ -26,7 +26,7 @@ impl Default for Polling {
 /// A gap weighs this part of the estimate.
 const WEIGHT: u32 = 4;
 
-/// The estimate of the gap between arrivals, and since when there is none.
+/// The estimate of the gap between arrivals, and since when nothing has arrived.
 #[derive(Debug)]
 pub(crate) struct Idle {
     polling: Polling,
@@ -105,7 +105,7 @@ mod tests {
     fn one_gap_above_the_ceiling_ends_polling_and_a_short_one_resumes_it() {
         let mut arrivals = Arrivals::new(MAX);
         arrivals.polled(Duration::from_micros(10), 50);
-        assert_eq!(arrivals.polled(Duration::from_millis(5), 1), 1, "nobody can know");
+        assert_eq!(arrivals.polled(Duration::from_millis(5), 1), 1, "no one can know");
         assert_eq!(arrivals.polled(Duration::from_millis(5), 50), 0);
         arrivals.polled(Duration::from_micros(10), 10);
         assert_eq!(arrivals.polled(Duration::from_micros(10), 1), 1);
