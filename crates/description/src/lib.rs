@@ -46,7 +46,7 @@ pub const GROUPS: u16 = 1024;
 pub const GROUPS_PER_VIF: u16 = 64;
 
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.
-const POLL_US: u64 = 50;
+const POLL_US: u64 = 200;
 
 /// Queues of a trunk, where workers are more: each takes 2 MiB.
 const TRUNK_QUEUES_MAX: usize = 8;
