@@ -90,8 +90,8 @@ impl<H: Hypervisor> Backend<H> {
         let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
         if limit == MIRROR && is_uplink {
             return Ok(Reply::error(&format!(
-                "{name} is the way of all other frames to the host, and the output of a mirror is for \
-                 nothing else: expected a vif"
+                "{name} is the way of all other frames to the host, and the output of a mirror is \
+                 for nothing else: expected a vif"
             )));
         }
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };

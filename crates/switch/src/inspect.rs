@@ -207,8 +207,9 @@ enum Upper {
     Other,
 }
 
-/// Whether LLC and SNAP headers stand before IP or another tag. Some stations read such a frame as if
-/// it had an EtherType, whatever its length says (CVE-2021-27853 to 27862); no honest one sends it.
+/// Whether LLC and SNAP headers stand before IP or another tag. Some stations read such a frame as
+/// if it had an EtherType, whatever its length says (CVE-2021-27853 to 27862); no honest one sends
+/// it.
 fn hides_ip(frame: &[u8], llc: usize) -> bool {
     let Some([destination, source, _, _, _, _, high, low]) = chunk(frame, llc) else {
         return false;
