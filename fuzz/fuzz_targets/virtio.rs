@@ -124,7 +124,8 @@ fn serve_chains(
                 }
                 match device.take(view, &mut buffers) {
                     Ok(Some(chain)) => taken.push_back(chain),
-                    Ok(None) => {}
+                    // The buffers are those of an earlier chain.
+                    Ok(None) => continue,
                     Err(_) => return,
                 }
                 assert!(buffers.list().len() <= usize::from(size));
@@ -136,7 +137,9 @@ fn serve_chains(
             }
             4 => {
                 let mark = device.mark();
-                let _ = device.take(view, &mut buffers);
+                if device.take(view, &mut buffers).is_err() {
+                    return;
+                }
                 device.go_back(mark);
             }
             _ => {
