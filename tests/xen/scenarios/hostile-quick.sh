@@ -1,5 +1,5 @@
 # As `hostile`, with the few scenarios that ended or stopped a backend once.
-# sets: smoke
+# sets: full
 # limit: 600
 # shellcheck disable=SC2034
 HOSTILE="tx-producer-jump chain-cut-off store-storm slow-receiver gso-tiny-segments spoofed-source flood-broadcast"
