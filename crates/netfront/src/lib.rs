@@ -17,7 +17,8 @@
 //! use std::sync::Arc;
 //!
 //! use ringway_datapath::{
-//!     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget, PortQueue, QueueCounters,
+//!     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget, PortQueue,
+//!     QueueCounters,
 //! };
 //! use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
 //! use ringway_loopback::{Limits, Loopback};
@@ -32,8 +33,8 @@
 //! let event = here.alloc_unbound(host)?;
 //! let other_end = there.bind_interdomain(guest, event.port())?;
 //! let counters = Arc::new(QueueCounters::default());
-//! let mut front =
-//!     ringway_netfront::VifQueue::new(here.grants()?, host, QueueEvents::Single(event), counters)?;
+//! let events = QueueEvents::Single(event);
+//! let mut front = ringway_netfront::VifQueue::new(here.grants()?, host, events, counters)?;
 //!
 //! // The handshake brings these to the backend.
 //! let refs = front.config();

@@ -49,7 +49,7 @@ fn documents(root: &Path) -> Result<()> {
 }
 
 /// Whether what they offer differs from `baseline`, a revision of git, as their version says: a
-/// change that breaks a user is found, an addition is none.
+/// change that breaks a user is a failure, an addition is not.
 pub(crate) fn semver(root: &Path, baseline: Option<&str>) -> Result<()> {
     if run::is_missing(root, "semver-checks") {
         bail!(
