@@ -5,9 +5,11 @@
 //! worker; pools of one process share a [`PoolBudget`], which bounds their memory and evens out
 //! traffic that only flows from one worker to another.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
@@ -300,7 +302,7 @@ impl FramePool {
     /// Whether a buffer was refused for want of memory since the last call: a port that took
     /// nothing in may have left frames behind.
     pub fn take_shortage(&mut self) -> bool {
-        std::mem::take(&mut self.was_short)
+        core::mem::take(&mut self.was_short)
     }
 
     /// A frame of `len` bytes with undefined content, or `None` if the budget is spent or no

@@ -14,6 +14,11 @@
 //! Where the toolstack has a hotplug script for the vif's network device, a frontend is served at
 //! once and called connected when the script is done.
 
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::config::{FrontendConfig, Offer, Returns};
 use crate::hotplug::Hotplug;
 use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys, QUEUES_ACCEPTED};
@@ -249,7 +254,7 @@ impl Handshake {
                 self.offer_changed(queues_max, reconnect);
             }
         }
-        std::mem::take(&mut self.actions)
+        core::mem::take(&mut self.actions)
     }
 
     fn refuse(&mut self, reason: String) {
