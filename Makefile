@@ -69,12 +69,12 @@ miri: ## the tests of the data path in an interpreter that finds undefined behav
 
 xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
+	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
 	tests/xen/run --set smoke $(XEN_ARGS)
 
 xen-full: ## all scenarios on real Xen under emulation
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
+	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
 	$(CARGO) build --release --package ringway-hostile
 	tests/xen/run --set full $(XEN_ARGS)
 
