@@ -57,7 +57,7 @@ MIRI_CRATES := wire ring loopback switch steering netback netfront
 
 miri: ## the tests of the data path in an interpreter that finds undefined behaviour and races
 	@if $(MIRI) --version >/dev/null 2>&1; then set -ex; \
-	    $(MIRI) test --package ringway-sys --lib shared; \
+	    $(MIRI) test --package ringway-sys --lib shared::; \
 	    $(MIRI) test --package ringway-datapath --lib; \
 	    $(MIRI) test --package ringway-engine --lib; \
 	    $(MIRI) test --package ringway-virtio --lib; \

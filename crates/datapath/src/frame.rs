@@ -182,15 +182,19 @@ pub struct PoolBudget {
 type Depot<const LEN: usize> = ArrayQueue<Boxed<LEN>>;
 
 impl PoolBudget {
-    /// Spare buffers of each size that wait for another worker.
+    /// Spare middle or large buffers that wait for another worker.
     const DEPOT_LEN: usize = 1024;
+    /// The part of the budget that may wait in small ones, if that is more. A thousand vifs with a
+    /// few frames each have more in flight than workers keep, and whatever finds no place is freed
+    /// and made again.
+    const DEPOT_PART: usize = 4;
 
     /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Arc<PoolBudget> {
         Arc::new(PoolBudget {
             bytes,
             bytes_left: AtomicUsize::new(bytes),
-            small: Depot::new(Self::DEPOT_LEN),
+            small: Depot::new((bytes / Self::DEPOT_PART / SMALL_LEN).max(Self::DEPOT_LEN)),
             middle: Depot::new(Self::DEPOT_LEN),
             large: Depot::new(Self::DEPOT_LEN),
         })

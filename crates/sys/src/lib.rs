@@ -3,7 +3,6 @@
 //! It wraps what safe libraries do not offer and nothing else: memory shared with a process that
 //! is not trusted ([`SharedPages`], [`guest_memory`]), and a few ioctls and system calls of Linux.
 //! Every function here is safe to call with any argument; the reasons stand at each `unsafe` block.
-
 //!
 //! Without the feature `std` there is [`SharedPages`] and no Linux.
 
