@@ -181,7 +181,7 @@ impl FrontendProcess for Serving<'_> {
         match note {
             Note::State(state) => eprintln!("frontend: {state}"),
             Note::Refused(refusal) => eprintln!("{refusal}"),
-            Note::Closed(reason) => eprintln!("{reason}"),
+            Note::Waits(reason) | Note::Closed(reason) => eprintln!("{reason}"),
             // Of the backend's end only.
             Note::AwaitsHotplug => {}
         }
