@@ -17,7 +17,7 @@ use crate::run;
 /// Where the written pages go, from the root.
 pub(crate) const WRITTEN: &str = "docs/generated";
 /// The program that knows the checks and the studies.
-const PROGRAM: &str = "target/release/ringway";
+const PROGRAM: &str = "target/debug/ringway";
 const RULES: &str = "docs/spec/netif.toml";
 
 /// A check, topic or study, as its verb lists it.
@@ -53,7 +53,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 }
 
 fn write_pages(root: &Path) -> Result<()> {
-    run::run(root, &["build", "--quiet", "--release", "--package", "ringway"])?;
+    run::run(root, &["build", "--quiet", "--package", "ringway", "--bin", "ringway"])?;
     let folder = root.join(WRITTEN);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let rules = fs::read_to_string(root.join(RULES)).with_context(|| format!("reading {RULES}"))?;
