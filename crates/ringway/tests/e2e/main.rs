@@ -36,6 +36,7 @@ mod store;
 mod toolstack;
 mod toolstacks;
 mod traffic;
+mod unikernel;
 mod watched;
 
 use std::io::Write;
