@@ -103,6 +103,11 @@ impl SharedPages {
         self.len == 0
     }
 
+    /// Whether values that need such an alignment may stand at its beginning.
+    pub fn is_aligned_to(&self, bytes: usize) -> bool {
+        self.base.addr().get() % bytes == 0
+    }
+
     /// A view of a part, sharing the memory.
     ///
     /// # Panics

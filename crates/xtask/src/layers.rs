@@ -16,6 +16,7 @@ const LAYERS: [&[&str]; 8] = [
     &[
         "hypervisor",
         "ring",
+        "virtio",
         "steering",
         "control",
         "net",
@@ -43,10 +44,11 @@ const LAYERS: [&[&str]; 8] = [
 ];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.
-const NEVER: [(&str, &[&str]); 6] = [
+const NEVER: [(&str, &[&str]); 7] = [
     ("netback", &["emu", "xen"]),
     ("netfront", &["emu", "xen"]),
     ("ring", &["hypervisor", "datapath"]),
+    ("virtio", &["hypervisor", "datapath", "ring"]),
     ("switch", &["ring", "hypervisor", "netback", "netfront"]),
     ("datapath", &["sys"]),
     ("engine", &["sys", "hypervisor", "ring", "netback", "netfront"]),

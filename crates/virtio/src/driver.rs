@@ -1,0 +1,89 @@
+//! The driver's half of a queue, whatever its layout.
+
+use ringway_sys::SharedPages;
+
+use crate::{
+    Access, Buffer, Format, Notify, PackedDriver, QueueAreas, QueueMemory, QueueOptions,
+    SplitDriver, Used, UsedFault, Waiting,
+};
+
+/// Makes chains available and takes them back once they are used.
+#[derive(Debug)]
+pub enum DriverHalf<M = SharedPages> {
+    /// Of a split queue.
+    Split(SplitDriver<M>),
+    /// Of a packed queue.
+    Packed(PackedDriver<M>),
+}
+
+macro_rules! either {
+    ($half:expr, $one:ident => $call:expr) => {
+        match $half {
+            DriverHalf::Split($one) => $call,
+            DriverHalf::Packed($one) => $call,
+        }
+    };
+}
+
+impl<M: QueueMemory> DriverHalf<M> {
+    /// Makes a new queue in areas that hold zeros.
+    pub fn new(areas: QueueAreas<M>, options: QueueOptions, access: Access) -> DriverHalf<M> {
+        match options.format {
+            Format::Split => DriverHalf::Split(SplitDriver::new(areas, options, access, 0)),
+            Format::Packed => DriverHalf::Packed(PackedDriver::new(areas, options, access)),
+        }
+    }
+
+    /// Descriptors that can be pushed.
+    #[inline]
+    pub fn free(&self) -> usize {
+        either!(self, half => half.free())
+    }
+
+    /// Makes a chain of buffers, and returns by which number the device gives it back.
+    ///
+    /// # Panics
+    /// If there are no buffers or more than free descriptors.
+    #[inline]
+    pub fn push(&mut self, buffers: &[Buffer]) -> u16 {
+        either!(self, half => half.push(buffers))
+    }
+
+    /// Makes a chain of an indirect table that the caller has written, in the queue's own layout.
+    /// Its buffers have `room` bytes.
+    ///
+    /// # Panics
+    /// If no descriptor is free.
+    pub fn push_table(&mut self, table: Buffer, room: u64) -> u16 {
+        either!(self, half => half.push_table(table, room))
+    }
+
+    /// Makes the chains visible.
+    #[inline]
+    pub fn publish(&mut self) -> Notify {
+        either!(self, half => half.publish())
+    }
+
+    /// Reads how far the device is: once for a batch.
+    ///
+    /// # Errors
+    /// [`UsedFault::RanAhead`].
+    #[inline]
+    pub fn look(&mut self) -> Result<(), UsedFault> {
+        either!(self, half => half.look())
+    }
+
+    /// Takes back the next chain of those that the last look found.
+    ///
+    /// # Errors
+    /// [`UsedFault`].
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<Used>, UsedFault> {
+        either!(self, half => half.take())
+    }
+
+    /// Asks for a call when a chain is used, and looks once more.
+    pub fn arm(&mut self) -> Waiting {
+        either!(self, half => half.arm())
+    }
+}

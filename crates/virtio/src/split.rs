@@ -1,0 +1,35 @@
+//! Split queues: a table of descriptors, a ring of heads that are available, and a ring of heads
+//! that are used. Indices run freely over 16 bits.
+
+mod device;
+mod driver;
+
+pub use device::{SplitDevice, SplitMark};
+pub use driver::SplitDriver;
+
+use ringway_wire::virtio::{Desc, UsedElem, avail, used};
+
+use crate::chain::Entry;
+
+/// Byte offset of a descriptor in its table.
+#[inline]
+fn desc_at(index: u16) -> usize {
+    usize::from(index) * size_of::<Desc>()
+}
+
+/// Byte offset of the available entry that an index stands for.
+#[inline]
+fn avail_at(index: u16, size: u16) -> usize {
+    avail::RING + usize::from(index & (size - 1)) * size_of::<u16>()
+}
+
+/// Byte offset of the used entry that an index stands for.
+#[inline]
+fn used_at(index: u16, size: u16) -> usize {
+    used::RING + usize::from(index & (size - 1)) * size_of::<UsedElem>()
+}
+
+#[inline]
+fn entry_of(desc: Desc) -> Entry {
+    Entry { address: desc.addr, len: desc.len, flags: desc.flags }
+}

@@ -1,0 +1,9 @@
+//! Both halves of virtqueues: against a model and each other, in every order of few steps, against
+//! hostile peers, and in every order of accesses.
+
+mod exhaustive;
+mod ground;
+mod hostile;
+mod model;
+mod resume;
+mod wakeups;
