@@ -1,6 +1,7 @@
 //! System calls: those on the lists below, some of them with certain arguments only.
 //!
-//! A process that serves vifs makes no socket and connects none: what it needs is open before.
+//! A process that serves vifs makes no socket and connects none: what it needs is open before. One
+//! with vifs of virtio whose sockets it dials is the exception.
 //!
 //! The lists were made from what a serving backend was seen to call, with what glibc and the
 //! standard library may call instead on another machine: time without a vDSO clock (Xen's, in a
@@ -117,6 +118,10 @@ const ALWAYS: &[c_long] = &[
 const BROKER: &[c_long] =
     &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
 
+/// The same for a backend that looks for the sockets of virtual machine monitors. To which of them
+/// it connects cannot be seen here: who makes such a socket says who may.
+const DIALLING: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
+
 /// The same by the names that only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_HERE: &[c_long] = &[
@@ -203,6 +208,11 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     match role {
         Role::Vifs | Role::EmulatedGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+        }
+        Role::VifsThatDial => {
+            rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+            rules.extend(DIALLING.iter().map(|call| (*call, Vec::new())));
+            rules.insert(libc::SYS_socket, connections()?);
         }
         Role::Broker => {
             rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));

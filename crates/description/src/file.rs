@@ -10,14 +10,16 @@ use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRoute
 use toml::Spanned;
 
 use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
-use crate::value::{Cidr, InterfaceName, Mac, Network, Within};
+use crate::value::{Cidr, InterfaceName, Mac, Network, VhostName, Within};
 use crate::{
     Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
-    Offloads, Storm, Switch, Uplink, Workers,
+    Offloads, Storm, Switch, Uplink, Vhost, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
 const GUESTS_MAX: usize = 1024;
+/// Vifs of virtio on one host.
+const VHOSTS_MAX: usize = 1024;
 /// Interfaces of one guest.
 const VIFS_MAX: usize = 32;
 /// Bytes of a description: far more than the longest with all guests.
@@ -93,7 +95,7 @@ impl Source<'_> {
     }
 
     fn check(&self, sections: FileSection) -> Result<Host, DescriptionError> {
-        let FileSection { host, uplink, switch, bridge, guest } = sections;
+        let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
         let mut names = HashSet::new();
         for bridge in &bridge {
             if !names.insert(bridge.name.get_ref()) {
@@ -108,7 +110,9 @@ impl Source<'_> {
             })
             .collect();
         let guests = self.guests(&guest, &bridges)?;
+        let vhosts = self.vhosts(&vhost)?;
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
+        let vifs = vifs + vhosts.len();
         // A vif on a bridge takes two, its own and that of its TAP device; one is the uplink's.
         let ports = u16::try_from((2 * vifs + 1).max(64)).map_err(|_| {
             self.refuse(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2))
@@ -161,6 +165,7 @@ impl Source<'_> {
             },
             bridges,
             guests,
+            vhosts,
         })
     }
 
@@ -187,6 +192,13 @@ impl Source<'_> {
             }
             let mut vifs = Vec::new();
             for (handle, section) in (0_u8..).zip(&section.vif) {
+                let of_virtio = (section.name.as_ref().map(Spanned::span))
+                    .or(section.socket.as_ref().map(Spanned::span))
+                    .or(section.mode.as_ref().map(Spanned::span));
+                if let Some(at) = of_virtio {
+                    let message = "guest.vif.name, socket, mode: only in [[vhost]]";
+                    return Err(self.refuse(Some(at.start), message));
+                }
                 let vif = self.vif(section, (number, handle), bridges)?;
                 if !macs.insert(vif.mac) {
                     let message = format!("guest.vif.mac: there is another vif with `{}`", vif.mac);
@@ -203,6 +215,71 @@ impl Source<'_> {
             });
         }
         Ok(guests)
+    }
+
+    /// Vifs of virtual machines behind sockets.
+    fn vhosts(&self, sections: &[VifSection]) -> Result<Vec<Vhost>, DescriptionError> {
+        let (mut names, mut sockets, mut vhosts) = (HashSet::new(), HashSet::new(), Vec::new());
+        for section in sections {
+            let missing = |key: &str| {
+                let place = section.name.as_ref().map(|name| name.span().start);
+                let place = place.or(section.socket.as_ref().map(|socket| socket.span().start));
+                self.refuse(place, &format!("vhost.{key}: is missing, and each [[vhost]] has one"))
+            };
+            let name = section.name.as_ref().ok_or_else(|| missing("name"))?;
+            let socket = section.socket.as_ref().ok_or_else(|| missing("socket"))?;
+            if vhosts.len() >= VHOSTS_MAX {
+                let message = format!("vhost: expected at most {VHOSTS_MAX} of them");
+                return Err(self.refuse_at(name, &message));
+            }
+            if !names.insert(name.get_ref()) {
+                let message = format!("vhost.name: there is another vhost `{}`", name.get_ref());
+                return Err(self.refuse_at(name, &message));
+            }
+            if !sockets.insert(socket.get_ref()) {
+                let message = format!("vhost.socket: `{}` is another's", socket.get_ref());
+                return Err(self.refuse_at(socket, &message));
+            }
+            self.refuse_of_guests(section, name)?;
+            let of_vhost = |mut error: DescriptionError| {
+                error.message = error.message.replace("guest.vif.", "vhost.");
+                error
+            };
+            let vif = self.vif(section, (0, 0), &[]).map_err(of_vhost)?;
+            vhosts.push(Vhost {
+                name: name.get_ref().clone(),
+                socket: socket.get_ref().clone(),
+                mode: section.mode.as_ref().map(|mode| *mode.get_ref()).unwrap_or_default(),
+                queues: vif.queues.unwrap_or(1),
+                mac: section.mac.as_ref().map(|mac| *mac.get_ref()),
+                vif,
+            });
+        }
+        Ok(vhosts)
+    }
+
+    /// Keys that mean something to an emulated guest or to a vif of Xen only.
+    fn refuse_of_guests(
+        &self,
+        section: &VifSection,
+        name: &Spanned<VhostName>,
+    ) -> Result<(), DescriptionError> {
+        let given = [
+            ("tenant", section.tenant.is_some()),
+            ("addresses", !section.addresses.is_empty()),
+            ("gateway", section.gateway.is_some()),
+            ("bridge", section.bridge.is_some()),
+            ("max-queues", section.max_queues.is_some()),
+            ("completion", section.completion.is_some()),
+            ("max-unanswered", section.max_unanswered.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let message = format!("vhost.{key}: only for vifs of guests; expected none here");
+                Err(self.refuse_at(name, &message))
+            }
+        }
     }
 
     fn vif(
