@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: xen-race hostile arm64 arm64-test xen-arm64
+.PHONY: xen-admin xen-race hostile arm64 arm64-test xen-arm64
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -72,6 +72,14 @@ xen-arm64: ## real Xen for Arm64 under emulation: ping, traffic, a backend that 
 	scripts/install-packages xen-arm64
 	$(CARGO) xtask arm64 build
 	tests/xen/run --arch arm64 $(or $(XEN_ARGS),connect ping traffic crash)
+
+# SUITE=trixie for Debian 13. XEN_ARGS="..." names scenarios.
+SUITE := bookworm
+xen-admin: ## real Xen as an administrator has it: a whole Debian, the package, docs/xen.md executed
+	scripts/install-packages xen
+	$(MAKE) deb
+	$(CARGO) build --release --package ringway-xen --examples
+	tests/xen/run --dom0 $(SUITE) $(or $(XEN_ARGS),--set admin)
 
 xen-race: ## ringway and the kernel's backend in turns on real Xen, as a table
 	scripts/install-packages xen

@@ -9,6 +9,10 @@ set -eEuo pipefail
 : "${BACKEND:?}" "${SCENARIO:?}" "${FOLDER:?}"
 state=/run/rig
 guest_images=/mnt
+# What dom0 is: `small`, tools in an initramfs, or a whole Debian, by its release.
+: "${DOM0:=small}"
+# Where ringway puts its socket.
+case $DOM0 in small) run_directory=$state/ringway ;; *) run_directory=/run/ringway/default ;; esac
 case $(uname -m) in aarch64) guest_type=pvh ;; *) guest_type=pv ;; esac
 mkdir -p "$state"
 
@@ -61,6 +65,11 @@ only_with() {
     [ "$BACKEND" = "$1" ] || skip "only with the backend $1"
 }
 
+# Skips a scenario in the small dom0: WHY
+only_in_debian() {
+    [ "$DOM0" != small ] || skip "only in a whole Debian: $1 (tests/xen/run --dom0 bookworm)"
+}
+
 # Skips a scenario on other machines, by `uname -m`: MACHINE WHY
 only_on() {
     [ "$(uname -m)" = "$1" ] || skip "only on $1: $2"
@@ -74,14 +83,36 @@ backend_start() {
     say "backend $BACKEND, at most $queues queues"
     if [ "$BACKEND" = kernel ]; then
         modprobe xen-netback max_queues="$queues"
-        return
+    elif [ "$DOM0" = small ]; then
+        ringway_has run || skip "this ringway run has no --hypervisor"
+        # As the service's unit has it.
+        chrt --batch 0 ringway run --hypervisor xen --dir "$run_directory" --max-queues "$queues" \
+            2>> "$FOLDER/ringway.log" > "$FOLDER/ringway.out" &
+        echo $! > "$state/ringway.pid"
+        wait_until 30 "ringway is ready" backend_answers
+    else
+        service_start "$queues"
     fi
-    ringway_has run || skip "this ringway run has no --hypervisor"
-    # As the service's unit has it.
-    chrt --batch 0 ringway run --hypervisor xen --dir "$state/ringway" --max-queues "$queues" \
-        2>> "$FOLDER/ringway.log" > "$FOLDER/ringway.out" &
-    echo $! > "$state/ringway.pid"
-    wait_until 30 "ringway is ready" backend_answers
+}
+
+# The installed service, with a setting that an administrator writes: QUEUES
+service_start() {
+    if ! [ -x /usr/bin/ringway ]; then
+        page install
+    fi
+    # Blocks that stand for themselves on the page; here each scenario may be the first one.
+    if [ -e /sys/module/xen_netback ]; then
+        modprobe -r xen-netback
+    fi
+    cp /usr/share/doc/ringway/examples/no-xen-netback.conf /etc/modprobe.d/
+    printf '[host]\nmax-queues = %s\n' "$1" > "$state/ringway.toml"
+    if cmp -s "$state/ringway.toml" /etc/ringway/ringway.toml; then
+        systemctl start ringway
+    else
+        cp "$state/ringway.toml" /etc/ringway/ringway.toml
+        systemctl restart ringway
+    fi
+    wait_until 120 "ringway is ready" backend_answers
 }
 
 # Whether a verb of the payload's ringway knows real Xen: VERB
@@ -90,31 +121,50 @@ ringway_has() {
 }
 
 backend_answers() {
-    kill -0 "$(backend_pid)" || fail "ringway ended: $(tail -n 1 "$FOLDER/ringway.log")"
-    ringway vif list --dir "$state/ringway"
+    [ "$DOM0" != small ] || kill -0 "$(backend_pid)" ||
+        fail "ringway ended: $(tail -n 1 "$FOLDER/ringway.log")"
+    ringway vif list --dir "$run_directory"
 }
 
 backend_pid() {
-    cat "$state/ringway.pid"
+    if [ "$DOM0" = small ]; then
+        cat "$state/ringway.pid"
+    else
+        systemctl show --property MainPID --value ringway
+    fi
 }
 
 backend_stop() {
     if [ "$BACKEND" = kernel ]; then
         rmmod xen-netback
-    else
+    elif [ "$DOM0" = small ]; then
         kill -INT "$(backend_pid)"
-        wait_until 20 "ringway ends" backend_is_gone
+        wait_until 20 "ringway ends" process_is_gone "$(backend_pid)"
+    else
+        systemctl stop ringway
     fi
 }
 
-# The process, and all that it started.
+# The process, and all that it started. A whole Debian starts it again by itself.
 backend_kill() {
-    kill -9 "$(backend_pid)" $(pgrep -P "$(backend_pid)") 2> /dev/null || true
-    wait_until 5 "ringway is dead" backend_is_gone
+    local process
+    process=$(backend_pid)
+    # shellcheck disable=SC2046
+    kill -9 "$process" $(children_of "$process") 2> /dev/null || true
+    wait_until 5 "ringway is dead" process_is_gone "$process"
 }
 
-backend_is_gone() {
-    ! kill -0 "$(backend_pid)" 2> /dev/null
+process_is_gone() {
+    ! kill -0 "$1" 2> /dev/null
+}
+
+# Processes by their parent, without a program that not all images have: PROCESS
+children_of() {
+    local file
+    for file in /proc/[0-9]*/status; do
+        # One that has ended meanwhile is nobody's child.
+        awk -v parent="$1" '/^Pid:/ { id = $2 } /^PPid:/ && $2 == parent { print id }' "$file" 2> /dev/null || true
+    done
 }
 
 # What each queue of a vif has moved, a line `QUEUE TX RX` each: slots answered on its rings with the
@@ -126,9 +176,52 @@ backend_queues() {
             awk -v queue="${file##*_q}" '/^rsp prod/ { moved = moved " " $3 } END { print queue moved }' "$file"
         done
     else
-        ringway vif show "$1" --dir "$state/ringway" --json |
+        ringway vif show "$1" --dir "$run_directory" --json |
             jq -r '.queues[] | "\(.index) \(.tx_packets) \(.rx_packets)"'
     fi
+}
+
+# --- the page for administrators -----------------------------------------------------------------
+
+# Runs a block of docs/xen.md line by line, each as an administrator would: NAME [WORD=REPLACEMENT]...
+# A line fails if its command does, unless its comment says that it prints nothing: then it must not.
+page() {
+    local name=$1 line output
+    page_text "$@" > "$state/page"
+    [ -s "$state/page" ] || fail "docs/xen.md has no block '$name'"
+    while IFS= read -r line <&5; do
+        case $line in '' | '#'*) continue ;; esac
+        say "page: $line"
+        case $line in
+        *'# prints nothing'*)
+            output=$(cd /payload && bash -c "$line" 2>&1) || true
+            expect "$line prints" '' "$output"
+            ;;
+        *)
+            (cd /payload && APT_CONFIG=$(apt_config) DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER='' \
+                timeout 600 bash -c "$line" < /dev/null) || fail "docs/xen.md, $name: $line: status $?"
+            ;;
+        esac
+    done 5< "$state/page"
+}
+
+# A block of docs/xen.md, with some of its words replaced: NAME [WORD=REPLACEMENT]...
+page_text() {
+    local name=$1 script='' word
+    shift
+    for word in "$@"; do
+        script+="s|${word%%=*}|${word#*=}|g;"
+    done
+    awk -v mark="<!-- run: $name -->" '
+        $0 == mark { inside = 1; next }
+        inside && /^[^ ]/ { exit }
+        inside && /^    / { print substr($0, 5) }' /payload/xen.md | sed -e "$script"
+}
+
+# Answers what apt asks of somebody who sits there.
+apt_config() {
+    echo 'APT::Get::Assume-Yes "true";' > "$state/apt.conf"
+    echo "$state/apt.conf"
 }
 
 # --- dom0's network ------------------------------------------------------------------------------
@@ -140,6 +233,11 @@ bridge_create() {
     ip address add 10.77.0.1/24 dev br0
     ip address add fd77::1/64 dev br0 nodad
     ip link set br0 up
+}
+
+# The network devices of vifs, a line each.
+vif_devices() {
+    find /sys/class/net -name 'vif*' -printf '%f\n'
 }
 
 # --- guests --------------------------------------------------------------------------------------
@@ -154,42 +252,52 @@ guest_start() {
 #   type=pv|pvh (default: pv, on Arm64 pvh, which is all there is)
 #    host=N (of its addresses, default 2)   queues=N (that it asks for; default 1)
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
-#   vif=no (none at all)   bridge=NAME (default br0; empty for none)   memory=MIB
+#   vif=no (none at all)   vifs=N (that many of the kind)   text=LINE (in the place of all that is said of vifs)
+#   kernel=SERIES (one of tests/xen/kernels, for a scenario whose head says `needs: kernels`)
+#   setting=LINE (one more of xl.cfg(5); may be repeated)
+#   bridge=NAME (default br0; empty for none)   memory=MIB
 #   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as xl-network-configuration(5) has them)
 #   role=guest|backend   netfront=yes|no   programs=yes (put the payload's programs into it)
 guest_create() {
-    local name=$1 word
+    local name=$1 word index
     local type=$guest_type host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
-        role=guest netfront=yes programs=no vif=yes line=''
+        role=guest netfront=yes programs=no vif=yes \
+        line='' vifs=1 text='' kernel='' settings=()
     shift
     for word in "$@"; do
         case ${word%%=*} in
-        script | ip | rate | vifname) line+=,$word ;;
-        type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif)
+        script | ip | rate | vifname | model) line+=,$word ;;
+        type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif | \
+            vifs | text | kernel)
             printf -v "${word%%=*}" %s "${word#*=}"
             ;;
+        setting) settings+=("${word#*=}") ;;
         *) fail "a guest has no ${word%%=*}" ;;
         esac
     done
     say "guest $name: $*"
-    line=mac=$(guest_mac "$host")$line
     [ -z "$bridge" ] || line+=,bridge=$bridge
     [ -z "$backend" ] || line+=,backend=$backend
     [ -z "$mtu" ] || line+=,mtu=$mtu
+    line="\"mac=$(guest_mac "$host")$line\""
+    for ((index = 1; index < vifs; index++)); do
+        line+=", \"mac=$(guest_mac $((host + 16 * index))),bridge=$bridge\""
+    done
     cat > "$state/$name.cfg" <<END
 name = "$name"
 type = "$type"
-kernel = "$guest_images/vmlinux"
-ramdisk = "$(guest_ramdisk "$role" "$programs")"
+kernel = "$([ -z "$kernel" ] && echo "$guest_images/vmlinux" || echo "/payload/kernels/$kernel/vmlinux")"
+ramdisk = "$(guest_ramdisk "$role" "$programs" "$kernel")"
 extra = "console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
 rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
 memory = $memory
 vcpus = ${vcpus:-$queues}
-vif = [$([ "$vif" = no ] || echo "\"$line\"")]
+${text:-vif = [$([ "$vif" = no ] || echo "$line")]}
+$(printf '%s\n' "${settings[@]}")
 driver_domain = $([ "$role" = backend ] && echo 1 || echo 0)
 on_crash = "destroy"
 END
-    timeout 120 xl create "$state/$name.cfg" || fail "xl create $name: status $?"
+    timeout 300 xl create "$state/$name.cfg" || fail "xl create $name: status $?"
     guest_renew "$name"
 }
 
@@ -203,7 +311,7 @@ guest_mac() {
     printf '00:16:3e:77:00:%02x' "$1"
 }
 
-# An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS
+# An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS KERNEL
 guest_ramdisk() {
     local archives=("$guest_images/base.cpio") file=$state/base
     if [ "$1" = backend ]; then
@@ -214,6 +322,10 @@ guest_ramdisk() {
         [ -e /payload/programs.cpio ] || skip "there is no ringway in the payload"
         archives+=(/payload/programs.cpio)
         file+=-programs
+    fi
+    if [ -n "$3" ]; then
+        archives+=("/payload/kernels/$3/modules.cpio")
+        file+=-$3
     fi
     if [ ${#archives[@]} -eq 1 ]; then
         echo "${archives[0]}"
@@ -382,6 +494,22 @@ check_conversation() {
     measure guest_to_dom0_bits_per_s "$(iperf 10.77.0.2 -t 4 -R)"
     check_payload dom0 "$1" 10.77.0.2 8
     check_payload "$1" dom0 10.77.0.1 8
+}
+
+# Keeps a guest at 10.77.0.2 busy both ways, until it has ended or been ended: NAME SECONDS
+# Sets `busy`, the process. FOLDER has what it counted, in busy.json.
+keep_busy() {
+    iperf_serve "$1"
+    iperf3 --client 10.77.0.2 --connect-timeout 10000 --time "$2" --bidir --json > "$FOLDER/busy.json" 2>&1 &
+    busy=$!
+    sleep 3
+}
+
+# Fails unless the connections of `keep_busy` have lasted to their end.
+busy_to_the_end() {
+    wait "$busy" || fail "TCP did not last: $(jq -r '.error // empty' "$FOLDER/busy.json")"
+    # Seconds in which nothing moved.
+    measure silent_seconds "$(jq '[.intervals[].sum.bits_per_second | select(. == 0)] | length' "$FOLDER/busy.json")"
 }
 
 # Runs a command in dom0 or in a guest: PLACE COMMAND [begin]

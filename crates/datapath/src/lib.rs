@@ -6,6 +6,7 @@
 pub mod checksum;
 mod completion;
 mod counters;
+mod form;
 mod frame;
 pub mod headers;
 #[cfg(all(test, feature = "loom"))]
@@ -23,6 +24,7 @@ pub mod vnet;
 
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
+pub use form::FrameForm;
 pub use frame::{
     BATCH, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN, PoolBudget, SMALL_LEN,
 };

@@ -4,6 +4,7 @@
 //! is not trusted ([`SharedPages`], [`guest_memory`]), and a few ioctls and system calls of Linux.
 //! Every function here is safe to call with any argument; the reasons stand at each `unsafe` block.
 
+pub mod bell;
 mod guard;
 pub mod guest_memory;
 pub mod namespace;

@@ -29,6 +29,8 @@ const LAYERS: [&[&str]; 8] = [
     &[
         "netback",
         "netfront",
+        "virtback",
+        "virtfront",
         "emu",
         "loopback",
         "trunk",
@@ -44,9 +46,11 @@ const LAYERS: [&[&str]; 8] = [
 ];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.
-const NEVER: [(&str, &[&str]); 7] = [
+const NEVER: [(&str, &[&str]); 9] = [
     ("netback", &["emu", "xen"]),
     ("netfront", &["emu", "xen"]),
+    ("virtback", &["hypervisor", "ring"]),
+    ("virtfront", &["hypervisor", "ring"]),
     ("ring", &["hypervisor", "datapath"]),
     ("virtio", &["hypervisor", "datapath", "ring"]),
     ("switch", &["ring", "hypervisor", "netback", "netfront"]),

@@ -18,6 +18,7 @@ mod fuzz;
 mod layers;
 mod limits;
 mod modules;
+mod page;
 mod race;
 mod run;
 mod rust;
@@ -38,7 +39,8 @@ use tree::Tree;
 const HELP: &str = "\
 usage: cargo xtask VERB
   check  format, lints, tidy, spec and the fast tests: before each push
-  tidy   layers of crates, circles of files, unsafety, lengths and words
+  tidy   layers of crates, circles of files, unsafety, lengths, words, and that tests run what
+         docs/xen.md says
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every citation its source in
@@ -149,6 +151,7 @@ fn tidy(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut findings = tidy::check(&tree);
     findings.extend(modules::check(&tree));
+    findings.extend(page::check(&tree));
     findings.extend(words::check(&tree)?);
     findings.extend(layers::check(&run::metadata(root)?, &[("run::SLOW", &run::SLOW)]));
     report("tidy", &findings)

@@ -1,5 +1,5 @@
 # The backend dies under TCP and is started again; the guest's connection goes on, untouched.
-# sets: full
+# sets: full admin
 # limit: 600
 only_with ringway
 bridge_create

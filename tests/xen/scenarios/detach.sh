@@ -1,5 +1,5 @@
 # A vif is taken from a live guest and given back; the guest reboots; it is saved and restored.
-# sets: full
+# sets: full admin
 # limit: 1500
 bridge_create
 backend_start 2

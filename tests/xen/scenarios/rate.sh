@@ -1,5 +1,5 @@
 # What a guest sends is held to the `rate` of its vif line, what it receives is not.
-# sets: full
+# sets: full admin
 # limit: 900
 bridge_create
 backend_start 2

@@ -1,5 +1,5 @@
 # A vif that `vif-route` has connected: no bridge, a route to the guest and dom0 answering for it.
-# sets: full
+# sets: full admin
 # limit: 900
 # The script gives the vif the address of dom0's eth0.
 ip link add eth0 type veth peer name eth0-peer

@@ -1,5 +1,5 @@
 # A vif whose line has vifname= is renamed by the stock script, and found again after a crash.
-# sets: full
+# sets: full admin
 # limit: 600
 bridge_create
 backend_start 2

@@ -1,0 +1,148 @@
+//! What frames look like in the buffers of a virtio-net device: which header stands before them,
+//! and what it may say. Both ends of a device have the same rules, with their roles exchanged.
+
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MRG_RXBUF,
+    VirtioNetHdrV1,
+};
+use ringway_wire::vnet::{
+    VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN, VIRTIO_NET_HDR_GSO_NONE,
+    VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6, VirtioNetHdr,
+};
+
+use crate::vnet::{offload_from_vnet, vnet_from_offload};
+use crate::{DropReason, Frame, Offload, OffloadCaps};
+
+/// What was agreed on about frames, seen from one end.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameForm {
+    /// Bytes of the header before each frame.
+    pub header_len: usize,
+    /// Whether a frame that the guest receives may take several chains.
+    pub is_mergeable: bool,
+    /// Work that the other end accepts undone.
+    pub caps: OffloadCaps,
+    peer: Accepts,
+    own: Accepts,
+}
+
+/// What one end accepts undone.
+#[derive(Debug, Clone, Copy)]
+struct Accepts {
+    checksum: bool,
+    tso4: bool,
+    tso6: bool,
+    ecn: bool,
+}
+
+impl FrameForm {
+    /// Seen from the device.
+    pub fn of_device(features: Features) -> FrameForm {
+        FrameForm::between(features, Accepts::guest(features), Accepts::host(features))
+    }
+
+    /// Seen from the driver.
+    pub fn of_driver(features: Features) -> FrameForm {
+        FrameForm::between(features, Accepts::host(features), Accepts::guest(features))
+    }
+
+    fn between(features: Features, peer: Accepts, own: Accepts) -> FrameForm {
+        let is_mergeable = features.has(VIRTIO_NET_F_MRG_RXBUF);
+        let has_v1_header = is_mergeable || features.has(VIRTIO_F_VERSION_1);
+        FrameForm {
+            header_len: match has_v1_header {
+                true => size_of::<VirtioNetHdrV1>(),
+                false => size_of::<VirtioNetHdr>(),
+            },
+            is_mergeable,
+            caps: OffloadCaps {
+                scatter_gather: is_mergeable || peer.tso4 || peer.tso6,
+                checksum_v4: peer.checksum,
+                checksum_v6: peer.checksum,
+                gso_v4: peer.tso4,
+                gso_v6: peer.tso6,
+            },
+            peer,
+            own,
+        }
+    }
+
+    /// What the peer's header says of its frame.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] if the frame contradicts it, or it speaks of what was not agreed
+    /// on.
+    #[inline]
+    pub fn read(&self, hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
+        let leaves_checksum = hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0;
+        if leaves_checksum && !self.own.checksum {
+            return Err(DropReason::BadOffload);
+        }
+        if hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE && !self.own.takes(hdr.gso_type) {
+            return Err(DropReason::BadOffload);
+        }
+        offload_from_vnet(hdr, frame)
+    }
+
+    /// The header for a frame that leaves in one chain.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] if the frame's headers do not have what its offload speaks of.
+    #[inline]
+    pub fn write(&self, frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+        let offload = frame.offload;
+        let mut hdr = vnet_from_offload(&offload, frame.bytes_mut())?;
+        if !self.peer.checksum {
+            // Nothing is left undone, as `caps` has it; that it was verified may not be said.
+            hdr.flags = 0;
+        }
+        if !self.peer.ecn {
+            hdr.gso_type &= !VIRTIO_NET_HDR_GSO_ECN;
+        }
+        Ok(hdr)
+    }
+}
+
+impl Accepts {
+    /// Segmentation goes with checksums.
+    fn of(features: Features, [checksum, tso4, tso6, ecn]: [u32; 4]) -> Accepts {
+        let checksum = features.has(checksum);
+        let with = |bit| checksum && features.has(bit);
+        Accepts { checksum, tso4: with(tso4), tso6: with(tso6), ecn: with(ecn) }
+    }
+
+    fn guest(features: Features) -> Accepts {
+        Accepts::of(
+            features,
+            [
+                VIRTIO_NET_F_GUEST_CSUM,
+                VIRTIO_NET_F_GUEST_TSO4,
+                VIRTIO_NET_F_GUEST_TSO6,
+                VIRTIO_NET_F_GUEST_ECN,
+            ],
+        )
+    }
+
+    fn host(features: Features) -> Accepts {
+        Accepts::of(
+            features,
+            [
+                VIRTIO_NET_F_CSUM,
+                VIRTIO_NET_F_HOST_TSO4,
+                VIRTIO_NET_F_HOST_TSO6,
+                VIRTIO_NET_F_HOST_ECN,
+            ],
+        )
+    }
+
+    fn takes(self, gso_type: u8) -> bool {
+        let is_taken = match gso_type & !VIRTIO_NET_HDR_GSO_ECN {
+            VIRTIO_NET_HDR_GSO_TCPV4 => self.tso4,
+            VIRTIO_NET_HDR_GSO_TCPV6 => self.tso6,
+            _ => false,
+        };
+        is_taken && (self.ecn || gso_type & VIRTIO_NET_HDR_GSO_ECN == 0)
+    }
+}

@@ -1,0 +1,223 @@
+//! What the guest receives: frames become chains.
+//!
+//! With mergeable buffers a frame takes as many chains as it needs, without them exactly one. A
+//! frame for which there are too few chains waits, and those that were taken are given back.
+
+use std::sync::atomic::Ordering;
+
+use ringway_datapath::{DropReason, Frame, FrameForm, FramePool, FrameQueue, PortDown};
+use ringway_sys::guest_memory::{GuestView, OutsideMemory};
+use ringway_virtio::{Buffer, Notify, QueueFault};
+use ringway_wire::virtio::VirtioNetHdrV1;
+use zerocopy::IntoBytes;
+
+use crate::log::RingLog;
+use crate::{PairFault, QueuePair, RX, Ring};
+
+/// What became of a frame.
+enum Placed {
+    /// It is in the guest's buffers.
+    Whole,
+    /// It waits for more chains.
+    TooFewChains,
+    Dropped(DropReason),
+}
+
+impl QueuePair {
+    pub(crate) fn give_frames(
+        &mut self,
+        from: &mut FrameQueue,
+        pool: &mut FramePool,
+    ) -> Result<(), PortDown> {
+        self.is_rx_short = false;
+        if from.is_empty() {
+            return Ok(());
+        }
+        let given = match self.control.is_enabled() {
+            true => self.place_frames(from, pool),
+            false => {
+                let dropped = from.drain(..).map(|frame| pool.recycle(frame)).count();
+                self.counters.dropped.count(DropReason::NoRoute, widen(dropped));
+                Ok(())
+            }
+        };
+        let notify = self.rx.publish();
+        self.control.rx_base.store(self.rx.half.base(), Ordering::Relaxed);
+        let called = if notify == Notify::Peer { self.call(&self.rx) } else { Ok(()) };
+        self.check_memory().map_err(PortDown::peer)?;
+        called?;
+        given.map_err(PortDown::peer)
+    }
+
+    fn place_frames(
+        &mut self,
+        from: &mut FrameQueue,
+        pool: &mut FramePool,
+    ) -> Result<(), PairFault> {
+        let (mut packets, mut bytes) = (0, 0);
+        let mut given = self.rx.half.look().map_err(fault);
+        while let (Some(frame), Ok(())) = (from.front_mut(), &given) {
+            match self.place(frame) {
+                Ok(Placed::Whole) => {
+                    packets += 1;
+                    bytes += widen(frame.len());
+                }
+                Ok(Placed::TooFewChains) => {
+                    self.is_rx_short = true;
+                    break;
+                }
+                Ok(Placed::Dropped(reason)) => self.counters.dropped.count(reason, 1),
+                Err(fault) => {
+                    given = Err(fault);
+                    break;
+                }
+            }
+            from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+        }
+        self.counters.add_rx(packets, bytes);
+        given
+    }
+
+    /// Writes one frame into the guest's buffers, and uses its chains.
+    fn place(&mut self, frame: &mut Frame) -> Result<Placed, PairFault> {
+        let header = match self.form.write(frame) {
+            Ok(hdr) => VirtioNetHdrV1 { hdr, num_buffers: 1 },
+            Err(reason) => return Ok(Placed::Dropped(reason)),
+        };
+        let (view, ring, form) = (&self.view, &mut self.rx, &self.form);
+        let start = ring.half.mark();
+        let needed = form.header_len + frame.len();
+        let Some(chain) = ring.half.take(view, &mut ring.buffers).map_err(fault)? else {
+            return Ok(Placed::TooFewChains);
+        };
+        let room = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
+        if room >= needed {
+            write_whole(view, ring, form, &header, frame).map_err(outside)?;
+            ring.half.push_used(chain, written(needed));
+            return Ok(Placed::Whole);
+        }
+        if room < form.header_len {
+            let (bytes, header_len) = (ring.buffers.bytes(), form.header_len);
+            return Err(PairFault::NoRoomForHeader { bytes, header_len });
+        }
+        if !form.is_mergeable {
+            ring.half.go_back(start);
+            return Ok(Placed::Dropped(DropReason::TooLong));
+        }
+        ring.half.go_back(start);
+        self.place_over_several(&header, frame)
+    }
+
+    /// Writes a frame into several chains, the first of which says how many there are.
+    #[inline(never)]
+    fn place_over_several(
+        &mut self,
+        header: &VirtioNetHdrV1,
+        frame: &Frame,
+    ) -> Result<Placed, PairFault> {
+        let (view, ring) = (&self.view, &mut self.rx);
+        let start = ring.half.mark();
+        let mut rest = frame.bytes();
+        self.pending.clear();
+        // Each turn takes a chain, of which the queue has as many as it has entries.
+        while !rest.is_empty() || self.pending.is_empty() {
+            if self.pending.len() == usize::from(ring.size) {
+                ring.half.go_back(start);
+                return Ok(Placed::Dropped(DropReason::TooLong));
+            }
+            let Some(chain) = ring.half.take(view, &mut ring.buffers).map_err(fault)? else {
+                ring.half.go_back(start);
+                return Ok(Placed::TooFewChains);
+            };
+            let skip = if self.pending.is_empty() { self.form.header_len } else { 0 };
+            let room = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
+            let (piece, others) = rest.split_at(room.saturating_sub(skip).min(rest.len()));
+            let log = ring.log.as_ref();
+            scatter(view, log, ring.buffers.list(), skip, piece).map_err(outside)?;
+            self.pending.push((chain, written(skip + piece.len())));
+            rest = others;
+        }
+        let end = ring.half.mark();
+        ring.half.go_back(start);
+        // The same chain again, which is there if the guest is honest.
+        if ring.half.take(view, &mut ring.buffers).map_err(fault)?.is_some() {
+            let num_buffers = u16::try_from(self.pending.len()).expect("a queue is small");
+            let header = VirtioNetHdrV1 { num_buffers, ..*header };
+            let bytes = &header.as_bytes()[..self.form.header_len];
+            let log = ring.log.as_ref();
+            scatter(view, log, ring.buffers.list(), 0, bytes).map_err(outside)?;
+        }
+        ring.half.go_back(end);
+        for (chain, len) in self.pending.drain(..) {
+            ring.half.push_used(chain, len);
+        }
+        Ok(Placed::Whole)
+    }
+}
+
+/// Writes header and frame into a chain that has room for both.
+#[inline]
+fn write_whole(
+    view: &GuestView,
+    ring: &Ring,
+    form: &FrameForm,
+    header: &VirtioNetHdrV1,
+    frame: &Frame,
+) -> Result<(), OutsideMemory> {
+    let header = &header.as_bytes()[..form.header_len];
+    let log = ring.log.as_ref();
+    if let (&[only, ..], None) = (ring.buffers.list(), log) {
+        let room = usize::try_from(only.len).expect("32 bits fit");
+        if room >= header.len() + frame.len() {
+            view.copy_from(only.address, header)?;
+            return view.copy_from(only.address + widen(header.len()), frame.bytes());
+        }
+    }
+    scatter(view, log, ring.buffers.list(), 0, header)?;
+    scatter(view, log, ring.buffers.list(), header.len(), frame.bytes())
+}
+
+/// Writes bytes into buffers, from so many bytes on, and logs it. What has no room is left out.
+#[inline(never)]
+fn scatter(
+    view: &GuestView,
+    log: Option<&RingLog>,
+    buffers: &[Buffer],
+    skip: usize,
+    bytes: &[u8],
+) -> Result<(), OutsideMemory> {
+    let (mut skip, mut rest) = (skip, bytes);
+    for buffer in buffers {
+        let len = usize::try_from(buffer.len).expect("32 bits fit");
+        let skipped = skip.min(len);
+        skip -= skipped;
+        let (piece, others) = rest.split_at((len - skipped).min(rest.len()));
+        let address = buffer.address + widen(skipped);
+        view.copy_from(address, piece)?;
+        if let Some(log) = log {
+            log.mark(address, piece.len());
+        }
+        rest = others;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn fault(fault: QueueFault) -> PairFault {
+    PairFault::Queue { queue: RX, fault }
+}
+
+fn outside(outside: OutsideMemory) -> PairFault {
+    fault(outside.into())
+}
+
+/// A length as a used entry has it: no frame is longer than 64 KiB and some headers.
+fn written(len: usize) -> u32 {
+    u32::try_from(len).expect("a frame is 64 KiB")
+}
+
+fn widen(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,140 @@
+//! What the guest transmits: chains become frames.
+//!
+//! Each chain is read, checked, copied and used before the next one is looked at; all of a call are
+//! published together. The frame is in private memory before its header is believed.
+
+use std::sync::atomic::Ordering;
+
+use ringway_datapath::headers::ETH_LEN;
+use ringway_datapath::{Budget, DropReason, Frame, FrameBatch, FrameForm, FramePool, PortDown};
+use ringway_sys::guest_memory::{GuestView, OutsideMemory};
+use ringway_virtio::{Buffer, Notify, QueueFault};
+use ringway_wire::virtio::VirtioNetHdrV1;
+use zerocopy::IntoBytes;
+
+use crate::{PairFault, QueuePair, TX};
+
+/// Descriptors after which a call ends: what a chain of a long queue may have.
+const DESCRIPTORS_MAX: usize = 4096;
+
+impl QueuePair {
+    pub(crate) fn take_frames(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), PortDown> {
+        let first_frame = into.len();
+        let taken = self.copy_frames(budget, pool, into);
+        let notify = self.tx.publish();
+        self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);
+        let called = if notify == Notify::Peer { self.call(&self.tx) } else { Ok(()) };
+        if let Err(lost) = self.check_memory() {
+            // Some of these bytes are the zeros that were put in the place of the guest's.
+            into.drain(first_frame..).for_each(|frame| pool.recycle(frame));
+            return Err(PortDown::peer(lost));
+        }
+        if !self.control.is_enabled() {
+            let dropped = into.drain(first_frame..).map(|frame| pool.recycle(frame)).count();
+            self.counters.dropped.count(DropReason::NoRoute, widen(dropped));
+        }
+        let frames = &into[first_frame..];
+        self.counters.add_tx(widen(frames.len()), widen(frames.iter().map(Frame::len).sum()));
+        called?;
+        taken.map_err(|fault| PortDown::peer(PairFault::Queue { queue: TX, fault }))
+    }
+
+    /// Takes chains up to the room in `into`, the budget, the buffers in the pool, or a fault.
+    fn copy_frames(
+        &mut self,
+        budget: Budget,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+    ) -> Result<(), QueueFault> {
+        let ring = &mut self.tx;
+        // Drops count as well: a call is bounded whatever the guest sends.
+        let mut room = into.remaining_capacity().min(budget.frames);
+        let (mut bytes, mut descriptors) = (0, 0);
+        ring.half.look()?;
+        while room > 0 && bytes < budget.bytes && descriptors < DESCRIPTORS_MAX {
+            let mark = ring.half.mark();
+            let Some(chain) = ring.half.take(&self.view, &mut ring.buffers)? else { break };
+            room -= 1;
+            descriptors += ring.buffers.list().len();
+            let total = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
+            let len = total.saturating_sub(self.form.header_len);
+            if len < ETH_LEN {
+                self.counters.dropped.count(DropReason::Malformed, 1);
+                ring.half.push_used(chain, 0);
+                continue;
+            }
+            let Some(mut frame) = pool.take(len) else {
+                // It stays where it is until there is a buffer.
+                ring.half.go_back(mark);
+                break;
+            };
+            match copy_frame(&self.view, &self.form, ring.buffers.list(), &mut frame) {
+                Ok(Ok(())) => {
+                    bytes += len;
+                    into.push(frame);
+                }
+                Ok(Err(reason)) => {
+                    self.counters.dropped.count(reason, 1);
+                    pool.recycle(frame);
+                }
+                Err(outside) => {
+                    pool.recycle(frame);
+                    return Err(outside.into());
+                }
+            }
+            ring.half.push_used(chain, 0);
+        }
+        Ok(())
+    }
+}
+
+/// Copies a frame out of its buffers, and reads its header.
+#[inline]
+fn copy_frame(
+    view: &GuestView,
+    form: &FrameForm,
+    buffers: &[Buffer],
+    frame: &mut Frame,
+) -> Result<Result<(), DropReason>, OutsideMemory> {
+    let mut header = VirtioNetHdrV1::default();
+    let header_bytes = &mut header.as_mut_bytes()[..form.header_len];
+    if let [only] = buffers {
+        view.copy_to(only.address, header_bytes)?;
+        view.copy_to(only.address + widen(form.header_len), frame.bytes_mut())?;
+    } else {
+        gather(view, buffers, header_bytes, frame.bytes_mut())?;
+    }
+    let read = form.read(&header.hdr, frame.bytes_mut());
+    Ok(read.map(|offload| frame.offload = offload))
+}
+
+/// Fills two slices, one after the other, from buffers that have as many bytes.
+#[inline(never)]
+fn gather(
+    view: &GuestView,
+    buffers: &[Buffer],
+    header: &mut [u8],
+    frame: &mut [u8],
+) -> Result<(), OutsideMemory> {
+    let (mut header, mut frame) = (header, frame);
+    for buffer in buffers {
+        let len = usize::try_from(buffer.len).expect("32 bits fit");
+        let in_header = len.min(header.len());
+        let (first, others) = std::mem::take(&mut header).split_at_mut(in_header);
+        header = others;
+        view.copy_to(buffer.address, first)?;
+        let (second, others) = std::mem::take(&mut frame).split_at_mut(len - in_header);
+        frame = others;
+        view.copy_to(buffer.address + widen(in_header), second)?;
+    }
+    Ok(())
+}
+
+fn widen(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

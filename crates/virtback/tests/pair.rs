@@ -1,0 +1,378 @@
+//! The device's pair of queues against a guest that lays its chains out by hand, and a front-end
+//! that cuts the memory or migrates the guest.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ringway_datapath::{
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortDown,
+    PortQueue, QueueCounters,
+};
+use ringway_sys::SharedPages;
+use ringway_sys::bell::Bell;
+use ringway_sys::guest_memory::{DirtyLog, GuestMemory, GuestView, OutsideMemory, Region};
+use ringway_virtback::{LogPlace, PairControl, PairFault, PairParts, QueuePair, QueueParts};
+use ringway_virtio::{
+    Access, Buffer, DriverHalf, Format, PlaceError, QueueAreas, QueueFault, QueueOptions,
+    QueuePlace,
+};
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_MRG_RXBUF, VirtioNetHdrV1,
+};
+use ringway_wire::vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VirtioNetHdr};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use zerocopy::{FromBytes, IntoBytes};
+
+const LEN: u64 = 1 << 20;
+const SIZE: u16 = 16;
+/// Where the guest has its buffers.
+const DATA: u64 = 1 << 16;
+
+fn place(start: u64) -> QueuePlace {
+    let [descriptors, driver, device] = [0, 0x1000, 0x2000].map(|offset| start + offset);
+    QueuePlace { size: SIZE, descriptors, driver, device }
+}
+
+struct Guest {
+    fd: OwnedFd,
+    log_fd: OwnedFd,
+    log: Arc<DirtyLog>,
+    memory: Arc<GuestMemory>,
+    view: GuestView,
+    tx: DriverHalf,
+    rx: DriverHalf,
+    pair: QueuePair,
+    counters: Arc<QueueCounters>,
+    call: Bell,
+    pool: FramePool,
+}
+
+fn memory_file(len: u64) -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fd
+}
+
+fn parts(memory: &Arc<GuestMemory>, features: Features, call: &Bell) -> PairParts {
+    let base = if features.has(VIRTIO_F_RING_PACKED) { 1 << 15 } else { 0 };
+    let queue = |start| QueueParts {
+        place: place(start),
+        base,
+        kick: Bell::new().unwrap().share().unwrap(),
+        call: Some(call.share().unwrap()),
+        log: None,
+    };
+    PairParts {
+        memory: Arc::clone(memory),
+        features,
+        tx: queue(0),
+        rx: queue(0x4000),
+        control: Arc::new(PairControl::new(true)),
+        counters: Arc::default(),
+    }
+}
+
+impl Guest {
+    fn new(bits: &[u32]) -> Guest {
+        Guest::with(bits, |_, _| {})
+    }
+
+    fn with(bits: &[u32], change: impl FnOnce(&mut PairParts, &Arc<DirtyLog>)) -> Guest {
+        let features = Features::of(&[&[VIRTIO_F_VERSION_1], bits].concat());
+        let options = QueueOptions::of(features);
+        let fd = memory_file(LEN);
+        let region = Region {
+            guest_address: 0,
+            user_address: 0,
+            len: LEN,
+            file_offset: 0,
+            fd: fd.try_clone().unwrap(),
+        };
+        let memory = Arc::new(GuestMemory::map(vec![region]).unwrap());
+        let half = |start, access| {
+            let areas = QueueAreas::find(&memory, options.format, place(start)).unwrap();
+            DriverHalf::new(areas, options, access)
+        };
+        let (tx, rx) = (half(0, Access::Readable), half(0x4000, Access::Writable));
+        let call = Bell::new().unwrap();
+        let log_fd = memory_file(4096);
+        let log = Arc::new(DirtyLog::map(log_fd.try_clone().unwrap(), 0, 4096).unwrap());
+        let mut parts = parts(&memory, features, &call);
+        change(&mut parts, &log);
+        let counters = Arc::clone(&parts.counters);
+        let pair = QueuePair::attach(parts).unwrap();
+        let view = GuestView::new(Arc::clone(&memory));
+        let pool = FramePool::new(PoolBudget::new(8 << 20));
+        Guest { fd, log_fd, log, memory, view, tx, rx, pair, counters, call, pool }
+    }
+
+    /// Transmits what stands in memory.
+    fn transmit(&mut self, chains: &[&[Buffer]]) -> Result<Vec<Frame>, PortDown> {
+        for chain in chains {
+            self.tx.push(chain);
+        }
+        let _ = self.tx.publish();
+        let mut batch = FrameBatch::new();
+        self.pair.ingress(Budget::BATCH, &mut self.pool, &mut batch)?;
+        Ok(batch.into_iter().collect())
+    }
+
+    fn frame(&mut self, len: usize, byte: u8) -> Frame {
+        let mut frame = self.pool.take(len).unwrap();
+        frame.bytes_mut().fill(byte);
+        frame
+    }
+
+    fn post(&mut self, chains: &[&[Buffer]]) {
+        for chain in chains {
+            self.rx.push(chain);
+        }
+        let _ = self.rx.publish();
+    }
+
+    fn used_lens(&mut self) -> Vec<u32> {
+        self.rx.look().unwrap();
+        std::iter::from_fn(|| self.rx.take().unwrap().map(|used| used.len)).collect()
+    }
+
+    fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.view.copy_to(address, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn num_buffers(&self, address: u64) -> u16 {
+        VirtioNetHdrV1::read_from_bytes(&self.bytes(address, 12)).unwrap().num_buffers
+    }
+
+    fn dropped(&self) -> Vec<(DropReason, u64)> {
+        self.counters.dropped.snapshot().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Pages that are marked in the log, which is cleared.
+    fn marked(&self) -> Vec<u64> {
+        let file = SharedPages::map(&self.log_fd, 0, 4096).unwrap();
+        let mut bytes = [0; 4096];
+        file.copy_to(0, &mut bytes);
+        file.copy_from(0, &[0; 4096]);
+        let byte = |page: u64| bytes[usize::try_from(page / 8).unwrap()];
+        let is_set = |page: &u64| byte(*page) >> (page % 8) & 1 == 1;
+        (0..LEN / 4096).filter(is_set).collect()
+    }
+}
+
+fn buffer(address: u64, len: u32) -> Buffer {
+    Buffer { address, len }
+}
+
+fn peer_fault(error: PortDown) -> PairFault {
+    match error {
+        PortDown::Peer(fault) => *fault.downcast().expect("a fault of a pair"),
+        PortDown::Host(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_frame_may_lie_in_buffers_of_any_layout() {
+    for layout in [VIRTIO_F_RING_PACKED, VIRTIO_NET_F_CSUM] {
+        let mut guest = Guest::new(&[layout]);
+        let bytes: Vec<u8> = (0..112).collect();
+        let bytes = [&[0; 12], &bytes[12..]].concat();
+        guest.view.copy_from(DATA, &bytes).unwrap();
+        for cuts in [vec![112], vec![12, 100], vec![1, 10, 1, 50, 0, 50], vec![5, 8, 99]] {
+            let mut at = DATA;
+            let chain: Vec<Buffer> = cuts
+                .iter()
+                .map(|len| {
+                    at += u64::from(*len);
+                    buffer(at - u64::from(*len), *len)
+                })
+                .collect();
+            let frames = guest.transmit(&[&chain]).unwrap();
+            assert_eq!(frames[0].bytes(), &bytes[12..], "{cuts:?}");
+            guest.tx.look().unwrap();
+            assert!(guest.tx.take().unwrap().is_some());
+        }
+    }
+}
+
+#[test]
+fn a_header_that_its_frame_contradicts_costs_that_frame_only() {
+    let mut guest = Guest::new(&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_TSO4]);
+    let good = VirtioNetHdr::default();
+    let headers = [
+        VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_TCPV4, gso_size: 100, ..good },
+        VirtioNetHdr { gso_type: 3, gso_size: 100, ..good },
+        VirtioNetHdr { flags: VIRTIO_NET_HDR_F_NEEDS_CSUM, csum_start: 4000, ..good },
+        good,
+    ];
+    let mut chains = Vec::new();
+    for (number, hdr) in (0..).zip(headers) {
+        let at = DATA + 0x1000 * number;
+        guest.view.copy_from(at, VirtioNetHdrV1 { hdr, num_buffers: 0 }.as_bytes()).unwrap();
+        chains.push([buffer(at, 112)]);
+    }
+    let chains: Vec<&[Buffer]> = chains.iter().map(|chain| &chain[..]).collect();
+    assert_eq!(guest.transmit(&chains).unwrap().len(), 1);
+    assert_eq!(guest.dropped(), [(DropReason::BadOffload, 3)]);
+    guest.tx.look().unwrap();
+    assert_eq!(std::iter::from_fn(|| guest.tx.take().unwrap()).count(), 4, "all are answered");
+}
+
+#[test]
+fn work_that_was_not_agreed_on_is_not_taken() {
+    let mut guest = Guest::new(&[]);
+    let hdr = VirtioNetHdr { flags: VIRTIO_NET_HDR_F_NEEDS_CSUM, ..VirtioNetHdr::default() };
+    guest.view.copy_from(DATA, hdr.as_bytes()).unwrap();
+    assert!(guest.transmit(&[&[buffer(DATA, 112)]]).unwrap().is_empty());
+    assert_eq!(guest.dropped(), [(DropReason::BadOffload, 1)]);
+}
+
+#[test]
+fn a_chain_too_short_for_a_frame_is_answered_and_dropped() {
+    let mut guest = Guest::new(&[]);
+    let chains = [0, 1, 11, 12, 25].map(|len| [buffer(DATA, len)]);
+    let chains: Vec<&[Buffer]> = chains.iter().map(|chain| &chain[..]).collect();
+    assert!(guest.transmit(&chains).unwrap().is_empty());
+    assert_eq!(guest.dropped(), [(DropReason::Malformed, 5)]);
+    assert_eq!(guest.transmit(&[&[buffer(DATA, 26)]]).unwrap().len(), 1);
+}
+
+#[test]
+fn a_fault_ends_the_pair_and_what_came_before_it_is_good() {
+    let mut guest = Guest::new(&[]);
+    let outside = [buffer(LEN - 10, 100)];
+    guest.tx.push(&[buffer(DATA, 100)]);
+    guest.tx.push(&outside);
+    let _ = guest.tx.publish();
+    let mut batch = FrameBatch::new();
+    let ended = guest.pair.ingress(Budget::BATCH, &mut guest.pool, &mut batch).unwrap_err();
+    let outside = OutsideMemory { address: LEN - 10, len: 12 };
+    let fault = QueueFault::Outside(outside);
+    assert_eq!(peer_fault(ended), PairFault::Queue { queue: "tx", fault });
+    assert_eq!(batch.len(), 1);
+    guest.tx.look().unwrap();
+    assert!(guest.tx.take().unwrap().is_some(), "the first was answered");
+    assert_eq!(guest.tx.take().unwrap(), None);
+}
+
+#[test]
+fn a_frame_takes_as_many_mergeable_chains_as_it_needs() {
+    for layout in [VIRTIO_F_RING_PACKED, VIRTIO_NET_F_CSUM] {
+        let mut guest = Guest::new(&[layout, VIRTIO_NET_F_MRG_RXBUF]);
+        let at = |number: u64| DATA + 0x1000 * number;
+        guest.post(&[&[buffer(at(0), 100)], &[buffer(at(1), 10), buffer(at(2), 90)]]);
+        let mut from: FrameQueue = [guest.frame(200, 7), guest.frame(60, 8)].into();
+        guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+        assert_eq!(from.len(), 2, "12 + 200 bytes have no room in 200");
+        assert_eq!(guest.used_lens(), []);
+        assert_eq!(guest.pair.arm().unwrap(), Pending::Nothing);
+
+        guest.post(&[&[buffer(at(3), 100)], &[buffer(at(4), 100)]]);
+        guest.pair.woken().unwrap();
+        guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+        assert!(from.is_empty());
+        assert_eq!(guest.used_lens(), [100, 100, 12, 72]);
+        assert_eq!((guest.num_buffers(at(0)), guest.num_buffers(at(4))), (3, 1));
+        assert_eq!(guest.bytes(at(0) + 12, 88), [7; 88]);
+        assert_eq!(guest.bytes(at(1), 11), [vec![7; 10], vec![0]].concat());
+        assert_eq!(guest.bytes(at(3), 13), [vec![7; 12], vec![0]].concat());
+        assert_eq!(guest.bytes(at(4) + 12, 60), [8; 60]);
+    }
+}
+
+#[test]
+fn a_guest_that_makes_room_is_expected_to_kick() {
+    let mut guest = Guest::new(&[]);
+    let mut from: FrameQueue = [guest.frame(60, 8)].into();
+    guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+    assert_eq!(guest.pair.arm().unwrap(), Pending::Nothing);
+    guest.rx.push(&[buffer(DATA, 100)]);
+    assert_eq!(guest.rx.publish(), ringway_virtio::Notify::Peer);
+    assert_eq!(guest.pair.arm().unwrap(), Pending::Work);
+}
+
+#[test]
+fn a_frame_that_no_number_of_chains_holds_is_dropped() {
+    let mut guest = Guest::new(&[VIRTIO_NET_F_MRG_RXBUF]);
+    let chains: Vec<[Buffer; 1]> = (0..SIZE).map(|_| [buffer(DATA, 12)]).collect();
+    let chains: Vec<&[Buffer]> = chains.iter().map(|chain| &chain[..]).collect();
+    guest.post(&chains);
+    let mut from: FrameQueue = [guest.frame(1000, 7), guest.frame(14, 7)].into();
+    guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+    assert!(from.is_empty());
+    assert_eq!(guest.dropped(), [(DropReason::TooLong, 1)]);
+    assert_eq!(guest.used_lens(), [12, 12, 2]);
+}
+
+#[test]
+fn a_chain_without_room_for_a_header_ends_the_pair() {
+    let mut guest = Guest::new(&[VIRTIO_NET_F_MRG_RXBUF]);
+    guest.post(&[&[buffer(DATA, 11)]]);
+    let mut from: FrameQueue = [guest.frame(60, 8)].into();
+    let ended = guest.pair.egress(&mut from, &mut guest.pool).unwrap_err();
+    assert_eq!(peer_fault(ended), PairFault::NoRoomForHeader { bytes: 11, header_len: 12 });
+}
+
+#[test]
+fn memory_that_is_cut_ends_the_pair_and_gives_no_frame() {
+    for cut in [0, DATA] {
+        let mut guest = Guest::new(&[]);
+        ftruncate(&guest.fd, cut).unwrap();
+        let ended = guest.transmit(&[&[buffer(DATA, 112)]]);
+        assert_eq!(peer_fault(ended.unwrap_err()), PairFault::MemoryLost);
+        assert!(guest.memory.is_lost());
+    }
+    let mut guest = Guest::new(&[]);
+    guest.post(&[&[buffer(DATA, 112)]]);
+    ftruncate(&guest.fd, DATA).unwrap();
+    let mut from: FrameQueue = [guest.frame(60, 8)].into();
+    let ended = guest.pair.egress(&mut from, &mut guest.pool).unwrap_err();
+    assert_eq!(peer_fault(ended), PairFault::MemoryLost);
+}
+
+#[test]
+fn a_queue_that_is_not_in_memory_is_refused() {
+    let guest = Guest::new(&[]);
+    let mut parts = parts(&guest.memory, Features::of(&[VIRTIO_F_VERSION_1]), &guest.call);
+    parts.rx.place.device = LEN;
+    let refused = peer_fault(QueuePair::attach(parts).map(|_| ()).unwrap_err());
+    assert!(matches!(
+        refused,
+        PairFault::Place { queue: "rx", error: PlaceError::Outside { area: "device", .. } }
+    ));
+}
+
+#[test]
+fn every_page_that_is_written_is_in_the_log() {
+    for (format, bits) in [(Format::Split, vec![]), (Format::Packed, vec![VIRTIO_F_RING_PACKED])] {
+        let bits = [bits, vec![VIRTIO_NET_F_MRG_RXBUF]].concat();
+        let mut guest = Guest::with(&bits, |parts, log| {
+            let ring = |start: u64| match format {
+                Format::Split => place(start).device,
+                Format::Packed => place(start).descriptors,
+            };
+            let place =
+                |start| Some(LogPlace { log: Arc::clone(log), ring_address: Some(ring(start)) });
+            (parts.tx.log, parts.rx.log) = (place(0), place(0x4000));
+        });
+        let ring = |start: u64| if format == Format::Split { start + 2 } else { start };
+        guest.transmit(&[&[buffer(DATA, 112)]]).unwrap();
+        assert_eq!(guest.marked(), [ring(0)], "what is read is not marked");
+        guest.post(&[&[buffer(DATA + 4000, 200)], &[buffer(0x80_000, 100)]]);
+        let mut from: FrameQueue = [guest.frame(250, 8)].into();
+        guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+        assert_eq!(guest.marked(), [ring(4), 16, 17, 128]);
+        guest.pair.arm().unwrap();
+        assert!(guest.marked().contains(&ring(0)));
+        assert!(!guest.log.is_lost());
+    }
+}
+
+#[test]
+fn a_guest_is_called_when_its_queues_are_taken_over() {
+    let guest = Guest::new(&[]);
+    assert!(guest.call.clear().unwrap());
+    assert_eq!(guest.counters.totals().events_sent, 2);
+}

@@ -1,0 +1,142 @@
+//! The page for administrators, `docs/xen.md`: `tests/xen` runs each block of code, or the block
+//! says why not.
+
+use std::collections::BTreeMap;
+
+use crate::tree::Tree;
+
+const PAGE: &str = "docs/xen.md";
+const SCENARIOS: &str = "tests/xen/";
+/// Before a block, on a line of its own: the name by which a scenario runs it.
+const RUN: &str = "<!-- run: ";
+/// Before a block that no scenario runs: why.
+const NOT_RUN: &str = "<!-- not run here: ";
+const END: &str = " -->";
+/// How scenarios name a block: functions of `tests/xen/lib.sh`.
+const CALLS: [&str; 2] = ["page ", "page_text "];
+
+/// Every block without a mark, and every mark and every scenario that names no block, a line each.
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
+    let Some(page) = tree.file(PAGE) else { return vec![format!("{PAGE} is not there")] };
+    let mut findings = Vec::new();
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    for block in blocks(&page.text) {
+        let line = block.line;
+        match block.mark {
+            Some(Mark::Run(name)) => {
+                if names.insert(name, line).is_some() {
+                    findings.push(format!("{PAGE}:{line}: there are two blocks `{name}`"));
+                }
+            }
+            Some(Mark::NotRun) => {}
+            None => findings.push(format!(
+                "{PAGE}:{line}: this block of code says neither `{RUN}NAME{END}` nor \
+                 `{NOT_RUN}REASON{END}` on the line before it"
+            )),
+        }
+    }
+    let calls = calls(tree);
+    for (path, name) in &calls {
+        if !names.contains_key(name) {
+            findings.push(format!("{path}: {PAGE} has no block `{name}`"));
+        }
+    }
+    for (name, line) in names {
+        if !calls.iter().any(|(_, called)| *called == name) {
+            findings.push(format!("{PAGE}:{line}: no scenario runs the block `{name}`"));
+        }
+    }
+    findings
+}
+
+enum Mark<'a> {
+    Run(&'a str),
+    NotRun,
+}
+
+/// A block of code.
+struct Block<'a> {
+    /// Its first line's number.
+    line: usize,
+    mark: Option<Mark<'a>>,
+}
+
+/// The indented blocks of a page; blank lines do not end one.
+fn blocks(text: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut is_inside = false;
+    let mut before = "";
+    for (line, text) in (1..).zip(text.lines()) {
+        if text.trim().is_empty() {
+            continue;
+        }
+        let is_code = text.starts_with("    ");
+        if is_code && !is_inside {
+            blocks.push(Block { line, mark: mark(before) });
+        }
+        is_inside = is_code;
+        before = text;
+    }
+    blocks
+}
+
+fn mark(text: &str) -> Option<Mark<'_>> {
+    let inner = |start| text.strip_prefix(start)?.strip_suffix(END).filter(|text| !text.is_empty());
+    inner(RUN).map(Mark::Run).or_else(|| inner(NOT_RUN).map(|_| Mark::NotRun))
+}
+
+/// The blocks that scenarios name, each with the file that does.
+fn calls(tree: &Tree) -> Vec<(&str, &str)> {
+    let scripts = tree.files.iter().filter(|file| file.path.starts_with(SCENARIOS));
+    let lines = scripts.flat_map(|file| file.text.lines().map(|line| (file.path.as_str(), line)));
+    lines.filter_map(|(path, line)| Some((path, call(line)?))).collect()
+}
+
+/// The block that a line of a script names.
+fn call(line: &str) -> Option<&str> {
+    let at = CALLS.iter().find_map(|call| {
+        let command = line.trim_start().strip_prefix(call);
+        command.or_else(|| Some(line.split_once(&format!("$({call}"))?.1))
+    })?;
+    let end = at.find(|letter: char| !(letter.is_ascii_lowercase() || letter == '-'));
+    let name = &at[..end.unwrap_or(at.len())];
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::file;
+
+    fn findings(page: &str, scenario: &str) -> Vec<String> {
+        check(&Tree { files: vec![file(PAGE, page), file("tests/xen/scenarios/a.sh", scenario)] })
+    }
+
+    #[test]
+    fn a_block_is_run_or_says_why_not() {
+        let page = "Text.\n\n<!-- run: install -->\n\n    apt\n\n    more\n\n\
+                    <!-- not run here: an editor -->\n\n    edit\n";
+        assert_eq!(findings(page, "    page install GUEST=a\n"), [""; 0]);
+        assert_eq!(findings(page, "x=$(page_text install)\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_block_without_a_mark_is_found() {
+        let found = findings("Text.\n\n    apt\n", "");
+        assert!(found[0].starts_with("docs/xen.md:3: this block"), "{found:?}");
+        let found = findings("<!-- not run here:  -->\n\n    apt\n", "");
+        assert!(found[0].starts_with("docs/xen.md:3: this block"), "{found:?}");
+    }
+
+    #[test]
+    fn a_name_without_a_block_or_a_scenario_is_found() {
+        let found = findings("<!-- run: a -->\n\n    apt\n", "page b\n");
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn two_blocks_of_a_name_are_found() {
+        let found = findings("<!-- run: a -->\n\n    x\n\n<!-- run: a -->\n\n    y\n", "page a\n");
+        assert_eq!(found, ["docs/xen.md:7: there are two blocks `a`"]);
+    }
+}

@@ -1,0 +1,34 @@
+# A backend domain runs out of event channels: the vif too many is refused with the reason, others stay.
+# sets: full admin
+# limit: 1800
+only_with ringway
+guest_start driver role=backend vif=no memory=512 vcpus=2 programs=yes setting=max_event_channels=48
+trap 'guest driver "cat /tmp/ringway.log" > "$FOLDER/driver.log" || true' EXIT
+guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up && ip address add 10.77.0.1/24 dev br0'
+guest_begin driver /tmp/ringway.log ringway run --hypervisor xen --dir /run/ringway --max-queues 4
+wait_until 60 "ringway is ready" guest driver ringway vif list --dir /run/ringway
+guest driver xl devd
+guest_start a queues=1 backend=driver
+vif_wait a
+check_ping driver 10.77.0.2
+
+say "vifs until one is refused"
+refused=no
+for index in 1 2 3 4 5 6 7 8; do
+    timeout 120 xl network-attach a "mac=$(guest_mac $((2 + 16 * index))),bridge=br0,backend=driver" ||
+        { refused=$index; break; }
+    path=$(xenstore-read "$(guest_path a)/device/vif/$index/backend")
+    end=$((SECONDS + 60))
+    until [ "$(xenstore-read "$path/state")" = 4 ] || [ $SECONDS -ge $end ] ||
+        error=$(guest driver ringway vif show "vif$(guest_id a).$index" --dir /run/ringway --json | jq -re '.error // empty'); do
+        sleep 1
+    done
+    [ "$(xenstore-read "$path/state")" = 4 ] || { refused=$index; break; }
+done
+measure refused "$refused"
+[ "$refused" != no ] || fail "none of eight vifs was refused with 48 event channels"
+say "vif $refused: ${error:-no error is shown}"
+[ -n "${error:-}" ] || fail "the vif that was refused has no error"
+say "others go on"
+check_ping driver 10.77.0.2
+guest driver ringway vif list --dir /run/ringway

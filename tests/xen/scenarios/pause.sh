@@ -1,0 +1,16 @@
+# A guest that is paused for 30 seconds under traffic goes on, and so does its TCP.
+# sets: full admin
+# limit: 900
+bridge_create
+backend_start 2
+guest_start a queues=2
+vif_wait a
+check_ping dom0 10.77.0.2
+keep_busy a 60
+xl pause a
+sleep 30
+expect "states while it is paused" 4/4 "$(frontend_key a state)/$(backend_key a state)"
+xl unpause a
+busy_to_the_end
+check_ping dom0 10.77.0.2
+check_payload dom0 a 10.77.0.2 8

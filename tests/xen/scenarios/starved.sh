@@ -1,0 +1,28 @@
+# CPU and memory are taken from dom0 under traffic and given back: guests stay connected.
+# sets: full admin
+# limit: 1200
+bridge_create
+backend_start 2
+guest_start a queues=2
+vif_wait a
+check_ping dom0 10.77.0.2
+keep_busy a 60
+
+say "one CPU"
+xl vcpu-set 0 1
+sleep 5
+check_ping dom0 10.77.0.2
+say "little memory"
+# In MiB: what is in use, and 160 to live on.
+left=$(awk '/^MemTotal/ { total = $2 } /^MemAvailable/ { free = $2 } END { print int((total - free) / 1024) + 160 }' /proc/meminfo)
+before=$(xl list 0 | awk 'NR == 2 { print $3 }')
+xl mem-set 0 "${left}m"
+sleep 10
+measure dom0_memory_mib "$(xl list 0 | awk 'NR == 2 { print $3 }')"
+check_ping dom0 10.77.0.2
+check_payload dom0 a 10.77.0.2 4
+xl mem-set 0 "${before}m"
+xl vcpu-set 0 2
+busy_to_the_end
+expect "states" 4/4 "$(frontend_key a state)/$(backend_key a state)"
+check_ping dom0 10.77.0.2
