@@ -430,6 +430,22 @@ mod tests {
     }
 
     #[test]
+    fn who_dials_sockets_makes_those_of_this_machine_and_no_others() {
+        let program = program(Role::VifsThatDial).expect("it compiles");
+        for (call, arguments, expected) in [
+            (libc::SYS_socket, &[(0, 1), (1, 0x8_0801)][..], ALLOW),
+            (libc::SYS_socket, &[(0, 2), (1, 1)], KILL),
+            (libc::SYS_connect, &[], ALLOW),
+            (libc::SYS_inotify_add_watch, &[], ALLOW),
+            (libc::SYS_bind, &[], KILL),
+            (libc::SYS_listen, &[], KILL),
+            (libc::SYS_sendmsg, &[], KILL),
+        ] {
+            assert_eq!(answer(&program, call, arguments), expected, "{call} {arguments:?}");
+        }
+    }
+
+    #[test]
     fn the_broker_makes_sockets_that_are_connected_to_and_connects_to_none() {
         let program = program(Role::Broker).expect("it compiles");
         let cases: &[Case] = &[

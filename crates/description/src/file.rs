@@ -412,9 +412,45 @@ fn online_cpus() -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SocketMode;
 
     fn refusal(content: &str) -> String {
         parse("host.toml", content).expect_err(content).to_string()
+    }
+
+    #[test]
+    fn a_vif_of_virtio_has_a_socket_and_what_other_vifs_have() {
+        let host = parse(
+            "host.toml",
+            "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
+             [[vhost]]\nname = 'vm2'\nsocket = '/run/vm2.sock'\nmode = 'server'\n",
+        )
+        .expect("it is good");
+        let [one, two] = &host.vhosts[..] else { panic!("two of them") };
+        assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
+        assert!(one.vif.rate.is_some());
+        assert_eq!((two.queues, two.mode), (1, SocketMode::Server));
+        assert!(host.obstacle_to_isolation().expect("one process").contains("[[vhost]] vm1"));
+    }
+
+    #[test]
+    fn a_vif_of_virtio_is_refused_with_line_and_key() {
+        let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
+        let socket = "socket = '/run/vm1.sock'";
+        assert!(with("").contains("line 2: vhost.socket: is missing"));
+        assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is no path of a socket"));
+        assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
+        assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is no mode"));
+        let bridge = with(&format!("{socket}\nbridge = 'xenbr0'"));
+        assert!(bridge.contains("vhost.bridge: only for vifs of guests"), "{bridge}");
+        let again = with(&format!("{socket}\n[[vhost]]\nname = 'vm1'\nsocket = '/run/vm2.sock'"));
+        assert!(again.contains("line 5: vhost.name: there is another"), "{again}");
+        let taken = with(&format!("{socket}\n[[vhost]]\nname = 'vm2'\n{socket}"));
+        assert!(taken.contains("line 6: vhost.socket: `/run/vm1.sock` is another's"), "{taken}");
+        let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
+        assert!(named.contains("`vif1.0` is no name of a virtio vif"), "{named}");
+        let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
+        assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
     }
 
     #[test]

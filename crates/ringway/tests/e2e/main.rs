@@ -35,6 +35,7 @@ mod store;
 mod toolstack;
 mod toolstacks;
 mod traffic;
+mod vhost;
 mod watched;
 
 use std::io::Write;
