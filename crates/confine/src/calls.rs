@@ -46,6 +46,8 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_fstat,
+    // The size of the pages that the memory of a guest is made of.
+    libc::SYS_fstatfs,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
