@@ -43,14 +43,17 @@ check: ## what to run before each push: format, lints, tidy, spec, fast tests
 	$(CARGO) xtask check
 
 # What has unsafe code below it or shares memory between threads, and needs no mapping, file or
-# descriptor. Of sys and datapath a part; the rest is arithmetic that an interpreter takes hours for.
+# descriptor. Of sys, datapath, engine and xenbus a part: the rest is arithmetic or a search through
+# all orders of one thread, which an interpreter takes hours for.
 MIRI := $(CARGO) +nightly miri
-MIRI_CRATES := wire ring loopback switch
+MIRI_CRATES := wire ring virtio loopback switch steering netback netfront
 
 miri: ## the tests of the data path in an interpreter that finds undefined behaviour and races
 	@if $(MIRI) --version >/dev/null 2>&1; then set -ex; \
 	    $(MIRI) test --package ringway-sys --lib shared; \
-	    $(MIRI) test --package ringway-datapath --lib completion; \
+	    $(MIRI) test --package ringway-datapath --lib; \
+	    $(MIRI) test --package ringway-engine --lib; \
+	    $(MIRI) test --package ringway-xenbus --lib; \
 	    $(MIRI) test $(MIRI_CRATES:%=--package ringway-%); \
 	else \
 	    echo 'SKIPPED: miri: rustup component add miri rust-src --toolchain nightly'; \

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Kernels as Debian packs them, unpacked: a kernel that unpacks itself emulated takes 10 s a boot and
+# Debian's archive, and its kernels, unpacked: one that unpacks itself emulated takes 10 s a boot and
 # more. Read by `build`, `kernels` and `system`, which define `cannot`.
 
 # The kernel inside its own unpacker, where Documentation/x86/boot.rst says it is, by the fields
@@ -43,4 +43,14 @@ copy_modules() {
     done
     cp "$from/usr/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} "$to/usr/lib/modules/$version/"
     depmod --basedir "$to" "$version"
+}
+
+# The archive of Debian to fetch from: RINGWAY_DEBIAN_MIRROR, or the one that this machine's apt uses.
+debian_mirror() {
+    local found=${RINGWAY_DEBIAN_MIRROR:-}
+    # shellcheck disable=SC2016
+    [ -n "$found" ] || found=$(apt-get indextargets --format '$(CREATED_BY) $(REPO_URI)' 'Origin: Debian' |
+        sed -n 's|^Packages \(.*/debian\)/$|\1|p' | head -n 1)
+    [ -n "$found" ] || cannot "apt here has no archive of Debian: name one in RINGWAY_DEBIAN_MIRROR"
+    echo "$found"
 }

@@ -162,7 +162,7 @@ process_is_gone() {
 children_of() {
     local file
     for file in /proc/[0-9]*/status; do
-        # One that has ended meanwhile is nobody's child.
+        # One that has ended meanwhile is no child.
         awk -v parent="$1" '/^Pid:/ { id = $2 } /^PPid:/ && $2 == parent { print id }' "$file" 2> /dev/null || true
     done
 }

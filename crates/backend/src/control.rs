@@ -94,6 +94,13 @@ impl<H: Hypervisor> Backend<H> {
         if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
             return Ok(self.set_vhost_limit(name, limit, value));
         }
+        let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
+        if limit == MIRROR && is_uplink {
+            return Ok(Reply::error(&format!(
+                "{name} is the way of all other frames to the host, and the output of a mirror is \
+                 for nothing else: expected a vif"
+            )));
+        }
         let Some(vif) = self.find(name) else { return Ok(self.no_such_vif(name)) };
         if limit == MIRROR {
             return self.set_mirror(vif, value);

@@ -6,6 +6,7 @@
 mod ring;
 mod rounds;
 mod switch;
+mod virtio;
 
 use std::time::Duration;
 
@@ -57,7 +58,9 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
         report.skip("icount", "ringway", "apt-get install valgrind");
         return;
     }
-    for counted in ring::cases().chain(switch::cases()).chain(rounds::cases()) {
+    for counted in
+        ring::cases().chain(virtio::cases()).chain(switch::cases()).chain(rounds::cases())
+    {
         let (name, unit) = (counted.name.clone(), counted.unit.name());
         let case = Case { section: "icount", name, unit, better: Better::Less };
         if options.wants(&case.name) {
@@ -89,9 +92,10 @@ fn count(counted: &Counted, turns: usize) -> Result<f64> {
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     match words {
         ["ring", words @ ..] => ring::run(words),
+        ["virtio", words @ ..] => virtio::run(words),
         ["switch", words @ ..] => switch::run(words),
         ["classify", words @ ..] => switch::run_classify(words),
         ["rounds", words @ ..] => rounds::run(words),
-        _ => bail!("usage: {COUNTED_VERB} 0 ring|switch|classify|rounds WORD..."),
+        _ => bail!("usage: {COUNTED_VERB} 0 ring|virtio|switch|classify|rounds WORD..."),
     }
 }

@@ -1,12 +1,9 @@
 //! What it costs that each tenant has a process of its own: two guests, served by one process or as
 //! two tenants.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringway_control::BackendStatus;
 use ringway_lab::topology::RunningHost;
-use serde_json::Value;
 
 use crate::child::{is_installed, launcher};
 use crate::idle::own_memory_kib;
@@ -14,14 +11,10 @@ use crate::latency;
 use crate::options::Options;
 use crate::path::Ringway;
 use crate::report::{Better, Case, Report};
+use crate::transfer::{Transfer, transfer};
 
 /// Connections at once.
 const STREAMS: [u32; 2] = [1, 4];
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The first second of a connection is slow start and is left out.
-const OMITTED_SECONDS: u64 = 1;
-/// What the CPU's time is counted for: as much as a guest sends in one frame.
-const UNIT_BYTES: f64 = 65_536.0;
 /// The second guest, which serves.
 const SERVER: &str = "10.77.0.2";
 
@@ -45,10 +38,10 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
             let host = ringway.run(&description(is_isolated))?;
             let mut figures = Vec::new();
             for streams in STREAMS {
-                let (gbits, micros) = transfer(&host, streams, seconds)?;
-                figures.extend([gbits, micros]);
+                let sent = send(&host, streams, seconds)?;
+                figures.extend([sent.gbits, sent.cpu_micros]);
             }
-            figures.push(round_trip(&host, seconds)?);
+            figures.push(round_trip(&host)?);
             figures.push(memory_mib(&host)?);
             Ok(figures)
         });
@@ -78,54 +71,31 @@ fn description(is_isolated: bool) -> String {
     text
 }
 
-/// Moves data from the first guest to the second: gigabits a second, and microseconds of CPU for
-/// each 64 KiB, of all processes between the guests' own.
-fn transfer(host: &RunningHost, streams: u32, seconds: u64) -> Result<(f64, f64)> {
+/// Moves data from the first guest to the second. What it costs the processes between the guests'
+/// own counts.
+fn send(host: &RunningHost, streams: u32, seconds: u64) -> Result<Transfer> {
     let launcher = launcher()?;
     let start = |guest: usize, words: &[&str]| {
         let mut command = launcher.command_in(host.guests()[guest], "iperf3");
         command.args(words);
         launcher.start("iperf3", command)
     };
-    let mut server = start(1, &["--server", "--one-off", "--forceflush"])?;
-    server.wait_for(PATIENCE, |line| line.starts_with("Server listening").then_some(()))?;
-    let (streams, omit) = (streams.to_string(), OMITTED_SECONDS.to_string());
-    let time = seconds.to_string();
-    let words = ["--json", "--client", SERVER, "--parallel", &streams];
-    let before = cpu_time(&host.backend()?)?;
-    let client = start(0, &[&words[..], &["--time", &time, "--omit", &omit]].concat())?;
-    let output = client.output(PATIENCE + Duration::from_secs(seconds + OMITTED_SECONDS))?;
-    let used = cpu_time(&host.backend()?)?.saturating_sub(before);
-    let output: Value = serde_json::from_str(&output).context("iperf3's JSON")?;
-    let number = |path: &str| output.pointer(path).and_then(Value::as_f64);
-    let rate = number("/end/sum_received/bits_per_second").context("iperf3 has no rate")?;
-    // The omitted second takes time of the CPU, too: as much as any other.
-    let counted = Duration::from_secs(seconds).as_secs_f64();
-    let all = Duration::from_secs(seconds + OMITTED_SECONDS).as_secs_f64();
-    let units = rate / 8.0 * counted / UNIT_BYTES;
-    Ok((rate / 1e9, used.as_secs_f64() * 1e6 * counted / all / units))
+    transfer(&start, SERVER, streams, seconds, &serving(&host.backend()?))
 }
 
-/// Time of the CPU that the serving processes have used.
-fn cpu_time(status: &BackendStatus) -> Result<Duration> {
-    let pids = status.tenants.iter().filter_map(|tenant| tenant.pid).chain([status.pid]);
-    let mut sum = Duration::ZERO;
-    for pid in pids {
-        let time = ringway_sys::process::cpu_time(pid)?;
-        sum += time.user + time.system;
-    }
-    Ok(sum)
+/// The processes that serve.
+fn serving(status: &BackendStatus) -> Vec<u32> {
+    status.tenants.iter().filter_map(|tenant| tenant.pid).chain([status.pid]).collect()
 }
 
-fn round_trip(host: &RunningHost, seconds: u64) -> Result<f64> {
+fn round_trip(host: &RunningHost) -> Result<f64> {
     let launcher = launcher()?;
     let start = |guest: usize, words: &[&str]| {
         let mut command = launcher.command_in(host.guests()[guest], "sockperf");
         command.args(words);
         launcher.start("sockperf", command)
     };
-    let times = latency::ping_pong(&start, SERVER, seconds)?;
-    times.into_iter().next().context("sockperf has no median")
+    Ok(latency::ping_pong(&start, SERVER)?.median)
 }
 
 /// Memory of the process that serves the first guest.

@@ -19,6 +19,7 @@ mod restart;
 mod ring;
 mod scratch;
 mod tcp;
+mod transfer;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

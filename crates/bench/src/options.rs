@@ -1,9 +1,10 @@
 //! What to measure, and for how long.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 pub(crate) const HELP: &str = "\
 ringway-bench: measures ringway beside its peers, in turns, on this machine.
@@ -16,6 +17,7 @@ Sections (default: all): ring tcp latency isolate icount idle restart
     --only TEXT      only cases whose name contains TEXT
     --json FILE      also write every run to FILE
     --ringway FILE   the `ringway` program (default: beside this one)
+    --congestion C   what TCP uses between namespaces: cubic (default) or bbr
     --vifs N         vifs of the idle section (default 1000)
 ";
 
@@ -32,6 +34,34 @@ pub(crate) struct Spans {
     pub(crate) window: Duration,
 }
 
+/// TCP's congestion control, as Linux names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Congestion {
+    Cubic,
+    Bbr,
+}
+
+impl Congestion {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Congestion::Cubic => "cubic",
+            Congestion::Bbr => "bbr",
+        }
+    }
+
+    fn parse(word: &str) -> Result<Congestion> {
+        let all = [Congestion::Cubic, Congestion::Bbr];
+        let found = all.into_iter().find(|one| one.name() == word);
+        found.with_context(|| format!("--congestion {word}: expected cubic or bbr"))
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// All of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -41,6 +71,7 @@ pub(crate) struct Options {
     pub(crate) only: Option<String>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) ringway: Option<PathBuf>,
+    pub(crate) congestion: Congestion,
     pub(crate) vifs: usize,
     pub(crate) help: bool,
 }
@@ -57,6 +88,7 @@ impl Options {
             only: None,
             json: None,
             ringway: None,
+            congestion: Congestion::Cubic,
             vifs: 1000,
             help: false,
         };
@@ -72,6 +104,9 @@ impl Options {
                 Long("only") => options.only = Some(parser.value()?.string()?),
                 Long("json") => options.json = Some(parser.value()?.into()),
                 Long("ringway") => options.ringway = Some(parser.value()?.into()),
+                Long("congestion") => {
+                    options.congestion = Congestion::parse(&parser.value()?.string()?)?;
+                }
                 Long("vifs") => options.vifs = parser.value()?.parse()?,
                 Short('h') | Long("help") => options.help = true,
                 Value(section) => options.sections.push(section.string()?),
@@ -119,7 +154,13 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused() {
-        for words in [&["rings"][..], &["--fast"], &["--rounds", "0"], &["--rounds"]] {
+        for words in [
+            &["rings"][..],
+            &["--fast"],
+            &["--rounds", "0"],
+            &["--rounds"],
+            &["--congestion", "vegas"],
+        ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
     }

@@ -1,9 +1,10 @@
 //! Ways from one network namespace to another. Whatever is measured between namespaces is measured
 //! on each of them. They are the lab's.
 
+use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ringway_lab::child::Child;
 use ringway_lab::launcher::Launcher;
 use ringway_lab::study::Subject;
@@ -25,20 +26,34 @@ pub(crate) struct OpenPath {
 /// ringway's program.
 pub(crate) struct Ringway(PathBuf);
 
-/// All ways that exist here, ringway first; tells the report about the others.
+/// What a kernel's TCP may buffer, in bytes, as `tcp_rmem` and `tcp_wmem` have it: least, at first,
+/// most. The defaults of Linux for a machine with some memory, set so that a host's own choice, of
+/// 33 MB for one, is not part of a figure.
+const BUFFERS: [(&str, &str); 2] =
+    [("net.ipv4.tcp_rmem", "4096 131072 6291456"), ("net.ipv4.tcp_wmem", "4096 16384 4194304")];
+
+/// All ways that exist here, ringway first; the report notes what keeps others away.
 pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report) -> Vec<Path> {
     let mut paths = Vec::new();
+    let pair = |subject| Blueprint { settings: settings(options), ..Blueprint::pair(subject) };
     match Ringway::find(options.ringway.as_deref()) {
         Ok(Ringway(program)) => paths.push(Path(Blueprint {
             program: Some(program),
             queues: ringway_queues(),
-            ..Blueprint::pair(Subject::Ringway)
+            ..pair(Subject::Ringway)
         })),
         Err(missing) => report.skip(section, "ringway", &missing),
     }
-    paths.push(Path(Blueprint::pair(Subject::TapRelay)));
-    paths.push(Path(Blueprint::pair(Subject::VethBridge)));
+    paths.push(Path(pair(Subject::TapRelay)));
+    paths.push(Path(pair(Subject::VethBridge)));
     paths
+}
+
+/// How TCP behaves at both ends, whatever the host's own settings are.
+fn settings(options: &Options) -> BTreeMap<String, String> {
+    let congestion = ("net.ipv4.tcp_congestion_control", options.congestion.name());
+    let all = BUFFERS.into_iter().chain([congestion]);
+    all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// As many as `ringway run` offers by itself: one a CPU.
@@ -57,13 +72,21 @@ impl Path {
         }
     }
 
+    /// Whether frames pass through processes on their way.
+    pub(crate) fn has_processes(&self) -> bool {
+        self.0.subject != Subject::VethBridge
+    }
+
     /// Builds it.
     ///
     /// # Errors
     /// What stands in the way.
     pub(crate) fn open(&self) -> Result<OpenPath> {
         let launcher = launcher()?;
-        Ok(OpenPath { topology: Topology::build(&launcher, &self.0)?, launcher })
+        let topology = Topology::build(&launcher, &self.0)?;
+        // A figure under settings that were not made would bear the wrong name.
+        ensure!(topology.notes.is_empty(), "{}", topology.notes.join("; "));
+        Ok(OpenPath { topology, launcher })
     }
 }
 
@@ -71,6 +94,19 @@ impl OpenPath {
     /// One of the two ends.
     pub(crate) fn end(&self, end: usize) -> &End {
         if end == 0 { &self.topology.near[0] } else { &self.topology.far[0] }
+    }
+
+    /// The processes that frames pass through on their way.
+    ///
+    /// # Errors
+    /// If ringway's backend does not respond.
+    pub(crate) fn processes(&self) -> Result<Vec<u32>> {
+        let mut pids: Vec<u32> = self.topology.switch_pid().into_iter().collect();
+        if let Some(host) = &self.topology.host {
+            pids.push(host.backend()?.pid);
+            pids.extend(host.guests());
+        }
+        Ok(pids)
     }
 
     /// Starts a program at an end.

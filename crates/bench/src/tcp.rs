@@ -1,20 +1,15 @@
 //! TCP between two namespaces, by iperf3.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
 
 use crate::child::is_installed;
-use crate::options::Options;
+use crate::options::{Congestion, Options};
 use crate::path::{self, OpenPath};
 use crate::report::{Better, Case, Report};
+use crate::transfer::{Transfer, transfer};
 
 /// Connections at once.
 const STREAMS: [u32; 4] = [1, 2, 4, 8];
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The first second of a connection is slow start and is left out.
-const OMITTED_SECONDS: u64 = 1;
 
 /// One round: each number of streams on each path. A path is built once for all of them.
 pub(crate) fn round(options: &Options, report: &mut Report) {
@@ -26,33 +21,39 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
     for path in path::all("tcp", options, report) {
         let mut open = None;
         for streams in STREAMS {
-            let name = format!("TCP, {streams} stream(s)");
-            let case = Case { section: "tcp", name, unit: "Gbit/s", better: Better::More };
-            if !options.wants(&case.name) {
+            let cases = cases(options.congestion, streams);
+            if !cases.iter().any(|case| options.wants(&case.name)) {
                 continue;
             }
-            report.measure(&case, path.name(), || {
+            // Between veth devices there is no process.
+            let cases = if path.has_processes() { &cases[..] } else { &cases[..1] };
+            report.measure_all(cases, path.name(), || {
                 let open = match &open {
                     Some(open) => open,
                     None => open.insert(path.open()?),
                 };
-                gbits(open, streams, seconds)
+                let sent = send(open, streams, seconds)?;
+                Ok(vec![sent.gbits, sent.cpu_micros, sent.wake_ups, sent.switches])
             });
         }
     }
 }
 
-fn gbits(path: &OpenPath, streams: u32, seconds: u64) -> Result<f64> {
-    let mut server = path.start(1, "iperf3", &["--server", "--one-off", "--forceflush"])?;
-    server.wait_for(PATIENCE, |line| line.starts_with("Server listening").then_some(()))?;
-    let (address, streams) = (path.end(1).address.to_string(), streams.to_string());
-    let (time, omit) = (seconds.to_string(), OMITTED_SECONDS.to_string());
-    let words = ["--json", "--client", &address, "--parallel", &streams];
-    let words = [&words[..], &["--time", &time, "--omit", &omit]].concat();
-    let client = path.start(0, "iperf3", &words)?;
-    let patience = PATIENCE + Duration::from_secs(seconds + OMITTED_SECONDS);
-    let output = client.output(patience)?;
-    let output: Value = serde_json::from_str(&output).context("iperf3's JSON")?;
-    let rate = output.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
-    Ok(rate.context("iperf3 did not tell what was received")? / 1e9)
+/// What is printed of a transfer, the rate first.
+fn cases(congestion: Congestion, streams: u32) -> [Case; 4] {
+    let case = |what: &str, unit, better| {
+        let name = format!("{what}TCP {congestion}, {streams} stream(s)");
+        Case { section: "tcp", name, unit, better }
+    };
+    [
+        case("", "Gbit/s", Better::More),
+        case("own CPU for 64 KiB, ", "us", Better::Less),
+        case("own wake-ups for 64 KiB, ", "", Better::Less),
+        case("own switches for 64 KiB, ", "", Better::Less),
+    ]
+}
+
+fn send(path: &OpenPath, streams: u32, seconds: u64) -> Result<Transfer> {
+    let start = |end, words: &[&str]| path.start(end, "iperf3", words);
+    transfer(&start, &path.end(1).address.to_string(), streams, seconds, &path.processes()?)
 }

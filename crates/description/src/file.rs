@@ -554,6 +554,11 @@ mod tests {
             let reason = obstacle(host, vif).expect("an obstacle");
             assert!(reason.starts_with("guest a has completion"), "{reason}");
         }
+        let uplink = "[uplink]\naddresses = []\n";
+        assert_eq!(obstacle(uplink, "mirror = [\"vif1.0\", \"trunk\"]"), None);
+        let reason =
+            obstacle(uplink, "mirror = [\"vif1.0\", \"ringway0:tx\"]").expect("an obstacle");
+        assert!(reason.starts_with("guest a has a mirror of ringway0"), "{reason}");
         for rules in ["vlan = 7", "trunk = [7, 8]", "private = true"] {
             assert_eq!(obstacle("", rules), None);
             let next = |tenant| {

@@ -49,7 +49,7 @@ pub const GROUPS: u16 = 1024;
 pub const GROUPS_PER_VIF: u16 = 64;
 
 /// How long workers of an emulated host poll before they sleep, at most, in microseconds.
-const POLL_US: u64 = 50;
+const POLL_US: u64 = 200;
 
 /// Queues of a trunk, where workers are more: each takes 2 MiB.
 const TRUNK_QUEUES_MAX: usize = 8;
@@ -414,6 +414,15 @@ impl Host {
                 return Some(format!(
                     "guest {} has completion = \"sent\", which does not reach from one process to \
                      another: expected a vif without it, or a bridge for the vif, or no --isolate",
+                    guest.name
+                ));
+            }
+            let uplink = self.uplink.as_ref().map(|uplink| uplink.name.to_string());
+            let mut mirrored = vif.mirror.iter().map(|it| &it.0.port);
+            if let Some(port) = mirrored.find(|port| uplink.as_ref() == Some(*port)) {
+                return Some(format!(
+                    "guest {} has a mirror of {port}, whose frames no tenant's process sees: \
+                     expected vifs of its own tenant, or trunk, its way to the others",
                     guest.name
                 ));
             }

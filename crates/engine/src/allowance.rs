@@ -73,6 +73,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a minute in steps of 100 us is too long for Miri")]
     fn a_queue_that_takes_a_page_now_and_then_holds_its_sources_for_a_twentieth_of_the_time() {
         for pause_ms in [1, 5, 45, 49, 1000] {
             let held = held_permille(4160, Duration::from_millis(pause_ms));
@@ -81,6 +82,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a minute in steps of 100 us is too long for Miri")]
     fn a_queue_that_sends_at_a_fair_rate_holds_its_sources_for_as_long_as_it_is_full() {
         // 64 frames of 1514 bytes in half a millisecond; one of 64 KiB in as long.
         for cost in [64 * (1514 + 4096), 65536 + 4096] {

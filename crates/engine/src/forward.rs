@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ringway_datapath::tagging::{insert_tag, remove_tag};
+use ringway_datapath::vlan::Tag;
 use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, PortQueue};
 use ringway_steering::queue_of;
 use ringway_switch::{PortId, Switch, Verdict};
@@ -252,7 +253,15 @@ impl Router<'_> {
                     return None;
                 }
             },
-            FrameVlan::Tagged(_) if !wants_tag => remove_tag(&mut frame),
+            FrameVlan::Tagged(_) if !wants_tag => {
+                remove_tag(&mut frame);
+                // A tag behind it would now be the frame's own: who is behind an untagged port
+                // would take it for a VLAN that its sender is not in.
+                if Tag::of(frame.bytes()) != Tag::None {
+                    self.discard(frame, DropReason::Vlan, source);
+                    return None;
+                }
+            }
             _ => {}
         }
         Some(frame)

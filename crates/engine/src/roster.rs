@@ -92,6 +92,11 @@ impl Roster {
         self.partner(port, queue, self.queue(port, queue)?.patched_to?)
     }
 
+    /// How many queues a port has.
+    pub fn count(&self, port: PortId) -> usize {
+        self.placed.iter().filter(|placed| placed.port == port).count()
+    }
+
     /// Gives a queue a place in an engine. Queues of one port are placed in the order of their
     /// numbers.
     pub fn place(

@@ -71,6 +71,12 @@ pub const ALL: &[Scenario] = &[
     .serves()
     .with_share(),
     new(
+        "events-while-closing",
+        "sends events by channels while the backend closes them",
+        "XSA-331, XSA-441",
+        rings::events_while_closing,
+    ),
+    new(
         "ports-exhausted",
         "takes all event channels that it may have, and uses them",
         "xl.cfg: max_event_channels",
@@ -252,6 +258,12 @@ pub const ALL: &[Scenario] = &[
     )
     .serves(),
     new(
+        "keys-removed",
+        "removes its keys while they are in use",
+        "xenbus; XSA-374",
+        handshake::keys_removed,
+    ),
+    new(
         "states-random",
         "writes states in any order, and such as there are not",
         "xenbus.h: xenbus_state",
@@ -343,6 +355,46 @@ pub const ALL: &[Scenario] = &[
     )
     .serves()
     .beside(Beside::Routers),
+    new(
+        "hidden-router",
+        "says so behind headers, in fragments, behind tags, and in LLC and SNAP",
+        "RFC 7113; CVE-2021-27853, CVE-2021-27854, CVE-2021-27861, CVE-2021-27862",
+        traffic::hidden_router,
+    )
+    .serves()
+    .beside(Beside::Routers),
+    new(
+        "rogue-dhcp",
+        "answers as a DHCP server",
+        "RFC 2131, 7: unauthorized DHCP servers",
+        traffic::rogue_dhcp,
+    )
+    .serves(),
+    new(
+        "neighbor-claims",
+        "claims with neighbor advertisements that others' IPv6 addresses are its own",
+        "RFC 3756, 4.1.1: neighbor advertisement spoofing",
+        traffic::neighbor_claims,
+    )
+    .given(&[("ip", "10.77.0.253"), ("locking-mode", "locked")])
+    .serves()
+    .deaf(10),
+    new(
+        "foreign-tags",
+        "is in a VLAN of its own, and sends with tags of others, one behind the other",
+        "IEEE 802.1Q; VLAN hopping by two tags",
+        traffic::foreign_tags,
+    )
+    .given(&[("ringway-vlan", "7")])
+    .serves()
+    .deaf(0),
+    new(
+        "link-frames",
+        "sends what only switches and cards say to each other, such as pauses",
+        "IEEE 802.1D, 7.12.6: reserved addresses; IEEE 802.3, 31B: pauses",
+        traffic::link_frames,
+    )
+    .serves(),
     new(
         "flood-broadcast",
         "sends to all as fast as it can",

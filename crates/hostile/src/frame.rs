@@ -13,7 +13,11 @@ const ICMP_V6: u8 = 58;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Destination options of IPv6, an extension header of any length.
-const DESTINATION_OPTIONS: u8 = 60;
+pub const DESTINATION_OPTIONS: u8 = 60;
+/// Options for each router on the way.
+pub const HOP_BY_HOP: u8 = 0;
+/// A fragment, which here is the only one of its packet.
+pub const FRAGMENT: u8 = 44;
 /// The option that means nothing and has a length.
 const PAD_N: u8 = 1;
 
@@ -110,25 +114,70 @@ pub fn tcp_v6(route: Route, extensions: usize, extension_len: usize, len: usize)
     ethernet(route.to.0, route.from.0, IPV6, &packet)
 }
 
-/// A router advertisement (RFC 4861) to all nodes: a default route by this address for a minute.
-pub fn router_advertisement(mac: MacAddr) -> Vec<u8> {
+/// A router advertisement (RFC 4861) to all nodes: a default route by this address for a minute,
+/// behind these extension headers of eight bytes each.
+pub fn router_advertisement(mac: MacAddr, extensions: &[u8]) -> Vec<u8> {
     let all_nodes = [0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    let [a, b, c, d, e, f] = mac.0;
-    let own = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
     // Type, code, checksum, hop limit, flags, lifetime, times, and the source's address.
     let mut message = vec![134, 0, 0, 0, 64, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
     message.extend(mac.0);
+    let to = (MacAddr([0x33, 0x33, 0, 0, 0, 1]), all_nodes);
+    icmp_v6((mac, link_local(mac)), to, extensions, message)
+}
+
+/// A neighbor advertisement that no one has asked for: the sender's address is behind its MAC
+/// address, whatever was known before.
+pub fn neighbor_advertisement(route: Route) -> Vec<u8> {
+    let (from, to) = (v6_of(route.from.1), v6_of(route.to.1));
+    let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
+    message.extend(from);
+    message.extend([2, 1]);
+    message.extend(route.from.0.0);
+    icmp_v6((route.from.0, from), (route.to.0, to), &[], message)
+}
+
+fn icmp_v6(
+    from: (MacAddr, [u8; 16]),
+    to: (MacAddr, [u8; 16]),
+    extensions: &[u8],
+    mut message: Vec<u8>,
+) -> Vec<u8> {
     let len = u16::try_from(message.len()).unwrap_or(0);
-    let pseudo = [&own[..], &all_nodes, &[0, 0], &len.to_be_bytes(), &[0, 0, 0, ICMP_V6]].concat();
+    let pseudo = [&from.1[..], &to.1, &[0, 0], &len.to_be_bytes(), &[0, 0, 0, ICMP_V6]].concat();
     let sum = checksum(&[pseudo, message.clone()].concat());
     message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut payload = Vec::new();
+    for (index, kind) in extensions.iter().enumerate() {
+        let next = extensions.get(index + 1).copied().unwrap_or(ICMP_V6);
+        payload.extend([next, 0]);
+        // Padding of four bytes; a fragment has an offset, no more to come, and a number.
+        payload.extend(if *kind == FRAGMENT { [0, 0, 0, 0, 0, 9] } else { [PAD_N, 4, 0, 0, 0, 0] });
+    }
+    payload.extend(message);
     let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend(len.to_be_bytes());
-    packet.extend([ICMP_V6, 255]);
-    packet.extend(own);
-    packet.extend(all_nodes);
-    packet.extend(message);
-    ethernet(MacAddr([0x33, 0x33, 0, 0, 0, 1]), mac, IPV6, &packet)
+    packet.extend(u16::try_from(payload.len()).unwrap_or(0).to_be_bytes());
+    packet.extend([extensions.first().copied().unwrap_or(ICMP_V6), 255]);
+    packet.extend(from.1);
+    packet.extend(to.1);
+    packet.extend(payload);
+    ethernet(to.0, from.0, IPV6, &packet)
+}
+
+fn link_local(mac: MacAddr) -> [u8; 16] {
+    let [a, b, c, d, e, f] = mac.0;
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
+/// The frame with a VLAN tag before all that it has.
+pub fn with_tag(frame: &[u8], number: u16) -> Vec<u8> {
+    let tag = [0x8100, number].map(u16::to_be_bytes).concat();
+    [&frame[..12], &tag, &frame[12..]].concat()
+}
+
+/// The frame with LLC and SNAP headers before its EtherType.
+pub fn in_snap(frame: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(frame.len() - 6).unwrap_or(0).to_be_bytes();
+    [&frame[..12], &len, &[0xaa, 0xaa, 3, 0, 0, 0], &frame[12..]].concat()
 }
 
 /// Kinds of IGMP (RFC 2236).
@@ -213,6 +262,21 @@ mod tests {
         assert_eq!((plain.l4, plain.payload), (54, 74));
         let bloated = parse(&tcp_v6(route(), 10, 2048, 1000)).expect("it can be read");
         assert_eq!(bloated.l4, 54 + 10 * 2048);
+    }
+
+    #[test]
+    fn what_hides_a_message_leaves_it_as_it_was() {
+        let mac = MacAddr([2; 6]);
+        let plain = router_advertisement(mac, &[]);
+        let behind = router_advertisement(mac, &[HOP_BY_HOP, FRAGMENT]);
+        assert_eq!((plain[20], plain[54], behind[20], behind[54]), (58, 134, 0, FRAGMENT));
+        assert_eq!(behind[54 + 8], ICMP_V6);
+        assert_eq!(plain[54..], behind[54 + 16..]);
+        assert_eq!(with_tag(&plain, 7)[12..16], [0x81, 0, 0, 7]);
+        assert_eq!(with_tag(&plain, 7)[16..], plain[12..]);
+        let snap = in_snap(&plain);
+        assert_eq!(snap[14..20], [0xaa, 0xaa, 3, 0, 0, 0]);
+        assert_eq!((usize::from(snap[13]), &snap[20..]), (snap.len() - 14, &plain[12..]));
     }
 
     #[test]

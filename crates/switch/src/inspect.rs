@@ -207,6 +207,18 @@ enum Upper {
     Other,
 }
 
+/// Whether LLC and SNAP headers stand before IP or another tag. Some stations read such a frame as
+/// if it had an EtherType, whatever its length says (CVE-2021-27853 to 27862); no honest one sends
+/// it.
+fn hides_ip(frame: &[u8], llc: usize) -> bool {
+    let Some([destination, source, _, _, _, _, high, low]) = chunk(frame, llc) else {
+        return false;
+    };
+    let carried = u16::from_be_bytes([high, low]);
+    [destination, source].iter().all(|point| point & !1 == SNAP)
+        && matches!(carried, ETHERTYPE_IPV4 | ETHERTYPE_IPV6 | TPID_CUSTOMER | TPID_SERVICE)
+}
+
 /// The end of a chain of IPv6 headers.
 pub(crate) struct Chain {
     pub(crate) protocol: u8,
@@ -228,10 +240,11 @@ fn behind_tags(frame: &[u8]) -> Result<(u16, usize), DropReason> {
     let mut at = 12;
     for _ in 0..=VLAN_TAGS_MAX {
         let ethertype = chunk(frame, at).map(u16::from_be_bytes).ok_or(DropReason::Malformed)?;
-        if !matches!(ethertype, TPID_CUSTOMER | TPID_SERVICE) {
-            return Ok((ethertype, at + 2));
+        match ethertype {
+            TPID_CUSTOMER | TPID_SERVICE => at += VLAN_TAG_LEN,
+            ..=LENGTH_MAX if hides_ip(frame, at + 2) => return Err(DropReason::Undetermined),
+            _ => return Ok((ethertype, at + 2)),
         }
-        at += VLAN_TAG_LEN;
     }
     Err(DropReason::Undetermined)
 }
@@ -277,6 +290,11 @@ fn kind(packet: &[u8], l4: usize) -> Result<u8, DropReason> {
 }
 
 const PROTO_IGMP: u8 = 2;
+
+/// Below `0x0600` the EtherType's place has a length (IEEE 802.3, 3.2.6).
+const LENGTH_MAX: u16 = 0x05ff;
+/// The service access point of SNAP, without its lowest bit.
+const SNAP: u8 = 0xaa;
 
 const ICMP_REDIRECT: u8 = 5;
 const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;

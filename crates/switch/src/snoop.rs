@@ -2,13 +2,14 @@
 //!
 //! Reads IGMP (RFC 1112, 2236, 3376), MLD (RFC 2710, 3810) and the hellos of PIM (RFC 7761), as far
 //! as RFC 4541 has a switch look at them. A packet with a wrong checksum says nothing, because its
-//! receivers do not take it. Every loop has a bound.
+//! receivers do not take it, unless its sender has vouched for it. Every loop has a bound.
 
 use ringway_datapath::checksum::Sum;
 use ringway_datapath::headers::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_ICMPV6, VLAN_TAG_LEN, chunk,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_ICMPV6, TPID_CUSTOMER, TPID_SERVICE, VLAN_TAG_LEN,
+    VLAN_TAGS_MAX, chunk,
 };
-use ringway_datapath::{Frame, FrameVlan, MacAddr};
+use ringway_datapath::{Checksum, Frame, FrameVlan, MacAddr};
 
 use crate::inspect::{Fragment, walk};
 use crate::querier::Family;
@@ -111,11 +112,14 @@ pub(crate) fn group_of(frame: &Frame) -> Option<(Family, MacAddr)> {
 
 /// What a frame says of multicast.
 pub(crate) fn read(frame: &Frame) -> Message<'_> {
-    let (bytes, at) = (frame.bytes(), ethertype_at(frame));
+    let bytes = frame.bytes();
+    let at = behind_priorities(bytes, ethertype_at(frame));
     let l3 = bytes.get(at + 2..).unwrap_or_default();
+    // Receivers do not look at a sum that the frame is said to be good without.
+    let is_vouched = frame.offload.checksum != Checksum::Unverified;
     let message = match chunk(bytes, at).map(u16::from_be_bytes) {
-        Some(ETHERTYPE_IPV4) => read_v4(l3),
-        Some(ETHERTYPE_IPV6) => read_v6(l3),
+        Some(ETHERTYPE_IPV4) => read_v4(l3, is_vouched),
+        Some(ETHERTYPE_IPV6) => read_v6(l3, is_vouched),
         _ => None,
     };
     message.unwrap_or(Message::None)
@@ -128,7 +132,20 @@ fn ethertype_at(frame: &Frame) -> usize {
     }
 }
 
-fn read_v4(packet: &[u8]) -> Option<Message<'_>> {
+/// Behind tags with VLAN 0, which receivers take off whether they know of VLANs or not.
+fn behind_priorities(bytes: &[u8], mut at: usize) -> usize {
+    for _ in 0..VLAN_TAGS_MAX {
+        let Some([e0, e1, high, low]) = chunk(bytes, at) else { break };
+        let is_tag = matches!(u16::from_be_bytes([e0, e1]), TPID_CUSTOMER | TPID_SERVICE);
+        if !is_tag || u16::from_be_bytes([high, low]) & 0x0fff != 0 {
+            break;
+        }
+        at += VLAN_TAG_LEN;
+    }
+    at
+}
+
+fn read_v4(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
     let ip: [u8; 20] = chunk(packet, 0)?;
     let header_len = usize::from(ip[0] & 0x0f) * 4;
     if ip[0] >> 4 != 4 || header_len < ip.len() {
@@ -139,7 +156,7 @@ fn read_v4(packet: &[u8]) -> Option<Message<'_>> {
     match ip[9] {
         PROTO_PIM | PROTO_IGMP if !is_whole => Some(Message::Hidden),
         PROTO_PIM => hello(message),
-        PROTO_IGMP if is_sum_good(Sum::of(message)) => {
+        PROTO_IGMP if is_vouched || is_sum_good(Sum::of(message)) => {
             // RFC 4541, 2.1.1: a query without a source tells of no router.
             read_igmp(message, ip[12..16] != [0; 4])
         }
@@ -170,7 +187,7 @@ fn read_igmp(message: &[u8], has_source: bool) -> Option<Message<'_>> {
     })
 }
 
-fn read_v6(packet: &[u8]) -> Option<Message<'_>> {
+fn read_v6(packet: &[u8], is_vouched: bool) -> Option<Message<'_>> {
     let ip: [u8; 40] = chunk(packet, 0)?;
     if ip[0] >> 4 != 6 {
         return None;
@@ -191,7 +208,8 @@ fn read_v6(packet: &[u8]) -> Option<Message<'_>> {
             let len = u16::try_from(message.len()).ok()?;
             let sum = Sum::of(&ip[8..40]).and_u16(len).and_u16(PROTO_ICMPV6.into());
             let is_near = ip[8] == 0xfe && ip[9] & 0xc0 == 0x80;
-            if is_sum_good(sum.and(Sum::of(message))) { read_mld(message, is_near) } else { None }
+            let is_good = is_vouched || is_sum_good(sum.and(Sum::of(message)));
+            if is_good { read_mld(message, is_near) } else { None }
         }
         _ => None,
     }

@@ -217,7 +217,8 @@ fn a_locked_port_sends_from_no_address_but_its_own() {
         ("another's detection", v6(NO_IP6, ICMPV6, &nd(135, VICTIM_IP6, &[])), nd_spoofed),
         ("router solicitation", v6(IP6, ICMPV6, &nd(133, IP6, &[(1, VICTIM)])), nd_spoofed),
         ("other protocols", eth(0x88cc, &[0; 46]), Some(DropReason::Protocol)),
-        ("LLC", eth(46, &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0]), Some(DropReason::Protocol)),
+        ("LLC", eth(46, &[0x42, 0x42, 3, 0, 0, 0, 8, 0]), Some(DropReason::Protocol)),
+        ("SNAP", eth(46, &[0xaa, 0xaa, 3, 0, 0, 0x0c, 0x20, 0]), Some(DropReason::Protocol)),
         ("reverse ARP's own type", eth(0x8035, &[0; 46]), Some(DropReason::Protocol)),
     ];
     for (name, frame, expected) in &frames {
@@ -316,6 +317,30 @@ fn only_routers_and_servers_speak_as_such() {
         }
         assert_eq!(policy(Some(LockingMode::Unlocked), &rules()).refuse(frame), None, "{name}");
     }
+}
+
+/// A frame with LLC and SNAP headers in the place of its EtherType.
+fn in_snap(frame: &[u8], len: u16, oui: [u8; 3]) -> Vec<u8> {
+    let llc = [&len.to_be_bytes()[..], &[0xaa, 0xaa, 3], &oui].concat();
+    [&frame[..12], &llc, &frame[12..]].concat()
+}
+
+#[test]
+fn nothing_that_is_judged_hides_behind_llc_and_snap() {
+    let hidden = Some(DropReason::Undetermined);
+    let advertisement = v6(IP6, ICMPV6, &nd(134, NO_IP6, &[(1, OWN)]));
+    let reply = v4(IP, UDP, 0, &udp(67, 68));
+    for policy in [locked(), by_default()] {
+        for frame in [&advertisement, &reply] {
+            let len = u16::try_from(frame.len() - 6).expect("short");
+            for (len, oui) in [(len, [0; 3]), (len, [0, 0, 0xf8]), (0, [0; 3]), (0x05ff, [0; 3])] {
+                check(&policy, "SNAP", &in_snap(frame, len, oui), hidden);
+            }
+            check(&policy, "a tag in SNAP", &in_snap(&tagged(frame, 0), len, [0; 3]), hidden);
+        }
+    }
+    // Of Cisco's discovery protocol nothing is judged.
+    check(&by_default(), "CDP", &eth(46, &[0xaa, 0xaa, 3, 0, 0, 0x0c, 0x20, 0]), None);
 }
 
 #[test]

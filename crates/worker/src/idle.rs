@@ -1,5 +1,9 @@
-//! How long to poll before sleeping: long enough to catch the next frame where traffic flows,
-//! not at all where it does not.
+//! Whether to poll before sleeping: where the next frame is near, not at all where it is far.
+//!
+//! Waking a thread costs more than the gap between two frames of a busy flow, so a worker that
+//! finds nothing polls on while the gap between arrivals is expected to be short. What is measured
+//! is that gap, and not how long a sleep was: a sleep contains the price of the wake-ups that
+//! polling would have saved, so a rule on sleeps never begins to poll where wake-ups are dear.
 
 use std::time::{Duration, Instant};
 
@@ -8,56 +12,53 @@ use ringway_engine::IfIdle;
 /// Limits of adaptive polling.
 #[derive(Debug, Clone, Copy)]
 pub struct Polling {
-    /// The longest time to poll without finding anything; zero for sleeping at once.
+    /// The longest time to poll without finding anything; zero for sleeping at once. Where the gap
+    /// between arrivals is longer, a worker does not poll.
     pub max: Duration,
 }
 
 impl Default for Polling {
     fn default() -> Polling {
-        Polling { max: Duration::from_micros(50) }
+        Polling { max: Duration::from_micros(200) }
     }
 }
 
-/// The window grows while sleeps turn out short and shrinks when they were long.
+/// A gap weighs this part of the estimate.
+const WEIGHT: u32 = 4;
+
+/// The estimate of the gap between arrivals, and since when nothing has arrived.
 #[derive(Debug)]
 pub(crate) struct Idle {
     polling: Polling,
-    window: Duration,
+    /// A moving average of gaps, none of which counts as longer than `WEIGHT` times the ceiling:
+    /// so one long gap ends polling, and a few short ones begin it.
+    gap: Duration,
+    /// Since when rounds have found nothing.
     since: Option<Instant>,
 }
 
-/// A window of use: below it, reading the clock costs more than it saves.
-const WINDOW_MIN: Duration = Duration::from_micros(4);
-
 impl Idle {
     pub(crate) fn new(polling: Polling) -> Idle {
-        Idle { polling, window: Duration::ZERO, since: None }
+        Idle { polling, gap: polling.max * WEIGHT, since: None }
     }
 
-    /// A round found work.
-    pub(crate) fn worked(&mut self) {
-        self.since = None;
+    /// The round that began at `began` found work.
+    pub(crate) fn worked(&mut self, began: Instant) {
+        let Some(since) = self.since.take() else { return };
+        // Rounds of one burst have no gap between them.
+        if began > since {
+            let gap = (began - since).min(self.polling.max * WEIGHT);
+            self.gap = self.gap - self.gap / WEIGHT + gap / WEIGHT;
+        }
     }
 
     /// What the round that begins now is to do if it finds no work.
     pub(crate) fn at(&mut self, now: Instant) -> IfIdle {
         let since = *self.since.get_or_insert(now);
-        match now.duration_since(since) < self.window {
+        let is_near = self.gap < self.polling.max;
+        match is_near && now.saturating_duration_since(since) < self.polling.max {
             true => IfIdle::Poll,
             false => IfIdle::Sleep,
-        }
-    }
-
-    /// Learns from a sleep.
-    pub(crate) fn slept(&mut self, duration: Duration) {
-        self.since = None;
-        self.window = if duration <= self.polling.max {
-            (self.window * 2).clamp(WINDOW_MIN, self.polling.max.max(WINDOW_MIN))
-        } else {
-            self.window / 2
-        };
-        if self.window < WINDOW_MIN || self.polling.max.is_zero() {
-            self.window = Duration::ZERO;
         }
     }
 }
@@ -66,23 +67,89 @@ impl Idle {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_window_grows_with_short_sleeps_and_shrinks_with_long_ones() {
-        let mut idle = Idle::new(Polling { max: Duration::from_micros(32) });
-        for _ in 0..10 {
-            idle.slept(Duration::from_micros(5));
+    const MAX: Duration = Duration::from_micros(200);
+
+    /// A worker in which frames arrive, each so long after the one before.
+    struct Arrivals {
+        idle: Idle,
+        now: Instant,
+    }
+
+    impl Arrivals {
+        fn new(max: Duration) -> Arrivals {
+            Arrivals { idle: Idle::new(Polling { max }), now: Instant::now() }
         }
-        assert_eq!(idle.window, Duration::from_micros(32));
-        for _ in 0..10 {
-            idle.slept(Duration::from_millis(5));
+
+        /// How many of these gaps begin with polling.
+        fn polled(&mut self, gap: Duration, times: usize) -> usize {
+            let mut polled = 0;
+            for _ in 0..times {
+                polled += usize::from(self.idle.at(self.now) == IfIdle::Poll);
+                self.now += gap;
+                let _ = self.idle.at(self.now);
+                self.idle.worked(self.now);
+                self.now += Duration::from_micros(1);
+            }
+            polled
         }
-        assert_eq!(idle.window, Duration::ZERO);
     }
 
     #[test]
-    fn a_maximum_of_zero_never_polls() {
-        let mut idle = Idle::new(Polling { max: Duration::ZERO });
-        idle.slept(Duration::ZERO);
-        assert_eq!(idle.at(Instant::now()), IfIdle::Sleep);
+    fn gaps_below_the_ceiling_are_polled_through_even_where_each_held_a_wake_up() {
+        let mut arrivals = Arrivals::new(MAX);
+        arrivals.polled(Duration::from_micros(150), 20);
+        assert_eq!(arrivals.polled(Duration::from_micros(150), 100), 100);
+    }
+
+    #[test]
+    fn one_gap_above_the_ceiling_ends_polling_and_a_short_one_resumes_it() {
+        let mut arrivals = Arrivals::new(MAX);
+        arrivals.polled(Duration::from_micros(10), 50);
+        assert_eq!(arrivals.polled(Duration::from_millis(5), 1), 1, "no one can know");
+        assert_eq!(arrivals.polled(Duration::from_millis(5), 50), 0);
+        arrivals.polled(Duration::from_micros(10), 10);
+        assert_eq!(arrivals.polled(Duration::from_micros(10), 1), 1);
+    }
+
+    #[test]
+    fn polling_ends_at_the_ceiling() {
+        let mut arrivals = Arrivals::new(MAX);
+        arrivals.polled(Duration::from_micros(10), 50);
+        let start = arrivals.now;
+        assert_eq!(arrivals.idle.at(start), IfIdle::Poll);
+        assert_eq!(arrivals.idle.at(start + MAX / 2), IfIdle::Poll);
+        assert_eq!(arrivals.idle.at(start + MAX), IfIdle::Sleep);
+    }
+
+    #[test]
+    fn an_idle_worker_does_not_poll_whatever_wakes_it() {
+        let mut arrivals = Arrivals::new(MAX);
+        assert_eq!(arrivals.polled(Duration::from_secs(1), 10), 0);
+        // A timer that finds no work is no arrival.
+        for _ in 0..10 {
+            arrivals.now += Duration::from_micros(50);
+            assert_eq!(arrivals.idle.at(arrivals.now), IfIdle::Sleep);
+        }
+    }
+
+    #[test]
+    fn bursts_that_are_far_apart_are_not_polled_for() {
+        let mut arrivals = Arrivals::new(MAX);
+        let mut polled = 0;
+        for _ in 0..100 {
+            for _ in 0..20 {
+                let _ = arrivals.idle.at(arrivals.now);
+                arrivals.idle.worked(arrivals.now);
+                arrivals.now += Duration::from_micros(2);
+            }
+            polled += arrivals.polled(Duration::from_millis(1), 1);
+        }
+        assert_eq!(polled, 0);
+    }
+
+    #[test]
+    fn a_ceiling_of_zero_never_polls() {
+        let mut arrivals = Arrivals::new(Duration::ZERO);
+        assert_eq!(arrivals.polled(Duration::ZERO, 10), 0);
     }
 }

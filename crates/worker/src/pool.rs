@@ -169,7 +169,30 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let port = NewPort { id: port, forwarding, policy, limits };
         let queues = addresses.into_iter().zip(queues).collect();
         let Ok(()) = steps::attach(self, port, queues);
+        self.gather(port.id);
         Ok(())
+    }
+
+    /// Has all queues of two ports that are patched to each other on one worker where one of them
+    /// has a single queue: else the frames of every other queue would change workers. Where that
+    /// worker has no time left, [`rebalance`](Workers::rebalance) parts them again.
+    fn gather(&mut self, port: PortId) {
+        if self.config.policy != Policy::Balanced {
+            return;
+        }
+        let Some(first) = self.roster.queue(port, 0) else { return };
+        let Some(other) = first.patched_to.and_then(|to| self.roster.partner(port, 0, to)) else {
+            return;
+        };
+        let (lone, many) = match (self.roster.count(port), self.roster.count(other.port)) {
+            (1, 2..) => (first, other.port),
+            (2.., 1) => (other, port),
+            _ => return,
+        };
+        let worker = lone.address.engine;
+        for queue in (0..).take(self.roster.count(many)) {
+            self.place(many, queue, worker);
+        }
     }
 
     /// Chooses a worker for each queue of a port, and gives it a place there.
@@ -180,10 +203,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         count: usize,
     ) -> io::Result<Vec<QueueAddress>> {
         let mut addresses = Vec::new();
+        // Frames of a pair then never change workers, which costs more than to serve both.
+        let pairs = patched_to.filter(|to| self.roster.count(*to) == count);
+        let pairs = pairs.filter(|_| self.config.policy == Policy::Balanced);
         for queue in (0..).take(count) {
-            let partner = patched_to.and_then(|to| self.roster.partner(port, queue, to));
-            // Frames of a pair then never change workers, which costs more than to serve both.
-            let partner = partner.filter(|_| self.config.policy == Policy::Balanced);
+            let partner = pairs.and_then(|to| self.roster.partner(port, queue, to));
             let worker = match partner {
                 Some(partner) => Ok(partner.address.engine),
                 None => self.choose_worker(port, queue, count),

@@ -173,7 +173,10 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         let mut waited = Wait::Poll;
         loop {
             let now = Instant::now();
-            self.account(waited, now.saturating_duration_since(before));
+            if waited == Wait::Now {
+                self.idle.worked(before);
+                self.count_busy(now.saturating_duration_since(before));
+            }
             before = now;
             if self.inbox.take_commands() && self.apply() == Next::Stop {
                 return;
@@ -206,20 +209,13 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         }
     }
 
-    /// Learns from the time since the last round began, and how that ended.
-    fn account(&mut self, waited: Wait, elapsed: Duration) {
-        match waited {
-            Wait::Now => {
-                self.idle.worked();
-                // Only this thread writes the number, so a load and a store are enough.
-                let busy = &self.public.busy_ns;
-                let time = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-                let sum = busy.load(Ordering::Relaxed).wrapping_add(time);
-                busy.store(sum, Ordering::Relaxed);
-            }
-            Wait::Poll => {}
-            Wait::Until(_) | Wait::Event => self.idle.slept(elapsed),
-        }
+    /// Counts the time of a round that found work.
+    fn count_busy(&self, elapsed: Duration) {
+        // Only this thread writes the number, so a load and a store are enough.
+        let busy = &self.public.busy_ns;
+        let time = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let sum = busy.load(Ordering::Relaxed).wrapping_add(time);
+        busy.store(sum, Ordering::Relaxed);
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {

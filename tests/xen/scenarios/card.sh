@@ -67,7 +67,7 @@ expect "ring after apply" 4096 "$(ring RX)"
 ringway doctor confirm
 ringway doctor undo
 expect "ring after undo" 80 "$(ring RX)"
-expect "the other ring, which nobody set" 256 "$(ring TX)"
+expect "the other ring, which was not set" 256 "$(ring TX)"
 
 # Nobody confirms.
 apply --allow-disruptive --confirm-within 5

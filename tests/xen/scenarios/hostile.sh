@@ -1,8 +1,109 @@
 # A guest does whatever it has the right to, in each way that there is: the backend and others go on.
 # sets: full
 # limit: 2400
+#
+# All in one boot, one after the other. Meanwhile an honest guest sends 20 Mbit/s of TCP to dom0 and
+# dom0 pings it ten times a second. What it lost is a table in the log and in measurements; lost
+# pings of nearly all, a restart, or a vif that is closed as well are failures.
 command -v ringway-hostile > /dev/null ||
     skip "it is not built: cargo build --release --package ringway-hostile"
+
+# Of what the honest guest sends, in kbit/s: little enough for an emulated machine to have time left.
+pace=20000
+# Seconds of each scenario.
+seconds=${HOSTILE_SECONDS:-2}
+# As in `ringway-hostile run`: pings that may be lost beside floods, in percent.
+lost_max=95
+
+# Ends when it has both: a connection, and the first bytes of it.
+honest_begin() {
+    guest_begin good /tmp/iperf 'iperf3 --server'
+    wait_until 60 "a server in the guest" guest good 'ss -ltn | grep -q :5201'
+    began=$(uptime_ms)
+    # Received here, ten lines a second, whose times are from its start.
+    iperf3 --client 10.77.0.3 --reverse -b ${pace}K -t 86400 -i 0.1 -f k --forceflush \
+        > "$state/tcp" 2> "$state/tcp.err" &
+    wait_until 60 "TCP from the guest" grep -q Kbits/sec "$state/tcp"
+}
+
+uptime_ms() {
+    local up
+    read -r up _ < /proc/uptime
+    echo "${up/./}0"
+}
+
+# The part of its pace that arrived, and the longest time without a byte, in ms: FROM TO
+honest_tcp() {
+    awk -v from=$(($1 - began)) -v to=$(($2 - began)) -v pace=$pace '
+        /Kbits\/sec/ {
+            split($0, halves, "]")
+            split(halves[2], words, " ")
+            split(words[1], times, "-")
+            if (times[1] * 1000 < from || times[2] * 1000 > to) next
+            rows++
+            rate = words[5]
+            sum += rate
+            silent = rate > 0 ? 0 : silent + 100
+            if (silent > longest) longest = silent
+        }
+        END { printf "%.2f %d", rows ? sum / rows / pace : 0, longest }' "$state/tcp"
+}
+
+# Pings that were sent and those that were lost, and the slowest reply, in ms: FILE
+honest_pings() {
+    awk '
+        match($0, /icmp_seq=[0-9]+/) {
+            number = substr($0, RSTART + 9, RLENGTH - 9) + 0
+            sent[number] = 1
+            if (match($0, /time=[0-9.]+/)) {
+                replied[number] = 1
+                time = substr($0, RSTART + 5, RLENGTH - 5) + 0
+                if (time > slowest) slowest = time
+            }
+        }
+        END {
+            for (number in sent) { all++; if (!(number in replied)) lost++ }
+            printf "%d %d %d", all, lost, slowest
+        }' "$1"
+}
+
+# NAME
+hostile_act() {
+    local name=$1 status=0 account from to share pause sent lost slowest percent verdict=held
+    ping -O -i 0.1 10.77.0.3 > "$state/pings" 2>&1 &
+    local pings=$!
+    from=$(uptime_ms)
+    # shellcheck disable=SC2086
+    account=$(guest bad "ringway-hostile guest $name --hypervisor xen --seconds $seconds --json $aim 2>&1") ||
+        status=$?
+    to=$(uptime_ms)
+    kill -INT $pings
+    wait $pings || true
+    read -r share pause <<< "$(honest_tcp "$from" "$to")"
+    read -r sent lost slowest <<< "$(honest_pings "$state/pings")"
+    percent=$((sent ? 100 * lost / sent : 100))
+    say "${account//$'\n'/ }"
+    account=$(tail -n 1 <<< "$account")
+    # One that dies is not there to say so; what it has left behind is for the backend to see.
+    if [ "$status" != 0 ] && [ "$name" != death-in-handshake ]; then
+        broken+=("$name: status $status: $account")
+        verdict=BROKEN
+    fi
+    [ "$BACKEND" = kernel ] || backend_answers > /dev/null
+    if [ $percent -gt $lost_max ]; then
+        broken+=("$name: $lost of $sent pings were lost")
+        verdict=BROKEN
+    fi
+    check_ping dom0 10.77.0.3 > /dev/null
+    vif_is_connected good || fail "$name: the vif of the other guest was closed"
+    rows+=("$(printf '%-24s %5s %6s %9s %9s  %s' "$name" "$share" "$percent %" "$pause ms" "$slowest ms" $verdict)")
+    say "${rows[-1]}"
+    measure "${name//-/_}" "$(jq -nc --argjson share "$share" --argjson lost $percent \
+        --argjson pause "$pause" --argjson slowest "$slowest" --argjson account "$(jq -c . <<< "$account" 2> /dev/null || echo null)" \
+        '{share: $share, lost_percent: $lost, longest_pause_ms: $pause, slowest_ping_ms: $slowest,
+          is_served: $account.is_served, closed: ($account.closed // [] | length)}')"
+}
+
 bridge_create
 backend_start 4
 guest_start good host=3
@@ -11,31 +112,28 @@ guest bad 'modprobe -a xen-gntalloc xen-evtchn' || say "the guest has no such mo
 
 host_mac=$(cat /sys/class/net/br0/address)
 aim="--victim 10.77.0.3=$(guest_mac 3) --other 10.77.0.1=$host_mac --host 10.77.0.1=$host_mac"
-# What is known not to hold, and what takes more than one guest or cannot be done here, is left out.
-names=$(ringway-hostile list --json |
-    jq -r '.[] | select(."emulated-only" or .known | not) | .name')
+broken=()
+rows=()
+honest_begin
+# What it is like beside a guest that does nothing.
+from=$(uptime_ms)
+sleep 5
+read -r share pause <<< "$(honest_tcp "$from" "$(uptime_ms)")"
+rows+=("$(printf '%-24s %5s %6s %9s %9s' "(nothing happens)" "$share" - "$pause ms" -)")
 
-# shellcheck disable=SC2086
+# What is known not to hold, and what takes more than one guest or cannot be done here, is left out.
+# All guests are on a bridge here.
+names=$(ringway-hostile list --json |
+    jq -r '.[] | select(."emulated-only" or .known | not) | .name | select(endswith("-bridge") | not)')
 for name in ${HOSTILE:-$names}; do
-    case $name in *-bridge) continue ;; esac
-    say "scenario $name"
-    status=0
-    account=$(guest bad "ringway-hostile guest $name --hypervisor xen --seconds 2 --json $aim 2>&1") ||
-        status=$?
-    say "${account//$'\n'/ }"
-    account=$(tail -n 1 <<< "$account")
-    case $name in
-    # The program has ended; what it has left behind is for the backend to see.
-    death-in-handshake) ;;
-    *) [ "$status" = 0 ] || fail "$name: status $status: $account" ;;
-    esac
-    measure "${name//-/_}" "$(jq -c '[.is_served, (.closed | length)]' <<< "$account" 2> /dev/null || echo none)"
-    [ "$BACKEND" = kernel ] || backend_answers
-    check_ping dom0 10.77.0.3
-    vif_is_connected good || fail "$name: the vif of the other guest was closed"
+    hostile_act "$name"
 done
+
+say "what the honest guest had: the part of its pace of TCP, pings lost, longest pause, slowest ping"
+printf '%s\n' "${rows[@]}" | tee "$FOLDER/table"
 if [ "$BACKEND" = ringway ]; then
     expect "restarts" 0 "$(grep -c backend-restarted "$FOLDER/ringway.out" || true)"
 fi
+[ ${#broken[@]} -eq 0 ] || fail "$(printf '%s; ' "${broken[@]}")"
 guest_destroy bad
 guest_destroy good

@@ -75,7 +75,7 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
 // Two functions, not inlined, so that callgrind finds them by name.
 
 #[inline(never)]
-fn backend_turn_ingress<P: PortQueue>(
+pub(super) fn backend_turn_ingress<P: PortQueue>(
     port: &mut P,
     pool: &mut FramePool,
     into: &mut FrameBatch,
@@ -84,7 +84,7 @@ fn backend_turn_ingress<P: PortQueue>(
 }
 
 #[inline(never)]
-fn backend_turn_egress<P: PortQueue>(
+pub(super) fn backend_turn_egress<P: PortQueue>(
     port: &mut P,
     pool: &mut FramePool,
     from: &mut FrameQueue,

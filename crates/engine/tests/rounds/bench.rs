@@ -55,6 +55,8 @@ pub(crate) struct Far {
     pub(crate) taken_bytes: u64,
     /// The VLAN that frames which come in have a tag of.
     pub(crate) tag: Option<u16>,
+    /// The same of a tag behind that one.
+    pub(crate) inner_tag: Option<u16>,
     /// The last frame that left, without its addresses.
     pub(crate) last: Vec<u8>,
     /// The next call finds the peer at fault.
@@ -124,6 +126,11 @@ impl PortQueue for TestQueue {
                 head[12..14].copy_from_slice(&[0x81, 0]);
                 head[14..16].copy_from_slice(&tag.to_be_bytes());
                 head[16..18].copy_from_slice(&[0x88, 0xb5]);
+                if let Some(tag) = far.inner_tag {
+                    head[16..18].copy_from_slice(&[0x81, 0]);
+                    head[18..20].copy_from_slice(&tag.to_be_bytes());
+                    head[20..22].copy_from_slice(&[0x88, 0xb5]);
+                }
             }
             frame.offload.gso = far.gso;
             if far.gso.is_some() {

@@ -2,11 +2,12 @@
 #![cfg(not(feature = "loom"))]
 
 mod bench;
+mod vlans;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits, Vid, VlanRules};
+use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits};
 use ringway_engine::{Credit, IfIdle, Limits, Stations, Wait, Weight, egress_credit};
 
 use bench::{Bench, DEVICE, ONE, Station, TRAITS};
@@ -446,52 +447,6 @@ fn a_weight_that_is_changed_is_another_share_from_then_on() {
     bench.weigh(&one, Weight::new(4).expect("a weight"));
     let heavy = ratio(&mut bench);
     assert!((380..=420).contains(&heavy), "{heavy}");
-}
-
-#[test]
-fn a_frame_of_a_vlan_leaves_with_a_tag_or_without_as_each_port_wants_it() {
-    let vid = |number| Vid::new(number).expect("a VLAN");
-    let access = VlanRules { untagged: Some(vid(10)), tagged: Vec::new() };
-    let trunk = VlanRules { untagged: None, tagged: vec![vid(10)] };
-    let mut bench = Bench::new(MEMORY);
-    let mut one = |number, rules| bench.port_in(number, rules);
-    let (a, b, t, u) = (one(1, &access), one(2, &access), one(3, &trunk), one(4, &trunk));
-    let tagged = [0x81, 0, 0, 10, 0x88, 0xb5];
-    let untagged = [0x88, 0xb5];
-
-    // To each, one by one and by a flood.
-    a.far().script = [(2, 60), (3, 60), (4, 60), (255, 60)].into();
-    bench.run(Duration::from_millis(1), |_| ());
-    for (station, frames, bytes, head) in
-        [(&b, 2, 2 * 60, &untagged[..]), (&t, 2, 2 * 64, &tagged), (&u, 2, 2 * 64, &tagged)]
-    {
-        let far = station.far();
-        assert_eq!((far.received, far.received_bytes), (frames, bytes));
-        assert_eq!(&far.last[..head.len()], head);
-    }
-    t.far().tag = Some(10);
-    t.far().script = [(1, 64), (4, 64)].into();
-    bench.ready(&t);
-    bench.run(Duration::from_millis(1), |_| ());
-    assert_eq!((a.far().received_bytes, u.far().received_bytes), (60, 2 * 64 + 64));
-    assert_eq!(a.far().last[..2], untagged);
-    // A tag that is not the port's own is refused, and counted.
-    t.far().tag = Some(11);
-    t.far().script = [(1, 64), (255, 64)].into();
-    b.far().tag = Some(10);
-    b.far().script = [(1, 64)].into();
-    bench.ready(&t);
-    bench.ready(&b);
-    bench.run(Duration::from_millis(1), |_| ());
-    assert_eq!((t.dropped(DropReason::Vlan), b.dropped(DropReason::Vlan)), (2, 1));
-    assert_eq!(a.far().received, 1);
-    // Of the longest frame for a small buffer, with and without the tag.
-    let small = ringway_datapath::SMALL_LEN;
-    a.far().script = [(3, small), (3, small - 3), (2, small)].into();
-    bench.ready(&a);
-    bench.run(Duration::from_millis(1), |_| ());
-    let sum = 2 * 64 + small + 4 + small + 1;
-    assert_eq!(t.far().received_bytes, u64::try_from(sum).expect("short"));
 }
 
 #[test]

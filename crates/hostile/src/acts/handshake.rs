@@ -83,6 +83,22 @@ pub(crate) fn keys_after_connect(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
+/// Removes its keys while they are in use: one by one, and then its whole directory.
+pub(crate) fn keys_removed(stage: &mut Stage) -> Result<()> {
+    while !stage.is_over() {
+        stage.guest.connect(2, 4)?;
+        for key in stage.guest.store.directory(VIF)? {
+            // What the toolstack keeps, a guest cannot remove.
+            if !["backend", "backend-id", "handle", "mac", "mtu"].contains(&key.as_str()) {
+                let _ = stage.guest.store.remove(&format!("{VIF}/{key}"));
+            }
+        }
+        stage.guest.set_state(state::CONNECTED)?;
+        stage.count("connections", 1);
+    }
+    Ok(())
+}
+
 /// States in any order, as fast as the store takes them.
 pub(crate) fn states_random(stage: &mut Stage) -> Result<()> {
     let states = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "", "-1", "4294967296", "x\n"];

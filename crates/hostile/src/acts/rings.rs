@@ -83,6 +83,26 @@ pub(crate) fn event_storm(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
+/// Sends events by channels that are closed and made again meanwhile.
+pub(crate) fn events_while_closing(stage: &mut Stage) -> Result<()> {
+    while !stage.is_over() {
+        stage.guest.connect(8, 4)?;
+        stage.guest.set_state(state::CLOSING)?;
+        let mut state = String::new();
+        while ![state::CLOSED, state::INIT_WAIT].contains(&state.as_str()) && !stage.is_over() {
+            for _ in 0..1000 {
+                stage.guest.queues.iter().for_each(|queue| queue.event.notify());
+            }
+            state = stage.guest.backend_state()?;
+            if state == state::CLOSING {
+                stage.guest.set_state(state::CLOSED)?;
+            }
+        }
+        stage.count("connections", 1);
+    }
+    Ok(())
+}
+
 /// Writes that race with the backend's reads: what it has checked is another value when it is used.
 pub(crate) fn racing_writes(stage: &mut Stage) -> Result<()> {
     again_until_over(stage, |stage| {

@@ -42,13 +42,8 @@ pub(crate) fn flood_groups(stage: &mut Stage) -> Result<()> {
 
 /// Says that it asks which groups there are, as a multicast router would.
 pub(crate) fn rogue_querier(stage: &mut Stage) -> Result<()> {
-    stage.guest.connect(1, 8)?;
     let query = frame::igmp(stage.guest.mac, frame::IGMP_QUERY, Ipv4Addr::UNSPECIFIED);
-    while !stage.is_over() {
-        stage.send(&query)?;
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    send_in_turn(stage, &[query], Duration::from_millis(5))
 }
 
 /// Sends another frame each time, as fast as it can.
@@ -134,11 +129,84 @@ fn spoof(stage: &mut Stage, whose: Peer) -> Result<()> {
 
 /// Says that it is a router, to all.
 pub(crate) fn rogue_router(stage: &mut Stage) -> Result<()> {
+    let advertisement = frame::router_advertisement(stage.guest.mac, &[]);
+    send_in_turn(stage, &[advertisement], Duration::from_millis(50))
+}
+
+/// Says so where a filter may not look: behind other headers of IPv6, in fragments, behind tags
+/// that mean nothing, and in the place of an EtherType.
+pub(crate) fn hidden_router(stage: &mut Stage) -> Result<()> {
+    use frame::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP};
+
+    let mac = stage.guest.mac;
+    let plain = frame::router_advertisement(mac, &[]);
+    let frames = [
+        frame::router_advertisement(mac, &[DESTINATION_OPTIONS]),
+        frame::router_advertisement(mac, &[HOP_BY_HOP, DESTINATION_OPTIONS, DESTINATION_OPTIONS]),
+        frame::router_advertisement(mac, &[FRAGMENT]),
+        frame::router_advertisement(mac, &[FRAGMENT, DESTINATION_OPTIONS]),
+        frame::with_tag(&plain, 0),
+        frame::with_tag(&frame::with_tag(&plain, 0), 0),
+        frame::in_snap(&plain),
+        frame::in_snap(&frame::with_tag(&plain, 0)),
+    ];
+    send_in_turn(stage, &frames, Duration::from_millis(10))
+}
+
+/// Answers as a DHCP server, to all, though no one has asked it.
+pub(crate) fn rogue_dhcp(stage: &mut Stage) -> Result<()> {
+    let own = stage.route_to(stage.victim()?).from;
+    let all = Route { from: own, to: (MacAddr::BROADCAST, Ipv4Addr::BROADCAST) };
+    let reply = |ports| frame::udp(all, ports, 300);
+    let plain = reply([67, 68]);
+    let frames = [frame::in_snap(&plain), frame::with_tag(&plain, 0), plain, reply([4000, 68])];
+    send_in_turn(stage, &frames, Duration::from_millis(10))
+}
+
+/// Sends what only switches and cards say to each other: stop, spanning trees, bundles of links.
+pub(crate) fn link_frames(stage: &mut Stage) -> Result<()> {
+    let mac = stage.guest.mac;
+    let to = |last| MacAddr([0x01, 0x80, 0xc2, 0, 0, last]);
+    let bridge = [0x42, 0x42, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let frames = [
+        // For as long as can be said.
+        frame::ethernet(to(1), mac, 0x8808, &[[0, 1, 0xff, 0xff].as_slice(), &[0; 42]].concat()),
+        frame::ethernet(to(0), mac, 38, &[bridge.as_slice(), &[0; 30]].concat()),
+        frame::ethernet(to(2), mac, 0x8809, &[1; 46]),
+        frame::ethernet(to(14), mac, 0x88cc, &[0; 46]),
+    ];
+    send_in_turn(stage, &frames, Duration::from_millis(1))
+}
+
+/// Puts tags of other VLANs on frames for another guest, one behind the other.
+pub(crate) fn foreign_tags(stage: &mut Stage) -> Result<()> {
+    let route = stage.route_to(stage.victim()?);
+    stage.guest.connect(1, 160)?;
+    let queue = stage.queue()?;
+    (32..160).for_each(|buffer| queue.post(buffer));
+    queue.publish_rx();
+    let mut frames = Vec::new();
+    for plain in [frame::arp_request(route), frame::ping(route, 1, 56)] {
+        for outer in [0, 1, 7, 4095] {
+            let tagged = frame::with_tag(&plain, outer);
+            frames.extend(
+                [0, 1, 20].map(|inner| frame::with_tag(&frame::with_tag(&plain, inner), outer)),
+            );
+            frames.push(tagged);
+        }
+        frames.push(plain);
+    }
+    listen(stage, &frames, Duration::from_millis(1))
+}
+
+fn send_in_turn(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Result<()> {
     stage.guest.connect(1, 8)?;
-    let advertisement = frame::router_advertisement(stage.guest.mac);
-    while !stage.is_over() {
-        stage.send(&advertisement)?;
-        std::thread::sleep(Duration::from_millis(50));
+    for bytes in frames.iter().cycle() {
+        if stage.is_over() {
+            break;
+        }
+        stage.send(bytes)?;
+        std::thread::sleep(pause);
     }
     Ok(())
 }
@@ -153,6 +221,20 @@ pub(crate) fn arp_claims(stage: &mut Stage) -> Result<()> {
     let mac = stage.guest.mac;
     let claims = [(victim, other), (other, victim)]
         .map(|(to, whose)| frame::arp_claim(Route { from: (mac, whose.ip), to: (to.mac, to.ip) }));
+    listen(stage, &claims, Duration::from_millis(20))
+}
+
+/// The same of IPv6, with neighbor advertisements.
+pub(crate) fn neighbor_claims(stage: &mut Stage) -> Result<()> {
+    let (victim, other) = (stage.victim()?, stage.other()?);
+    stage.guest.connect(1, 160)?;
+    let queue = stage.queue()?;
+    (32..160).for_each(|buffer| queue.post(buffer));
+    queue.publish_rx();
+    let mac = stage.guest.mac;
+    let claims = [(victim, other), (other, victim)].map(|(to, whose)| {
+        frame::neighbor_advertisement(Route { from: (mac, whose.ip), to: (to.mac, to.ip) })
+    });
     listen(stage, &claims, Duration::from_millis(20))
 }
 

@@ -144,6 +144,7 @@ fn all_slots_of_a_packet_are_answered_together() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri knows no ppoll(2)")]
 fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
     let mut bench = patient(0);
     let mut frames = take_packets(&mut bench, 0..3);

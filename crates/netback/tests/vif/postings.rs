@@ -178,6 +178,7 @@ impl Examiner {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too many sequences for Miri")]
 fn every_short_sequence_of_frames_fills_every_few_pages_as_the_rules_say() {
     for features in all_features() {
         for read_only in [None, Some(0), Some(1), Some(2)] {

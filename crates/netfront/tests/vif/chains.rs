@@ -299,16 +299,19 @@ fn examine(polling: Polling, parts: usize) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too many chains for Miri")]
 fn every_chain_of_up_to_three_responses_in_two_parts_is_taken_as_the_rules_say() {
     examine(Polling::AtOnce, 2);
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too many chains for Miri")]
 fn every_chain_of_up_to_three_responses_is_taken_the_same_frame_by_frame() {
     examine(Polling::OneByOne, 1);
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too many chains for Miri")]
 fn every_chain_of_up_to_three_responses_is_taken_the_same_when_a_buffer_comes_late() {
     examine(Polling::LateBuffer, 1);
 }

@@ -111,7 +111,7 @@ fn drain(front: &mut Front, back: &mut Back, up: &mut Lane, down: &mut Lane, poo
 
 #[test]
 fn what_enters_one_end_leaves_the_other_byte_for_byte_and_in_order() {
-    for seed in 0..12 {
+    for seed in 0..if cfg!(miri) { 1 } else { 12 } {
         println!("seed {seed}");
         round_trips(seed);
     }

@@ -31,6 +31,7 @@ mod records;
 mod refusals;
 mod rules;
 mod service;
+mod services;
 mod store;
 mod toolstack;
 mod toolstacks;

@@ -26,7 +26,9 @@ const ICMP: &str = "0800";
 #[test]
 fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
     let Some(_turn) = turn(&["ip", "ping", "python3", "xenstore-read"]) else { return };
-    let host = Host::start(&describe("", &[("a", "", ""), ("b", "", ""), ("m", "", "")]));
+    let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
+    let guests = [("a", "", ""), ("b", "", ""), ("m", "", "")];
+    let host = Host::start(&(describe("", &guests) + uplink));
     let seen = host.file("seen");
     let mut watcher = host.in_guest("m", &["python3", "-c", WATCHER]);
     let _watcher = Running::start(watcher.arg(&seen).stdout(Stdio::null()));
@@ -60,6 +62,7 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
     assert!(!host.in_guest("m", &reaches).output().expect("it starts").status.success());
 
     for (vif, of, expected) in [
+        ("ringway0", "vif1.0", "expected a vif"),
         ("vif3.0", "vif3.0", "copies of its own copies"),
         ("vif1.0", "vif3.0", "vif3.0 is the output of a mirror"),
         ("vif1.0", "vif2.0:in", "expected one such as vif1.0"),
@@ -72,4 +75,35 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
     host.text(&["vif", "set", "vif3.0", "mirror", "none"]);
     host.wait("the end", SOON, |host| is_mirror(host, &[]));
     host.ping("m", "10.77.0.1");
+}
+
+#[test]
+fn a_mirror_of_a_tenant_sees_its_own_vifs_and_the_way_to_others() {
+    let Some(_turn) = turn(&["ip", "ping", "python3"]) else { return };
+    let red = "tenant = \"red\"";
+    let guests = [("a", "", red), ("b", "", ""), ("m", "", red)];
+    let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
+    let host = Host::start(&(describe("isolate = true", &guests) + uplink));
+    for (of, expected) in [
+        ("vif2.0", "vif2.0 is of tenant domain-2, and no process sees frames of another"),
+        ("vif1.0,ringway0:tx", "ringway0 is a port of the switch process"),
+    ] {
+        let refused = host.verb(&["vif", "set", "vif3.0", "mirror", of]);
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && complaint.contains(expected), "{complaint}");
+        assert!(complaint.contains("expected vifs of tenant red, or trunk"), "{complaint}");
+    }
+    let seen = host.file("seen");
+    let mut watcher = host.in_guest("m", &["python3", "-c", WATCHER]);
+    let _watcher = Running::start(watcher.arg(&seen).stdout(Stdio::null()));
+    wait_for("m to watch", SOON, || seen.exists().then_some(()));
+    host.text(&["vif", "set", "vif3.0", "mirror", "trunk"]);
+    wait_for("what crosses the trunk", SOON, || {
+        host.ping("a", "10.77.0.2");
+        let seen = std::fs::read_to_string(&seen).unwrap_or_default();
+        let has = |to: &str, from: &str| {
+            seen.lines().any(|line| line.starts_with(&format!("{to} {from} {ICMP}")))
+        };
+        (has(B, A) && has(A, B)).then_some(())
+    });
 }

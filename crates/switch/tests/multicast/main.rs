@@ -1,31 +1,28 @@
 //! Multicast snooping: who hears a group, by what stations and routers said.
 
+mod bench;
 mod packets;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
+use bench::{Bench, MEMBERSHIP, PORTS, ROUTER, UPLINK, frame, group_v6};
 use packets::*;
 use ringway_datapath::{
-    DropReason, FrameBatch, FramePool, LockingMode, MacAddr, MulticastRouter, PoolBudget,
+    Checksum, DropReason, FrameBatch, FramePool, LockingMode, MacAddr, MulticastRouter, PoolBudget,
     PortRules, Vid, VlanRules,
 };
 use ringway_switch::{
-    Binding, FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, StormLimits,
-    Switch, SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
+    Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Role, Ticks, Unregistered, Verdict,
+    Verdicts,
 };
 
-const PORTS: u16 = 6;
-const UPLINK: u16 = 0;
 const A: u16 = 1;
 const B: u16 = 2;
 const C: u16 = 3;
 const G: [u8; 4] = [239, 1, 2, 3];
 const OTHER: [u8; 4] = [239, 1, 2, 4];
 const STATION: [u8; 4] = [10, 0, 0, 7];
-const ROUTER: [u8; 4] = [10, 0, 0, 1];
-/// How long a membership lasts, in ticks of a second.
-const MEMBERSHIP: u32 = 260;
 
 #[test]
 fn a_group_is_heard_by_who_reported_it_and_by_routers() {
@@ -69,6 +66,38 @@ fn reports_go_where_routers_are_and_queries_to_all() {
     // One for a group goes to its members (RFC 4541, 2.1.2).
     bench.send(A, &igmp(V2_REPORT, 0, G, STATION));
     assert_eq!(bench.heard(UPLINK, &igmp(QUERY, 10, G, ROUTER)), [A]);
+}
+
+#[test]
+fn what_receivers_would_take_is_read() {
+    let spoilt = |mut packet: Vec<u8>| {
+        let last = packet.len() - 1;
+        packet[last] ^= 0x40;
+        packet
+    };
+    let query = igmp(QUERY, 100, [0; 4], ROUTER);
+    let report = igmp(V2_REPORT, 0, G, STATION);
+    let report_v6 = mld(MLD_REPORT, 0, group_v6(0x77), near(7));
+    let refused = Verdict::Drop(DropReason::RouterOnly);
+    let mut bench = Bench::quiet(Unregistered::Flood);
+    // No receiver takes them, and so nothing is learned.
+    for packet in [&query, &report, &report_v6] {
+        assert_eq!(bench.send(A, &spoilt(packet.clone())), Verdict::Flood);
+    }
+    assert_eq!(bench.switch.group_entries(), []);
+    // A guest may say that its sums are right, and others' kernels believe it.
+    bench.checksum = Checksum::Validated;
+    assert_eq!(bench.send(A, &spoilt(query.clone())), refused);
+    assert_eq!(bench.heard(A, &spoilt(report.clone())), [UPLINK]);
+    assert_eq!(bench.heard(A, &spoilt(report_v6.clone())), [UPLINK]);
+    bench.checksum = Checksum::Unverified;
+    // Nor does it matter to them how often a frame says that it has a priority.
+    for tags in [vec![0], vec![0, 0]] {
+        let tag = |packet: &[u8]| tags.iter().fold(packet.to_vec(), |it, vid| tagged(&it, *vid));
+        assert_eq!(bench.send(A, &tag(&query)), refused, "{tags:?}");
+        assert_eq!(bench.heard(A, &tag(&report)), [UPLINK], "{tags:?}");
+        assert_eq!(bench.heard(A, &tag(&report_v6)), [UPLINK], "{tags:?}");
+    }
 }
 
 #[test]
@@ -467,114 +496,4 @@ fn workers_that_learn_while_another_forgets_lose_nothing() {
     for port in 0..PORTS {
         assert_eq!(bench.multicast(port).groups, 0, "{port}");
     }
-}
-
-struct Bench {
-    switch: Switch,
-    policies: Vec<PortPolicy>,
-    flood: Vec<FloodBudget>,
-    pool: FramePool,
-    now: Ticks,
-    passed_at: u32,
-}
-
-impl Bench {
-    fn new(unregistered: Unregistered, groups_per_port_max: u16) -> Bench {
-        let switch = Switch::new(SwitchConfig {
-            fdb_entries_max: 64,
-            ports_max: PORTS,
-            addresses_per_port_max: 64,
-            ageing_ticks: 300,
-            flood: FloodLimit::NONE,
-            storm: StormLimits::NONE,
-            multicast: Some(MulticastConfig {
-                groups_max: 64,
-                groups_per_port_max,
-                unregistered,
-                ticks_per_second: 1,
-            }),
-            hash_seed: 0x1357_9bdf_0246_8ace,
-        });
-        let now = Ticks(1);
-        let mut bench = Bench {
-            switch,
-            policies: (0..PORTS).map(|_| PortPolicy::open()).collect(),
-            flood: (0..PORTS).map(|_| FloodBudget::new(FloodLimit::NONE, now)).collect(),
-            pool: FramePool::new(PoolBudget::new(1 << 20)),
-            now,
-            passed_at: now.0,
-        };
-        for port in 0..PORTS {
-            let role = if port == UPLINK { Role::Uplink } else { Role::Ordinary };
-            bench.join(port, &VlanRules::default(), role);
-        }
-        bench.pass(1);
-        bench
-    }
-
-    /// With queriers that all stations have answered.
-    fn quiet(unregistered: Unregistered) -> Bench {
-        Bench::quiet_with(unregistered, 64)
-    }
-
-    fn quiet_with(unregistered: Unregistered, groups_per_port_max: u16) -> Bench {
-        let mut bench = Bench::new(unregistered, groups_per_port_max);
-        bench.pass(MEMBERSHIP + 1);
-        bench.send(UPLINK, &igmp(QUERY, 100, [0; 4], ROUTER));
-        bench.send(UPLINK, &mld(MLD_QUERY, 10_000, [0; 16], near(1)));
-        bench.pass(12);
-        bench
-    }
-
-    fn join(&mut self, port: u16, vlans: &VlanRules, role: Role) {
-        let vlan = self.switch.join(PortId(port), vlans, role).expect("there is room");
-        self.policies[usize::from(port)] = PortPolicy::open().in_vlans(vlan);
-    }
-
-    /// Lets time pass, in which what has aged is looked for.
-    fn pass(&mut self, seconds: u32) {
-        for _ in 0..seconds {
-            self.now.0 += 1;
-            self.switch.expire(self.now);
-        }
-        self.passed_at = self.now.0;
-    }
-
-    fn send(&mut self, from: u16, bytes: &[u8]) -> Verdict {
-        self.send_and_see(from, bytes).0
-    }
-
-    /// The ports that a frame leaves by.
-    fn heard(&mut self, from: u16, bytes: &[u8]) -> Vec<u16> {
-        self.send_and_see(from, bytes).1
-    }
-
-    fn send_and_see(&mut self, from: u16, bytes: &[u8]) -> (Verdict, Vec<u16>) {
-        let mut batch = FrameBatch::new();
-        batch.push(frame(&mut self.pool, bytes, from));
-        let mut verdicts = Verdicts::new();
-        let (policy, flood) = (&self.policies[usize::from(from)], &self.flood[usize::from(from)]);
-        self.switch.classify(PortId(from), policy, &mut batch, self.now, flood, &mut verdicts);
-        let verdict = verdicts[0];
-        let scope = self.switch.scope_of(PortId(from), policy, &batch[0], verdict);
-        let is_sent = matches!(verdict, Verdict::Flood | Verdict::Routers);
-        let heard = (0..PORTS).filter(|port| is_sent && scope.has(PortId(*port))).collect();
-        batch.drain(..).for_each(|frame| self.pool.recycle(frame));
-        (verdict, heard)
-    }
-
-    fn multicast(&self, port: u16) -> ringway_switch::MulticastPort {
-        self.switch.multicast_port(PortId(port)).expect("multicast is snooped")
-    }
-}
-
-fn frame(pool: &mut FramePool, bytes: &[u8], from: u16) -> ringway_datapath::Frame {
-    let mut frame = pool.take(bytes.len()).expect("there is memory");
-    frame.bytes_mut().copy_from_slice(bytes);
-    frame.bytes_mut()[11] = u8::try_from(from).expect("a small number") + 1;
-    frame
-}
-
-fn group_v6(last: u8) -> [u8; 16] {
-    [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, last]
 }

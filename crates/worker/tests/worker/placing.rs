@@ -112,6 +112,29 @@ fn queues_of_a_patched_pair_share_a_worker_and_move_together() {
 }
 
 #[test]
+fn a_device_with_one_queue_shares_its_worker_with_all_queues_of_its_vif() {
+    let mut workers = Workers::start(config(2, Policy::Balanced)).expect("threads can be made");
+    // As two vifs of a guest and their TAP devices, in the order in which each may come.
+    let vif = attach(&mut workers, 1, 2, 4);
+    let tap = attach(&mut workers, 2, 1, 1);
+    attach(&mut workers, 4, 3, 1);
+    attach(&mut workers, 3, 4, 4);
+    let mut of_pairs = [(1, 2), (3, 4)].map(|(vif, tap)| {
+        let mut both = workers_of(&workers, vif);
+        both.extend(workers_of(&workers, tap));
+        both.dedup();
+        both
+    });
+    of_pairs.sort();
+    assert_eq!(of_pairs, [[0], [1]], "each pair has a worker of its own");
+    for flow in 0..8 {
+        tap[0].send_flow(1, 2, flow, 0, 10);
+    }
+    let all = || vif.iter().map(|queue| queue.far().received).sum::<u64>();
+    tap[0].wait_until("all flows", |_| all() == 80);
+}
+
+#[test]
 fn patched_ports_with_as_many_queues_go_on_with_the_same_queue() {
     let mut workers = Workers::start(config(2, Policy::Balanced)).expect("threads can be made");
     let from = attach(&mut workers, 1, 2, 2);

@@ -15,6 +15,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reply, RunDir, TenantStatus,
     open_within,
 };
+use ringway_datapath::Mirrored;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::de::DeserializeOwned;
 
@@ -28,6 +29,10 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
 const THREADS_MAX: usize = 16;
 /// Calls that are answered at the same time.
 const CALLS_MAX: usize = 8;
+/// What the setting of a mirror is called.
+const MIRROR: &str = "mirror";
+/// What a tenant's process calls its way to the others.
+const TRUNK: &str = "trunk";
 
 /// The control socket of an isolated backend.
 pub(super) struct Fanout {
@@ -82,6 +87,12 @@ impl AsFd for Fanout {
 
 impl Respondents {
     fn reply(self, request: &BackendRequest) -> Reply {
+        if let BackendRequest::SetLimit { vif, limit, value } = request {
+            let refused = (limit == MIRROR).then(|| self.refuse_mirror(vif, value)).flatten();
+            if let Some(reason) = refused {
+                return Reply::error(&reason);
+            }
+        }
         match request {
             BackendRequest::Status => Reply::ok(&self.status()),
             BackendRequest::SetMaxQueues { vif, .. }
@@ -103,6 +114,31 @@ impl Respondents {
                 Err(reason) => Reply::error(&reason),
             },
         }
+    }
+
+    /// Why a vif cannot be the output of such a mirror, for all that its own process would take it.
+    fn refuse_mirror(&self, output: &str, wanted: &str) -> Option<String> {
+        let tenant_of = |name: &str| {
+            let mut tenants = self.tenants.iter().map(|(tenant, _)| tenant);
+            tenants.find(|tenant| tenant.vifs.iter().any(|it| it == name))
+        };
+        let own = tenant_of(output)?;
+        // What makes no sense, the process itself refuses.
+        let wanted = Mirrored::parse_list(wanted).ok()?;
+        let whose = wanted.iter().find_map(|Mirrored { port, .. }| match tenant_of(port) {
+            Some(tenant) => {
+                (tenant.name != own.name).then(|| format!("{port} is of tenant {}", tenant.name))
+            }
+            None => {
+                let may_be_own = port.starts_with("vif") || port == Mirrored::ALL || port == TRUNK;
+                (!may_be_own).then(|| format!("{port} is a port of the switch process"))
+            }
+        })?;
+        Some(format!(
+            "{whose}, and no process sees frames of another: expected vifs of tenant {}, or \
+             {TRUNK}, its way to the others",
+            own.name
+        ))
     }
 
     /// The socket of the process that serves a vif.

@@ -1,0 +1,101 @@
+//! The device's half of a pair of virtio-net queues alone: chains in, frames out, and back.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use ringway_datapath::{Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue};
+use ringway_sys::guest_memory::GuestMemory;
+use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
+use ringway_virtfront::{FrontMemory, MemoryShape};
+use ringway_virtio::{Format, QueueOptions};
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_RING_F_EVENT_IDX,
+};
+
+use super::ring::{backend_turn_egress, backend_turn_ingress};
+use super::{Counted, FRAMES, Unit};
+
+/// Entries of a queue, as QEMU has it.
+const QUEUE_SIZE: u16 = 256;
+
+/// Each layout, both ways, short and long frames, each batch size.
+pub(super) fn cases() -> impl Iterator<Item = Counted> {
+    let rows = ["split", "packed"].into_iter().flat_map(|layout| {
+        ["ingress", "egress"].into_iter().flat_map(move |direction| {
+            [64, 1500].into_iter().map(move |len| (layout, direction, len))
+        })
+    });
+    rows.flat_map(|(layout, direction, len): (&str, &str, usize)| {
+        [1, 8, 64].map(|batch: usize| Counted {
+            name: format!("virtio {layout} {direction}, {len} B, batch {batch}"),
+            function: "*backend_turn*",
+            words: vec![
+                "virtio".into(),
+                layout.into(),
+                direction.into(),
+                len.to_string(),
+                batch.to_string(),
+            ],
+            unit: Unit::Frame,
+            turns: FRAMES,
+        })
+    })
+}
+
+/// What is counted: `layout direction length batch frames`.
+pub(super) fn run(words: &[&str]) -> Result<()> {
+    let [layout, direction, len, batch, frames] = words[..] else {
+        bail!("usage: virtio split|packed ingress|egress LENGTH BATCH FRAMES");
+    };
+    let (len, batch, frames): (usize, usize, usize) =
+        (len.parse()?, batch.parse()?, frames.parse()?);
+    let mut bits = vec![VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX];
+    if layout == "packed" {
+        bits.push(VIRTIO_F_RING_PACKED);
+    }
+    let (mut front, mut back) = pair(Features::of(&bits))?;
+    let mut pool = FramePool::new(PoolBudget::new(64 << 20));
+    let (mut taken, mut waiting) = (FrameBatch::new(), FrameQueue::new());
+    let mut done = 0;
+    for _ in 0..frames {
+        while waiting.len() < batch {
+            let mut frame = pool.take(len).context("the budget is large enough")?;
+            frame.bytes_mut().fill(1);
+            waiting.push_back(frame);
+        }
+        if direction == "ingress" {
+            front.egress(&mut waiting, &mut pool)?;
+            backend_turn_ingress(&mut back, &mut pool, &mut taken)?;
+        } else {
+            backend_turn_egress(&mut back, &mut pool, &mut waiting)?;
+            front.ingress(Budget::BATCH, &mut pool, &mut taken)?;
+        }
+        done += taken.len();
+        taken.drain(..).for_each(|frame| pool.recycle(frame));
+        if done >= frames {
+            return Ok(());
+        }
+    }
+    bail!("only {done} of {frames} frames got through")
+}
+
+fn pair(features: Features) -> Result<(ringway_virtfront::QueuePair, QueuePair)> {
+    let format = QueueOptions::of(features).format;
+    let shape = MemoryShape { pairs: 1, format, size: QUEUE_SIZE, frame_len_max: 1514 };
+    let shared = FrontMemory::new(shape)?;
+    let memory = Arc::new(GuestMemory::map(vec![shared.region()?])?);
+    let front = ringway_virtfront::QueuePair::new(&shared, 0, features, Arc::default())?;
+    let base = if format == Format::Packed { 1 << 15 } else { 0 };
+    let [tx, rx] = front.offers()?.map(|offer| QueueParts {
+        place: offer.place,
+        base,
+        kick: offer.kick,
+        call: Some(offer.call),
+        log: None,
+    });
+    let control = Arc::new(PairControl::new(true));
+    let counters = Arc::default();
+    let back = QueuePair::attach(PairParts { memory, features, tx, rx, control, counters })?;
+    Ok((front, back))
+}

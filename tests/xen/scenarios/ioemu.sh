@@ -1,0 +1,24 @@
+# A fully virtualized guest whose vif is `type=ioemu`: an emulated card for its firmware, the PV one after.
+# sets: admin
+# limit: 1800
+only_on x86_64 "there is no such guest elsewhere"
+only_in_debian "it takes Xen's QEMU"
+bridge_create
+backend_start 2
+guest_create a type=hvm queues=2 setting='vga = "none"' \
+    text="vif = [ 'mac=$(guest_mac 2),bridge=br0,type=ioemu,model=e1000' ]"
+# The second device is QEMU's, for the emulated card.
+wait_until 60 "both devices are on the bridge" test -e "/sys/class/net/$(guest_vif a)/master" \
+    -a -e "/sys/class/net/$(guest_vif a)-emu/master"
+guest_wait a
+vif_wait a
+expect "the driver of eth0" vif "$(guest a 'basename $(readlink /sys/class/net/eth0/device/driver)')"
+check_ping dom0 10.77.0.2
+check_payload dom0 a 10.77.0.2 4
+if [ "$BACKEND" = ringway ]; then
+    backend_kill
+    backend_start 2
+    check_ping dom0 10.77.0.2
+fi
+guest_destroy a
+expect "devices after it" "" "$(vif_devices)"
