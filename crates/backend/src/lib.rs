@@ -104,7 +104,7 @@ pub fn run<H: Hypervisor>(
     store.transport_mut().watch_by(reports.life.pulse());
     let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
-    let vhosts = vhost::begin_all(meetings, &mut host);
+    let vhosts = vhost::begin_all(meetings, &mut host)?;
     let scope = Scope::Domain;
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());

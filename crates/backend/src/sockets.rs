@@ -25,6 +25,7 @@ impl Sockets {
     /// # Errors
     /// What the system reports.
     pub fn open(dir: &RunDir) -> io::Result<Sockets> {
+        ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
         Ok(Sockets { control, netlink: Netlink::open()?, meetings: Vec::new() })
     }

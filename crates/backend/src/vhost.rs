@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
-use ringway_sys::guest_memory::{DirtyLog, GuestMemory, Region};
+use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
 use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Base, PairPlan, RegionKey, RingPlan};
@@ -59,8 +59,9 @@ pub(crate) struct VhostVif {
 }
 
 /// What a front-end has handed over.
-#[derive(Default)]
 struct Parts {
+    /// Of what this process can map.
+    share: Arc<MappingShare>,
     memory: Option<Arc<GuestMemory>>,
     log: Option<Arc<DirtyLog>>,
     /// Pairs that are to be served.
@@ -76,13 +77,17 @@ struct Parts {
 
 impl VhostVif {
     /// Begins to look for a front-end.
+    ///
+    /// # Errors
+    /// If there are too many of them.
     pub(crate) fn begin<H: Hypervisor>(
         config: Config,
         index: u32,
         meeting: Meeting,
         host: &mut Hosting<H>,
-    ) -> VhostVif {
+    ) -> io::Result<VhostVif> {
         let now = Instant::now();
+        let share = MappingShare::new().map_err(io::Error::other)?;
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
         let rules =
             Rules { wanted: config.rules.clone(), mac: config.mac, log: RefusalLog::default() };
@@ -107,9 +112,17 @@ impl VhostVif {
         let floor_file = host.config.dir.vhost(&config.name);
         let floor = fs::read_to_string(&floor_file).ok();
         let floor = floor.and_then(|text| text.trim().parse().ok()).map(Features);
-        let parts =
-            Parts { features: floor.unwrap_or(Features::NONE), floor_file, ..Parts::default() };
-        VhostVif { served, config, end: BackendEnd::new(meeting), parts, limits }
+        let parts = Parts {
+            share,
+            memory: None,
+            log: None,
+            plans: BTreeMap::new(),
+            controls: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            features: floor.unwrap_or(Features::NONE),
+            floor_file,
+        };
+        Ok(VhostVif { served, config, end: BackendEnd::new(meeting), parts, limits })
     }
 
     /// Does what there is to do; whether there may be more.
@@ -168,16 +181,15 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn set_memory(&mut self, regions: Vec<ringway_vhost::Region>) -> Result<(), String> {
         self.parts.memory = None;
-        let memory = GuestMemory::map(regions.into_iter().map(region).collect());
+        let none = GuestMemory::empty(Arc::clone(&self.parts.share));
+        let memory = none.with_all(regions.into_iter().map(region).collect());
         self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
         Ok(())
     }
 
     fn add_region(&mut self, added: ringway_vhost::Region) -> Result<(), String> {
-        let memory = match &self.parts.memory {
-            None => GuestMemory::map(vec![region(added)]),
-            Some(memory) => memory.with(region(added)),
-        };
+        let none = || Arc::new(GuestMemory::empty(Arc::clone(&self.parts.share)));
+        let memory = self.parts.memory.clone().unwrap_or_else(none).with(region(added));
         self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
         Ok(())
     }
@@ -194,7 +206,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         if log.size > LOG_LEN_MAX {
             return Err(format!("a log of {} bytes, expected at most {LOG_LEN_MAX}", log.size));
         }
-        let log = DirtyLog::map(log.file, log.offset, log.size);
+        self.parts.log = None;
+        let log = DirtyLog::map(&self.parts.share, log.file, log.offset, log.size);
         self.parts.log = Some(Arc::new(log.map_err(|error| error.to_string())?));
         Ok(())
     }
@@ -396,7 +409,7 @@ fn offered(caps: OffloadCaps) -> Features {
 pub(crate) fn begin_all<H: Hypervisor>(
     meetings: Vec<Meeting>,
     host: &mut Hosting<H>,
-) -> Vec<VhostVif> {
+) -> io::Result<Vec<VhostVif>> {
     let configs = host.config.vhosts.clone();
     let begin = |(index, (config, meeting))| VhostVif::begin(config, index, meeting, host);
     (0..).zip(configs.into_iter().zip(meetings)).map(begin).collect()

@@ -13,13 +13,11 @@ use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
 use crate::value::{Cidr, InterfaceName, Mac, Network, VhostName, Within};
 use crate::{
     Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
-    Offloads, Storm, Switch, Uplink, Vhost, Workers,
+    Offloads, Storm, Switch, Uplink, VHOSTS_MAX, Vhost, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
 const GUESTS_MAX: usize = 1024;
-/// Vifs of virtio on one host.
-const VHOSTS_MAX: usize = 1024;
 /// Interfaces of one guest.
 const VIFS_MAX: usize = 32;
 /// Bytes of a description: far more than the longest with all guests.
@@ -228,7 +226,7 @@ impl Source<'_> {
             };
             let name = section.name.as_ref().ok_or_else(|| missing("name"))?;
             let socket = section.socket.as_ref().ok_or_else(|| missing("socket"))?;
-            if vhosts.len() >= VHOSTS_MAX {
+            if vhosts.len() >= usize::from(VHOSTS_MAX) {
                 let message = format!("vhost: expected at most {VHOSTS_MAX} of them");
                 return Err(self.refuse_at(name, &message));
             }
@@ -447,6 +445,9 @@ mod tests {
         assert!(again.contains("line 5: vhost.name: there is another"), "{again}");
         let taken = with(&format!("{socket}\n[[vhost]]\nname = 'vm2'\n{socket}"));
         assert!(taken.contains("line 6: vhost.socket: `/run/vm1.sock` is another's"), "{taken}");
+        let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
+        let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
+        assert!(many.contains("line 386: vhost: expected at most 128 of them"), "{many}");
         let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
         assert!(named.contains("`vif1.0` is no name of a virtio vif"), "{named}");
         let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");

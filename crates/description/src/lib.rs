@@ -26,6 +26,8 @@ pub use value::{
     TenantName, VhostName,
 };
 
+/// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
+pub const VHOSTS_MAX: u16 = 128;
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
 pub const QUEUES_MAX: u64 = 64;

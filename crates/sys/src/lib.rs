@@ -9,6 +9,7 @@ mod guard;
 pub mod guest_memory;
 pub mod namespace;
 pub mod process;
+mod share;
 mod shared;
 pub mod tun;
 pub mod xen;

@@ -10,11 +10,12 @@ use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink, VhostVif
 use ringway_confine::BACKEND_DEVICES;
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
+use ringway_sys::guest_memory::FRONT_ENDS_MAX;
 use ringway_vhost_shell::Mode;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::confine;
-use crate::description::{Host, SocketMode, Vhost};
+use crate::description::{Host, SocketMode, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, nodes, read_description, this_domain};
 use crate::stop::Stop;
 
@@ -131,6 +132,9 @@ fn link() -> Result<Arc<Link>> {
     let link = rustix::stdio::stdin().try_clone_to_owned();
     Ok(Arc::new(Link::new(link.context("standard input, the way to the supervisor")?)))
 }
+
+/// Each has a share of what a process can map.
+const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 
 /// What a process needs that serves these vifs.
 pub(crate) fn role_of(config: &BackendConfig) -> ringway_confine::Role {

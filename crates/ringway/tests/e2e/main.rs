@@ -18,6 +18,7 @@ mod knobs;
 mod lab;
 mod lifetime;
 mod limits;
+mod machine;
 mod mended;
 mod mirrors;
 mod multicast;

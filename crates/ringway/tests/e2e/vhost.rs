@@ -1,59 +1,85 @@
-//! Guests behind vhost-user sockets: stock QEMU, whose firmware asks for an address by the network.
-//! It drives the first pair of queues and sends frames, so no system in the guest is needed.
+//! Guests behind vhost-user sockets: stock QEMU with Debian's kernel.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::host::{Host, Running, SOON, describe, send};
+use crate::host::{Host, SOON, describe, send};
+use crate::machine::{Image, Machine, QEMU, Talk, wait_for_file};
 
-const QEMU: &str = "qemu-system-x86_64";
-
-/// A virtual machine that makes its socket in `dir`.
-fn machine(dir: &Path) -> Running {
-    let chardev = format!("socket,id=c,path={}/net,server=on", dir.display());
-    let mut command = Command::new(QEMU);
-    command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-boot", "n", "-m", "64"]);
-    command.args(["-machine", "q35,memory-backend=m"]);
-    command.args(["-object", "memory-backend-memfd,id=m,size=64M,share=on"]);
-    command.args(["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c,queues=2"]);
-    command.args(["-device", "virtio-net-pci,netdev=n,mq=on,vectors=0"]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Running::start(&mut command)
+/// A guest `a` with vif `vif1.0`, and a place for a virtual machine.
+fn description(dir: &Path, mode: &str) -> String {
+    let socket = dir.join("net");
+    let vhost = format!(
+        "[[vhost]]\nname = \"vm1\"\nsocket = \"{}\"\nqueues = 4\nmode = \"{mode}\"\n",
+        socket.display()
+    );
+    describe("max-queues = 4", &[("a", "", "queues = 4")]) + &vhost
 }
 
-fn tx_packets(host: &Host) -> u64 {
-    let vif = host.vif("vm1");
-    vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.tx_packets).sum())
+fn wait_for_queues(host: &Host, count: usize) {
+    host.wait(&format!("{count} queues"), SOON, |host| {
+        (host.vif("vm1")?.queues.len() == count).then_some(())
+    });
 }
 
-#[test]
-fn a_virtual_machine_sends_frames_and_goes_on_when_the_backend_is_killed() {
-    let Some(_turn) = crate::turn(&[QEMU]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let description = describe("", &[("a", "", "")])
-        + &format!(
-            "[[vhost]]\nname = \"vm1\"\nsocket = \"{}/net\"\nqueues = 2\n",
-            place.path().display()
-        );
-    let host = Host::start(&description);
-    let waiting = host.vif("vm1").expect("it is listed");
-    assert_eq!((waiting.kind.as_str(), waiting.state.as_str()), ("virtio", "Waiting"));
-    let reason = waiting.error.expect("there is no socket");
-    assert!(reason.contains("the front-end has to make it"), "{reason}");
-    let _machine = machine(place.path());
-    let sends = |host: &Host| (tx_packets(host) > 0).then_some(());
-    host.wait("frames of the virtual machine", 6 * SOON, sends);
-    let shown = host.text(&["vif", "show", "vm1"]);
-    assert!(shown.contains("version_1"), "{shown}");
-    assert!(host.text(&["vif", "list"]).contains("virtio"));
-    let list = host.verb(&["vif", "set", "vm1", "rate", "100Mb/s"]);
-    assert!(list.status.success(), "{list:?}");
+fn kill_backend(host: &Host) {
     let before = host.pid_of("backend");
     send(before, Signal::KILL);
     host.wait("another backend", SOON, |host| {
         host.members().iter().any(|it| it.name == "backend" && it.pid != before).then_some(())
     });
-    host.wait("frames after that", 6 * SOON, sends);
+}
+
+#[test]
+fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backend_is_killed() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path(), "client"));
+    let waiting = host.vif("vm1").expect("it is listed");
+    assert_eq!((waiting.kind.as_str(), waiting.state.as_str()), ("virtio", "Waiting"));
+    let reason = waiting.error.expect("there is no socket");
+    assert!(reason.contains("the front-end has to make it"), "{reason}");
+    let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+    let mut machine = Machine::start(&image, place.path(), &chardev);
+    machine.booted();
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "two queues");
+    let shown = host.text(&["vif", "show", "vm1"]);
+    assert!(shown.contains("version_1") && shown.contains("mrg_rxbuf"), "{shown}");
+    let channels = machine.run("ethtool -l eth0");
+    assert_eq!(channels.matches("Combined:\t4").count(), 1, "{channels}");
+    for count in [1, 2, 4] {
+        machine.run(&format!("ethtool -L eth0 combined {count}"));
+        wait_for_queues(&host, count);
+        talk.goes_on(&host, &format!("{count} queues"));
+    }
+    kill_backend(&host);
+    talk.goes_on(&host, "after the backend was killed");
+    wait_for_queues(&host, 4);
+    machine.run("ethtool -L eth0 combined 2");
+    wait_for_queues(&host, 2);
+    talk.goes_on(&host, "two queues of another backend");
+    machine.kill();
+    let gone = host.wait("the machine to be gone", SOON, |host| {
+        host.vif("vm1").filter(|vif| vif.state == "Waiting" && vif.queues.is_empty())
+    });
+    assert!(gone.error.is_some(), "{gone:?}");
+}
+
+#[test]
+fn a_virtual_machine_that_was_first_dials_the_socket_of_the_backend_again_and_again() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let chardev = format!("socket,id=c,path={}/net,reconnect=1", place.path().display());
+    let mut machine = Machine::start(&image, place.path(), &chardev);
+    let host = Host::start(&description(place.path(), "server"));
+    wait_for_file(&place.path().join("net"));
+    machine.booted();
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "two queues");
+    kill_backend(&host);
+    talk.goes_on(&host, "after the backend was killed");
 }
