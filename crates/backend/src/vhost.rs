@@ -1,8 +1,9 @@
 //! Vifs of virtio: guests behind vhost-user sockets.
 //!
-//! A [`VhostVif`] has what a vif of Xen has, but for XenStore and the handshake over it: the session
-//! of `vhost-shell` says what is to be served. A turn may change several queues; all of them are
-//! taken from the workers when the first has to stop, and given back when the turn is over.
+//! A [`VhostVif`] has what a vif of Xen has, but for XenStore and the handshake over it: the
+//! session of `vhost-shell` says what is to be served. A turn may change several queues; all of
+//! them are taken from the workers when the first has to stop, and given back when the turn is
+//! over.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,7 +136,7 @@ impl VhostVif {
         end.turn(&mut Serving { served, config, parts, host }, now)
     }
 
-    /// Limits it as somebody wants it.
+    /// Limits it as a user wants it.
     pub(crate) fn set_limit<H: Hypervisor>(
         &mut self,
         key: &str,

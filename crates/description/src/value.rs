@@ -194,8 +194,8 @@ impl FromStr for SocketPath {
             && !text.contains('\0');
         if !is_good {
             return Err(format!(
-                "`{text}` is no path of a socket: expected one that begins with `/` and has at most \
-                 {SOCKET_PATH_LEN_MAX} bytes"
+                "`{text}` is no path of a socket: expected one that begins with `/` and has at \
+                 most {SOCKET_PATH_LEN_MAX} bytes"
             ));
         }
         Ok(SocketPath(text.to_owned()))

@@ -1,16 +1,16 @@
 //! How much of a process each front-end may have mapped.
 //!
-//! The table of the guard and the addresses of a process have an end, and front-ends decide how many
-//! regions they announce. So each has a part that nobody else can take, and what is beyond it comes
-//! from a common part: first come, first served. As there are [`FRONT_ENDS_MAX`] at most, the parts
-//! of all are there at all times.
+//! The table of the guard and the addresses of a process have an end, and front-ends decide how
+//! many regions they announce. So each has a part that no other can take, and what is beyond it
+//! comes from a common part: first come, first served. As there are [`FRONT_ENDS_MAX`] at most, the
+//! parts of all are there at all times.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Front-ends that have memory mapped at a time.
 pub const FRONT_ENDS_MAX: u16 = 128;
-/// What nobody else can take: QEMU has two regions, and one for each module that was plugged in.
+/// What no other can take: QEMU has two regions, and one for each module that was plugged in.
 pub(crate) const OWN: Amount = Amount { mappings: 32, bytes: 256 << 30 };
 /// What all have together beyond that: sixteen tables of as many regions as vhost-user has.
 pub(crate) const COMMON: Amount = Amount { mappings: 8192, bytes: 32 << 40 };

@@ -117,7 +117,7 @@ impl Machine {
         std::fs::read_to_string(&self.console).unwrap_or_default()
     }
 
-    /// Ends it, as somebody does who pulls the plug.
+    /// Ends it without a warning.
     pub(crate) fn kill(mut self) {
         self.process.0.kill().expect("the machine runs");
     }
@@ -155,7 +155,7 @@ impl Talk {
                     Ok(()) => format!("window {seed} came back changed"),
                     Err(error) => format!("the connection ended in window {seed}: {error}"),
                 };
-                // Nobody is there to hear it if the test is over.
+                // No reader is left if the test is over.
                 let _ = sender.send(complaint);
                 return;
             }
