@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use etherparse::{IpNumber, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget, VlanRules};
 use ringway_fuzz::{Input, frames};
@@ -73,6 +74,9 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
                 for (frame, verdict) in batch.iter().zip(&verdicts) {
                     check(frame.bytes(), *verdict, from, now, &mut seen);
+                    if from != PortId(0) && is_a_routers(frame.bytes()) {
+                        assert!(matches!(verdict, Verdict::Drop(_)), "{from} was let be a router");
+                    }
                     let is_flooded = matches!(verdict, Verdict::Flood | Verdict::Routers);
                     flooded[index] += u64::from(is_flooded);
                     if *verdict == Verdict::Routers {
@@ -125,6 +129,36 @@ fn is_listening(listens: &Listens, frame: &[u8], port: PortId, now: Ticks) -> bo
     at.is_some_and(|at| now.since(*at) < MEMBERSHIP_TICKS)
 }
 
+/// Whether stations take a frame for a router's query or hello, by another reader of packets.
+fn is_a_routers(frame: &[u8]) -> bool {
+    let is_to_many = frame.first().is_some_and(|first| first & 1 != 0);
+    let Ok(sliced) = LaxSlicedPacket::from_ethernet(frame) else { return false };
+    if !is_to_many || !sliced.link_exts.is_empty() {
+        return false;
+    }
+    match &sliced.net {
+        Some(LaxNetSlice::Ipv4(ip)) => {
+            let payload = ip.payload();
+            let is_sound = !payload.fragmented && frames::sum([payload.payload]) == 0xffff;
+            let kind = payload.payload.first();
+            match payload.ip_number {
+                IpNumber::IGMP => payload.payload.len() >= 8 && kind == Some(&0x11) && is_sound,
+                IpNumber::PIM => payload.payload.len() >= 4 && kind == Some(&0x20) && is_sound,
+                _ => false,
+            }
+        }
+        Some(LaxNetSlice::Ipv6(ip)) => {
+            let Some(TransportSlice::Icmpv6(icmp)) = &sliced.transport else { return false };
+            let header = ip.header();
+            let (source, destination) = (header.source(), header.destination());
+            icmp.header().icmp_type.type_u8() == 130
+                && icmp.slice().len() >= 24
+                && icmp.is_checksum_valid(source, destination)
+        }
+        _ => false,
+    }
+}
+
 /// A few messages of IGMP, some of them sound, and datagrams for the groups that they are about.
 fn multicast(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {
     let mut batch = FrameBatch::new();
@@ -142,8 +176,10 @@ fn multicast(input: &mut Input<'_>, pool: &mut FramePool) -> FrameBatch {
         let sum = !frames::sum([&message[..]]);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         let total = (20 + message.len()) as u16;
-        let mut bytes = vec![0x01, 0x00, 0x5e];
-        bytes.extend(&group[1..]);
+        let mut bytes = match input.below(8) {
+            0 => vec![0xff; 6],
+            _ => [&[0x01, 0x00, 0x5e], &group[1..]].concat(),
+        };
         bytes.extend([2, 0, 0, 0, 0, 1, 8, 0]);
         bytes.extend([0x45, 0]);
         bytes.extend(total.to_be_bytes());

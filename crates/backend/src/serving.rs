@@ -10,7 +10,9 @@ use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
 use ringway_worker::{Attachment, Forwarding, Limits};
+use ringway_xenbus::backend::NotAttached;
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
+use rustix::io::Errno;
 
 use crate::log::LeftOut;
 use crate::served::{Connection, Served};
@@ -24,8 +26,11 @@ pub(crate) struct Serving<'a, H: Hypervisor> {
 }
 
 impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
-    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String> {
-        self.connect(config).map_err(|error| error.to_string())
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
+        self.connect(config).map_err(|error| match is_shortage(&error) {
+            true => NotAttached::Short(format!("{error}; tried again until there is enough")),
+            false => NotAttached::Refused(error.to_string()),
+        })
     }
 
     /// Takes the queues back from their workers, which unmaps and unbinds them.
@@ -55,7 +60,7 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
                 tracing::info!(vif, left_out, "served, and waits for the hotplug script");
             }
             Note::Refused(refusal) => tracing::warn!(vif, left_out, "{refusal}"),
-            Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
+            Note::Waits(reason) | Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
         }
     }
 }
@@ -162,6 +167,40 @@ impl<H: Hypervisor> Serving<'_, H> {
     }
 }
 
+/// What could not be attached, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+struct Unattached {
+    what: String,
+    source: io::Error,
+}
+
+impl Unattached {
+    fn of(what: String, source: io::Error) -> io::Error {
+        io::Error::new(source.kind(), Unattached { what, source })
+    }
+}
+
+/// Whether this host lacks what it takes for any guest: memory, descriptors, places in a table of
+/// the kernel or the hypervisor.
+fn is_shortage(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Unattached>());
+    let error = inner.map_or(error, |unattached| &unattached.source);
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    error.kind() == io::ErrorKind::OutOfMemory
+        || matches!(
+            errno,
+            Some(
+                Errno::NOMEM
+                    | Errno::MFILE
+                    | Errno::NFILE
+                    | Errno::NOSPC
+                    | Errno::AGAIN
+                    | Errno::NOBUFS
+            )
+        )
+}
+
 /// Of a port that does not flood, or is trusted with it.
 pub(crate) fn unlimited() -> Arc<FloodBudget> {
     Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
@@ -176,15 +215,13 @@ fn queue_parts<H: Hypervisor>(
     let peer = vif.frontend;
     let mut memory = host.hypervisor.memory()?;
     let mut map = |gref| {
-        memory.map(peer, gref, Access::ReadWrite).map_err(|error| {
-            io::Error::new(error.kind(), format!("ring page with grant {gref}: {error}"))
-        })
+        let mapped = memory.map(peer, gref, Access::ReadWrite);
+        mapped.map_err(|error| Unattached::of(format!("ring page with grant {gref}"), error))
     };
     let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
     let bind = |port| {
-        host.hypervisor
-            .bind_interdomain(peer, port)
-            .map_err(|error| io::Error::new(error.kind(), format!("event channel {port}: {error}")))
+        let bound = host.hypervisor.bind_interdomain(peer, port);
+        bound.map_err(|error| Unattached::of(format!("event channel {port}"), error))
     };
     let events = match queue.events {
         EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },

@@ -4,10 +4,13 @@
 //! copies for a flood, segments of a large one. The last of them to be recycled or dropped,
 //! wherever that is, gives the receipt back. So no way that a frame can take has to be known here.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-use std::task::Waker;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+use core::str::FromStr;
+use core::task::Waker;
 
 use crate::Pending;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
@@ -129,7 +132,7 @@ impl Receipts {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use core::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Counters: plain values owned by a worker, published once per round.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::TimeCounters;
 

@@ -5,9 +5,11 @@
 //! worker; pools of one process share a [`PoolBudget`], which bounds their memory and evens out
 //! traffic that only flows from one worker to another.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
@@ -180,15 +182,19 @@ pub struct PoolBudget {
 type Depot<const LEN: usize> = ArrayQueue<Boxed<LEN>>;
 
 impl PoolBudget {
-    /// Spare buffers of each size that wait for another worker.
+    /// Spare middle or large buffers that wait for another worker.
     const DEPOT_LEN: usize = 1024;
+    /// The part of the budget that may wait in small ones, if that is more. A thousand vifs with a
+    /// few frames each have more in flight than workers keep, and whatever finds no place is freed
+    /// and made again.
+    const DEPOT_PART: usize = 4;
 
     /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Arc<PoolBudget> {
         Arc::new(PoolBudget {
             bytes,
             bytes_left: AtomicUsize::new(bytes),
-            small: Depot::new(Self::DEPOT_LEN),
+            small: Depot::new((bytes / Self::DEPOT_PART / SMALL_LEN).max(Self::DEPOT_LEN)),
             middle: Depot::new(Self::DEPOT_LEN),
             large: Depot::new(Self::DEPOT_LEN),
         })
@@ -296,7 +302,7 @@ impl FramePool {
     /// Whether a buffer was refused for want of memory since the last call: a port that took
     /// nothing in may have left frames behind.
     pub fn take_shortage(&mut self) -> bool {
-        std::mem::take(&mut self.was_short)
+        core::mem::take(&mut self.was_short)
     }
 
     /// A frame of `len` bytes with undefined content, or `None` if the budget is spent or no

@@ -3,6 +3,10 @@
 //!
 //! This crate does no I/O and knows no ring and no grant.
 
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
 pub mod checksum;
 mod completion;
 mod counters;
@@ -13,6 +17,7 @@ pub mod headers;
 mod interleavings;
 mod mac;
 mod pending;
+#[cfg(feature = "std")]
 mod queue;
 mod rules;
 pub mod segment;
@@ -30,6 +35,7 @@ pub use frame::{
 };
 pub use mac::MacAddr;
 pub use pending::Pending;
+#[cfg(feature = "std")]
 pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};
 pub use rules::{
     IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,

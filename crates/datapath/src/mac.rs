@@ -1,6 +1,6 @@
 //! Ethernet addresses.
 
-use std::fmt;
+use core::fmt;
 
 /// An Ethernet address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,10 +3,10 @@
 //! A *port* of the switch is a set of such queues. The data path is generic over this trait; its
 //! implementations are a queue of a vif, seen from either end, and a queue of a TAP device.
 
-use std::error::Error;
+use core::error::Error;
+use core::time::Duration;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 

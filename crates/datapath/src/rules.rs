@@ -1,8 +1,12 @@
 //! What the station behind a port may send, in the words of descriptions and toolstacks.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
+use core::str::FromStr;
 
 use crate::Vid;
 

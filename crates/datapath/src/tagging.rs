@@ -40,7 +40,7 @@ pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Fr
         longer.flow = frame.flow;
         longer.vlan = frame.vlan;
         longer.set_receipt(frame.receipt().cloned());
-        pool.recycle(std::mem::replace(&mut frame, longer));
+        pool.recycle(core::mem::replace(&mut frame, longer));
     }
     frame.set_len(len + VLAN_TAG_LEN);
     let bytes = frame.bytes_mut();

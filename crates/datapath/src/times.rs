@@ -1,8 +1,8 @@
 //! Durations, counted by their size: written by one worker, read by anyone.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 
 /// Each doubling has four buckets, so that the ends of one are at most 25 % apart.
 const PART_BITS: u32 = 2;

@@ -120,6 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "copies megabytes, which takes Miri minutes")]
     fn a_reader_that_does_not_read_bounds_the_copies_by_their_bytes() {
         let now = Instant::now();
         let capture = Capture::new(usize::MAX, (now, SystemTime::now()));

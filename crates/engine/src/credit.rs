@@ -111,6 +111,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes of arithmetic")]
     fn the_rate_is_held_for_all_queues_together_whatever_the_frames() {
         let late = Duration::from_micros(300);
         for (bytes, interval_us) in

@@ -322,7 +322,7 @@ impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
         match note {
             Note::State(state) => tracing::debug!(handle, %state, "frontend state"),
             Note::Refused(refusal) => tracing::warn!(handle, "{refusal}"),
-            Note::Closed(reason) => tracing::warn!(handle, "{reason}"),
+            Note::Waits(reason) | Note::Closed(reason) => tracing::warn!(handle, "{reason}"),
             // Of the backend's end only.
             Note::AwaitsHotplug => {}
         }

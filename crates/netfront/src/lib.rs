@@ -4,6 +4,64 @@
 //! (with the 2 rings 514 grants, as Linux has it), so that no grant is touched per packet. The
 //! backend is not trusted either: its responses are read once, by value, and checked against what
 //! is outstanding.
+//!
+//! It is for programs that bring their own TCP/IP as well: no thread, no clock, no XenStore and no
+//! process is needed here, only an implementation of the hypervisor port. What writes
+//! [`VifQueue::config`] to XenStore is the handshake of `ringway-xenbus`.
+//!
+//! # Example
+//!
+//! A frame from a guest to its backend, in a machine within this process:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use ringway_datapath::{
+//!     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget, PortQueue,
+//!     QueueCounters,
+//! };
+//! use ringway_hypervisor::{Access, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
+//! use ringway_loopback::{Limits, Loopback};
+//! use ringway_netback::{FrontendFeatures, QueueParts};
+//! use ringway_wire::DomId;
+//!
+//! let (host, guest) = (DomId(0), DomId(7));
+//! let machine = Loopback::new();
+//! let here = machine.create_domain(guest, Limits::default())?;
+//! let there = machine.create_domain(host, Limits::default())?;
+//!
+//! let event = here.alloc_unbound(host)?;
+//! let other_end = there.bind_interdomain(guest, event.port())?;
+//! let counters = Arc::new(QueueCounters::default());
+//! let events = QueueEvents::Single(event);
+//! let mut front = ringway_netfront::VifQueue::new(here.grants()?, host, events, counters)?;
+//!
+//! // The handshake brings these to the backend.
+//! let refs = front.config();
+//! let mut memory = there.memory()?;
+//! let mut map = |gref| memory.map(guest, gref, Access::ReadWrite);
+//! let (tx_ring, rx_ring) = (map(refs.tx_ring_ref)?, map(refs.rx_ring_ref)?);
+//! let mut back = ringway_netback::VifQueue::attach(QueueParts {
+//!     peer: guest,
+//!     memory: there.memory()?,
+//!     tx_ring,
+//!     rx_ring,
+//!     events: QueueEvents::Single(other_end),
+//!     features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
+//!     counters: Arc::default(),
+//! })?;
+//!
+//! let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+//! let mut frame = pool.take(60).expect("the budget has room");
+//! frame.bytes_mut().fill(0xab);
+//! let mut leaving = FrameQueue::from([frame]);
+//! front.egress(&mut leaving, &mut pool)?;
+//!
+//! let mut arrived = FrameBatch::new();
+//! back.ingress(Budget::BATCH, &mut pool, &mut arrived)?;
+//! assert_eq!(arrived[0].bytes(), [0xab; 60]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod buffers;
 mod egress;

@@ -1,7 +1,7 @@
 //! The backend's half of a ring.
 
-use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering;
 
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};

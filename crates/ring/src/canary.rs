@@ -4,7 +4,8 @@
 //! It takes the feature `canary`, which `cargo xtask tidy` lets no other crate enable and no crate
 //! outside of its tests, and debug assertions, which no release build has.
 
-use std::cell::Cell;
+use core::cell::Cell;
+use std::thread_local;
 
 thread_local! {
     static ARE_PRODUCERS_UNCHECKED: Cell<bool> = const { Cell::new(false) };

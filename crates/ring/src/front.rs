@@ -1,8 +1,8 @@
 //! The frontend's half of a ring.
 
-use std::marker::PhantomData;
-use std::num::Wrapping;
-use std::sync::atomic::Ordering;
+use core::marker::PhantomData;
+use core::num::Wrapping;
+use core::sync::atomic::Ordering;
 
 use ringway_sys::SharedPages;
 use ringway_wire::ring::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD};

@@ -7,6 +7,46 @@
 //! Each half keeps its own indices in private memory (`*_pvt` and `*_cons`) and believes of the
 //! page only the peer's producer index, which it reads once per decision and checks. Slots are
 //! read by value. Nobody needs a lock, and no index is ever read-modified-written.
+//!
+//! It needs no standard library, only a heap. Where pages are memory of a kernel of your own,
+//! implement [`RingMemory`] for them; [`SharedPages`] are of Linux, or of the heap.
+//!
+//! # Example
+//!
+//! Both ends on one page, as two domains have it:
+//!
+//! ```
+//! use ringway_ring::{BackRing, FrontRing, Notify, SharedPages, Tx, Waiting};
+//! use ringway_wire::PAGE_SIZE;
+//! use ringway_wire::netif::{NETIF_RSP_OKAY, TxRequest, TxResponse};
+//!
+//! let page = SharedPages::zeroed(PAGE_SIZE)?;
+//! let mut front = FrontRing::<Tx>::new(page.clone());
+//! let mut back = BackRing::<Tx>::attach(page)?;
+//! assert_eq!(back.arm(1), Waiting::TooFew, "the backend may sleep");
+//!
+//! front.push_request(TxRequest { id: 7, gref: 8, size: 60, ..TxRequest::default() });
+//! assert_eq!(front.publish_requests(), Notify::Peer, "and is woken");
+//!
+//! let mut window = [TxRequest::default(); 16];
+//! let (count, _) = back.peek_requests(&mut window)?;
+//! back.consume(count);
+//! for request in &window[..count] {
+//!     back.push_response(TxResponse { id: request.id, status: NETIF_RSP_OKAY });
+//! }
+//! let _ = back.publish_responses();
+//!
+//! let mut responses = [TxResponse::default(); 16];
+//! let count = front.peek_responses(&mut responses)?;
+//! assert_eq!(responses[..count], [TxResponse { id: 7, status: NETIF_RSP_OKAY }]);
+//! front.consume(count);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![cfg_attr(not(test), no_std)]
+
+#[cfg(all(feature = "canary", debug_assertions))]
+extern crate std;
 
 mod back;
 #[cfg(all(feature = "canary", debug_assertions))]
@@ -15,13 +55,14 @@ mod fault;
 mod front;
 mod memory;
 
-use std::num::Wrapping;
-use std::sync::atomic::Ordering;
+use core::num::Wrapping;
+use core::sync::atomic::Ordering;
 
 pub use back::BackRing;
 pub use fault::RingFault;
 pub use front::FrontRing;
 pub use memory::RingMemory;
+pub use ringway_sys::{OutOfMemory, SharedPages};
 use ringway_wire::netif::{
     RX_RING_SLOTS, RX_SLOT_LEN, RxRequest, RxResponse, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest,
     TxResponse,

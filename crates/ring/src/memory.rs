@@ -3,7 +3,7 @@
 //! Both halves are generic over it, for one reason: the proofs of `tests/rings/wakeups.rs` run the
 //! real halves on memory of the loom model checker, in every order that the memory model allows.
 
-use std::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 
 use ringway_sys::SharedPages;
 use ringway_wire::PAGE_SIZE;

@@ -16,7 +16,7 @@ use ringway_switch::PortId;
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
 use ringway_wire::EvtchnPort;
 use ringway_wire::xenstore::Op;
-use ringway_xenbus::backend::Input;
+use ringway_xenbus::backend::{Input, NotAttached};
 use ringway_xenbus::{
     EventPorts, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Rate, Vif, XenbusState,
 };
@@ -313,8 +313,9 @@ struct Serving<'a> {
 }
 
 impl BackendProcess for Serving<'_> {
-    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String> {
-        let attached = self.connect(config).map_err(|error| error.to_string());
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
+        let attached =
+            self.connect(config).map_err(|error| NotAttached::Refused(error.to_string()));
         let (guest, done) = (self.rest.vif.frontend, attached.clone());
         self.plane.journal.note(|| format!("backend: attaches rings of domain {guest}: {done:?}"));
         attached

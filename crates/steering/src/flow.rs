@@ -8,7 +8,7 @@
 //! The hash has no secret: a guest can choose flows that share a queue, and slows itself down.
 //! Its values are stable; a test pins them, because the lab's records rely on placement.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ringway_datapath::headers::{Headers, IpVersion, PROTO_ICMP, PROTO_ICMPV6, Transport, parse};
 

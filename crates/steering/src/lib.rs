@@ -6,6 +6,30 @@
 //! [`placement`] works backwards: it finds streams for given queues.
 //!
 //! Nothing here keeps state per flow, reads a clock or allocates while frames pass.
+//!
+//! It needs no standard library, only a heap.
+//!
+//! # Example
+//!
+//! ```
+//! use ringway_datapath::headers::Transport;
+//! use ringway_steering::{FlowTuple, QueueIndex, queue_of};
+//!
+//! let request = FlowTuple {
+//!     src: "192.0.2.1:40000".parse()?,
+//!     dst: "192.0.2.2:80".parse()?,
+//!     transport: Transport::Tcp,
+//! };
+//! let queue = queue_of(Some(request.hash()), 4);
+//! assert!(queue < QueueIndex(4));
+//! assert_eq!(queue, queue_of(Some(request.reversed().hash()), 4), "its answers go there as well");
+//! assert_eq!(queue_of(None, 4), QueueIndex::FIRST, "as does what is of no flow: ARP");
+//! # Ok::<(), std::net::AddrParseError>(())
+//! ```
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 mod flow;
 pub mod placement;
@@ -13,7 +37,7 @@ pub mod toeplitz;
 
 pub use flow::{FlowTuple, flow_hash, flow_hash_parsed};
 
-use std::fmt;
+use core::fmt;
 
 /// A queue of a port, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -4,7 +4,9 @@
 //! four streams on four queues may use one queue or all of them. Here the source ports are chosen
 //! so that the streams fall as wanted. For tests and measurements; it allocates and searches.
 
-use std::net::SocketAddr;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use crate::{FlowTuple, QueueIndex};
 
@@ -43,7 +45,7 @@ pub fn spread(streams: usize, queues: u16) -> Vec<QueueIndex> {
 /// queues 1 and 2. Streams of one queue follow each other.
 pub fn from_split(split: &[usize]) -> Vec<QueueIndex> {
     let queues = (0..u16::MAX).map(QueueIndex).zip(split);
-    queues.flat_map(|(queue, &streams)| std::iter::repeat_n(queue, streams)).collect()
+    queues.flat_map(|(queue, &streams)| core::iter::repeat_n(queue, streams)).collect()
 }
 
 /// How streams are split over queues, the fullest first: `[2, 1, 1]` for four streams of which

@@ -7,7 +7,7 @@
 //!
 //! Unlike the default hash it is not symmetric, unless the key is.
 
-use std::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 use ringway_datapath::headers::{Headers, IpVersion, Transport, parse};
@@ -204,7 +204,7 @@ impl ToeplitzSteering {
         if size > MAPPING_LEN_MAX {
             return Err(SettingRefused::MappingTooLong { len });
         }
-        self.mapping = std::iter::repeat_n(0, size).collect();
+        self.mapping = core::iter::repeat_n(0, size).collect();
         Ok(())
     }
 

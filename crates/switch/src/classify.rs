@@ -277,7 +277,8 @@ impl<'a> Entering<'a> {
             return Verdict::Drop(reason);
         }
         match &self.switch.groups {
-            Some(groups) if is_ip_group(dst) => self.snoop(groups, frame, domain),
+            // Stations take a query from any group or broadcast address.
+            Some(groups) if dst.is_multicast() => self.snoop(groups, frame, domain),
             _ => Verdict::Flood,
         }
     }
@@ -360,12 +361,6 @@ impl<'a> Entering<'a> {
             None => Verdict::Flood,
         }
     }
-}
-
-/// Whether a frame's destination is a group of IPv4 or IPv6.
-#[inline]
-fn is_ip_group(dst: MacAddr) -> bool {
-    matches!(dst.0, [0x01, 0x00, 0x5e, ..] | [0x33, 0x33, ..])
 }
 
 /// Records of one report that are looked at: more than a station has groups. Of one with more not

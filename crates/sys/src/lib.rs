@@ -3,23 +3,39 @@
 //! It wraps what safe libraries do not offer and nothing else: memory shared with a process that
 //! is not trusted ([`SharedPages`], [`guest_memory`]), and a few ioctls and system calls of Linux.
 //! Every function here is safe to call with any argument; the reasons stand at each `unsafe` block.
+//!
+//! Without the feature `std` there is [`SharedPages`] and no Linux.
 
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+#[cfg(feature = "std")]
 pub mod bell;
+#[cfg(feature = "std")]
 mod guard;
+#[cfg(feature = "std")]
 pub mod guest_memory;
+#[cfg(feature = "std")]
 pub mod namespace;
+#[cfg(feature = "std")]
 pub mod process;
 mod share;
 mod shared;
+#[cfg(feature = "std")]
 pub mod tun;
+#[cfg(feature = "std")]
 pub mod xen;
 
+#[cfg(feature = "std")]
 use std::fmt::Display;
+#[cfg(feature = "std")]
 use std::io;
 
-pub use shared::SharedPages;
+pub use shared::{OutOfMemory, SharedPages};
 
 /// An error of the system together with what was attempted, and the remedy where there is one.
+#[cfg(feature = "std")]
 fn explain(error: impl Into<io::Error>, what: impl Display) -> io::Error {
     let error = error.into();
     io::Error::new(error.kind(), format!("{what}: {error}"))

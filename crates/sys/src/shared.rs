@@ -1,17 +1,15 @@
 //! Memory that another process may write at any moment.
 
-use std::fmt;
-use std::io;
-use std::ops::Range;
-use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+#[cfg(feature = "std")]
+mod mapping;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use alloc::sync::Arc;
+use core::fmt;
+use core::ops::Range;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
-
-use crate::guard::GuardedMapping;
 
 /// A range of memory shared with a peer that is not trusted.
 ///
@@ -24,13 +22,8 @@ use crate::guard::GuardedMapping;
 pub struct SharedPages {
     base: NonNull<u8>,
     len: usize,
-    /// A [`Mapping`], or words of the heap, which have interior mutability.
+    /// A mapping, or words of the heap, which have interior mutability.
     _memory: Arc<dyn Send + Sync>,
-}
-
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
 }
 
 // SAFETY: it is plain memory with no thread affinity, and every access goes through raw pointers
@@ -39,58 +32,27 @@ unsafe impl Send for SharedPages {}
 // SAFETY: as above; concurrent accesses by two threads of ours are no different from concurrent
 // accesses by the peer, which the type has to bear anyway.
 unsafe impl Sync for SharedPages {}
-// SAFETY: `Mapping` only remembers what to unmap; munmap may be called from any thread.
-unsafe impl Send for Mapping {}
-// SAFETY: no method of `Mapping` takes a shared reference.
-unsafe impl Sync for Mapping {}
+
+/// The heap has no room for memory that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no memory for {len} bytes")]
+pub struct OutOfMemory {
+    /// The length in bytes.
+    pub len: usize,
+}
 
 impl SharedPages {
-    /// Maps `len` bytes of `fd` from `offset`, shared, for reading and writing.
-    ///
-    /// # Errors
-    /// What mmap(2) reports. The caller makes sure that the file cannot shrink (a sealed memfd, or
-    /// a device mapping); otherwise an access behind its end would be fatal.
-    pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<SharedPages> {
-        SharedPages::map_with(ProtFlags::READ | ProtFlags::WRITE, fd, offset, len)
-    }
-
-    /// The same for reading only: writing ends the process, as the system has it (`SIGSEGV`).
-    ///
-    /// # Errors
-    /// As [`map`](SharedPages::map).
-    pub fn map_read_only(fd: impl AsFd, offset: u64, len: usize) -> io::Result<SharedPages> {
-        SharedPages::map_with(ProtFlags::READ, fd, offset, len)
-    }
-
     /// `len` zeroed bytes of this process's own heap, for peers that live in the same process:
     /// a simulated machine, tests. It takes no descriptor and no system call of its own.
     ///
     /// # Errors
-    /// Of kind `OutOfMemory`.
-    pub fn zeroed(len: usize) -> io::Result<SharedPages> {
+    /// [`OutOfMemory`], also where no object can be that long.
+    pub fn zeroed(len: usize) -> Result<SharedPages, OutOfMemory> {
         let words = AtomicU64::new_vec_zeroed(len.div_ceil(size_of::<AtomicU64>()));
-        let words = words.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let words = words.map_err(|_| OutOfMemory { len })?;
         let base = words.as_ptr().cast_mut().cast::<u8>();
         let base = NonNull::new(base).expect("a vector's pointer is not null");
         Ok(SharedPages { base, len, _memory: Arc::new(words) })
-    }
-
-    /// A part of a mapping that may lose its file.
-    pub(crate) fn guarded(mapping: Arc<GuardedMapping>, range: Range<usize>) -> SharedPages {
-        let (base, len) = (mapping.base(), mapping.len());
-        SharedPages { base, len, _memory: mapping }.slice(range)
-    }
-
-    fn map_with(
-        protection: ProtFlags,
-        fd: impl AsFd,
-        offset: u64,
-        len: usize,
-    ) -> io::Result<SharedPages> {
-        // SAFETY: a null hint with no MAP_FIXED cannot replace an existing mapping.
-        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, offset) }?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedPages { base, len, _memory: Arc::new(Mapping { base, len }) })
     }
 
     /// Length in bytes.
@@ -240,14 +202,6 @@ impl SharedPages {
 impl fmt::Debug for SharedPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedPages").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range was returned by mmap and no `SharedPages` refers to it any more.
-        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringway_xenbus::backend::{Action, Handshake, Input};
+use ringway_xenbus::backend::{Action, Handshake, Input, NotAttached};
 use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Returns, Vif, XenbusState};
 use ringway_xenstore::{
     Client, Errno, Lost, Refusal, Transport, XsError, or_refusal, unless_refused,
@@ -17,6 +17,8 @@ use crate::{Note, Pace};
 /// over again has to wait; one that connects and is refused a few times does not notice.
 const READS_BURST: u32 = 10;
 const READ_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a guest waits that could not be attached for want of something on this host.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a backend's process does for one vif, beside XenStore.
 pub trait BackendProcess {
@@ -24,7 +26,7 @@ pub trait BackendProcess {
     ///
     /// # Errors
     /// Why it cannot be served. Then nothing is attached.
-    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String>;
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached>;
 
     /// Stops to serve the frontend; unmaps and unbinds everything.
     fn detach(&mut self);
@@ -93,7 +95,7 @@ impl BackendEnd {
         self.handshake.returns()
     }
 
-    /// Why the vif is closed, if it is.
+    /// Why the vif is closed or its frontend is not served, if that is so.
     pub fn error(&self) -> Option<&str> {
         self.rest.error.as_deref()
     }
@@ -299,6 +301,14 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
             }
             Action::ReadFrontend { queues_max } => {
                 return rest.read_frontend(store, queues_max, *now);
+            }
+            Action::Retry { reason, queues_max } => {
+                // Once, however often it is tried.
+                if rest.error.as_deref() != Some(reason.as_str()) {
+                    process.note(Note::Waits(&reason));
+                    rest.report(store, &reason)?;
+                }
+                rest.read = Some((*now + RETRY_INTERVAL, queues_max));
             }
             Action::Attach(config, _) => {
                 return Ok(Some(Input::Attached(process.attach(&config))));

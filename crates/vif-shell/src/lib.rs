@@ -38,6 +38,8 @@ pub enum Note<'a> {
     AwaitsHotplug,
     /// XenStore refused something that the end can do without.
     Refused(&'a Refusal),
+    /// The vif cannot be used at the moment, for this reason, and it is tried again.
+    Waits(&'a str),
     /// The vif cannot be used, for this reason.
     Closed(&'a str),
 }

@@ -6,7 +6,7 @@ use ringway_datapath::{MacAddr, OffloadCaps, PortRules};
 use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, device};
 use ringway_wire::xenstore::Op;
 use ringway_wire::{EvtchnPort, GrantRef};
-use ringway_xenbus::backend::Input;
+use ringway_xenbus::backend::{Input, NotAttached};
 use ringway_xenbus::frontend::{Allocation, QueueCount, Wish};
 use ringway_xenbus::{
     Device, EventPorts, Features, FrontendConfig, Hotplug, KeySet, Keys, Offer, QueueConfig, Vif,
@@ -49,10 +49,16 @@ struct Process {
     attached_count: usize,
     is_up: bool,
     closed: Vec<String>,
+    waited: Vec<String>,
+    /// What this host lacks, if it does.
+    shortage: Option<String>,
 }
 
 impl BackendProcess for Process {
-    fn attach(&mut self, config: &FrontendConfig) -> Result<(), String> {
+    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
+        if let Some(reason) = self.shortage.clone() {
+            return Err(NotAttached::Short(reason));
+        }
         assert!(self.attached.replace(config.clone()).is_none(), "attached twice");
         self.attached_count += 1;
         Ok(())
@@ -63,8 +69,10 @@ impl BackendProcess for Process {
     }
 
     fn note(&mut self, note: Note<'_>) {
-        if let Note::Closed(reason) = note {
-            self.closed.push(reason.to_owned());
+        match note {
+            Note::Closed(reason) => self.closed.push(reason.to_owned()),
+            Note::Waits(reason) => self.waited.push(reason.to_owned()),
+            _ => {}
         }
     }
 }
@@ -363,4 +371,30 @@ fn a_backend_that_starts_removes_what_an_earlier_one_said_of_vifs_that_are_gone(
     // A domain that has no such directory, or may not read it, has none.
     device::remove_stale_errors(&mut guest, HOST).expect("the store is there");
     device::remove_stale_errors(&mut guest, GUEST).expect("the store is there");
+}
+
+#[test]
+fn a_guest_waits_while_the_host_lacks_something_and_is_served_when_it_has_enough() {
+    let store = with_vif();
+    let mut backend = Backend::start(&store);
+    backend.process.shortage = Some("no memory".to_owned());
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    write(&mut guest, &ANSWER);
+    write(&mut guest, &[("state", "3")]);
+    backend.turn();
+    for _ in 0..3 {
+        let due = backend.end.due().expect("it is tried again");
+        assert!(due >= backend.now + Duration::from_secs(1), "not at once");
+        assert_eq!(backend.end.state(), XenbusState::InitWait);
+        assert_eq!(backend.end.error(), Some("no memory"));
+        backend.now = due;
+        backend.turn();
+    }
+    // However often, it is said once.
+    assert_eq!((backend.process.waited.len(), backend.process.closed.len()), (1, 0));
+    backend.process.shortage = None;
+    backend.now = backend.end.due().expect("it is tried again");
+    backend.turn();
+    assert_eq!(backend.end.state(), XenbusState::Connected);
+    assert_eq!((backend.end.error(), backend.process.attached_count), (None, 1));
 }

@@ -3,6 +3,25 @@
 //! Nothing here does I/O, keeps state or reads a clock. Constants keep the spelling of the C
 //! headers minus their prefix, so that a reader can search one for the other. Read [`netif`]
 //! first: it is the protocol this project exists for.
+//!
+//! It needs neither the standard library nor a heap.
+//!
+//! # Example
+//!
+//! A slot of a tx ring, as it lies in memory on the machines that Xen runs on, which are
+//! little-endian:
+//!
+//! ```
+//! use ringway_wire::netif::{NETTXF_MORE_DATA, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest};
+//! use zerocopy::{FromBytes, IntoBytes};
+//!
+//! let request = TxRequest { gref: 8, offset: 64, flags: NETTXF_MORE_DATA, id: 3, size: 1514 };
+//! assert_eq!(request.as_bytes(), [8, 0, 0, 0, 64, 0, 4, 0, 3, 0, 0xea, 5]);
+//! assert_eq!(TxRequest::read_from_bytes(request.as_bytes()), Ok(request));
+//! assert_eq!((TX_RING_SLOTS, TX_SLOT_LEN), (256, 12));
+//! ```
+
+#![cfg_attr(not(test), no_std)]
 
 pub mod grant;
 pub mod netif;
@@ -12,7 +31,7 @@ pub mod virtio;
 pub mod vnet;
 pub mod xenstore;
 
-use std::fmt;
+use core::fmt;
 
 /// Bytes in a page, which is also the unit of a grant (`XC_PAGE_SIZE`).
 pub const PAGE_SIZE: usize = 4096;

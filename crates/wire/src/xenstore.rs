@@ -3,7 +3,7 @@
 //! A message is a [`SockMsg`] followed by `len` bytes, mostly NUL-terminated strings. Integers are
 //! in the host's byte order: the protocol never leaves a machine.
 
-use std::fmt;
+use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -173,7 +173,7 @@ impl fmt::Display for Errno {
     }
 }
 
-impl std::error::Error for Errno {}
+impl core::error::Error for Errno {}
 
 const _: () = {
     assert!(SOCKMSG_LEN == 16);

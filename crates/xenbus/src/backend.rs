@@ -7,10 +7,17 @@
 //! A frontend that does not return by itself, such as Linux's, would lose the vif for good if it
 //! was closed for a reason of the backend's. So it is served with what it has: after a restart with
 //! as many queues as it was offered by the run before, and whatever the limit becomes while it is
-//! connected. The newest limit holds from its next connection on.
+//! connected. The newest limit holds from its next connection on. Where the host lacks what it
+//! takes to attach its rings, it is not closed but tried again after a while; a few times also
+//! where rings that were attached before are refused now.
 //!
 //! Where the toolstack has a hotplug script for the vif's network device, a frontend is served at
 //! once and called connected when the script is done.
+
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::config::{FrontendConfig, Offer, Returns};
 use crate::hotplug::Hotplug;
@@ -41,7 +48,7 @@ pub enum Input {
     /// The answer to [`Action::ReadFrontend`].
     FrontendKeys(Keys),
     /// The answer to [`Action::Attach`]. After an error nothing is attached.
-    Attached(Result<(), String>),
+    Attached(Result<(), NotAttached>),
     /// The frontend broke the ring protocol.
     PeerFault(String),
     /// Another number of queues is offered from the next connection on.
@@ -76,6 +83,14 @@ pub enum Action {
         /// The most queues that the frontend may have.
         queues_max: u16,
     },
+    /// The frontend cannot be served at the moment: write this to the error nodes, and read its
+    /// directory again after a while, as by [`ReadFrontend`](Action::ReadFrontend).
+    Retry {
+        /// Why.
+        reason: String,
+        /// The most queues that the frontend may have.
+        queues_max: u16,
+    },
     /// Map the rings, bind the event channels, and answer with [`Input::Attached`].
     Attach(FrontendConfig, Attachment),
     /// Unmap and unbind everything.
@@ -88,6 +103,15 @@ pub enum Action {
     ClearError,
     /// There is nothing more to do; drop the handshake.
     Finished,
+}
+
+/// Why rings are not attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotAttached {
+    /// What the frontend named cannot be.
+    Refused(String),
+    /// This host lacks memory, descriptors or event channels, and may have them later.
+    Short(String),
 }
 
 /// When a frontend is to connect with another number of queues.
@@ -108,6 +132,9 @@ pub enum Attachment {
     Reattach,
 }
 
+/// How often rings that were attached before may be refused until their frontend is closed.
+const REFUSALS_MAX: u8 = 5;
+
 /// The state machine.
 #[derive(Debug, Clone)]
 pub struct Handshake {
@@ -122,6 +149,8 @@ pub struct Handshake {
     peer: XenbusState,
     reoffer: Reoffer,
     returns: Returns,
+    /// How often rings of an earlier run were refused.
+    refused_count: u8,
     actions: Vec<Action>,
 }
 
@@ -134,7 +163,7 @@ enum Phase {
     /// The frontend's keys are being read.
     Reading(Attachment),
     /// The rings are being attached.
-    Attaching(FrontendConfig),
+    Attaching(FrontendConfig, Attachment),
     /// The rings are attached.
     Serving(FrontendConfig),
     /// Nothing is attached; the frontend has yet to close.
@@ -172,6 +201,7 @@ impl Handshake {
             peer: XenbusState::Unknown,
             reoffer: Reoffer::No,
             returns: Returns::No,
+            refused_count: 0,
             actions: Vec::new(),
         }
     }
@@ -224,7 +254,7 @@ impl Handshake {
                 self.offer_changed(queues_max, reconnect);
             }
         }
-        std::mem::take(&mut self.actions)
+        core::mem::take(&mut self.actions)
     }
 
     fn refuse(&mut self, reason: String) {
@@ -359,12 +389,12 @@ impl Handshake {
 
     fn attach(&mut self, config: FrontendConfig, attachment: Attachment) {
         self.actions.push(Action::Attach(config.clone(), attachment));
-        self.phase = Phase::Attaching(config);
+        self.phase = Phase::Attaching(config, attachment);
     }
 
-    fn attached(&mut self, outcome: Result<(), String>) {
-        let Phase::Attaching(config) = &self.phase else { return };
-        let config = config.clone();
+    fn attached(&mut self, outcome: Result<(), NotAttached>) {
+        let Phase::Attaching(config, attachment) = &self.phase else { return };
+        let (config, attachment) = (config.clone(), *attachment);
         match outcome {
             Ok(()) => {
                 self.phase = Phase::Serving(config);
@@ -377,11 +407,27 @@ impl Handshake {
                 self.actions.push(Action::ClearError);
                 self.connect();
             }
-            Err(reason) => {
+            Err(NotAttached::Short(reason)) => self.retry(reason, attachment),
+            // The hypervisor does not say whose fault it is. It worked before, and a frontend that
+            // does not return would be lost.
+            Err(NotAttached::Refused(reason))
+                if attachment == Attachment::Reattach
+                    && self.returns == Returns::No
+                    && self.refused_count < REFUSALS_MAX =>
+            {
+                self.refused_count += 1;
+                self.retry(reason, attachment);
+            }
+            Err(NotAttached::Refused(reason)) => {
                 self.phase = Phase::Waiting;
                 self.fail(&reason);
             }
         }
+    }
+
+    fn retry(&mut self, reason: String, attachment: Attachment) {
+        self.phase = Phase::Reading(attachment);
+        self.actions.push(Action::Retry { reason, queues_max: self.answer_max });
     }
 
     /// Says that the frontend is served, or waits for the script.
@@ -412,7 +458,7 @@ impl Handshake {
             _ => {}
         }
         let is_underway =
-            matches!(self.phase, Phase::Waiting | Phase::Reading(_) | Phase::Attaching(_));
+            matches!(self.phase, Phase::Waiting | Phase::Reading(_) | Phase::Attaching(..));
         if reconnect == Reconnect::Now && (is_underway || self.phase == Phase::Closing) {
             self.reoffer = Reoffer::Always;
         }
@@ -491,7 +537,7 @@ impl Handshake {
     }
 
     fn detach(&mut self) {
-        if matches!(self.phase, Phase::Serving(_) | Phase::Attaching(_)) {
+        if matches!(self.phase, Phase::Serving(_) | Phase::Attaching(..)) {
             self.actions.push(Action::Detach);
         }
     }

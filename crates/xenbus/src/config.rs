@@ -1,6 +1,10 @@
 //! What the two ends tell each other: the backend's offer, and the frontend's answer to it.
 
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{format, vec};
 
 use ringway_wire::{EvtchnPort, GrantRef};
 

@@ -1,5 +1,7 @@
 //! What one end of a vif can receive.
 
+use alloc::borrow::ToOwned;
+
 use ringway_datapath::OffloadCaps;
 
 use crate::keys::{

@@ -13,6 +13,9 @@
 //! only when the frontend is `Initialising`, and says `Connected` late when it waits for a hotplug
 //! script: its rings may be in use while it still says `InitWait`.
 
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
 use crate::config::{FrontendConfig, Offer, QueueConfig, Returns, Written};
 use crate::features::Features;
 use crate::keys::{KeyChange, Keys};
@@ -204,7 +207,7 @@ impl Handshake {
                 self.finish();
             }
         }
-        std::mem::take(&mut self.actions)
+        core::mem::take(&mut self.actions)
     }
 
     fn start(&mut self, own: XenbusState, peer: XenbusState) {
@@ -380,7 +383,7 @@ impl Handshake {
     }
 
     fn release(&mut self) {
-        if std::mem::take(&mut self.is_granted) {
+        if core::mem::take(&mut self.is_granted) {
             self.actions.push(Action::Release);
         }
     }

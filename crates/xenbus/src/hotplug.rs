@@ -1,5 +1,9 @@
 //! What a toolstack's hotplug script says of a vif's network device.
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+
 use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, shown};
 
 /// How far the script is that puts a vif's network device where it belongs: on a bridge, say.

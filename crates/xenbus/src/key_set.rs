@@ -1,5 +1,10 @@
 //! Which keys of a device's directory mean something to whom.
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use crate::keys::{
     ADDRESSES_MAX, BACKEND, BACKEND_ID, BRIDGE, BROADCAST_MBIT, BROADCAST_RATE, COMPLETION_WANTED,
     ERROR, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6, FEATURE_IPV6_CSUM_OFFLOAD,

@@ -1,6 +1,10 @@
 //! The names of keys, and what makes a value of one wrong.
 
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use crate::rate::Rate;
 use crate::state::XenbusState;

@@ -16,6 +16,45 @@
 //!   [`backend::Action::ReadFrontend`] may come later, after other inputs.
 //!
 //! The crate `vif-shell` is that shell.
+//!
+//! The crate needs no standard library, only a heap.
+//!
+//! # Example
+//!
+//! A frontend's first steps, with a shell that has every answer at hand:
+//!
+//! ```
+//! use ringway_datapath::OffloadCaps;
+//! use ringway_wire::{EvtchnPort, GrantRef};
+//! use ringway_xenbus::frontend::{Action, Handshake, Input, QueueCount, Wish};
+//! use ringway_xenbus::{EventPorts, Keys, QueueConfig, XenbusState};
+//!
+//! let wish = Wish { queues: QueueCount::AtMost(4), features: OffloadCaps::NONE.into() };
+//! let mut handshake = Handshake::new(wish);
+//! let (own, peer) = (XenbusState::Unknown, XenbusState::InitWait);
+//! let mut actions = handshake.handle(Input::Start { own, peer });
+//! assert_eq!(actions.pop(), Some(Action::ReadBackend), "what it waits for comes last");
+//!
+//! let offer = [("state", "2"), ("feature-rx-copy", "1"), ("multi-queue-max-queues", "1")];
+//! let offer = offer.map(|(key, value)| (key.to_owned(), value.to_owned()));
+//! let keys = Keys::new("backend/vif/7/0", offer);
+//! let mut actions = handshake.handle(Input::BackendKeys(keys));
+//! let Some(Action::Allocate(wanted)) = actions.pop() else { panic!("{actions:?}") };
+//! assert_eq!(wanted.queues, 1, "more are not offered");
+//!
+//! let queue = QueueConfig {
+//!     tx_ring_ref: GrantRef(8),
+//!     rx_ring_ref: GrantRef(9),
+//!     events: EventPorts::Single(EvtchnPort(5)),
+//! };
+//! let actions = handshake.handle(Input::Allocated(Ok(vec![queue])));
+//! assert!(matches!(actions[0], Action::WriteKeys(_)), "rings and events, in one transaction");
+//! assert_eq!(actions.last(), Some(&Action::SetState(XenbusState::Connected)));
+//! ```
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 pub mod backend;
 mod config;

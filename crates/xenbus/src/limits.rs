@@ -1,5 +1,9 @@
 //! What limits a vif beside its handshake, as the toolstack wants it.
 
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
 use crate::keys::{
     BROADCAST_MBIT, BROADCAST_RATE, BadKeys, FLOOD_MBIT, FLOOD_RATE, KeyChange, Keys, MTU,
     MULTICAST_MBIT, MULTICAST_RATE, RATE, RATE_RX, UNKNOWN_MBIT, UNKNOWN_RATE, WEIGHT,

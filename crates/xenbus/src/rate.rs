@@ -1,7 +1,9 @@
 //! How much a guest may transmit or receive.
 
-use std::fmt::{self, Display};
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt::{self, Display};
+use core::str::FromStr;
 
 /// A limit of what passes: so many bytes in each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The states that both ends of a device go through.
 
-use std::fmt;
+use core::fmt;
 
 /// `enum xenbus_state`. Each end writes its own and watches the other's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,5 +1,9 @@
 //! Where a vif's two ends live in XenStore, and the keys with which a toolstack makes one.
 
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{format, vec};
+
 use ringway_wire::DomId;
 
 use crate::keys::{

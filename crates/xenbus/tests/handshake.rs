@@ -35,10 +35,23 @@ fn one_disturbance_at_any_moment_is_survived() {
         Disturbance::OfferChanged(4),
         Disturbance::Reconnect(1),
         Disturbance::Reconnect(2),
+        Disturbance::RunShort,
     ] {
         let start = World::new(2, QueueCount::AtMost(4));
         explore(start.clone(), &[disturbance], World::check_connected);
         explore(start.with_late_reader(), &[disturbance], World::check_connected);
+    }
+}
+
+#[test]
+fn a_host_that_runs_short_of_something_before_and_after_a_disturbance_is_survived() {
+    for disturbance in
+        [Disturbance::KillBackend, Disturbance::KillFrontend, Disturbance::OfferChanged(1)]
+    {
+        for pair in [[Disturbance::RunShort, disturbance], [disturbance, Disturbance::RunShort]] {
+            let start = World::new(2, QueueCount::AtMost(2)).with_late_reader();
+            explore(start, &pair, World::check_connected);
+        }
     }
 }
 
@@ -53,7 +66,7 @@ fn a_script_that_is_done_at_any_moment_leads_to_a_connection() {
         Disturbance::Reconnect(1),
     ] {
         explore(start(), &[first], World::check_connected);
-        for second in [Disturbance::KillBackend, Disturbance::KillFrontend] {
+        for second in [Disturbance::KillBackend, Disturbance::KillFrontend, Disturbance::RunShort] {
             explore(start(), &[first, second], World::check_connected);
         }
     }
@@ -200,6 +213,7 @@ fn a_long_random_history_always_ends_connected() {
                 1 => world.disturb(Disturbance::KillFrontend),
                 2 => world.disturb(Disturbance::OfferChanged(queues)),
                 3 => world.disturb(Disturbance::Reconnect(queues)),
+                4 => world.disturb(Disturbance::RunShort),
                 _ if !world.is_idle(end) => world.step(end),
                 _ => {}
             }
@@ -246,6 +260,35 @@ fn a_restarted_backend_takes_up_the_rings_without_a_change_of_state() {
     }
     world.check_connected().expect("they are still connected");
     assert_eq!((world.reattached_count, world.detached_count), (1, 0));
+}
+
+#[test]
+fn a_restarted_backend_that_lacks_something_tries_again_and_closes_nothing() {
+    let mut world = connected(4, 4);
+    world.disturb(Disturbance::RunShort);
+    world.disturb(Disturbance::KillBackend);
+    for _ in 0..100 {
+        for end in ENDS {
+            if !world.is_idle(end) {
+                world.step(end);
+            }
+            assert_eq!(world.state(end), XenbusState::Connected);
+        }
+    }
+    world.check_connected().expect("they are still connected");
+    assert_eq!((world.retried_count, world.detached_count), (1, 0));
+    assert_eq!(VIF.backend_errors().map(|path| world.get(&path).is_some()), [false; 2]);
+}
+
+#[test]
+fn a_frontend_waits_for_a_backend_that_lacks_something() {
+    for wanted in [1, 4] {
+        let mut world = World::new(4, QueueCount::AtMost(wanted));
+        world.disturb(Disturbance::RunShort);
+        world.settle();
+        world.check_connected().expect("they connect");
+        assert_eq!((world.retried_count, world.detached_count), (1, 0));
+    }
 }
 
 #[test]

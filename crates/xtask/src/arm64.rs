@@ -126,7 +126,7 @@ pub(crate) fn why_not_built(root: &Path) -> Result<Option<String>> {
     if !answers(COMPILER) {
         return Ok(Some(format!("{COMPILER} is missing (scripts/install-packages arm64)")));
     }
-    if !has_standard_library(root)? {
+    if !run::has_library_for(root, TARGET)? {
         return Ok(Some(format!(
             "no standard library for {TARGET} (scripts/install-packages arm64, or rustup target \
              add {TARGET})"
@@ -207,15 +207,4 @@ fn answers(program: &str) -> bool {
     let mut command = Command::new(program);
     let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
-}
-
-fn has_standard_library(root: &Path) -> Result<bool> {
-    let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    command.current_dir(root).args(["--print", "target-libdir", "--target", TARGET]);
-    let output = command.output().context("rustc --print target-libdir")?;
-    ensure!(output.status.success(), "rustc knows no {TARGET}");
-    let printed = String::from_utf8(output.stdout).context("reading the output of rustc")?;
-    let Ok(entries) = Path::new(printed.trim()).read_dir() else { return Ok(false) };
-    let mut names = entries.flatten().map(|entry| entry.file_name());
-    Ok(names.any(|name| name.to_string_lossy().starts_with("libstd-")))
 }

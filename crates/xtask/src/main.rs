@@ -6,6 +6,9 @@
 //! - `words`: lowers the numbers of words that `tidy` counts.
 //! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
 //!   model names is in the code, and each citation is of a source that `docs/sources.toml` has.
+//! - `libraries`: the crates that are for others build without an operating system, and their
+//!   documentation without a warning.
+//! - `semver`: what those offer differs from an earlier revision as their version says.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `arm64`: the program for Arm64 from another machine, and tests emulated.
@@ -16,6 +19,7 @@ mod arm64;
 mod deb;
 mod fuzz;
 mod layers;
+mod libraries;
 mod limits;
 mod modules;
 mod page;
@@ -45,6 +49,10 @@ usage: cargo xtask VERB
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every citation its source in
          docs/sources.toml
+  libraries  builds the crates that are for others without an operating system, and their
+         documentation without a warning
+  semver [REVISION]: what those offer differs from that revision (main) as their version says;
+         needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    [--arch amd64|arm64]: the Debian package, made and looked into; needs cargo-deb
   arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
@@ -78,6 +86,8 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
             print!("{}", race::table(Path::new(&file))?);
             Ok(())
         }
+        Some("libraries") => libraries::ci(root),
+        Some("semver") => libraries::semver(root, std::env::args().nth(2).as_deref()),
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
         Some("deb") => {
             let arguments: Vec<String> = std::env::args().skip(2).collect();
@@ -107,6 +117,7 @@ fn check(root: &Path) -> Result<()> {
 fn ci(root: &Path) -> Result<()> {
     tidy(root)?;
     spec(root)?;
+    libraries::ci(root)?;
     run::build(root)?;
     package(root)?;
     run::all_tests(root)?;
@@ -153,7 +164,12 @@ fn tidy(root: &Path) -> Result<()> {
     findings.extend(modules::check(&tree));
     findings.extend(page::check(&tree));
     findings.extend(words::check(&tree)?);
-    findings.extend(layers::check(&run::metadata(root)?, &[("run::SLOW", &run::SLOW)]));
+    let lists: [(&str, &[&str]); 3] = [
+        ("run::SLOW", &run::SLOW),
+        ("libraries::CRATES", &libraries::CRATES),
+        ("libraries::BARE", &libraries::BARE),
+    ];
+    findings.extend(layers::check(&run::metadata(root)?, &lists));
     report("tidy", &findings)
 }
 

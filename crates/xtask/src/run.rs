@@ -153,6 +153,19 @@ pub(crate) fn is_missing(root: &Path, tool: &str) -> bool {
     !status.is_ok_and(|status| status.success())
 }
 
+/// Whether the compiler has a library for programs of that kind of machine.
+pub(crate) fn has_library_for(root: &Path, target: &str) -> Result<bool> {
+    let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    command.current_dir(root).args(["--print", "target-libdir", "--target", target]);
+    let output = command.output().context("rustc --print target-libdir")?;
+    ensure!(output.status.success(), "rustc knows no {target}");
+    let printed = String::from_utf8(output.stdout).context("reading the output of rustc")?;
+    let Ok(entries) = Path::new(printed.trim()).read_dir() else { return Ok(false) };
+    let mut names = entries.flatten().map(|entry| entry.file_name());
+    Ok(names.any(|name| name.to_string_lossy().starts_with("libcore-")))
+}
+
+/// Says that something was not done, and why.
 pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
     println!("SKIPPED: {what}: {why}");
     Ok(())

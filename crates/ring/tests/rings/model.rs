@@ -12,11 +12,11 @@ use crate::page::{self, Numbered};
 
 const SLOTS: u64 = 256;
 /// Of one schedule. The interpreter of Miri is slow.
-const STEPS: usize = if cfg!(miri) { 30 } else { 10_000 };
+const STEPS: usize = if cfg!(miri) { 100 } else { 10_000 };
 /// Schedules from each place.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 4 };
 /// Entries that a schedule must have moved.
-const MOVED_MIN: u64 = if cfg!(miri) { 0 } else { 4 * SLOTS };
+const MOVED_MIN: u64 = if cfg!(miri) { 1 } else { 4 * SLOTS };
 
 /// What both sides have done so far. Each number counts entries since the ring began, plus the
 /// index that it began at; it is never less than the next one's.
@@ -211,7 +211,7 @@ fn follow_the_model<L: Numbered<Response: Debug>>() {
                 bench.step();
             }
             let moved = bench.model.responses_consumed - u64::from(start);
-            assert!(moved > MOVED_MIN, "the schedule moved {moved} entries only");
+            assert!(moved >= MOVED_MIN, "the schedule moved {moved} entries only");
         }
     }
 }

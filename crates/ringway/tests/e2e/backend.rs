@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ringway_xenstore::Watched;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-use crate::host::{Host, SOON, pair, send};
+use crate::host::{Host, SOON, describe, names_in, pair, send};
 use crate::hostile::Hostile;
 use crate::traffic::{Iperf, longest_silence};
 use crate::turn;
@@ -99,6 +99,41 @@ fn queues_are_changed_from_both_ends_while_a_connection_lives() {
     }
     let transfer = transfer.finish();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
+}
+
+#[test]
+fn a_backend_without_descriptors_says_so_and_serves_its_guest_when_it_has_some() {
+    let Some(_turn) = turn(&["ping", "xenstore-read"]) else { return };
+    let guests = [("a", "", "queues = 1"), ("b", "", "queues = 1")];
+    let host = Host::start(&describe("max-queues = 4", &guests));
+    let pid = host.pid_of("backend");
+    let open = names_in(format!("/proc/{pid}/fd").as_ref());
+    let lowest_free = (0_u64..).find(|number| !open.contains(&number.to_string()));
+    let pid = Pid::from_raw(pid.cast_signed());
+    let limit_to = |current| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let set = prlimit(pid, Resource::Nofile, Rlimit { current, maximum });
+        set.expect("the backend is ours")
+    };
+    let before = limit_to(lowest_free);
+    host.text(&["guest", "set", "a", "queues", "4"]);
+    let error = "/local/domain/0/backend/vif/1/0/error";
+    host.wait("the reason", SOON, |host| {
+        host.node(error).filter(|text| text.contains("no more descriptors"))
+    });
+    // It waits, and is not closed; nor is the other.
+    assert_eq!([STATES[0], STATES[1]].map(|node| host.node(node).expect("there")), ["2", "4"]);
+    limit_to(before.current);
+    host.wait("the guest to be served", SOON, |host| {
+        let vif = host.vif("vif1.0")?;
+        (vif.state == "Connected" && vif.queues.len() == 4 && vif.error.is_none()).then_some(())
+    });
+    assert_eq!(host.node(error), None);
+    assert_eq!(host.log_count("no more descriptors"), 1, "{}", host.log());
+    host.wait("the guest to be connected", SOON, |host| {
+        host.guest("a")?.vifs.pop().filter(|vif| vif.state == "Connected")
+    });
+    host.ping("a", "10.77.0.2");
 }
 
 #[test]

@@ -263,6 +263,12 @@ fn a_guest_that_says_it_is_a_router_is_refused() {
         assert_eq!(bench.send(A, &query), refused, "{query:02x?}");
     }
     assert!(!bench.multicast(A).is_router && !bench.multicast(A).hears_all);
+    // Nor in a broadcast, or for an Ethernet group that is not the packet's: stations take both.
+    for dst in [[0xff; 6], [0x03, 0, 0, 0, 0, 1]] {
+        let mut query = igmp(QUERY, 100, [0; 4], STATION);
+        query[..6].copy_from_slice(&dst);
+        assert_eq!(bench.send(A, &query), refused, "{dst:02x?}");
+    }
     // Nor in pieces, which its receivers would put together.
     let mut first = igmp(QUERY, 100, [0; 4], STATION);
     first[14 + 6] = 0x20;

@@ -335,7 +335,9 @@ impl World {
                 self.store.insert(VIF.backend_state(), state.value().to_owned());
                 self.guest.is_notified = true;
             }
-            Action::ReadFrontend { queues_max } => self.backend.reading = Some(queues_max),
+            Action::ReadFrontend { queues_max } | Action::Retry { queues_max, .. } => {
+                self.backend.reading = Some(queues_max);
+            }
             Action::Attach(config, _) => {
                 assert!(self.backend.attached.replace(config).is_none(), "attached twice");
                 self.backend.inputs.push_front(Input::Attached(Ok(())));

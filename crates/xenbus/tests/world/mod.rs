@@ -26,6 +26,8 @@ pub(crate) enum Disturbance {
     DestroyGuest,
     /// Somebody writes `Closing` to the backend's state and leaves it online.
     AskToClose,
+    /// The backend's host lacks something the next time that rings are to be attached.
+    RunShort,
 }
 
 /// The two ends, the backend's reading of keys, which may come late, and the toolstack's script,
@@ -80,6 +82,8 @@ pub(crate) struct World {
     was_backend_killed: bool,
     pub(crate) detached_count: usize,
     pub(crate) reattached_count: usize,
+    is_host_short: bool,
+    pub(crate) retried_count: usize,
 }
 
 impl Explored for World {
@@ -144,6 +148,7 @@ impl Explored for World {
                 self.frontend.is_finished = true;
                 self.remove(&VIF.frontend_dir());
             }
+            Disturbance::RunShort => self.is_host_short = true,
             Disturbance::AskToClose => {
                 let closing = XenbusState::Closing.value().to_owned();
                 self.store.insert(VIF.backend_state(), closing);
@@ -219,6 +224,8 @@ impl World {
             was_backend_killed: false,
             detached_count: 0,
             reattached_count: 0,
+            is_host_short: false,
+            retried_count: 0,
         };
         if script != Script::Absent {
             let path = "/etc/xen/scripts/vif-bridge".to_owned();
@@ -452,9 +459,20 @@ impl World {
                 if attachment == backend::Attachment::Reattach {
                     self.reattached_count += 1;
                 }
-                let outcome = is_granted.then_some(()).ok_or("bad grant".to_owned());
-                self.attached = is_granted.then_some(config);
+                let outcome = match (is_granted, std::mem::take(&mut self.is_host_short)) {
+                    (_, true) => Err(backend::NotAttached::Short("no memory".to_owned())),
+                    (false, _) => Err(backend::NotAttached::Refused("bad grant".to_owned())),
+                    (true, false) => Ok(()),
+                };
+                self.attached = outcome.is_ok().then_some(config);
                 self.backend.inputs.push_front(backend::Input::Attached(outcome));
+            }
+            backend::Action::Retry { reason, .. } => {
+                self.retried_count += 1;
+                for path in VIF.backend_errors() {
+                    self.store.insert(path, reason.clone());
+                }
+                self.is_reading = true;
             }
             backend::Action::Detach => {
                 assert!(self.attached.take().is_some(), "detached twice");

@@ -1,0 +1,69 @@
+//! The crates that others build guests and unikernels from: what they may rely on is tried here.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::run;
+
+/// Crates that are for others as well.
+pub(crate) const CRATES: [&str; 5] = ["wire", "ring", "steering", "xenbus", "netfront"];
+/// Those of them that need no operating system.
+pub(crate) const BARE: [&str; 4] = ["wire", "ring", "steering", "xenbus"];
+/// Machines without an operating system: a standard library does not exist for them.
+const TARGETS: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
+/// What `semver` compares with if no revision is named.
+const BASELINE_DEFAULT: &str = "main";
+
+/// What CI does.
+pub(crate) fn ci(root: &Path) -> Result<()> {
+    for target in TARGETS {
+        bare_metal(root, target)?;
+    }
+    documents(root)
+}
+
+/// Builds what needs no operating system for a machine that has none.
+fn bare_metal(root: &Path, target: &str) -> Result<()> {
+    if !run::has_library_for(root, target)? {
+        let why = format!("no library for {target} (rustup target add {target})");
+        return run::skip("libraries without an operating system", &why);
+    }
+    let mut arguments = vec!["build", "--quiet", "--target", target];
+    let names = packages(&BARE);
+    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+    run::run(root, &arguments)
+}
+
+/// Their documentation, in which every link leads somewhere.
+fn documents(root: &Path) -> Result<()> {
+    let mut arguments = vec!["doc", "--quiet", "--no-deps"];
+    let names = packages(&CRATES);
+    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+    println!("RUSTDOCFLAGS='-D warnings' cargo {}", arguments.join(" "));
+    let mut command = Command::new(run::this_cargo());
+    command.current_dir(root).args(&arguments).env("RUSTDOCFLAGS", "-D warnings");
+    ensure!(command.status().context("cargo doc")?.success(), "cargo doc failed");
+    Ok(())
+}
+
+/// Whether what they offer differs from `baseline`, a revision of git, as their version says: a
+/// change that breaks a user is a failure, an addition is not.
+pub(crate) fn semver(root: &Path, baseline: Option<&str>) -> Result<()> {
+    if run::is_missing(root, "semver-checks") {
+        bail!(
+            "cargo semver-checks is not installed: cargo install cargo-semver-checks --locked \
+             (takes some minutes)"
+        );
+    }
+    let baseline = baseline.unwrap_or(BASELINE_DEFAULT);
+    let mut arguments = vec!["semver-checks", "--baseline-rev", baseline];
+    let names = packages(&CRATES);
+    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+    run::run(root, &arguments)
+}
+
+fn packages(crates: &[&str]) -> Vec<String> {
+    crates.iter().map(|name| format!("ringway-{name}")).collect()
+}
