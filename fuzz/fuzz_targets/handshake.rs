@@ -217,12 +217,14 @@ impl World {
                 self.check(&config);
                 let is_refused = input.u8() % 8 == 0;
                 self.is_attached = !is_refused;
-                let outcome = if is_refused { Err("no grant".to_owned()) } else { Ok(()) };
+                let refusal = backend::NotAttached::Refused("no grant".to_owned());
+                let outcome = if is_refused { Err(refusal) } else { Ok(()) };
                 return Some(backend::Input::Attached(outcome));
             }
             backend::Action::Detach => self.is_attached = false,
             backend::Action::Finished => self.has_back_finished = true,
             backend::Action::AwaitHotplug
+            | backend::Action::Retry { .. }
             | backend::Action::ReportError(_)
             | backend::Action::ClearError => {}
         }

@@ -342,7 +342,7 @@ fn vhost_status<H: Hypervisor>(
     let names = |features: Features| features.names().map(str::to_owned).collect();
     let session = vhost.end.session();
     let offered = session.map_or(Features::NONE, |session| session.offer().features());
-    let features = session.and_then(|session| session.features()).unwrap_or(Features::NONE);
+    let features = session.and_then(ringway_vhost::Backend::features).unwrap_or(Features::NONE);
     let regions = session.map_or(&[][..], |session| session.regions());
     let state = match vhost.end.state() {
         State::Alone => "Waiting",
