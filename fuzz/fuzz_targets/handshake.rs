@@ -207,11 +207,15 @@ impl World {
         match action {
             backend::Action::WriteKeys(changes) => apply(changes, &mut self.back_dir),
             backend::Action::SetState(state) => set_state(state, &mut self.back_dir),
-            backend::Action::ReadFrontend { queues_max }
-            | backend::Action::Retry { queues_max, .. } => {
+            backend::Action::ReadFrontend { queues_max } => {
                 assert!(queues_max <= self.offered, "{queues_max} queues were never offered");
                 self.readable = queues_max;
                 return Some(backend::Input::FrontendKeys(keys(FRONT_DIR, &self.front_dir)));
+            }
+            // The keys come later, as any other input.
+            backend::Action::Retry { queues_max, .. } => {
+                assert!(queues_max <= self.offered, "{queues_max} queues were never offered");
+                self.readable = queues_max;
             }
             backend::Action::Attach(config, _) => {
                 assert!(!self.is_attached, "attached twice");

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use etherparse::{IpNumber, LaxNetSlice, LaxSlicedPacket, TransportSlice};
+use etherparse::{IpNumber, NetSlice, SlicedPacket, TransportSlice};
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget, VlanRules};
 use ringway_fuzz::{Input, frames};
@@ -132,12 +132,13 @@ fn is_listening(listens: &Listens, frame: &[u8], port: PortId, now: Ticks) -> bo
 /// Whether stations take a frame for a router's query or hello, by another reader of packets.
 fn is_a_routers(frame: &[u8]) -> bool {
     let is_to_many = frame.first().is_some_and(|first| first & 1 != 0);
-    let Ok(sliced) = LaxSlicedPacket::from_ethernet(frame) else { return false };
+    // What is cut short no station takes.
+    let Ok(sliced) = SlicedPacket::from_ethernet(frame) else { return false };
     if !is_to_many || !sliced.link_exts.is_empty() {
         return false;
     }
     match &sliced.net {
-        Some(LaxNetSlice::Ipv4(ip)) => {
+        Some(NetSlice::Ipv4(ip)) => {
             let payload = ip.payload();
             let is_sound = !payload.fragmented && frames::sum([payload.payload]) == 0xffff;
             let kind = payload.payload.first();
@@ -147,7 +148,7 @@ fn is_a_routers(frame: &[u8]) -> bool {
                 _ => false,
             }
         }
-        Some(LaxNetSlice::Ipv6(ip)) => {
+        Some(NetSlice::Ipv6(ip)) => {
             let Some(TransportSlice::Icmpv6(icmp)) = &sliced.transport else { return false };
             let header = ip.header();
             let (source, destination) = (header.source(), header.destination());
