@@ -1,8 +1,8 @@
 //! The book in `docs`: pages that a program writes, and what mdBook makes of all of them.
 //!
 //! The doctor's catalogue, the lab's studies, the rules of the wire and the plots are written from
-//! what the program itself, `docs/spec/netif.toml` and `docs/measured.md` say, into a folder that git
-//! ignores: so they are never out of date, and never edited.
+//! what the program itself, `docs/spec/netif.toml` and `docs/measured.md` say, into a folder that
+//! git ignores: so they are never out of date, and never edited.
 
 use std::fmt::Write as _;
 use std::fs;
