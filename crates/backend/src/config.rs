@@ -3,9 +3,15 @@
 use std::net::IpAddr;
 
 use ringway_control::RunDir;
-use ringway_datapath::{Completion, LockingMode, MulticastRouter, OffloadCaps, VlanRules};
+use std::path::PathBuf;
+
+use ringway_datapath::{
+    Completion, LockingMode, MacAddr, MulticastRouter, OffloadCaps, PortRules, VlanRules,
+};
 use ringway_switch::{StormLimits, SwitchConfig};
+use ringway_vhost_shell::Mode;
 use ringway_worker::WorkersConfig;
+use ringway_xenbus::VifLimits;
 
 use crate::Service;
 
@@ -28,6 +34,8 @@ pub struct BackendConfig {
     pub split_event_channels: bool,
     /// Work that guests may leave undone.
     pub offloads: OffloadCaps,
+    /// Vifs of virtio, by their sockets.
+    pub vhosts: Vec<VhostVif>,
     /// The way from the switch to the host.
     pub uplink: Option<Uplink>,
     /// How strictly addresses of vifs are checked of which nothing else is said; see
@@ -56,4 +64,25 @@ pub struct Uplink {
     pub multicast_router: MulticastRouter,
     /// What may enter by it of each kind of flood, in seconds.
     pub storm: StormLimits,
+}
+
+/// A vif whose guest is behind a vhost-user socket.
+#[derive(Debug, Clone)]
+pub struct VhostVif {
+    /// What people call it.
+    pub name: String,
+    /// The path of its socket.
+    pub socket: PathBuf,
+    /// Who makes the socket.
+    pub mode: Mode,
+    /// Queues that the guest may have.
+    pub queues: u16,
+    /// Work that the guest may leave undone, beside what all may.
+    pub offloads: OffloadCaps,
+    /// The guest's address, if it is known.
+    pub mac: Option<MacAddr>,
+    /// What the guest may send.
+    pub rules: PortRules,
+    /// What limits it.
+    pub limits: VifLimits,
 }

@@ -5,13 +5,16 @@ use std::time::{Instant, SystemTime};
 
 use ringway_control::{
     BackendRequest, BackendStatus, Call, FdbStatus, FloodStatus, GroupStatus, LimitsStatus,
-    MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, WorkerStatus,
-    offload_names,
+    MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, VirtioStatus,
+    WorkerStatus, offload_names,
 };
 use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
+use ringway_vhost::backend::FEATURES;
+use ringway_vhost_shell::{Mode, State};
 use ringway_vif_shell::device;
+use ringway_wire::virtio::Features;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
 use ringway_xenbus::{KeyChange, Keys, LimitName, MIRROR_KEY, Rate, Returns, Vif, VifLimits};
@@ -22,6 +25,7 @@ use crate::capture::stream_pcapng;
 use crate::device::vif_name;
 use crate::served::{Served, flood_limit, storm_limits};
 use crate::services::{Hosting, Services, Station};
+use crate::vhost::VhostVif;
 use crate::vif::VifShell;
 
 /// What the setting of a mirror is called.
@@ -87,6 +91,9 @@ impl<H: Hypervisor> Backend<H> {
     /// Writes the key, which we watch. So it holds for as long as the vif does, whichever process
     /// serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<Reply, Lost> {
+        if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
+            return Ok(self.set_vhost_limit(name, limit, value));
+        }
         let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
         if limit == MIRROR && is_uplink {
             return Ok(Reply::error(&format!(
@@ -108,6 +115,24 @@ impl<H: Hypervisor> Backend<H> {
             return Ok(Reply::error(&bad.to_string()));
         }
         self.write_key(vif, limit.key(), value)
+    }
+
+    /// A vif of virtio has no keys in XenStore: the limit holds until this process ends.
+    fn set_vhost_limit(&mut self, name: &str, limit: &str, value: &str) -> Reply {
+        let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
+            let known = LimitName::ALL.map(LimitName::name).join(", ");
+            return Reply::error(&format!(
+                "there is no limit {limit:?} of {name}; there are {known}"
+            ));
+        };
+        let host = &mut self.services.host;
+        let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
+            return Reply::error("it has gone");
+        };
+        match vhost.set_limit(limit.key(), value, host) {
+            Ok(()) => Reply::ok(&()),
+            Err(bad) => Reply::error(&bad),
+        }
     }
 
     fn set_mirror(&mut self, vif: Vif, value: &str) -> Result<Reply, Lost> {
@@ -162,12 +187,10 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn capture(&mut self, name: &str, snap_len: u32) -> Reply {
-        let Some(shell) = self.find(name).and_then(|vif| self.vifs.get(&vif)) else {
-            return self.no_such_vif(name);
-        };
+        let Some(served) = self.served(name) else { return self.no_such_vif(name) };
         let snap = usize::try_from(snap_len).unwrap_or(usize::MAX);
         let capture = Arc::new(Capture::new(snap, (Instant::now(), SystemTime::now())));
-        let connection = shell.served.connection.as_ref();
+        let connection = served.connection.as_ref();
         let workers = &self.services.host.workers;
         if !connection.is_some_and(|it| workers.capture(it.port, &capture)) {
             return Reply::error(&format!("{name} is not connected, so it has no frames"));
@@ -180,8 +203,16 @@ impl<H: Hypervisor> Backend<H> {
         self.vifs.keys().copied().find(|vif| vif_name(*vif) == name)
     }
 
+    /// A vif of any kind.
+    fn served(&self, name: &str) -> Option<&Served> {
+        let vifs = self.vifs.values().map(|shell| &shell.served);
+        vifs.chain(self.vhosts.iter().map(|it| &it.served)).find(|it| it.name == name)
+    }
+
     fn no_such_vif(&self, name: &str) -> Reply {
-        let known: Vec<String> = self.vifs.keys().map(|vif| vif_name(*vif)).collect();
+        let vifs = self.vifs.values().map(|shell| &shell.served);
+        let vifs = vifs.chain(self.vhosts.iter().map(|vhost| &vhost.served));
+        let known: Vec<String> = vifs.map(|served| served.name.clone()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Reply::error(&format!("there is no vif {name:?}; there is {known}"))
     }
@@ -196,6 +227,7 @@ impl<H: Hypervisor> Backend<H> {
             let guest = unless_refused(name, None)?;
             vifs.push(vif_status(shell, guest, host, &placements));
         }
+        vifs.extend(self.vhosts.iter().map(|it| vhost_status(it, host, &placements)));
         let uplink = self.uplink.as_ref().map(|uplink| VifStatus {
             name: uplink.name.clone(),
             state: "Connected".to_owned(),
@@ -222,8 +254,10 @@ impl<H: Hypervisor> Backend<H> {
 
     fn port_name(&self, port: PortId) -> String {
         let vif = self.vifs.iter().find(|(_, shell)| shell.has_port(port));
+        let vhost = self.vhosts.iter().find(|vhost| vhost.served.has_port(port));
         let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
         let name = vif.map(|(vif, _)| vif_name(*vif));
+        let name = name.or_else(|| vhost.map(|vhost| vhost.served.name.clone()));
         let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
         name.unwrap_or_else(|| format!("port {port}"))
     }
@@ -248,17 +282,30 @@ fn vif_status<H: Hypervisor>(
     host: &Hosting<H>,
     placements: &[Placement],
 ) -> VifStatus {
-    let config = &host.config;
-    let rules = &shell.served.rules;
     let served = &shell.served;
     let vif = served.vif;
-    let connection = served.connection.as_ref();
     VifStatus {
-        name: vif_name(vif),
+        state: shell.state().to_string(),
+        guest,
+        error: shell.error().map(str::to_owned),
+        kind: "xen".to_owned(),
         domid: vif.frontend.0,
         handle: vif.handle,
-        guest,
-        state: shell.state().to_string(),
+        ..served_status(served, host, placements)
+    }
+}
+
+/// What is to say of a vif of any kind.
+fn served_status<H: Hypervisor>(
+    served: &Served,
+    host: &Hosting<H>,
+    placements: &[Placement],
+) -> VifStatus {
+    let config = &host.config;
+    let rules = &served.rules;
+    let connection = served.connection.as_ref();
+    VifStatus {
+        name: served.name.clone(),
         mac: rules.mac().map(|mac| mac.to_string()),
         locking_mode: rules
             .mode(config.locking)
@@ -282,8 +329,43 @@ fn vif_status<H: Hypervisor>(
         offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
         completion: served.completion.to_string(),
         limits: limits_status(served, host),
-        error: shell.error().map(str::to_owned),
         queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, placements)),
+        ..VifStatus::default()
+    }
+}
+
+fn vhost_status<H: Hypervisor>(
+    vhost: &VhostVif,
+    host: &Hosting<H>,
+    placements: &[Placement],
+) -> VifStatus {
+    let names = |features: Features| features.names().map(str::to_owned).collect();
+    let session = vhost.end.session();
+    let offered = session.map_or(Features::NONE, |session| session.offer().features());
+    let features = session.and_then(ringway_vhost::Backend::features).unwrap_or(Features::NONE);
+    let regions = session.map_or(&[][..], |session| session.regions());
+    let state = match vhost.end.state() {
+        State::Alone => "Waiting",
+        State::Awaits(_) => "Initialising",
+        State::Serves => "Connected",
+    };
+    let mode = match vhost.config.mode {
+        Mode::Client => "client",
+        Mode::Server => "server",
+    };
+    VifStatus {
+        kind: "virtio".to_owned(),
+        state: state.to_owned(),
+        error: vhost.end.error(),
+        virtio: Some(VirtioStatus {
+            socket: vhost.config.socket.display().to_string(),
+            mode: mode.to_owned(),
+            features: names(features),
+            not_taken: names(offered.without(features)),
+            not_offered: session.map_or(Vec::new(), |_| names(FEATURES.without(offered))),
+            memory_mib: regions.iter().map(|region| region.size).sum::<u64>() >> 20,
+        }),
+        ..served_status(&vhost.served, host, placements)
     }
 }
 

@@ -10,7 +10,6 @@ use ringway_switch::fdb::NotBound;
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_xenbus::Keys;
 
-use crate::device::vif_name;
 use crate::log::LeftOut;
 use crate::served::Served;
 use crate::services::Hosting;
@@ -26,11 +25,7 @@ impl Served {
             Ok(read) => read,
             Err(bad) => {
                 if let Some(LeftOut(left_out)) = self.may_log() {
-                    tracing::warn!(
-                        vif = vif_name(self.vif),
-                        left_out,
-                        "{bad}: rules are unchanged"
-                    );
+                    tracing::warn!(vif = self.name, left_out, "{bad}: rules are unchanged");
                 }
                 return;
             }
@@ -42,7 +37,7 @@ impl Served {
         }
         let before = std::mem::replace(&mut self.rules.wanted, wanted);
         self.rules.mac = mac;
-        let vif = vif_name(self.vif);
+        let vif = self.name.clone();
         if self.device.is_some() && self.rules.is_for_switch() {
             tracing::warn!(
                 vif,
@@ -110,7 +105,7 @@ impl Served {
         let (Some(mac), Some(LeftOut(left_out))) = (self.rules.mac, self.may_log()) else {
             return;
         };
-        let vif = vif_name(self.vif);
+        let vif = self.name.clone();
         match refused {
             NotBound::Taken(port) => tracing::warn!(
                 vif, %mac, %port, left_out,
@@ -146,7 +141,7 @@ impl Served {
         self.rules.log.seen = frames;
         self.rules.log.due = Some(now + LOG_INTERVAL);
         if let Some(LeftOut(left_out)) = self.may_log() {
-            let (vif, refused) = (vif_name(self.vif), self.refused());
+            let (vif, refused) = (&self.name, self.refused());
             tracing::warn!(
                 vif,
                 ?refused,

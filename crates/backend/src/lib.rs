@@ -26,6 +26,7 @@ mod station;
 mod switch_process;
 mod turns;
 mod uplink;
+mod vhost;
 mod vif;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +37,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
-pub use config::{BackendConfig, Uplink};
+pub use config::{BackendConfig, Uplink, VhostVif};
 pub use life::Life;
 use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
 use ringway_hypervisor::Hypervisor;
@@ -72,6 +73,7 @@ struct Backend<H: Hypervisor> {
     services: Services<H>,
     scope: Scope,
     vifs: BTreeMap<Vif, VifShell>,
+    vhosts: Vec<vhost::VhostVif>,
     turns: Turns,
     uplink: Option<UplinkPort>,
     reports: Reports,
@@ -88,7 +90,7 @@ pub fn run<H: Hypervisor>(
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink } = sockets;
+    let Sockets { control, netlink, meetings } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
@@ -102,10 +104,11 @@ pub fn run<H: Hypervisor>(
     store.transport_mut().watch_by(reports.life.pulse());
     let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
+    let vhosts = vhost::begin_all(meetings, &mut host)?;
     let scope = Scope::Domain;
     let services = Services { store, host };
     let (vifs, turns) = (BTreeMap::new(), Turns::default());
-    Backend { services, scope, vifs, turns, uplink, reports }.start(&calls, &wake, stop)
+    Backend { services, scope, vifs, vhosts, turns, uplink, reports }.start(&calls, &wake, stop)
 }
 
 /// Serves the vifs of one tenant until `stop` becomes readable. What is for others leaves by the
@@ -121,7 +124,7 @@ pub fn run_tenant<H: Hypervisor>(
     tenancy: Tenancy,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink } = sockets;
+    let Sockets { control, netlink, .. } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let Tenancy { link, trunk, carried, vifs } = tenancy;
     let scope = Scope::of_tenant(&link, &vifs, hypervisor.domid());
@@ -134,8 +137,8 @@ pub fn run_tenant<H: Hypervisor>(
     let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
-    let (vifs, turns) = (BTreeMap::new(), Turns::default());
-    Backend { services, scope, vifs, turns, uplink, reports }.start(&calls, &wake, stop)
+    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), Turns::default());
+    Backend { services, scope, vifs, vhosts, turns, uplink, reports }.start(&calls, &wake, stop)
 }
 
 type Control = (Arc<OwnedFd>, Receiver<Call<BackendRequest>>, ControlServer);
@@ -193,6 +196,9 @@ impl<H: Hypervisor> Backend<H> {
                 for shell in self.vifs.values_mut() {
                     shell.served.log_refusals(swept);
                 }
+                for vhost in &mut self.vhosts {
+                    vhost.served.log_refusals(swept);
+                }
                 self.tell_service();
                 self.release_expired();
             }
@@ -201,8 +207,9 @@ impl<H: Hypervisor> Backend<H> {
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
             let watches = self.take_watches()?;
+            let has_more = self.turn_vhosts()?;
             let pause = self.note_due();
-            let is_idle = watches == Watches::Taken && self.turns.is_empty();
+            let is_idle = watches == Watches::Taken && self.turns.is_empty() && !has_more;
             let pause = if is_idle { pause } else { Duration::ZERO };
             let mut fds = vec![
                 PollFd::new(&self.services.store, PollFlags::IN),
@@ -212,6 +219,8 @@ impl<H: Hypervisor> Backend<H> {
             ];
             let orders = self.scope.waker();
             fds.extend(orders.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
+            let sockets = self.vhosts.iter().filter_map(|vhost| vhost.end.waker());
+            fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             match poll(&mut fds, Some(&timespec(pause))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -370,7 +379,18 @@ impl<H: Hypervisor> Backend<H> {
                 None => {}
             }
         }
-        pause
+        let due = self.vhosts.iter().filter_map(|vhost| vhost.end.due()).min();
+        due.map_or(pause, |due| pause.min(due.saturating_duration_since(now)))
+    }
+
+    /// Serves the sockets of virtio, each for a turn; whether there may be more to do.
+    fn turn_vhosts(&mut self) -> io::Result<bool> {
+        let mut has_more = false;
+        for vhost in &mut self.vhosts {
+            has_more |= vhost.turn(&mut self.services.host, Instant::now())?;
+            self.reports.life.beat();
+        }
+        Ok(has_more)
     }
 
     /// Serves vifs, each once, until none is left or it has taken long enough. There is always time
@@ -465,7 +485,7 @@ impl<H: Hypervisor> Backend<H> {
     /// Workers gave queues up.
     fn take_port_events(&mut self) -> io::Result<()> {
         while let Some(event) = self.services.host.next_port_event() {
-            let reason = event.down.to_string();
+            let (port, reason) = (event.port_id, event.down.to_string());
             let shell = self.vifs.values_mut().find(|shell| shell.has_port(event.port_id));
             let is_uplink = self.uplink.as_ref().is_some_and(|up| up.port == event.port_id);
             // The port ends here, and with it the mapping of its rings.
@@ -473,6 +493,9 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = shell {
                 let fault = format!("queue {}: {reason}", event.queue_index);
                 shell.feed(Input::PeerFault(fault), &mut self.services)?;
+            } else if let Some(vhost) = self.vhosts.iter_mut().find(|it| it.served.has_port(port)) {
+                let fault = format!("queue {}: {reason}", event.queue_index);
+                vhost.close(&mut self.services.host, &fault);
             } else if is_uplink {
                 return Err(io::Error::other(format!("the uplink failed: {reason}")));
             }

@@ -9,7 +9,7 @@ use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits};
 use ringway_worker::{Credit, Limits, Stations, Weight, egress_credit};
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
-use crate::device::{VifDevice, vif_name};
+use crate::device::VifDevice;
 use crate::log::{LeftOut, LogAllowance};
 use crate::rules::Rules;
 use crate::services::Hosting;
@@ -17,6 +17,8 @@ use crate::services::Hosting;
 /// What a vif has beside its handshake.
 pub(crate) struct Served {
     pub(crate) vif: Vif,
+    /// What people call it.
+    pub(crate) name: String,
     pub(crate) offer: Offer,
     /// What its guest may send, and the guest's address.
     pub(crate) rules: Rules,
@@ -43,6 +45,12 @@ pub(crate) struct Connection {
 }
 
 impl Served {
+    /// Whether frames enter by this port.
+    pub(crate) fn has_port(&self, port: PortId) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|it| it.port == port || it.device_port == Some(port))
+    }
+
     /// Whether something that the guest did may be logged, and how much was left out before.
     pub(crate) fn may_log(&mut self) -> Option<LeftOut> {
         self.log.line(Instant::now())
@@ -54,7 +62,7 @@ impl Served {
         if self.limited.wanted == wanted && self.limited.bad == bad {
             return;
         }
-        let vif = vif_name(self.vif);
+        let vif = &self.name;
         bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: it limits nothing"));
         if wanted != (VifLimits { mtu: wanted.mtu, ..VifLimits::default() }) {
             tracing::info!(vif, ?wanted, "limits");

@@ -14,7 +14,6 @@ use ringway_xenbus::backend::NotAttached;
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 use rustix::io::Errno;
 
-use crate::device::vif_name;
 use crate::log::LeftOut;
 use crate::served::{Connection, Served};
 use crate::services::Hosting;
@@ -42,14 +41,14 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
             self.host.by_port.remove(port);
             self.host.forget_port(port);
         }
-        let vif = vif_name(self.served.vif);
+        let vif = self.served.name.clone();
         if let Some(LeftOut(left_out)) = self.served.may_log() {
             tracing::info!(vif, left_out, "disconnected");
         }
     }
 
     fn note(&mut self, note: Note<'_>) {
-        let vif = vif_name(self.served.vif);
+        let vif = self.served.name.clone();
         if let Note::State(state) = note {
             tracing::debug!(vif, %state, "backend state");
             return;
@@ -125,7 +124,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             self.detach();
             return Err(error);
         }
-        let vif = vif_name(served.vif);
+        let vif = served.name.clone();
         if let Some(LeftOut(left_out)) = served.may_log() {
             tracing::info!(vif, queues = count, left_out, "connected");
         }

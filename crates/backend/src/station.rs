@@ -1,4 +1,4 @@
-//! The two kinds of ring that a backend serves, as one type, so that workers call them directly.
+//! The kinds of ring that a backend serves, as one type, so that workers call them directly.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,16 +7,19 @@ use ringway_datapath::{
     Wakers,
 };
 use ringway_trunk::{TrunkEvent, TrunkGrants};
+use ringway_virtback::QueuePair;
 
 /// A queue of a trunk, at the tenant's end.
 pub(crate) type TrunkQueue = ringway_netfront::VifQueue<TrunkGrants, TrunkEvent>;
 
-/// A queue whose backend this process is, or one whose frontend it is.
+/// A queue whose backend this process is, one whose frontend it is, or a pair of virtio's.
 pub(crate) enum VifOrTrunk<V> {
     /// Of a vif; or of a trunk, in the switch process.
     Vif(V),
     /// Of a trunk, in the process of a tenant.
     Trunk(Box<TrunkQueue>),
+    /// Of a virtio device.
+    Virtio(Box<QueuePair>),
 }
 
 impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
@@ -30,6 +33,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         match self {
             VifOrTrunk::Vif(vif) => vif.ingress(budget, pool, into),
             VifOrTrunk::Trunk(trunk) => trunk.ingress(budget, pool, into),
+            VifOrTrunk::Virtio(pair) => pair.ingress(budget, pool, into),
         }
     }
 
@@ -38,6 +42,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         match self {
             VifOrTrunk::Vif(vif) => vif.egress(from, pool),
             VifOrTrunk::Trunk(trunk) => trunk.egress(from, pool),
+            VifOrTrunk::Virtio(pair) => pair.egress(from, pool),
         }
     }
 
@@ -46,6 +51,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         match self {
             VifOrTrunk::Vif(vif) => vif.arm(),
             VifOrTrunk::Trunk(trunk) => trunk.arm(),
+            VifOrTrunk::Virtio(pair) => pair.arm(),
         }
     }
 
@@ -53,6 +59,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         match self {
             VifOrTrunk::Vif(vif) => vif.woken(),
             VifOrTrunk::Trunk(trunk) => trunk.woken(),
+            VifOrTrunk::Virtio(pair) => pair.woken(),
         }
     }
 
@@ -60,6 +67,7 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         match self {
             VifOrTrunk::Vif(vif) => vif.describe(),
             VifOrTrunk::Trunk(trunk) => trunk.describe(),
+            VifOrTrunk::Virtio(pair) => pair.describe(),
         }
     }
 }
@@ -69,6 +77,7 @@ impl<V: Wakers> Wakers for VifOrTrunk<V> {
         match self {
             VifOrTrunk::Vif(vif) => vif.wakers(visit),
             VifOrTrunk::Trunk(trunk) => trunk.wakers(visit),
+            VifOrTrunk::Virtio(pair) => pair.wakers(visit),
         }
     }
 }

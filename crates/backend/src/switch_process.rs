@@ -94,7 +94,7 @@ pub fn run_switch(
     link: Arc<Link>,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink } = sockets;
+    let Sockets { control, netlink, .. } = sockets;
     let (wake, calls, _control) = crate::serve_control(control)?;
     let reports = Reports::start(config.service.clone())?;
     let mut host = Hosting::start(Trunks, config, netlink, &reports.life)?;

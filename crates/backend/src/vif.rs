@@ -14,7 +14,7 @@ use ringway_xenbus::backend::Input;
 use ringway_xenbus::{BadKeys, Hotplug, Keys, Offer, Vif, XenbusState};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::device::{HOST_ADDRESS, VifDevice};
+use crate::device::{HOST_ADDRESS, VifDevice, vif_name};
 use crate::log::LogAllowance;
 use crate::rules::Rules;
 use crate::served::{Limited, Served};
@@ -69,6 +69,7 @@ impl VifShell {
         let (offer, rules, device) = prepared;
         let served = Served {
             vif,
+            name: vif_name(vif),
             offer,
             rules,
             device,
@@ -163,8 +164,7 @@ impl VifShell {
 
     /// Whether a port is one of this vif's.
     pub(crate) fn has_port(&self, port: PortId) -> bool {
-        let connection = self.served.connection.as_ref();
-        connection.is_some_and(|it| it.port == port || it.device_port == Some(port))
+        self.served.has_port(port)
     }
 
     /// Lets the network device go, after the vif has.

@@ -1,6 +1,7 @@
 //! System calls: those on the lists below, some of them with certain arguments only.
 //!
-//! A process that serves vifs makes no socket and connects none: what it needs is open before.
+//! A process that serves vifs makes no socket and connects none: what it needs is open before. One
+//! with vifs of virtio whose sockets it dials is the exception.
 //!
 //! The lists were made from what a serving backend was seen to call, with what glibc and the
 //! standard library may call instead on another machine: time without a vDSO clock (Xen's, in a
@@ -45,6 +46,8 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_fstat,
+    // The size of the pages that the memory of a guest is made of.
+    libc::SYS_fstatfs,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -116,6 +119,10 @@ const ALWAYS: &[c_long] = &[
 /// of its own.
 const BROKER: &[c_long] =
     &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
+
+/// The same for a backend that looks for the sockets of virtual machine monitors. To which of them
+/// it connects cannot be seen here: who makes such a socket says who may.
+const DIALLING: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
 
 /// The same by the names that only this architecture has.
 #[cfg(target_arch = "x86_64")]
@@ -203,6 +210,11 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     match role {
         Role::Vifs | Role::EmulatedGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+        }
+        Role::VifsThatDial => {
+            rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
+            rules.extend(DIALLING.iter().map(|call| (*call, Vec::new())));
+            rules.insert(libc::SYS_socket, connections()?);
         }
         Role::Broker => {
             rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));
@@ -417,6 +429,22 @@ mod tests {
         }
         let ourselves = [(0, std::process::id().into()), (2, 6)];
         assert_eq!(answer(&program, libc::SYS_tgkill, &ourselves), ALLOW);
+    }
+
+    #[test]
+    fn who_dials_sockets_makes_those_of_this_machine_and_no_others() {
+        let program = program(Role::VifsThatDial).expect("it compiles");
+        for (call, arguments, expected) in [
+            (libc::SYS_socket, &[(0, 1), (1, 0x8_0801)][..], ALLOW),
+            (libc::SYS_socket, &[(0, 2), (1, 1)], KILL),
+            (libc::SYS_connect, &[], ALLOW),
+            (libc::SYS_inotify_add_watch, &[], ALLOW),
+            (libc::SYS_bind, &[], KILL),
+            (libc::SYS_listen, &[], KILL),
+            (libc::SYS_sendmsg, &[], KILL),
+        ] {
+            assert_eq!(answer(&program, call, arguments), expected, "{call} {arguments:?}");
+        }
     }
 
     #[test]

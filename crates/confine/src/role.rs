@@ -7,6 +7,8 @@ use rustix::thread::CapabilitySet;
 pub enum Role {
     /// It serves vifs: a backend, or a frontend in a domain of real Xen.
     Vifs,
+    /// The same, and it dials sockets of virtual machine monitors as they appear.
+    VifsThatDial,
     /// It serves the vifs of a guest on the emulated hypervisor. Others enter its network namespace
     /// to run programs there (`ringway guest exec`).
     EmulatedGuest,
@@ -20,7 +22,7 @@ impl Role {
     /// has started.
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
-            Role::Vifs | Role::EmulatedGuest => CapabilitySet::NET_ADMIN,
+            Role::Vifs | Role::VifsThatDial | Role::EmulatedGuest => CapabilitySet::NET_ADMIN,
             Role::Broker => CapabilitySet::empty(),
         }
     }

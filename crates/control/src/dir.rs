@@ -57,6 +57,11 @@ impl RunDir {
         self.0.join("panics")
     }
 
+    /// The features that the guest of a virtio vif has, for the next backend.
+    pub fn vhost(&self, name: &str) -> PathBuf {
+        self.0.join(format!("vhost-{name}.features"))
+    }
+
     /// Held locked while the host runs.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")

@@ -25,7 +25,8 @@ pub use link::{Link, Received};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
-    MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, WorkerStatus, offload_names,
+    MulticastStatus, QueueStatus, RateStatus, TenantStatus, VifStatus, VirtioStatus, WorkerStatus,
+    offload_names,
 };
 pub use tenancy::{Allowed, ProcessReport, SwitchOrder, TenantOrder, TrunkRules, VifNumber};
 pub use times::{Bucket, Times};

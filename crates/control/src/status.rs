@@ -63,6 +63,12 @@ impl QueueStatus {
 pub struct VifStatus {
     /// `vifD.H`: guest's domain and handle.
     pub name: String,
+    /// `xen` or `virtio`; empty for the uplink and trunks.
+    #[serde(default)]
+    pub kind: String,
+    /// Of virtio: where its front-end is met, and what was agreed on.
+    #[serde(default)]
+    pub virtio: Option<VirtioStatus>,
     /// The guest's domain.
     pub domid: u16,
     /// The vif's number in the guest.
@@ -120,6 +126,23 @@ pub struct VifStatus {
     pub error: Option<String>,
     /// The queues in use.
     pub queues: Vec<QueueStatus>,
+}
+
+/// What there is to say of a vif of virtio.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtioStatus {
+    /// The path of its socket.
+    pub socket: String,
+    /// Who makes it: `client` if the front-end does, `server` if the backend does.
+    pub mode: String,
+    /// Features that are in use.
+    pub features: Vec<String>,
+    /// Those that are offered, and that the guest or its front-end has not taken.
+    pub not_taken: Vec<String>,
+    /// Those that the backend could offer, and that its configuration leaves out.
+    pub not_offered: Vec<String>,
+    /// Megabytes of the guest's memory that are mapped.
+    pub memory_mib: u64,
 }
 
 /// The part of a port in multicast.

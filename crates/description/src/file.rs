@@ -10,10 +10,10 @@ use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRoute
 use toml::Spanned;
 
 use crate::section::{FileSection, GuestSection, VifSection, per_second, storm};
-use crate::value::{Cidr, InterfaceName, Mac, Network, Within};
+use crate::value::{Cidr, InterfaceName, Mac, Network, VhostName, Within};
 use crate::{
     Bridge, FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Guest, GuestVif, Host, Multicast,
-    Offloads, Storm, Switch, Uplink, Workers,
+    Offloads, Storm, Switch, Uplink, VHOSTS_MAX, Vhost, Workers,
 };
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -93,7 +93,7 @@ impl Source<'_> {
     }
 
     fn check(&self, sections: FileSection) -> Result<Host, DescriptionError> {
-        let FileSection { host, uplink, switch, bridge, guest } = sections;
+        let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
         let mut names = HashSet::new();
         for bridge in &bridge {
             if !names.insert(bridge.name.get_ref()) {
@@ -108,7 +108,9 @@ impl Source<'_> {
             })
             .collect();
         let guests = self.guests(&guest, &bridges)?;
+        let vhosts = self.vhosts(&vhost)?;
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
+        let vifs = vifs + vhosts.len();
         // A vif on a bridge takes two, its own and that of its TAP device; one is the uplink's.
         let ports = u16::try_from((2 * vifs + 1).max(64)).map_err(|_| {
             self.refuse(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2))
@@ -161,6 +163,7 @@ impl Source<'_> {
             },
             bridges,
             guests,
+            vhosts,
         })
     }
 
@@ -187,6 +190,13 @@ impl Source<'_> {
             }
             let mut vifs = Vec::new();
             for (handle, section) in (0_u8..).zip(&section.vif) {
+                let of_virtio = (section.name.as_ref().map(Spanned::span))
+                    .or(section.socket.as_ref().map(Spanned::span))
+                    .or(section.mode.as_ref().map(Spanned::span));
+                if let Some(at) = of_virtio {
+                    let message = "guest.vif.name, socket, mode: only in [[vhost]]";
+                    return Err(self.refuse(Some(at.start), message));
+                }
                 let vif = self.vif(section, (number, handle), bridges)?;
                 if !macs.insert(vif.mac) {
                     let message = format!("guest.vif.mac: there is another vif with `{}`", vif.mac);
@@ -203,6 +213,71 @@ impl Source<'_> {
             });
         }
         Ok(guests)
+    }
+
+    /// Vifs of virtual machines behind sockets.
+    fn vhosts(&self, sections: &[VifSection]) -> Result<Vec<Vhost>, DescriptionError> {
+        let (mut names, mut sockets, mut vhosts) = (HashSet::new(), HashSet::new(), Vec::new());
+        for section in sections {
+            let missing = |key: &str| {
+                let place = section.name.as_ref().map(|name| name.span().start);
+                let place = place.or(section.socket.as_ref().map(|socket| socket.span().start));
+                self.refuse(place, &format!("vhost.{key}: is missing, and each [[vhost]] has one"))
+            };
+            let name = section.name.as_ref().ok_or_else(|| missing("name"))?;
+            let socket = section.socket.as_ref().ok_or_else(|| missing("socket"))?;
+            if vhosts.len() >= usize::from(VHOSTS_MAX) {
+                let message = format!("vhost: expected at most {VHOSTS_MAX} of them");
+                return Err(self.refuse_at(name, &message));
+            }
+            if !names.insert(name.get_ref()) {
+                let message = format!("vhost.name: there is another vhost `{}`", name.get_ref());
+                return Err(self.refuse_at(name, &message));
+            }
+            if !sockets.insert(socket.get_ref()) {
+                let message = format!("vhost.socket: `{}` is another's", socket.get_ref());
+                return Err(self.refuse_at(socket, &message));
+            }
+            self.refuse_of_guests(section, name)?;
+            let of_vhost = |mut error: DescriptionError| {
+                error.message = error.message.replace("guest.vif.", "vhost.");
+                error
+            };
+            let vif = self.vif(section, (0, 0), &[]).map_err(of_vhost)?;
+            vhosts.push(Vhost {
+                name: name.get_ref().clone(),
+                socket: socket.get_ref().clone(),
+                mode: section.mode.as_ref().map(|mode| *mode.get_ref()).unwrap_or_default(),
+                queues: vif.queues.unwrap_or(1),
+                mac: section.mac.as_ref().map(|mac| *mac.get_ref()),
+                vif,
+            });
+        }
+        Ok(vhosts)
+    }
+
+    /// Keys that mean something to an emulated guest or to a vif of Xen only.
+    fn refuse_of_guests(
+        &self,
+        section: &VifSection,
+        name: &Spanned<VhostName>,
+    ) -> Result<(), DescriptionError> {
+        let given = [
+            ("tenant", section.tenant.is_some()),
+            ("addresses", !section.addresses.is_empty()),
+            ("gateway", section.gateway.is_some()),
+            ("bridge", section.bridge.is_some()),
+            ("max-queues", section.max_queues.is_some()),
+            ("completion", section.completion.is_some()),
+            ("max-unanswered", section.max_unanswered.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let message = format!("vhost.{key}: only for vifs of guests; expected none here");
+                Err(self.refuse_at(name, &message))
+            }
+        }
     }
 
     fn vif(
@@ -335,9 +410,48 @@ fn online_cpus() -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SocketMode;
 
     fn refusal(content: &str) -> String {
         parse("host.toml", content).expect_err(content).to_string()
+    }
+
+    #[test]
+    fn a_vif_of_virtio_has_a_socket_and_what_other_vifs_have() {
+        let host = parse(
+            "host.toml",
+            "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
+             [[vhost]]\nname = 'vm2'\nsocket = '/run/vm2.sock'\nmode = 'server'\n",
+        )
+        .expect("it is good");
+        let [one, two] = &host.vhosts[..] else { panic!("two of them") };
+        assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
+        assert!(one.vif.rate.is_some());
+        assert_eq!((two.queues, two.mode), (1, SocketMode::Server));
+        assert!(host.obstacle_to_isolation().expect("one process").contains("[[vhost]] vm1"));
+    }
+
+    #[test]
+    fn a_vif_of_virtio_is_refused_with_line_and_key() {
+        let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
+        let socket = "socket = '/run/vm1.sock'";
+        assert!(with("").contains("line 2: vhost.socket: is missing"));
+        assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is no path of a socket"));
+        assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
+        assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is no mode"));
+        let bridge = with(&format!("{socket}\nbridge = 'xenbr0'"));
+        assert!(bridge.contains("vhost.bridge: only for vifs of guests"), "{bridge}");
+        let again = with(&format!("{socket}\n[[vhost]]\nname = 'vm1'\nsocket = '/run/vm2.sock'"));
+        assert!(again.contains("line 5: vhost.name: there is another"), "{again}");
+        let taken = with(&format!("{socket}\n[[vhost]]\nname = 'vm2'\n{socket}"));
+        assert!(taken.contains("line 6: vhost.socket: `/run/vm1.sock` is another's"), "{taken}");
+        let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
+        let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
+        assert!(many.contains("line 386: vhost: expected at most 128 of them"), "{many}");
+        let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
+        assert!(named.contains("`vif1.0` is no name of a virtio vif"), "{named}");
+        let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
+        assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
     }
 
     #[test]

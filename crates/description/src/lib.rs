@@ -21,8 +21,13 @@ use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
-pub use value::{Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, TenantName};
+pub use value::{
+    Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode, SocketPath,
+    TenantName, VhostName,
+};
 
+/// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
+pub const VHOSTS_MAX: u16 = 128;
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
 pub const QUEUES_MAX: u64 = 64;
@@ -79,6 +84,9 @@ pub struct Host {
     pub bridges: Vec<Bridge>,
     /// The guests.
     pub guests: Vec<Guest>,
+    /// Vifs of virtio: of virtual machines behind vhost-user sockets.
+    #[serde(default)]
+    pub vhosts: Vec<Vhost>,
 }
 
 /// The network namespace that stands for the host.
@@ -243,6 +251,23 @@ pub struct Guest {
     pub vifs: Vec<GuestVif>,
 }
 
+/// A vif of virtio.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Vhost {
+    /// What it is called.
+    pub name: VhostName,
+    /// Its socket.
+    pub socket: SocketPath,
+    /// Who makes that.
+    pub mode: SocketMode,
+    /// Queues that its guest may have.
+    pub queues: u16,
+    /// The guest's address, if it is known.
+    pub mac: Option<Mac>,
+    /// What else it has as vifs of other guests have.
+    pub vif: GuestVif,
+}
+
 /// What happens when a guest's process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -374,6 +399,13 @@ impl Host {
 
     /// Why tenants of this host cannot have processes of their own, if they cannot.
     pub fn obstacle_to_isolation(&self) -> Option<String> {
+        if let Some(vhost) = self.vhosts.first() {
+            return Some(format!(
+                "[[vhost]] {} is served by one process with all others: expected none of them, or \
+                 no --isolate",
+                vhost.name
+            ));
+        }
         let on_switch = || {
             let vifs = self.guests.iter().flat_map(|it| it.vifs.iter().map(move |vif| (it, vif)));
             vifs.filter(|(_, vif)| vif.bridge.is_none())

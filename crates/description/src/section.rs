@@ -11,7 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::value::{
-    Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, TenantName, Within, text,
+    Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode, SocketPath,
+    TenantName, VhostName, Within, text,
 };
 use crate::{Answered, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -36,6 +37,8 @@ pub(crate) struct FileSection {
     pub(crate) bridge: Vec<BridgeSection>,
     #[serde(default)]
     pub(crate) guest: Vec<GuestSection>,
+    #[serde(default)]
+    pub(crate) vhost: Vec<VifSection>,
 }
 
 #[derive(Deserialize, Default)]
@@ -124,9 +127,13 @@ pub(crate) struct GuestSection {
     pub(crate) vif: Vec<VifSection>,
 }
 
+/// A vif of a guest, or of a virtual machine behind a socket: most keys are of both.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct VifSection {
+    pub(crate) name: Option<Spanned<VhostName>>,
+    pub(crate) socket: Option<Spanned<SocketPath>>,
+    pub(crate) mode: Option<Spanned<SocketMode>>,
     pub(crate) mac: Option<Spanned<Mac>>,
     pub(crate) tenant: Option<TenantName>,
     #[serde(default)]

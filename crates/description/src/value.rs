@@ -15,6 +15,8 @@ const INTERFACE_NAME_LEN_MAX: usize = 15;
 const GUEST_NAME_LEN_MAX: usize = 32;
 /// Longest name of a tenant: that of a directory with a socket in it, within the same bytes.
 const TENANT_NAME_LEN_MAX: usize = 20;
+/// Longest path of a socket (`sockaddr_un`, less the zero byte).
+const SOCKET_PATH_LEN_MAX: usize = 107;
 /// How the names begin that vifs without a tenant of their own have.
 const OF_DOMAIN: &str = "domain-";
 
@@ -147,6 +149,95 @@ impl FromStr for GuestName {
 impl fmt::Display for GuestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// The name of a vif of virtio.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct VhostName(pub String);
+
+impl FromStr for VhostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<VhostName, String> {
+        let is_good = (1..=GUEST_NAME_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && !text.starts_with("vif");
+        if !is_good {
+            return Err(format!(
+                "`{text}` is no name of a virtio vif: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
+                 digits, `-`, `_` and `.`, the first a letter or digit, and not `vif`, as Xen's"
+            ));
+        }
+        Ok(VhostName(text.to_owned()))
+    }
+}
+
+impl fmt::Display for VhostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The path of a Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SocketPath(pub String);
+
+impl FromStr for SocketPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SocketPath, String> {
+        let is_good = text.starts_with('/')
+            && !text.ends_with('/')
+            && text.len() <= SOCKET_PATH_LEN_MAX
+            && !text.contains('\0');
+        if !is_good {
+            return Err(format!(
+                "`{text}` is no path of a socket: expected one that begins with `/` and has at \
+                 most {SOCKET_PATH_LEN_MAX} bytes"
+            ));
+        }
+        Ok(SocketPath(text.to_owned()))
+    }
+}
+
+impl fmt::Display for SocketPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who makes a vhost-user socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SocketMode {
+    /// The virtual machine monitor does, and we dial.
+    #[default]
+    Client,
+    /// We do, and are dialled.
+    Server,
+}
+
+impl FromStr for SocketMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SocketMode, String> {
+        match text {
+            "client" => Ok(SocketMode::Client),
+            "server" => Ok(SocketMode::Server),
+            _ => Err(format!(
+                "`{text}` is no mode: expected `client`, where QEMU makes the socket, or `server`"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SocketMode::Client => "client",
+            SocketMode::Server => "server",
+        })
     }
 }
 
@@ -311,3 +402,4 @@ macro_rules! as_text {
 }
 
 as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName, MirroredText);
+as_text!(VhostName, SocketPath, SocketMode);

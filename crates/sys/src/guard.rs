@@ -14,13 +14,12 @@ use std::io;
 use std::mem;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Mappings that can be guarded at a time: eight tables of as many regions as vhost-user has.
-pub(crate) const MAPPINGS_MAX: usize = 4096;
+use crate::share::{MAPPINGS_MAX, MappingShare};
 
 static TABLE: [Entry; MAPPINGS_MAX] = [const { Entry::free() }; MAPPINGS_MAX];
 /// How often the handler replaced a mapping: one load shows that nothing was lost since.
@@ -33,6 +32,8 @@ pub(crate) struct GuardedMapping {
     base: NonNull<u8>,
     len: usize,
     entry: &'static Entry,
+    /// Whose it is, by which the table has an entry for each.
+    share: Arc<MappingShare>,
 }
 
 // SAFETY: it only remembers what to unmap, and munmap may be called from any thread.
@@ -45,14 +46,30 @@ impl GuardedMapping {
     /// file's page size.
     ///
     /// # Errors
-    /// What mmap(2) and sigaction(2) report; of kind `OutOfMemory` if the table is full.
-    pub(crate) fn new(fd: impl AsFd, offset: u64, len: usize) -> io::Result<GuardedMapping> {
+    /// What mmap(2) and sigaction(2) report; of kind `OutOfMemory` if the share is used up.
+    pub(crate) fn new(
+        share: &Arc<MappingShare>,
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<GuardedMapping> {
         install()?;
+        let out_of_memory = |error| io::Error::new(io::ErrorKind::OutOfMemory, error);
+        share.take(len as u64).map_err(out_of_memory)?;
+        let mapped = GuardedMapping::map(share, fd, offset, len);
+        mapped.inspect_err(|_| share.give_back(len as u64))
+    }
+
+    /// Maps what the share has room for.
+    fn map(
+        share: &Arc<MappingShare>,
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<GuardedMapping> {
         let entry = TABLE.iter().find(|entry| entry.claim());
-        let entry = entry.ok_or_else(|| {
-            let what = format!("{MAPPINGS_MAX} mappings are guarded, which is the limit");
-            io::Error::new(io::ErrorKind::OutOfMemory, what)
-        })?;
+        // Not so while the shares of all have no more mappings than there are entries.
+        let entry = entry.ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a null hint with no MAP_FIXED cannot replace an existing mapping.
         let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
@@ -61,7 +78,7 @@ impl GuardedMapping {
         });
         let base = base.inspect_err(|_| entry.release())?;
         entry.set(base.as_ptr().addr(), len);
-        Ok(GuardedMapping { base, len, entry })
+        Ok(GuardedMapping { base, len, entry, share: Arc::clone(share) })
     }
 
     /// Where it begins.
@@ -94,6 +111,7 @@ impl Drop for GuardedMapping {
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
         self.entry.release();
+        self.share.give_back(self.len as u64);
     }
 }
 

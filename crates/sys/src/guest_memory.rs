@@ -15,11 +15,18 @@ use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use crate::SharedPages;
 use crate::guard::{GuardedMapping, lost_count};
+pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShare};
 
 /// Regions of one table at most: what QEMU has slots for.
 pub const REGIONS_MAX: usize = 509;
 /// Guest memory that one bit of a [`DirtyLog`] stands for.
 pub const LOG_PAGE: u64 = 4096;
+
+/// Asks the system once for what mapping takes, as long as that may be asked: a confined process
+/// reads neither the page size nor a file.
+pub fn prepare() {
+    let _ = rustix::param::page_size();
+}
 
 /// Guest memory in a file, as a front-end announces it.
 #[derive(Debug)]
@@ -118,6 +125,9 @@ pub enum MapError {
         /// Bytes.
         len: u64,
     },
+    /// More front-ends than shares.
+    #[error(transparent)]
+    NoShare(#[from] NoShare),
     /// The host refused us something.
     #[error("mapping a region of {len:#x} bytes: {error}")]
     Host {
@@ -139,8 +149,9 @@ pub struct OutsideMemory {
 }
 
 /// All regions of a virtual machine, in the order of the guest's addresses.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct GuestMemory {
+    share: Arc<MappingShare>,
     regions: Box<[Arc<Mapped>]>,
 }
 
@@ -163,12 +174,26 @@ struct FilePlace {
 }
 
 impl GuestMemory {
-    /// Maps regions. One that is there twice is mapped once.
+    /// A table of no regions, for a front-end with this share.
+    pub fn empty(share: Arc<MappingShare>) -> GuestMemory {
+        GuestMemory { share, regions: Box::default() }
+    }
+
+    /// Maps the regions of a front-end that has no share yet. One that is there twice is mapped
+    /// once.
     ///
     /// # Errors
     /// [`MapError`]; nothing stays mapped then.
     pub fn map(regions: Vec<Region>) -> Result<GuestMemory, MapError> {
-        regions.into_iter().try_fold(GuestMemory::default(), |memory, region| memory.with(region))
+        GuestMemory::empty(MappingShare::new()?).with_all(regions)
+    }
+
+    /// This table and more regions.
+    ///
+    /// # Errors
+    /// [`MapError`]; none of them stays mapped then.
+    pub fn with_all(&self, regions: Vec<Region>) -> Result<GuestMemory, MapError> {
+        regions.into_iter().try_fold(self.clone(), |memory, region| memory.with(region))
     }
 
     /// This table and one more region. The same region again is no error: QEMU adds it for each
@@ -194,11 +219,12 @@ impl GuestMemory {
         if self.regions.len() == REGIONS_MAX {
             return Err(MapError::TooMany);
         }
-        let mapped = new.map(&region).map_err(|error| MapError::Host { len: region.len, error })?;
+        let mapped = new.map(&self.share, &region);
+        let mapped = mapped.map_err(|error| MapError::Host { len: region.len, error })?;
         let mut regions = self.regions.to_vec();
         regions.push(Arc::new(mapped));
         regions.sort_unstable_by_key(|mapped| mapped.guest_address);
-        Ok(GuestMemory { regions: regions.into() })
+        Ok(GuestMemory { share: Arc::clone(&self.share), regions: regions.into() })
     }
 
     /// This table without one region.
@@ -217,7 +243,7 @@ impl GuestMemory {
         };
         let regions: Box<[_]> = self.regions.iter().filter(|it| !is_it(it)).cloned().collect();
         match regions.len() < self.regions.len() {
-            true => Ok(GuestMemory { regions }),
+            true => Ok(GuestMemory { share: Arc::clone(&self.share), regions }),
             false => Err(MapError::NotThere { guest_address, len }),
         }
     }
@@ -343,12 +369,13 @@ impl Announced {
         })
     }
 
-    fn map(self, region: &Region) -> io::Result<Mapped> {
+    fn map(self, share: &Arc<MappingShare>, region: &Region) -> io::Result<Mapped> {
         let skip = region.file_offset % self.page;
         let too_long = || io::Error::from(io::ErrorKind::OutOfMemory);
         let whole = (skip + region.len).checked_next_multiple_of(self.page).ok_or_else(too_long)?;
         let whole = usize::try_from(whole).map_err(|_| too_long())?;
-        let mapping = GuardedMapping::new(region.fd.as_fd(), region.file_offset - skip, whole)?;
+        let from = region.file_offset - skip;
+        let mapping = GuardedMapping::new(share, region.fd.as_fd(), from, whole)?;
         let mapping = Arc::new(mapping);
         let skip = skip as usize;
         let range = skip..skip + region.len as usize;
@@ -524,10 +551,16 @@ impl DirtyLog {
     ///
     /// # Errors
     /// [`MapError`].
-    pub fn map(fd: OwnedFd, file_offset: u64, len: u64) -> Result<DirtyLog, MapError> {
+    pub fn map(
+        share: &Arc<MappingShare>,
+        fd: OwnedFd,
+        file_offset: u64,
+        len: u64,
+    ) -> Result<DirtyLog, MapError> {
         let region = Region { guest_address: 0, user_address: 0, len, file_offset, fd };
         let announced = Announced::check(&region)?;
-        let mapped = announced.map(&region).map_err(|error| MapError::Host { len, error })?;
+        let mapped =
+            announced.map(share, &region).map_err(|error| MapError::Host { len, error })?;
         Ok(DirtyLog { pages: mapped.pages, mapping: mapped.mapping })
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{
-    DirtyLog, GuestMemory, GuestView, MapError, OutsideMemory, REGIONS_MAX, Region,
+    DirtyLog, GuestMemory, GuestView, MapError, MappingShare, OutsideMemory, REGIONS_MAX, Region,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -226,7 +226,8 @@ fn files_that_are_cut_by_others_at_any_moment_end_no_thread() {
 #[test]
 fn a_log_has_a_bit_for_each_page_and_an_end() {
     let fd = memory_file(PAGE);
-    let log = DirtyLog::map(share(&fd), 8, 3).unwrap();
+    let front_end = MappingShare::new().unwrap();
+    let log = DirtyLog::map(&front_end, share(&fd), 8, 3).unwrap();
     log.mark(0, 1);
     log.mark(9 * PAGE - 1, 2);
     log.mark(5 * PAGE, 0);
@@ -234,7 +235,7 @@ fn a_log_has_a_bit_for_each_page_and_an_end() {
     let file = SharedPages::map(&fd, 0, 4096).unwrap();
     let bytes: Vec<u8> = (7..12).map(|offset| file.read(offset)).collect();
     assert_eq!(bytes, [0, 1, 3, 0b1100_0000, 0]);
-    assert!(DirtyLog::map(share(&fd), 1, PAGE).is_err());
+    assert!(DirtyLog::map(&front_end, share(&fd), 1, PAGE).is_err());
     ftruncate(&fd, 0).unwrap();
     log.mark(0, 1);
     assert!(log.is_lost());

@@ -167,8 +167,8 @@ impl BackendEnd {
         match self.state() {
             State::Serves => None,
             State::Alone => {
-                let obstacle = self.meeting.obstacle().map(str::to_owned);
-                self.error.clone().or(obstacle)
+                let obstacle = || self.meeting.obstacle().map(str::to_owned);
+                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.meeting.awaited()))
             }
             State::Awaits(Awaits::Version1) => Some(
                 "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),

@@ -81,6 +81,18 @@ impl Meeting {
         self.obstacle.as_deref()
     }
 
+    /// What is awaited while nothing is known to stand in the way, for people.
+    pub(crate) fn awaited(&self) -> String {
+        let path = self.path.display();
+        match self.way {
+            Way::Dial { .. } => format!("there is no front-end at {path} any more, or not yet"),
+            Way::Listen { .. } => format!(
+                "no front-end has dialled {path} (QEMU: -chardev socket,path={path},reconnect=1; \
+                 libvirt: mode='client')"
+            ),
+        }
+    }
+
     /// When to call [`Meeting::meet`] though nothing is readable.
     pub fn due(&self) -> Option<Instant> {
         self.due

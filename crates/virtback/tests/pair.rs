@@ -10,7 +10,9 @@ use ringway_datapath::{
 };
 use ringway_sys::SharedPages;
 use ringway_sys::bell::Bell;
-use ringway_sys::guest_memory::{DirtyLog, GuestMemory, GuestView, OutsideMemory, Region};
+use ringway_sys::guest_memory::{
+    DirtyLog, GuestMemory, GuestView, MappingShare, OutsideMemory, Region,
+};
 use ringway_virtback::{LogPlace, PairControl, PairFault, PairParts, QueuePair, QueueParts};
 use ringway_virtio::{
     Access, Buffer, DriverHalf, Format, PlaceError, QueueAreas, QueueFault, QueueOptions,
@@ -97,7 +99,10 @@ impl Guest {
         let (tx, rx) = (half(0, Access::Readable), half(0x4000, Access::Writable));
         let call = Bell::new().unwrap();
         let log_fd = memory_file(4096);
-        let log = Arc::new(DirtyLog::map(log_fd.try_clone().unwrap(), 0, 4096).unwrap());
+        let log = Arc::new(
+            DirtyLog::map(&MappingShare::new().unwrap(), log_fd.try_clone().unwrap(), 0, 4096)
+                .unwrap(),
+        );
         let mut parts = parts(&memory, features, &call);
         change(&mut parts, &log);
         let counters = Arc::clone(&parts.counters);

@@ -8,7 +8,7 @@
 mod bridges;
 mod claim;
 mod isolation;
-mod nodes;
+pub(crate) mod nodes;
 mod process;
 mod progress;
 mod supervisor;

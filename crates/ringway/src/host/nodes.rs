@@ -56,7 +56,12 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
     if let Some(tenant) = &described.tenant {
         tx.write(&vif.tenant(), &tenant.0)?;
     }
-    let limits = VifLimits {
+    device::apply(tx, &vif.backend_dir(), &limits(described).changes())
+}
+
+/// What limits a vif.
+pub(crate) fn limits(described: &GuestVif) -> VifLimits {
+    VifLimits {
         rate: described.rate.as_ref().map(|it| it.rate),
         rate_rx: described.rate_rx.as_ref().map(|it| it.rate),
         weight: described.weight,
@@ -65,8 +70,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         multicast: described.storm.multicast,
         unknown: described.storm.unknown,
         mtu: Some(described.mtu),
-    };
-    device::apply(tx, &vif.backend_dir(), &limits.changes())
+    }
 }
 
 /// Asks the backend to let go of all vifs of a guest.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ringway_backend::{Service, Sockets};
-use ringway_confine::{BACKEND_DEVICES, Role};
+use ringway_confine::BACKEND_DEVICES;
 use ringway_control::RunDir;
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
@@ -66,9 +66,9 @@ pub(crate) fn serve(
     }
     let own = RunDir::new(dir);
     let config = backend::config(&host, (&own, own.clone()), Service::from_env())?;
-    let sockets = Sockets::open(&config.dir)?;
+    let sockets = Sockets::open(&config.dir)?.with_vhosts(&config.vhosts)?;
     // Everything that needs more rights is open, and no thread has been started.
-    confine(dir, BACKEND_DEVICES, Role::Vifs)?;
+    confine(dir, BACKEND_DEVICES, backend::role_of(&config))?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     ringway_backend::run(hypervisor, store, config, sockets, stop)?;

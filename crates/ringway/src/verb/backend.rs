@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink};
+use ringway_backend::{BackendConfig, Service, Sockets, Tenancy, Uplink, VhostVif};
 use ringway_confine::BACKEND_DEVICES;
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
+use ringway_sys::guest_memory::FRONT_ENDS_MAX;
+use ringway_vhost_shell::Mode;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::confine;
-use crate::description::Host;
-use crate::host::{HypervisorKind, read_description, this_domain};
+use crate::description::{Host, SocketMode, VHOSTS_MAX, Vhost};
+use crate::host::{HypervisorKind, nodes, read_description, this_domain};
 use crate::stop::Stop;
 
 /// The switch process opens the device of its uplink.
@@ -69,8 +71,8 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
         _ => {
             let (hypervisor, store) = connect(&dir)?;
             let config = config(&host, (&dir, dir.clone()), Service::from_env())?;
-            let sockets = Sockets::open(&dir)?;
-            confine(dir.path(), BACKEND_DEVICES, ringway_confine::Role::Vifs)?;
+            let sockets = Sockets::open(&dir)?.with_vhosts(&config.vhosts)?;
+            confine(dir.path(), BACKEND_DEVICES, role_of(&config))?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
         }
     }
@@ -131,6 +133,33 @@ fn link() -> Result<Arc<Link>> {
     Ok(Arc::new(Link::new(link.context("standard input, the way to the supervisor")?)))
 }
 
+/// Each has a share of what a process can map.
+const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
+
+/// What a process needs that serves these vifs.
+pub(crate) fn role_of(config: &BackendConfig) -> ringway_confine::Role {
+    match config.vhosts.iter().any(|vhost| vhost.mode == Mode::Client) {
+        true => ringway_confine::Role::VifsThatDial,
+        false => ringway_confine::Role::Vifs,
+    }
+}
+
+fn vhost(described: &Vhost) -> VhostVif {
+    VhostVif {
+        name: described.name.0.clone(),
+        socket: PathBuf::from(&described.socket.0),
+        mode: match described.mode {
+            SocketMode::Client => Mode::Client,
+            SocketMode::Server => Mode::Server,
+        },
+        queues: described.queues,
+        offloads: described.vif.offloads.caps(),
+        mac: described.mac.map(|mac| mac.0),
+        rules: described.vif.rules(),
+        limits: nodes::limits(&described.vif),
+    }
+}
+
 /// What the description means for a process of the backend, with a directory of its own in that of
 /// the host.
 pub(crate) fn config(
@@ -148,6 +177,7 @@ pub(crate) fn config(
         completion: host.completion,
         split_event_channels: host.split_event_channels,
         offloads: host.offloads.caps(),
+        vhosts: host.vhosts.iter().map(vhost).collect(),
         uplink: host.uplink.as_ref().map(|uplink| Uplink {
             name: uplink.name.0.clone(),
             addresses: uplink

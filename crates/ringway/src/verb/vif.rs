@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{
-    BackendRequest, FloodStatus, LimitsStatus, RateStatus, Reconnect, VifStatus,
+    BackendRequest, FloodStatus, LimitsStatus, RateStatus, Reconnect, VifStatus, VirtioStatus,
 };
 use ringway_xenbus::{LimitName, Rate};
 
@@ -17,7 +17,7 @@ use crate::table;
 use crate::target::Target;
 
 /// Where the tenant stands in a list of vifs, if it does: after the guest.
-const TENANT_COLUMN: usize = 2;
+const TENANT_COLUMN: usize = 3;
 
 /// Vifs: their state and counters per queue; change what a guest may ask for.
 #[derive(Debug, Args)]
@@ -259,7 +259,7 @@ fn list(args: &List) -> Result<()> {
     if args.json {
         return print_json(&vifs);
     }
-    let head = ["VIF", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
+    let head = ["VIF", "KIND", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
     // Only where tenants have processes of their own is there anything to say of them.
     let is_isolated = vifs.iter().any(|vif| vif.tenant.is_some());
     let mut head = head.to_vec();
@@ -271,6 +271,7 @@ fn list(args: &List) -> Result<()> {
         let tenant = is_isolated.then(|| vif.tenant.unwrap_or_else(dash));
         let mut cells = vec![
             vif.name,
+            if vif.kind.is_empty() { dash() } else { vif.kind },
             vif.guest.unwrap_or_else(dash),
             vif.state,
             vif.mac.unwrap_or_else(dash),
@@ -302,6 +303,7 @@ fn show(args: &ShowOne) -> Result<()> {
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
+        ("kind", if vif.kind.is_empty() { "-" } else { &vif.kind }),
         ("guest", vif.guest.as_deref().unwrap_or("-")),
         ("domain", &vif.domid.to_string()),
         ("handle", &vif.handle.to_string()),
@@ -324,10 +326,26 @@ fn show(args: &ShowOne) -> Result<()> {
     ] {
         text += &format!("{key:13} {value}\n");
     }
+    for (key, value) in vif.virtio.iter().flat_map(virtio) {
+        text += &format!("{key:13} {value}\n");
+    }
     for (key, value) in limits(&vif.limits) {
         text += &format!("{key:13} {value}\n");
     }
     print(&(text + "\n" + &counters(&[vif])))
+}
+
+/// What there is to say of a vif of virtio, as people read it.
+fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 6] {
+    let list = |names: &[String]| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
+    [
+        ("socket", virtio.socket.clone()),
+        ("mode", virtio.mode.clone()),
+        ("memory", format!("{} MiB", virtio.memory_mib)),
+        ("features", list(&virtio.features)),
+        ("not taken", list(&virtio.not_taken)),
+        ("not offered", list(&virtio.not_offered)),
+    ]
 }
 
 /// The VLANs of a vif for people: `10`, `10 tagged 20,30`, `tagged 20`.

@@ -18,6 +18,7 @@ mod knobs;
 mod lab;
 mod lifetime;
 mod limits;
+mod machine;
 mod mended;
 mod mirrors;
 mod multicast;
@@ -37,6 +38,7 @@ mod toolstack;
 mod toolstacks;
 mod traffic;
 mod unikernel;
+mod vhost;
 mod watched;
 
 use std::io::Write;

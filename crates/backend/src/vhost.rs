@@ -1,0 +1,417 @@
+//! Vifs of virtio: guests behind vhost-user sockets.
+//!
+//! A [`VhostVif`] has what a vif of Xen has, but for XenStore and the handshake over it: the
+//! session of `vhost-shell` says what is to be served. A turn may change several queues; all of
+//! them are taken from the workers when the first has to stop, and given back when the turn is
+//! over.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
+use ringway_hypervisor::Hypervisor;
+use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
+use ringway_tap::VifOrTap;
+use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::{Base, PairPlan, RegionKey, RingPlan};
+use ringway_vhost_shell::{BackendEnd, Device, Meeting, Note};
+use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts};
+use ringway_virtio::QueuePlace;
+use ringway_wire::DomId;
+use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, VHOST_USER_PROTOCOL_F_RARP};
+use ringway_wire::virtio::{
+    Features, VHOST_F_LOG_ALL, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN,
+    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MRG_RXBUF,
+};
+use ringway_worker::{Attachment, Forwarding};
+use ringway_xenbus::{KeyChange, Keys, Vif, VifLimits};
+
+use crate::config::VhostVif as Config;
+use crate::log::{LeftOut, LogAllowance};
+use crate::rules::{RefusalLog, Rules};
+use crate::served::{Connection, Limited, Served};
+use crate::services::Hosting;
+use crate::station::VifOrTrunk;
+
+/// A domain that Xen never has (`DOMID_INVALID`), under which these vifs are known where a vif has
+/// a domain and a handle.
+const NO_DOMAIN: DomId = DomId(0x7ff4);
+/// Where its keys would be, if it had any.
+const NO_DIR: &str = "vhost";
+/// Rings of a session may be asked for at once, so that memory of a log is bounded by this: a bit
+/// for each page of 16 TiB.
+const LOG_LEN_MAX: u64 = 512 << 20;
+
+/// A vif of virtio in this backend's care.
+pub(crate) struct VhostVif {
+    pub(crate) served: Served,
+    pub(crate) config: Config,
+    pub(crate) end: BackendEnd,
+    parts: Parts,
+    /// What limits it, by the names that XenStore has for it.
+    limits: BTreeMap<String, String>,
+}
+
+/// What a front-end has handed over.
+struct Parts {
+    /// Of what this process can map.
+    share: Arc<MappingShare>,
+    memory: Option<Arc<GuestMemory>>,
+    log: Option<Arc<DirtyLog>>,
+    /// Pairs that are to be served.
+    plans: BTreeMap<u16, PairPlan>,
+    /// Pairs that are being served.
+    controls: BTreeMap<u16, Arc<PairControl>>,
+    counters: BTreeMap<u16, Arc<QueueCounters>>,
+    /// What the guest has taken.
+    features: Features,
+    /// Where that is kept for the next process.
+    floor_file: PathBuf,
+}
+
+impl VhostVif {
+    /// Begins to look for a front-end.
+    ///
+    /// # Errors
+    /// If there are too many of them.
+    pub(crate) fn begin<H: Hypervisor>(
+        config: Config,
+        index: u32,
+        meeting: Meeting,
+        host: &mut Hosting<H>,
+    ) -> io::Result<VhostVif> {
+        let now = Instant::now();
+        let share = MappingShare::new().map_err(io::Error::other)?;
+        let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
+        let rules =
+            Rules { wanted: config.rules.clone(), mac: config.mac, log: RefusalLog::default() };
+        let mut served = Served {
+            vif,
+            name: config.name.clone(),
+            offer: host.offer(Some(config.queues)),
+            rules,
+            device: None,
+            completion: Completion::Copied,
+            limited: Limited::new(host.switch.flood_budget(host.ticks())),
+            is_quarantined: false,
+            connection: None,
+            log: LogAllowance::new(now),
+        };
+        let limits = config.limits.changes().into_iter().filter_map(|change| match change {
+            KeyChange::Set(key, value) => Some((key, value)),
+            KeyChange::Remove(_) => None,
+        });
+        let limits: BTreeMap<String, String> = limits.collect();
+        served.set_limits(&Keys::new(NO_DIR, limits.clone()), host);
+        let floor_file = host.config.dir.vhost(&config.name);
+        let floor = fs::read_to_string(&floor_file).ok();
+        let floor = floor.and_then(|text| text.trim().parse().ok()).map(Features);
+        let parts = Parts {
+            share,
+            memory: None,
+            log: None,
+            plans: BTreeMap::new(),
+            controls: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            features: floor.unwrap_or(Features::NONE),
+            floor_file,
+        };
+        Ok(VhostVif { served, config, end: BackendEnd::new(meeting), parts, limits })
+    }
+
+    /// Does what there is to do; whether there may be more.
+    pub(crate) fn turn<H: Hypervisor>(
+        &mut self,
+        host: &mut Hosting<H>,
+        now: Instant,
+    ) -> io::Result<bool> {
+        let VhostVif { served, config, end, parts, .. } = self;
+        end.turn(&mut Serving { served, config, parts, host }, now)
+    }
+
+    /// Limits it as a user wants it.
+    pub(crate) fn set_limit<H: Hypervisor>(
+        &mut self,
+        key: &str,
+        value: &str,
+        host: &mut Hosting<H>,
+    ) -> Result<(), String> {
+        let one = Keys::new(NO_DIR, [(key.to_owned(), value.to_owned())]);
+        if let Some(bad) = VifLimits::read(&one).1.pop() {
+            return Err(bad.to_string());
+        }
+        self.limits.insert(key.to_owned(), value.to_owned());
+        self.served.set_limits(&Keys::new(NO_DIR, self.limits.clone()), host);
+        Ok(())
+    }
+
+    /// A worker gave a queue up: the guest is cut off, and may come back.
+    pub(crate) fn close<H: Hypervisor>(&mut self, host: &mut Hosting<H>, reason: &str) {
+        let VhostVif { served, config, end, parts, .. } = self;
+        end.close(&mut Serving { served, config, parts, host }, reason, Instant::now());
+    }
+}
+
+/// One vif with what it takes to serve its guest.
+struct Serving<'a, H: Hypervisor> {
+    served: &'a mut Served,
+    config: &'a Config,
+    parts: &'a mut Parts,
+    host: &'a mut Hosting<H>,
+}
+
+impl<H: Hypervisor> Device for Serving<'_, H> {
+    fn offer(&self) -> Offer {
+        // A confined process makes no file and passes none on; a switch sends no frame of its own.
+        let left_out = VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD | VHOST_USER_PROTOCOL_F_RARP;
+        Offer {
+            features: offered(self.config.offloads.and(self.host.config.offloads)),
+            floor: self.parts.features,
+            protocol: PROTOCOL_FEATURES & !left_out,
+            pairs: self.config.queues,
+            mtu_max: self.config.limits.mtu.unwrap_or(u16::MAX),
+        }
+    }
+
+    fn set_memory(&mut self, regions: Vec<ringway_vhost::Region>) -> Result<(), String> {
+        self.parts.memory = None;
+        let none = GuestMemory::empty(Arc::clone(&self.parts.share));
+        let memory = none.with_all(regions.into_iter().map(region).collect());
+        self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn add_region(&mut self, added: ringway_vhost::Region) -> Result<(), String> {
+        let none = || Arc::new(GuestMemory::empty(Arc::clone(&self.parts.share)));
+        let memory = self.parts.memory.clone().unwrap_or_else(none).with(region(added));
+        self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn remove_region(&mut self, removed: RegionKey) -> Result<(), String> {
+        let Some(memory) = &self.parts.memory else { return Ok(()) };
+        let RegionKey { guest_address, size, user_address, .. } = removed;
+        let memory = memory.without(guest_address, user_address, size);
+        self.parts.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn set_log(&mut self, log: Log) -> Result<(), String> {
+        if log.size > LOG_LEN_MAX {
+            return Err(format!("a log of {} bytes, expected at most {LOG_LEN_MAX}", log.size));
+        }
+        self.parts.log = None;
+        let log = DirtyLog::map(&self.parts.share, log.file, log.offset, log.size);
+        self.parts.log = Some(Arc::new(log.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn start(&mut self, plan: PairPlan) -> Result<(), String> {
+        self.detach();
+        self.parts.plans.insert(plan.pair, plan);
+        Ok(())
+    }
+
+    fn stop(&mut self, pair: u16) -> Bases {
+        self.detach();
+        let plan = self.parts.plans.remove(&pair);
+        let base = |ring: &RingPlan| match ring.base {
+            Base::At(base) => base,
+            Base::Used => self.used_index(ring).unwrap_or(0),
+        };
+        plan.map_or(Bases { rx: 0, tx: 0 }, |plan| Bases { rx: base(&plan.rx), tx: base(&plan.tx) })
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        if self.served.connection.is_some() || self.parts.plans.is_empty() {
+            return Ok(());
+        }
+        self.attach().map_err(|error| error.to_string())
+    }
+
+    fn announce(&mut self, _: [u8; 6]) {}
+
+    fn set_mtu(&mut self, mtu: u16) {
+        tracing::debug!(vif = self.served.name, mtu, "the front-end shows its guest this MTU");
+    }
+
+    fn make_area(&mut self, _: u64) -> Result<OwnedFd, String> {
+        Err("what is under way is not noted".to_owned())
+    }
+
+    fn agreed(&mut self, features: Features) {
+        let kept = features.without(Features::of(&[VHOST_F_LOG_ALL]));
+        if kept == self.parts.features {
+            return;
+        }
+        self.parts.features = kept;
+        if let Err(error) = fs::write(&self.parts.floor_file, kept.0.to_string()) {
+            tracing::warn!("{}: {error}", self.parts.floor_file.display());
+        }
+    }
+
+    fn reset(&mut self) {
+        self.detach();
+        let Parts { memory, log, plans, counters, .. } = self.parts;
+        (*memory, *log) = (None, None);
+        plans.clear();
+        counters.clear();
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let Some(LeftOut(left_out)) = self.served.may_log() else { return };
+        let vif = &self.served.name;
+        match note {
+            Note::Met => tracing::info!(vif, left_out, "a front-end is there"),
+            Note::Left => tracing::info!(vif, left_out, "the front-end has left"),
+            Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
+        }
+    }
+}
+
+impl<H: Hypervisor> Serving<'_, H> {
+    /// Gives all pairs that are to be served to workers, as one port.
+    fn attach(&mut self) -> io::Result<()> {
+        let mut attachments = Vec::new();
+        let plans = std::mem::take(&mut self.parts.plans);
+        let made: io::Result<Vec<_>> = plans.values().map(|plan| self.pair(plan)).collect();
+        self.parts.plans = plans;
+        let mut queues = Vec::new();
+        let mut caps = OffloadCaps::ALL;
+        for (queue, counters) in made? {
+            caps = caps.and(ringway_datapath::PortQueue::describe(&queue).caps);
+            queues.push(Arc::clone(&counters));
+            attachments.push(Attachment {
+                queue: VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(queue))),
+                counters,
+                flood: Arc::clone(&self.served.limited.flood),
+                stations: self.served.limited.stations(),
+            });
+        }
+        let count = attachments.len();
+        let Serving { served, host, .. } = self;
+        let port = host.allocate_port()?;
+        let policy = match served.apply_rules(port, host) {
+            Ok(policy) => policy,
+            Err(error) => {
+                host.free_port(port);
+                return Err(io::Error::other(error));
+            }
+        };
+        let limits = served.limits(host);
+        host.by_port.insert(port, served.vif);
+        let forwarding = Forwarding::Switch(Arc::clone(&host.switch));
+        let attached =
+            host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
+        served.connection = Some(Connection { port, device_port: None, queues, caps });
+        if let Err(error) = attached {
+            self.detach();
+            return Err(error);
+        }
+        tracing::debug!(vif = self.served.name, queues = count, "connected");
+        Ok(())
+    }
+
+    /// Takes all pairs back from their workers, and notes where each is to go on.
+    fn detach(&mut self) {
+        let Some(connection) = self.served.connection.take() else { return };
+        self.host.workers.detach(connection.port);
+        self.host.by_port.remove(connection.port);
+        self.host.forget_port(connection.port);
+        for (pair, control) in std::mem::take(&mut self.parts.controls) {
+            let Some(plan) = self.parts.plans.get_mut(&pair) else { continue };
+            let [tx, rx] = control.bases().map(index);
+            plan.tx.base = Base::At(tx);
+            plan.rx.base = Base::At(rx);
+        }
+    }
+
+    fn pair(&mut self, plan: &PairPlan) -> io::Result<(QueuePair, Arc<QueueCounters>)> {
+        let memory = self.parts.memory.clone();
+        let memory = memory.ok_or_else(|| io::Error::other("there is no memory"))?;
+        let counters = Arc::clone(self.parts.counters.entry(plan.pair).or_default());
+        let control = Arc::new(PairControl::new(true));
+        self.parts.controls.insert(plan.pair, Arc::clone(&control));
+        let log = self.parts.log.clone().filter(|_| plan.features.has(VHOST_F_LOG_ALL));
+        let parts = PairParts {
+            memory,
+            features: plan.features,
+            tx: self.queue(&plan.tx, log.clone())?,
+            rx: self.queue(&plan.rx, log)?,
+            control,
+            counters: Arc::clone(&counters),
+        };
+        Ok((QueuePair::attach(parts).map_err(io::Error::other)?, counters))
+    }
+
+    fn queue(&self, plan: &RingPlan, log: Option<Arc<DirtyLog>>) -> io::Result<QueueParts> {
+        let base = match plan.base {
+            Base::At(base) => Some(base),
+            Base::Used => self.used_index(plan),
+        };
+        let base = base.ok_or_else(|| io::Error::other("a used ring outside of memory"))?;
+        let call = plan.call.as_ref().map(|call| call.as_fd().try_clone_to_owned());
+        Ok(QueueParts {
+            place: QueuePlace {
+                size: plan.size,
+                descriptors: plan.addresses.descriptor,
+                driver: plan.addresses.available,
+                device: plan.addresses.used,
+            },
+            base: u32::from(base),
+            kick: plan.kick.as_fd().try_clone_to_owned()?,
+            call: call.transpose()?,
+            log: log.map(|log| LogPlace { log, ring_address: plan.addresses.log }),
+        })
+    }
+
+    /// The index of a used ring as it is in memory.
+    fn used_index(&self, plan: &RingPlan) -> Option<u16> {
+        let memory = self.parts.memory.as_ref()?;
+        let pages = memory.pages_of_user(plan.addresses.used, 4).ok()?;
+        Some(pages.load_u16(2, Ordering::Acquire))
+    }
+}
+
+/// Of a split queue, whose index has 16 bits.
+fn index(base: u32) -> u16 {
+    let [.., high, low] = base.to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
+
+fn region(region: ringway_vhost::Region) -> Region {
+    let RegionKey { guest_address, size, user_address, file_offset } = region.key;
+    Region { guest_address, user_address, len: size, file_offset, fd: region.file }
+}
+
+/// The features of virtio that go with what may be left undone.
+fn offered(caps: OffloadCaps) -> Features {
+    let without = |is_there: bool, bits: &[u32]| {
+        if is_there { Features::NONE } else { Features::of(bits) }
+    };
+    let left_out = [
+        without(caps.scatter_gather, &[VIRTIO_NET_F_MRG_RXBUF]),
+        without(caps.checksum_v4, &[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM]),
+        without(caps.gso_v4, &[VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_GUEST_TSO4]),
+        without(caps.gso_v6, &[VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_GUEST_TSO6]),
+        without(caps.gso_v4 || caps.gso_v6, &[VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_GUEST_ECN]),
+    ];
+    left_out.into_iter().fold(FEATURES, Features::without)
+}
+
+/// Begins to look for the front-ends of all that are configured.
+pub(crate) fn begin_all<H: Hypervisor>(
+    meetings: Vec<Meeting>,
+    host: &mut Hosting<H>,
+) -> io::Result<Vec<VhostVif>> {
+    let configs = host.config.vhosts.clone();
+    let begin = |(index, (config, meeting))| VhostVif::begin(config, index, meeting, host);
+    (0..).zip(configs.into_iter().zip(meetings)).map(begin).collect()
+}

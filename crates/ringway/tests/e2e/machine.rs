@@ -1,0 +1,193 @@
+//! A virtual machine for one test: Debian's kernel under QEMU, emulated, with a shell at its serial
+//! port and a server that echoes at TCP port 7. `tests/virtio` has what it boots.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::host::{Host, Running, SOON, wait_for};
+
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
+/// The address of a machine.
+pub(crate) const ADDRESS: &str = "10.77.0.9";
+/// How long a boot may take that takes ten seconds on an idle machine.
+const BOOT: Duration = Duration::from_secs(120);
+/// How long the image may take, with a download of a kernel.
+const IMAGE: Duration = Duration::from_secs(400);
+/// Bytes that are sent before their echo is waited for.
+const WINDOW: usize = 64 << 10;
+
+/// What a machine boots: a folder with kernel and initramfs.
+pub(crate) struct Image(PathBuf);
+
+impl Image {
+    /// Makes it, or says why it cannot be made here.
+    pub(crate) fn make() -> Option<Image> {
+        let program = Path::new(env!("CARGO_BIN_EXE_ringway"));
+        let target = program.ancestors().nth(2).expect("a target directory");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/virtio/image");
+        let mut command = Command::new(script);
+        command.env("CARGO_TARGET_DIR", target).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut making = Running::start(command.stderr(Stdio::piped()));
+        let status = making.wait("the image of a machine", IMAGE);
+        if status.success() {
+            return Some(Image(target.join("virtio")));
+        }
+        let mut complaint = String::new();
+        let stderr = making.0.stderr.take().expect("it was piped");
+        let _ = BufReader::new(stderr).read_to_string(&mut complaint);
+        assert_eq!(status.code(), Some(77), "tests/virtio/image: {complaint}");
+        let _ = write!(std::io::stderr(), "SKIPPED: {complaint}");
+        None
+    }
+}
+
+/// A machine with up to four queues, which is ended when dropped.
+pub(crate) struct Machine {
+    process: Running,
+    commands: ChildStdin,
+    lines: Receiver<String>,
+    console: PathBuf,
+}
+
+impl Machine {
+    /// Starts a machine, whose end of the socket is as `chardev` says.
+    pub(crate) fn start(image: &Image, dir: &Path, chardev: &str) -> Machine {
+        let console = dir.join("console");
+        let file = |name: &str| image.0.join(name).display().to_string();
+        let serial = format!("file:{}", console.display());
+        let kernel = format!("console=ttyS0 quiet panic=-1 guest.address={ADDRESS}/24");
+        let mut command = Command::new(QEMU);
+        command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-reboot"]);
+        command.args(["-smp", "2", "-m", "192", "-machine", "q35,memory-backend=m"]);
+        command.args(["-object", "memory-backend-memfd,id=m,size=192M,share=on"]);
+        command.args(["-kernel", &file("vmlinux"), "-initrd", &file("guest.cpio")]);
+        command.args(["-append", &kernel, "-serial", &serial, "-serial", "stdio"]);
+        command.args(["-chardev", chardev, "-netdev", "vhost-user,id=n,chardev=c,queues=4"]);
+        // With interrupts of another kind QEMU 7.2 crashes where there is no KVM.
+        command.args(["-device", "virtio-net-pci,netdev=n,mq=on,vectors=0,romfile="]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Running::start(&mut command);
+        let commands = process.0.stdin.take().expect("it was piped");
+        let output = BufReader::new(process.0.stdout.take().expect("it was piped"));
+        let (sender, lines) = channel();
+        // Ends with the machine.
+        thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Machine { process, commands, lines, console }
+    }
+
+    /// Waits until it has booted.
+    pub(crate) fn booted(&mut self) {
+        let status = self.status(BOOT);
+        assert_eq!(status.1, "up", "{}", self.console());
+    }
+
+    /// Runs a command, which must succeed; what it prints.
+    pub(crate) fn run(&mut self, command: &str) -> String {
+        writeln!(self.commands, "{command}").expect("the machine runs");
+        let (text, status) = self.status(3 * SOON);
+        assert_eq!(status, "0", "{command}: {text}");
+        text
+    }
+
+    /// What is printed until a status comes, and the status.
+    fn status(&mut self, limit: Duration) -> (String, String) {
+        let deadline = Instant::now() + limit;
+        let mut text = String::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no status within {limit:?}: {text}\nconsole:\n{}", self.console());
+            };
+            match line.trim_end().strip_prefix("status ") {
+                Some(status) => return (text, status.to_owned()),
+                None => text += &(line + "\n"),
+            }
+        }
+    }
+
+    fn console(&self) -> String {
+        std::fs::read_to_string(&self.console).unwrap_or_default()
+    }
+
+    /// Ends it without a warning.
+    pub(crate) fn kill(mut self) {
+        self.process.0.kill().expect("the machine runs");
+    }
+}
+
+/// One TCP connection from a guest to the echo of a machine, over which bytes go to and fro and are
+/// compared. It ends when dropped.
+pub(crate) struct Talk {
+    _process: Running,
+    echoed: Arc<AtomicU64>,
+    complaint: Receiver<String>,
+}
+
+impl Talk {
+    /// Begins to talk.
+    pub(crate) fn start(host: &Host, guest: &str) -> Talk {
+        let mut command = host.in_guest(guest, &["socat", "-", &format!("TCP:{ADDRESS}:7")]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Running::start(&mut command);
+        let mut to = process.0.stdin.take().expect("it was piped");
+        let mut from = process.0.stdout.take().expect("it was piped");
+        let echoed = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&echoed);
+        let (sender, complaint) = channel();
+        thread::spawn(move || {
+            let mut back = vec![0; WINDOW];
+            for seed in 0.. {
+                let sent = numbers(seed);
+                let exchanged = to.write_all(&sent).and_then(|()| from.read_exact(&mut back));
+                let complaint = match exchanged {
+                    Ok(()) if sent == back => {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    Ok(()) => format!("window {seed} came back changed"),
+                    Err(error) => format!("the connection ended in window {seed}: {error}"),
+                };
+                // No reader is left if the test is over.
+                let _ = sender.send(complaint);
+                return;
+            }
+        });
+        Talk { _process: process, echoed, complaint }
+    }
+
+    /// Waits until it has gone on for some windows.
+    pub(crate) fn goes_on(&self, host: &Host, what: &str) {
+        let before = self.echoed.load(Ordering::Relaxed);
+        host.wait(what, 6 * SOON, |_| {
+            if let Ok(complaint) = self.complaint.try_recv() {
+                panic!("{what}: {complaint}");
+            }
+            (self.echoed.load(Ordering::Relaxed) >= before + 8).then_some(())
+        });
+    }
+}
+
+/// Bytes that differ from window to window and within one (xorshift).
+fn numbers(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    std::iter::repeat_with(next).take(WINDOW / 8).flatten().collect()
+}
+
+/// Waits until a file is there.
+pub(crate) fn wait_for_file(path: &Path) {
+    wait_for(&path.display().to_string(), SOON, || path.exists().then_some(()));
+}

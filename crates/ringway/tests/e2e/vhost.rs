@@ -1,0 +1,85 @@
+//! Guests behind vhost-user sockets: stock QEMU with Debian's kernel.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::host::{Host, SOON, describe, send};
+use crate::machine::{Image, Machine, QEMU, Talk, wait_for_file};
+
+/// A guest `a` with vif `vif1.0`, and a place for a virtual machine.
+fn description(dir: &Path, mode: &str) -> String {
+    let socket = dir.join("net");
+    let vhost = format!(
+        "[[vhost]]\nname = \"vm1\"\nsocket = \"{}\"\nqueues = 4\nmode = \"{mode}\"\n",
+        socket.display()
+    );
+    describe("max-queues = 4", &[("a", "", "queues = 4")]) + &vhost
+}
+
+fn wait_for_queues(host: &Host, count: usize) {
+    host.wait(&format!("{count} queues"), SOON, |host| {
+        (host.vif("vm1")?.queues.len() == count).then_some(())
+    });
+}
+
+fn kill_backend(host: &Host) {
+    let before = host.pid_of("backend");
+    send(before, Signal::KILL);
+    host.wait("another backend", SOON, |host| {
+        host.members().iter().any(|it| it.name == "backend" && it.pid != before).then_some(())
+    });
+}
+
+#[test]
+fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backend_is_killed() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path(), "client"));
+    let waiting = host.vif("vm1").expect("it is listed");
+    assert_eq!((waiting.kind.as_str(), waiting.state.as_str()), ("virtio", "Waiting"));
+    let reason = waiting.error.expect("there is no socket");
+    assert!(reason.contains("the front-end has to make it"), "{reason}");
+    let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+    let mut machine = Machine::start(&image, place.path(), &chardev);
+    machine.booted();
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "two queues");
+    let shown = host.text(&["vif", "show", "vm1"]);
+    assert!(shown.contains("version_1") && shown.contains("mrg_rxbuf"), "{shown}");
+    let channels = machine.run("ethtool -l eth0");
+    assert_eq!(channels.matches("Combined:\t4").count(), 1, "{channels}");
+    for count in [1, 2, 4] {
+        machine.run(&format!("ethtool -L eth0 combined {count}"));
+        wait_for_queues(&host, count);
+        talk.goes_on(&host, &format!("{count} queues"));
+    }
+    kill_backend(&host);
+    talk.goes_on(&host, "after the backend was killed");
+    wait_for_queues(&host, 4);
+    machine.run("ethtool -L eth0 combined 2");
+    wait_for_queues(&host, 2);
+    talk.goes_on(&host, "two queues of another backend");
+    machine.kill();
+    let gone = host.wait("the machine to be gone", SOON, |host| {
+        host.vif("vm1").filter(|vif| vif.state == "Waiting" && vif.queues.is_empty())
+    });
+    assert!(gone.error.is_some(), "{gone:?}");
+}
+
+#[test]
+fn a_virtual_machine_that_was_first_dials_the_socket_of_the_backend_again_and_again() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let chardev = format!("socket,id=c,path={}/net,reconnect=1", place.path().display());
+    let mut machine = Machine::start(&image, place.path(), &chardev);
+    let host = Host::start(&description(place.path(), "server"));
+    wait_for_file(&place.path().join("net"));
+    machine.booted();
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "two queues");
+    kill_backend(&host);
+    talk.goes_on(&host, "after the backend was killed");
+}
