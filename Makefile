@@ -26,7 +26,7 @@ test: ## build everything and run every test, as root or in a user namespace
 
 # The version is one that the oldest Rust builds.
 docs: ## the documents as a book, in target/book
-	scripts/install-packages build
+	scripts/install-packages docs
 	mdbook --version >/dev/null 2>&1 || $(CARGO) install mdbook --version 0.4.52 --locked \
 	    --no-default-features --features search
 	$(CARGO) xtask book

@@ -1,8 +1,8 @@
 //! The book in `docs`: pages that a program writes, and what mdBook makes of all of them.
 //!
-//! The doctor's catalogue, the lab's studies and the rules of the wire are written from what the
-//! program itself and `docs/spec/netif.toml` say, into a folder that git ignores: so they are never
-//! out of date, and never edited.
+//! The doctor's catalogue, the lab's studies, the rules of the wire and the plots are written from
+//! what the program itself, `docs/spec/netif.toml` and `docs/measured.md` say, into a folder that
+//! git ignores: so they are never out of date, and never edited.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
-use crate::run;
+use crate::{plots, run};
 
 /// Where the written pages go, from the root.
 pub(crate) const WRITTEN: &str = "docs/generated";
@@ -62,6 +62,7 @@ fn write_pages(root: &Path) -> Result<()> {
         ("checks.md", checks(root)?),
         ("studies.md", studies(root)?),
         ("protocol.md", protocol(&rules)),
+        ("plots.md", plots::page(root, &folder)?),
     ];
     for (name, text) in pages {
         let path = folder.join(name);

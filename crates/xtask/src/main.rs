@@ -28,6 +28,7 @@ mod limits;
 mod links;
 mod modules;
 mod page;
+mod plots;
 mod race;
 mod run;
 mod rust;
