@@ -262,6 +262,7 @@ fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "thousands of addresses take Miri minutes")]
 fn a_port_has_room_for_its_first_address_however_many_the_others_have() {
     // 16 ports of 256 addresses fill a table of 4096.
     let fdb = Fdb::new(4096, 32, 256, 300, 0x5eed_0043);
