@@ -38,6 +38,7 @@ mod toolstack;
 mod toolstacks;
 mod traffic;
 mod vhost;
+mod virtio;
 mod watched;
 
 use std::io::Write;
