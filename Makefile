@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
+.PHONY: docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -23,6 +23,13 @@ test: ## build everything and run every test, as root or in a user namespace
 	$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install cargo-fuzz --locked || true
 	rustup target add x86_64-unknown-none aarch64-unknown-none >/dev/null 2>&1 || true
 	$(CARGO) xtask ci
+
+# The version is one that the oldest Rust builds.
+docs: ## the documents as a book, in target/book
+	scripts/install-packages build
+	mdbook --version >/dev/null 2>&1 || $(CARGO) install mdbook --version 0.4.52 --locked \
+	    --no-default-features --features search
+	$(CARGO) xtask book
 
 # BASE=REVISION names another one to compare with.
 semver: ## what the crates for others offer, beside that of main: changes as versions say
@@ -69,12 +76,12 @@ miri: ## the tests of the data path in an interpreter that finds undefined behav
 
 xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
+	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
 	tests/xen/run --set smoke $(XEN_ARGS)
 
 xen-full: ## all scenarios on real Xen under emulation
 	scripts/install-packages xen
-	$(CARGO) build --release --package ringway --package ringway-xen --bins --examples
+	$(CARGO) build --release --package ringway --package ringway-xen --bins --example conformance
 	$(CARGO) build --release --package ringway-hostile
 	tests/xen/run --set full $(XEN_ARGS)
 

@@ -207,7 +207,8 @@ impl World {
         match action {
             backend::Action::WriteKeys(changes) => apply(changes, &mut self.back_dir),
             backend::Action::SetState(state) => set_state(state, &mut self.back_dir),
-            backend::Action::ReadFrontend { queues_max } => {
+            backend::Action::ReadFrontend { queues_max }
+            | backend::Action::Retry { queues_max, .. } => {
                 assert!(queues_max <= self.offered, "{queues_max} queues were never offered");
                 self.readable = queues_max;
                 return Some(backend::Input::FrontendKeys(keys(FRONT_DIR, &self.front_dir)));
@@ -215,16 +216,17 @@ impl World {
             backend::Action::Attach(config, _) => {
                 assert!(!self.is_attached, "attached twice");
                 self.check(&config);
-                let is_refused = input.u8() % 8 == 0;
-                self.is_attached = !is_refused;
-                let refusal = backend::NotAttached::Refused("no grant".to_owned());
-                let outcome = if is_refused { Err(refusal) } else { Ok(()) };
+                let outcome = match input.u8() % 8 {
+                    0 => Err(backend::NotAttached::Refused("no grant".to_owned())),
+                    1 => Err(backend::NotAttached::Short("no memory".to_owned())),
+                    _ => Ok(()),
+                };
+                self.is_attached = outcome.is_ok();
                 return Some(backend::Input::Attached(outcome));
             }
             backend::Action::Detach => self.is_attached = false,
             backend::Action::Finished => self.has_back_finished = true,
             backend::Action::AwaitHotplug
-            | backend::Action::Retry { .. }
             | backend::Action::ReportError(_)
             | backend::Action::ClearError => {}
         }

@@ -20,6 +20,7 @@ pub mod guest_memory;
 pub mod namespace;
 #[cfg(feature = "std")]
 pub mod process;
+#[cfg(feature = "std")]
 mod share;
 mod shared;
 #[cfg(feature = "std")]

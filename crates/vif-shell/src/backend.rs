@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use ringway_xenbus::backend::{Action, Handshake, Input, NotAttached};
 use ringway_xenbus::{FrontendConfig, Hotplug, KeySet, Keys, Offer, Returns, Vif, XenbusState};
 use ringway_xenstore::{
-    Client, Errno, Lost, Refusal, Transport, XsError, or_refusal, unless_refused,
+    Client, Errno, Lost, Pace, Refusal, Transport, XsError, or_refusal, unless_refused,
 };
 
+use crate::Note;
 use crate::device::{self, unknown_if_refused};
 use crate::drive::{OnRefusal, Shell, drive};
-use crate::{Note, Pace};
 
 /// How often a guest's keys are read at once, and then how long apart. To read them and to attach
 /// what they name is most of what a guest can have a backend do, so a guest that connects over and

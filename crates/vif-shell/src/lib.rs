@@ -19,12 +19,10 @@ mod backend;
 pub mod device;
 mod drive;
 mod frontend;
-mod pace;
 
 pub use backend::{BackendEnd, BackendProcess};
 pub use drive::{Machine, OnRefusal, Shell, drive};
 pub use frontend::{FrontendEnd, FrontendProcess, set_error};
-pub use pace::Pace;
 
 use ringway_xenbus::XenbusState;
 use ringway_xenstore::Refusal;

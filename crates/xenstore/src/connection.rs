@@ -112,10 +112,11 @@ impl Connection {
         Ok(())
     }
 
-    /// What to wait for now, if that has changed since the last call.
-    pub(crate) fn changed_interest(&mut self) -> Option<EventFlags> {
+    /// What to wait for now, if that has changed since the last call. Nothing is read from one that
+    /// `rests`.
+    pub(crate) fn changed_interest(&mut self, rests: bool) -> Option<EventFlags> {
         let mut interest = EventFlags::empty();
-        interest.set(EventFlags::IN, self.wants_input());
+        interest.set(EventFlags::IN, !rests && self.wants_input());
         interest.set(EventFlags::OUT, !self.output.is_empty());
         let has_changed = interest != self.interest;
         self.interest = interest;

@@ -25,6 +25,8 @@ pub struct Quota {
     pub events: usize,
     /// Connections open at a time.
     pub connections: usize,
+    /// Requests in a second, over all connections. Those beyond it wait.
+    pub requests_per_second: u32,
 }
 
 impl Quota {
@@ -39,6 +41,7 @@ impl Quota {
         transaction_bytes: 1 << 26,
         events: 1 << 14,
         connections: 1 << 10,
+        requests_per_second: u32::MAX,
     };
 
     /// The limits that count for `domain` when guests have `self`.
@@ -59,6 +62,7 @@ impl Default for Quota {
             transaction_bytes: 1 << 17,
             events: 1024,
             connections: 16,
+            requests_per_second: 2000,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The tree behind Unix sockets: one thread, one epoll loop.
 //!
 //! A client that breaks the protocol or never reads loses its own connection and nothing else.
-//! Each round takes a bounded amount from each client, so none can keep the others waiting.
+//! Each round takes a bounded amount from each client, so none can keep the others waiting; and a
+//! guest that goes on asking is served at a [rate](Quota::requests_per_second).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -9,12 +10,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::{Duration, Instant};
 
 use ringway_wire::DomId;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::connection::Connection;
+use crate::pace::Pace;
 use crate::quota::Quota;
 use crate::session::SessionId;
 use crate::tree::Tree;
@@ -23,6 +26,8 @@ use crate::tree::Tree;
 const COMMANDS_MAX: usize = 4096;
 /// Events taken from epoll at a time.
 const EVENTS_MAX: usize = 64;
+/// How long a client rests at least that has asked too fast.
+const REST_MIN: Duration = Duration::from_millis(10);
 
 /// A XenStore server. [`run`](Server::run) it in a thread of its own.
 #[derive(Debug)]
@@ -34,6 +39,12 @@ pub struct Server {
     by_session: BTreeMap<SessionId, u64>,
     /// Listeners that are not polled because the process has no descriptors left.
     paused: Vec<u64>,
+    /// How fast each guest may ask; as long as it exists, so that it gains nothing by another
+    /// connection.
+    paces: BTreeMap<DomId, Pace>,
+    /// Clients that have asked faster, and when they are served again.
+    resting: BTreeMap<u64, Instant>,
+    requests_per_second: u32,
     commands: Receiver<Command>,
     handle: ServerHandle,
 }
@@ -50,7 +61,7 @@ pub struct ServerHandle {
 enum Source {
     Wake,
     Listener(UnixListener, DomId),
-    Client(Connection, SessionId),
+    Client(Connection, SessionId, DomId),
 }
 
 #[derive(Debug)]
@@ -130,6 +141,7 @@ impl Server {
     pub fn new(quota: Quota) -> io::Result<Server> {
         let (sender, commands) = mpsc::sync_channel(COMMANDS_MAX);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let requests_per_second = quota.requests_per_second.max(1);
         let mut server = Server {
             tree: Tree::new(quota),
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
@@ -137,6 +149,9 @@ impl Server {
             next_key: 0,
             by_session: BTreeMap::new(),
             paused: Vec::new(),
+            paces: BTreeMap::new(),
+            resting: BTreeMap::new(),
+            requests_per_second,
             commands,
             handle: ServerHandle { commands: sender, wake: Arc::clone(&wake) },
         };
@@ -158,25 +173,53 @@ impl Server {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let timeout = self.rest_left(Instant::now());
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                let key = event.data.u64();
+                let (key, flags) = (event.data.u64(), event.flags);
                 match self.sources.get(&key) {
                     Some(Source::Wake) => match self.obey()? {
                         Next::Stop => return Ok(()),
                         Next::Continue => {}
                     },
                     Some(Source::Listener(..)) => self.accept(key),
+                    // It is gone, and epoll would say so without end.
+                    Some(Source::Client(..))
+                        if self.resting.contains_key(&key)
+                            && flags.intersects(EventFlags::HUP | EventFlags::ERR) =>
+                    {
+                        self.close(key);
+                    }
                     Some(Source::Client(..)) => self.attend(key),
                     // It was closed on behalf of an earlier event of this round.
                     None => {}
                 }
                 self.deliver();
             }
+            self.resume(Instant::now());
+        }
+    }
+
+    /// How long to wait for the first of the clients that rest, if any does.
+    fn rest_left(&self, now: Instant) -> Option<Timespec> {
+        let due = self.resting.values().min()?;
+        Timespec::try_from(due.saturating_duration_since(now)).ok()
+    }
+
+    /// Serves those again whose rest is over.
+    fn resume(&mut self, now: Instant) {
+        let due = |at: &Instant| *at <= now;
+        let over: Vec<u64> =
+            self.resting.iter().filter(|(_, at)| due(at)).map(|(key, _)| *key).collect();
+        for key in over {
+            self.resting.remove(&key);
+            self.attend(key);
+            self.deliver();
         }
     }
 
@@ -197,6 +240,7 @@ impl Server {
                     self.sources.retain(
                         |_, source| !matches!(source, Source::Listener(_, of) if *of == domain),
                     );
+                    self.paces.remove(&domain);
                     self.tree.release(domain);
                 }
                 Command::Release(_) => {}
@@ -248,7 +292,7 @@ impl Server {
         });
         match admitted {
             Ok((key, connection)) => {
-                self.sources.insert(key, Source::Client(connection, session));
+                self.sources.insert(key, Source::Client(connection, session, domain));
                 self.by_session.insert(session, key);
             }
             Err(_) => self.tree.close(session),
@@ -257,22 +301,44 @@ impl Server {
 
     /// Serves what a client has sent.
     fn attend(&mut self, key: u64) {
-        let Some(Source::Client(connection, session)) = self.sources.get_mut(&key) else { return };
+        let Some(Source::Client(connection, session, domain)) = self.sources.get_mut(&key) else {
+            return;
+        };
+        if self.resting.contains_key(&key) {
+            return;
+        }
+        let now = Instant::now();
+        let mut pace = (*domain != DomId(0)).then(|| {
+            let rate = self.requests_per_second;
+            let make = || Pace::new(rate, Duration::from_secs(1) / rate, now);
+            self.paces.entry(*domain).or_insert_with(make)
+        });
+        let mut rests_until = None;
         let served = connection.receive().and_then(|()| {
             // Requests that wait for room must be served as soon as there is some: nothing else
             // would wake us for them. Nothing is read in here, so what was read bounds the loop.
             while connection.make_room()? {
+                if let Some(later) = pace.as_mut().and_then(|pace| pace.due(now)) {
+                    // Not for one request: to wake up costs more than to serve it.
+                    rests_until = Some(later.max(now + REST_MIN));
+                    break;
+                }
                 let Some((request, payload)) = connection.next_request()? else { break };
                 let outcome = self.tree.request(*session, request.kind, request.tx_id, &payload);
                 connection.reply(&request, outcome);
+                if let Some(pace) = &mut pace {
+                    let _ = pace.take(now);
+                }
             }
             Ok(())
         });
         if served.is_err() {
-            self.close(key);
-        } else {
-            self.push_out(key);
+            return self.close(key);
         }
+        if let Some(until) = rests_until {
+            self.resting.insert(key, until);
+        }
+        self.push_out(key);
     }
 
     /// Sends events to those who have new ones, and lets go of those whom the tree has closed.
@@ -286,7 +352,9 @@ impl Server {
 
     /// Moves events and replies into the client's socket, as far as they fit.
     fn push_out(&mut self, key: u64) {
-        let Some(Source::Client(connection, session)) = self.sources.get_mut(&key) else { return };
+        let Some(Source::Client(connection, session, _)) = self.sources.get_mut(&key) else {
+            return;
+        };
         let mut is_alive = self.tree.is_open(*session);
         while is_alive {
             // As above: the events that the tree holds bound the loop.
@@ -299,7 +367,7 @@ impl Server {
             connection.event(&event);
         }
         is_alive &= connection.flush().is_ok();
-        if let Some(interest) = connection.changed_interest() {
+        if let Some(interest) = connection.changed_interest(self.resting.contains_key(&key)) {
             let data = EventData::new_u64(key);
             is_alive &= epoll::modify(&self.epoll, &*connection, data, interest).is_ok();
         }
@@ -309,7 +377,8 @@ impl Server {
     }
 
     fn close(&mut self, key: u64) {
-        if let Some(Source::Client(_, session)) = self.sources.remove(&key) {
+        if let Some(Source::Client(_, session, _)) = self.sources.remove(&key) {
+            self.resting.remove(&key);
             self.by_session.remove(&session);
             self.tree.close(session);
         }

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use ringway_wire::xenstore::{Op, SockMsg};
 use ringway_xenstore::{
@@ -154,7 +155,7 @@ fn next(client: &mut Client) -> WatchEvent {
 /// What a guest can do below a node that domain 0 watches, as a backend watches each guest's state.
 #[test]
 fn names_below_a_watched_node_end_nobodys_session_and_hide_no_other_change() {
-    let (handle, thread) = start(Quota::default());
+    let (handle, thread) = start(Quota { requests_per_second: u32::MAX, ..Quota::default() });
     let mut dom0 = client(&handle, 0);
     for guest in [3, 4] {
         let state = format!("/local/domain/{guest}/state");
@@ -243,6 +244,62 @@ fn a_transaction_is_run_again_after_a_conflict_and_gives_up_in_the_end() {
     assert!(matches!(failed, Err(XsError::Refused(refusal)) if refusal == own));
     assert_eq!(ours.read("/n").expect("it answers").as_deref(), Some("theirs"));
     assert_eq!(Errno::Again.name(), "EAGAIN");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits() {
+    const RATE: u32 = 200;
+    let (handle, thread) = start(Quota { requests_per_second: RATE, ..Quota::default() });
+    let (mut witness, mut other) = (client(&handle, 0), client(&handle, 4));
+    witness.write("/alive", "yes").expect("the server answers");
+    let everybody = Permissions::new(DomId(0), Rights::Read);
+    witness.set_permissions("/alive", &everybody).expect("domain 0 may");
+    let start = Instant::now();
+    let asking = std::thread::spawn({
+        let handle = handle.clone();
+        move || {
+            let mut count = 0;
+            // Neither another connection nor one that is closed gives it more.
+            while start.elapsed() < Duration::from_secs(1) {
+                let mut guest = client(&handle, 3);
+                for _ in 0..50 {
+                    guest.read("/alive").expect("it is served in the end");
+                    count += 1;
+                }
+            }
+            (count, start.elapsed())
+        }
+    });
+    for _ in 0..50 {
+        assert_eq!(other.read("/alive").expect("it answers").as_deref(), Some("yes"));
+        assert_eq!(witness.read("/alive").expect("it answers").as_deref(), Some("yes"));
+    }
+    for _ in 0..2000 {
+        witness.read("/alive").expect("domain 0 has no rate");
+    }
+    let (count, took) = asking.join().expect("it does not panic");
+    // A burst of a second's worth, and what time has earned.
+    let most = f64::from(RATE) * (1.0 + took.as_secs_f64()) + 1.0;
+    assert!(f64::from(count) <= most, "{count} in {took:?}");
+    handle.stop();
+    thread.join().expect("the server has not panicked");
+}
+
+#[test]
+fn a_guest_that_goes_while_it_has_to_wait_is_let_go() {
+    let (handle, thread) = start(Quota { requests_per_second: 1, ..Quota::default() });
+    for _ in 0..100 {
+        let mut stream = handle.connect(DomId(3)).expect("the server is there");
+        let request = message(Op::GetDomainPath.number(), b"3\0");
+        // With too many connections open, it is closed at once.
+        let _ = stream.write_all(&request.repeat(5));
+    }
+    let start = Instant::now();
+    while client(&handle, 3).domain_path(DomId(3)).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(20), "its connections are still open");
+    }
     handle.stop();
     thread.join().expect("the server has not panicked");
 }

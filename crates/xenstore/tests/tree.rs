@@ -241,6 +241,7 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
         transaction_nodes: 4,
         transaction_bytes: 200,
         events: 3,
+        requests_per_second: 1000,
         connections: 2,
     };
     let (mut store, dom0, one, _) = with_two_guests(quota);

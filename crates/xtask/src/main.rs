@@ -2,10 +2,12 @@
 //!
 //! - `check`: before each push, in about a minute.
 //! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
-//!   stands, lengths and words.
+//!   stands, lengths, words, links between documents, and that figures are of their texts.
 //! - `words`: lowers the numbers of words that `tidy` counts.
 //! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
 //!   model names is in the code, and each citation is of a source that `docs/sources.toml` has.
+//! - `book`: the documents as a book, with the pages that the program itself writes.
+//! - `figures`: draws the figures of the book, with Graphviz.
 //! - `libraries`: the crates that are for others build without an operating system, and their
 //!   documentation without a warning.
 //! - `semver`: what those offer differs from an earlier revision as their version says.
@@ -16,11 +18,14 @@
 //! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
 
 mod arm64;
+mod book;
 mod deb;
+mod figures;
 mod fuzz;
 mod layers;
 mod libraries;
 mod limits;
+mod links;
 mod modules;
 mod page;
 mod race;
@@ -43,12 +48,14 @@ use tree::Tree;
 const HELP: &str = "\
 usage: cargo xtask VERB
   check  format, lints, tidy, spec and the fast tests: before each push
-  tidy   layers of crates, circles of files, unsafety, lengths, words, and that tests run what
-         docs/xen.md says
+  tidy   layers of crates, circles of files, unsafety, lengths, words, links between documents,
+         figures, and that tests run what docs/xen.md says
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every citation its source in
          docs/sources.toml
+  book   the documents as a book, in target/book; needs mdBook
+  figures  draws the figures in docs/figures; needs Graphviz
   libraries  builds the crates that are for others without an operating system, and their
          documentation without a warning
   semver [REVISION]: what those offer differs from that revision (main) as their version says;
@@ -86,6 +93,8 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
             print!("{}", race::table(Path::new(&file))?);
             Ok(())
         }
+        Some("book") => book::build(root),
+        Some("figures") => figures::draw(root, &Tree::read(root)?),
         Some("libraries") => libraries::ci(root),
         Some("semver") => libraries::semver(root, std::env::args().nth(2).as_deref()),
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
@@ -163,6 +172,8 @@ fn tidy(root: &Path) -> Result<()> {
     let mut findings = tidy::check(&tree);
     findings.extend(modules::check(&tree));
     findings.extend(page::check(&tree));
+    findings.extend(links::check(&tree));
+    findings.extend(figures::check(&tree));
     findings.extend(words::check(&tree)?);
     let lists: [(&str, &[&str]); 3] = [
         ("run::SLOW", &run::SLOW),

@@ -18,8 +18,8 @@ pub(crate) struct SourceFile {
 }
 
 /// Made by tools, or not ours to change.
-const SKIPPED: [&str; 7] =
-    [".git", "target", "out", "Cargo.lock", "node_modules", "corpus", "artifacts"];
+const SKIPPED: [&str; 8] =
+    [".git", "target", "out", "Cargo.lock", "node_modules", "corpus", "artifacts", "generated"];
 
 impl Tree {
     /// Reads the files below `root`, without asking git: a source archive is checked as well.

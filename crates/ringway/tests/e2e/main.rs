@@ -37,6 +37,7 @@ mod store;
 mod toolstack;
 mod toolstacks;
 mod traffic;
+mod unikernel;
 mod vhost;
 mod virtio;
 mod watched;

@@ -34,6 +34,12 @@ impl Pace {
         }
     }
 
+    /// When there will be something again, if nothing is left.
+    pub fn due(&mut self, now: Instant) -> Option<Instant> {
+        self.refill(now);
+        (self.left == 0).then(|| self.counted + self.interval)
+    }
+
     fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.counted).as_nanos();
         let intervals = passed / self.interval.as_nanos().max(1);
@@ -64,6 +70,7 @@ mod tests {
         }
         let due = pace.take(start).expect_err("the burst is used up");
         assert_eq!(due, start + interval);
+        assert_eq!((pace.due(start), pace.due(due)), (Some(due), None));
         assert_eq!(pace.take(due), Ok(()));
         assert_eq!(pace.take(due), Err(due + interval));
         let much_later = due + 1000 * interval;

@@ -1,0 +1,55 @@
+//! A guest that brings its own TCP/IP: the example `unikernel`, beside a guest with a kernel.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::host::{Host, Running, SOON, describe, send};
+use crate::turn;
+
+/// Bytes of the long answer: many times every buffer on the way.
+const LONG: usize = 4_000_000;
+/// Its path, and seconds that any of it may take, for `curl`.
+const LONG_PATH: &str = "bytes/4000000";
+const SECONDS_MAX: &str = "60";
+
+/// The example, which `cargo test` builds beside the program.
+fn example() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_ringway")).parent().expect("it is in a folder");
+    let program = folder.join("examples/unikernel");
+    let hint = "cargo build --package ringway --example unikernel";
+    assert!(program.exists(), "{} is missing: {hint}", program.display());
+    program
+}
+
+#[test]
+fn a_guest_without_a_kernel_serves_http_and_survives_its_backend() {
+    let Some(_turn) = turn(&["curl"]) else { return };
+    let host = Host::start(&describe("max-queues = 2", &[("a", "", "queues = 2")]));
+    let output = host.file("unikernel");
+    let mut unikernel = Command::new(example());
+    unikernel.arg("--dir").arg(host.dir()).args(["--address", "10.77.0.9/24"]);
+    unikernel.stdin(Stdio::null()).stdout(File::create(&output).expect("created"));
+    let mut unikernel = Running::start(&mut unikernel);
+    let url = "http://10.77.0.9/";
+    let lines = |_: &Host| std::fs::read_to_string(&output).ok().map(|text| text.lines().count());
+    host.wait("the unikernel to connect", SOON, |host| lines(host).filter(|count| *count == 1));
+
+    let curl = |path: &str| {
+        let url = format!("{url}{path}");
+        host.guest_text("a", &["curl", "-sS", "--fail", "--max-time", SECONDS_MAX, &url])
+    };
+    assert!(curl("").contains("smoltcp"));
+    let long = curl(LONG_PATH);
+    assert_eq!(long.len(), LONG);
+    assert!(long.bytes().all(|byte| byte == b'x'));
+
+    send(host.pid_of("backend"), Signal::KILL);
+    assert_eq!(curl(LONG_PATH).len(), LONG, "after a new backend has taken its rings over");
+
+    send(unikernel.0.id(), Signal::TERM);
+    assert!(unikernel.wait("the unikernel to leave", 2 * SOON).success());
+    host.wait("its vif to go", SOON, |host| (host.vifs().len() == 1).then_some(()));
+}

@@ -1,0 +1,83 @@
+//! The figures of the book: drawn by Graphviz from text, and kept beside it.
+//!
+//! Versions of Graphviz differ in what they draw, so a figure says which text it was drawn from,
+//! by a checksum. So what is out of date is found without Graphviz.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::tree::{SourceFile, Tree};
+
+const FOLDER: &str = "docs/figures/";
+const SOURCE_ENDING: &str = ".dot";
+
+/// Draws every figure.
+pub(crate) fn draw(root: &Path, tree: &Tree) -> Result<()> {
+    for source in sources(tree) {
+        let output = Command::new("dot").arg("-Tsvg").arg(root.join(&source.path)).output();
+        let output = output.context("dot (apt-get install graphviz)")?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "dot -Tsvg {}: {complaint}", source.path);
+        let drawn = String::from_utf8(output.stdout).context("reading the output of dot")?;
+        let path = figure(source);
+        let text = format!("{}{}\n", drawn, mark(source));
+        fs::write(root.join(&path), text).with_context(|| format!("writing {path}"))?;
+        println!("{path}");
+    }
+    Ok(())
+}
+
+/// Figures that are missing, or are not of their text as it is; one line each.
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
+    let is_drawn = |source: &&SourceFile| {
+        tree.file(&figure(source)).is_some_and(|figure| figure.text.contains(&mark(source)))
+    };
+    let outdated = sources(tree).filter(|source| !is_drawn(source));
+    outdated.map(|source| format!("{}: draw it: cargo xtask figures", source.path)).collect()
+}
+
+fn sources(tree: &Tree) -> impl Iterator<Item = &SourceFile> {
+    let is_source =
+        |file: &&SourceFile| file.path.starts_with(FOLDER) && file.path.ends_with(SOURCE_ENDING);
+    tree.files.iter().filter(is_source)
+}
+
+fn figure(source: &SourceFile) -> String {
+    format!("{}.svg", source.path.trim_end_matches(SOURCE_ENDING))
+}
+
+/// What a figure says of its text.
+fn mark(source: &SourceFile) -> String {
+    format!("<!-- drawn from text with checksum {:016x} -->", checksum(source.text.as_bytes()))
+}
+
+/// FNV-1a: short, and the same with every compiler.
+fn checksum(bytes: &[u8]) -> u64 {
+    let add = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::file;
+
+    #[test]
+    fn a_figure_of_another_text_is_found() {
+        let source = file("docs/figures/a.dot", "digraph {}");
+        let drawn = format!("<svg/>{}", mark(&source));
+        let findings = |files| check(&Tree { files }).len();
+        let figure = |text: &str| file("docs/figures/a.svg", text);
+        assert_eq!(findings(vec![file("docs/figures/a.dot", "digraph {}"), figure(&drawn)]), 0);
+        assert_eq!(findings(vec![file("docs/figures/a.dot", "digraph { b }"), figure(&drawn)]), 1);
+        assert_eq!(findings(vec![source]), 1);
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_fnv_1a() {
+        assert_eq!(checksum(b"a"), 0xaf63_dc4c_8601_ec8c);
+    }
+}
