@@ -38,8 +38,8 @@ const EXEC_EXAMPLES: &str = "Examples:
 ///
 /// With --hypervisor xen this domain's own vifs are driven, in the place of the kernel's module
 /// xen-netfront: each becomes a TAP device `eth0`, `eth1`, ... by its handle, until Ctrl-C. With
-/// --vhost this process is what QEMU and its guest are to a vhost-user socket: a device `eth0`, whose
-/// frames go to the back-end behind that socket.
+/// --vhost this process is what QEMU and its guest are to a vhost-user socket: a device `eth0`,
+/// whose frames go to the back-end behind that socket.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 #[command(after_help = "Examples:\n  ringway guest list\n  ringway guest --hypervisor xen\n\
