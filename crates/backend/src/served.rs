@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     pub(crate) port: PortId,
     /// Of the vif's network device, if it has one.
     pub(crate) device_port: Option<PortId>,
+    /// The port of queues that are not enabled, from which nothing comes.
+    pub(crate) drain: Option<PortId>,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) caps: OffloadCaps,
 }
@@ -48,7 +50,9 @@ impl Served {
     /// Whether frames enter by this port.
     pub(crate) fn has_port(&self, port: PortId) -> bool {
         let connection = self.connection.as_ref();
-        connection.is_some_and(|it| it.port == port || it.device_port == Some(port))
+        connection.is_some_and(|it| {
+            it.port == port || it.device_port == Some(port) || it.drain == Some(port)
+        })
     }
 
     /// Whether something that the guest did may be logged, and how much was left out before.

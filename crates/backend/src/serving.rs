@@ -119,7 +119,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let attached =
             host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
         let caps = features.caps.and(host.config.offloads);
-        served.connection = Some(Connection { port, device_port, queues: counters, caps });
+        served.connection =
+            Some(Connection { port, device_port, drain: None, queues: counters, caps });
         if let Err(error) = attached {
             self.detach();
             return Err(error);

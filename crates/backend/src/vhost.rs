@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
+use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
 use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
@@ -37,7 +38,7 @@ use crate::config::VhostVif as Config;
 use crate::log::{LeftOut, LogAllowance};
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
-use crate::services::Hosting;
+use crate::services::{Hosting, Station};
 use crate::station::VifOrTrunk;
 
 /// A domain that Xen never has (`DOMID_INVALID`), under which these vifs are known where a vif has
@@ -230,7 +231,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn settle(&mut self) -> Result<(), String> {
-        if self.served.connection.is_some() || self.parts.plans.is_empty() {
+        let is_needed = self.parts.plans.values().any(|plan| plan.is_enabled);
+        if self.served.connection.is_some() || !is_needed {
             return Ok(());
         }
         self.attach().map_err(|error| error.to_string())
@@ -281,20 +283,22 @@ impl<H: Hypervisor> Serving<'_, H> {
     fn attach(&mut self) -> io::Result<()> {
         let mut attachments = Vec::new();
         let plans = std::mem::take(&mut self.parts.plans);
-        let made: io::Result<Vec<_>> = plans.values().map(|plan| self.pair(plan)).collect();
+        let made = |of: &mut Self, is_enabled: bool| -> io::Result<Vec<_>> {
+            let plans = plans.values().filter(|plan| plan.is_enabled == is_enabled);
+            plans.map(|plan| of.pair(plan)).collect()
+        };
+        let (made, drained) = (made(self, true), made(self, false));
         self.parts.plans = plans;
         let mut queues = Vec::new();
         let mut caps = OffloadCaps::ALL;
         for (queue, counters) in made? {
             caps = caps.and(ringway_datapath::PortQueue::describe(&queue).caps);
             queues.push(Arc::clone(&counters));
-            attachments.push(Attachment {
-                queue: VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(queue))),
-                counters,
-                flood: Arc::clone(&self.served.limited.flood),
-                stations: self.served.limited.stations(),
-            });
+            attachments.push(self.attachment(queue, counters));
         }
+        let drained =
+            drained?.into_iter().map(|(queue, counters)| self.attachment(queue, counters));
+        let drained: Vec<_> = drained.collect();
         let count = attachments.len();
         let Serving { served, host, .. } = self;
         let port = host.allocate_port()?;
@@ -310,7 +314,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let forwarding = Forwarding::Switch(Arc::clone(&host.switch));
         let attached =
             host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
-        served.connection = Some(Connection { port, device_port: None, queues, caps });
+        served.connection = Some(Connection { port, device_port: None, drain: None, queues, caps });
+        let attached = attached.and_then(|_| self.drain(port, &policy, drained));
         if let Err(error) = attached {
             self.detach();
             return Err(error);
@@ -319,12 +324,44 @@ impl<H: Hypervisor> Serving<'_, H> {
         Ok(())
     }
 
+    /// Gives pairs that are not enabled to workers, as a port of their own that nothing is sent to.
+    fn drain(
+        &mut self,
+        port: PortId,
+        policy: &Arc<PortPolicy>,
+        pairs: Vec<Attachment<Station<H>>>,
+    ) -> io::Result<()> {
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let Serving { served, host, .. } = self;
+        let drain = host.allocate_port()?;
+        host.by_port.insert(drain, served.vif);
+        if let Some(connection) = &mut served.connection {
+            connection.drain = Some(drain);
+        }
+        let limits = served.limits(host);
+        host.workers.attach_limited(drain, &Forwarding::Patch(port), policy, &limits, pairs)?;
+        Ok(())
+    }
+
+    fn attachment(&self, queue: QueuePair, counters: Arc<QueueCounters>) -> Attachment<Station<H>> {
+        Attachment {
+            queue: VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(queue))),
+            counters,
+            flood: Arc::clone(&self.served.limited.flood),
+            stations: self.served.limited.stations(),
+        }
+    }
+
     /// Takes all pairs back from their workers, and notes where each is to go on.
     fn detach(&mut self) {
         let Some(connection) = self.served.connection.take() else { return };
-        self.host.workers.detach(connection.port);
-        self.host.by_port.remove(connection.port);
-        self.host.forget_port(connection.port);
+        for port in connection.drain.into_iter().chain([connection.port]) {
+            self.host.workers.detach(port);
+            self.host.by_port.remove(port);
+            self.host.forget_port(port);
+        }
         for (pair, control) in std::mem::take(&mut self.parts.controls) {
             let Some(plan) = self.parts.plans.get_mut(&pair) else { continue };
             let [tx, rx] = control.bases().map(index);
@@ -337,7 +374,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         let memory = self.parts.memory.clone();
         let memory = memory.ok_or_else(|| io::Error::other("there is no memory"))?;
         let counters = Arc::clone(self.parts.counters.entry(plan.pair).or_default());
-        let control = Arc::new(PairControl::new(true));
+        let control = Arc::new(PairControl::new(plan.is_enabled));
         self.parts.controls.insert(plan.pair, Arc::clone(&control));
         let log = self.parts.log.clone().filter(|_| plan.features.has(VHOST_F_LOG_ALL));
         let parts = PairParts {

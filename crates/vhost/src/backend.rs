@@ -1,6 +1,6 @@
 //! The back-end's session: what a front-end asks for, and what has to be done about it.
 //!
-//! A pair of rings is to be served while it has all that serving takes, and is enabled. Each
+//! A pair of rings is to be served while it has all that serving takes, enabled or not. Each
 //! request changes what a session knows; then the pairs that are served are compared with those
 //! that are to be. So the order in which things come does not matter, and it does differ: QEMU 7.2
 //! with `mq=on` has a vhost device for each pair on one socket, enables rings before it says which
@@ -182,7 +182,7 @@ pub struct Backend {
     last: Option<Op>,
 }
 
-type Served = (Features, u64, u64);
+type Served = (Features, u64, u64, bool);
 
 /// What is still to be done about the message taken last.
 #[derive(Debug)]
@@ -245,7 +245,9 @@ impl Backend {
             rx.plan(self.resumes).is_some() && tx.plan(self.resumes).is_some()
         };
         match self.features {
-            _ if self.served.iter().any(Option::is_some) => Awaits::Nothing,
+            _ if self.served.iter().flatten().any(|(.., is_enabled)| *is_enabled) => {
+                Awaits::Nothing
+            }
             None => Awaits::Driver,
             Some(features) if !features.has(VIRTIO_F_VERSION_1) => Awaits::Version1,
             Some(_) if self.memory.is_empty() => Awaits::Memory,
@@ -509,18 +511,19 @@ impl Backend {
     /// How a pair is to be served, if it is.
     fn plan(&self, pair: u16) -> Option<PairPlan> {
         let features = self.features.filter(|features| features.has(VIRTIO_F_VERSION_1))?;
-        if self.memory.is_empty() || !self.is_enabled(pair) {
+        if self.memory.is_empty() {
             return None;
         }
+        let is_enabled = self.is_enabled(pair);
         let [rx, tx] = self.rings_of(pair);
         let (rx, tx) = (rx.plan(self.resumes)?, tx.plan(self.resumes)?);
-        Some(PairPlan { pair, features, rx, tx })
+        Some(PairPlan { pair, features, rx, tx, is_enabled })
     }
 
     fn wanted(&self, pair: u16) -> Option<Served> {
         let plan = self.plan(pair)?;
         let [rx, tx] = self.rings_of(pair);
-        Some((plan.features, rx.revision, tx.revision))
+        Some((plan.features, rx.revision, tx.revision, plan.is_enabled))
     }
 
     fn stop_all(&mut self) {

@@ -39,6 +39,10 @@ pub struct PairPlan {
     pub rx: RingPlan,
     /// What the guest transmits by.
     pub tx: RingPlan,
+    /// Whether frames pass. Of a pair that is not enabled, what the guest transmits is taken and
+    /// dropped: Linux's driver still transmits by a queue that it has just disabled, and its TCP
+    /// waits for what lies there.
+    pub is_enabled: bool,
 }
 
 /// One of them.

@@ -23,6 +23,8 @@ pub(crate) struct Device {
     pub(crate) memory: Vec<RegionKey>,
     /// What is being served: features, and for each ring its size, addresses and base.
     pub(crate) served: BTreeMap<u16, (Features, [Served; 2])>,
+    /// The same of pairs that are not enabled, of which what is transmitted is dropped.
+    pub(crate) drained: BTreeMap<u16, (Features, [Served; 2])>,
     pub(crate) sent: Vec<Message>,
     pub(crate) starts: usize,
     pub(crate) has_log: bool,
@@ -46,6 +48,7 @@ impl Device {
             session: Backend::new(offer),
             memory: Vec::new(),
             served: BTreeMap::new(),
+            drained: BTreeMap::new(),
             sent: Vec::new(),
             starts: 0,
             has_log: false,
@@ -76,12 +79,15 @@ impl Device {
         match action {
             Action::Send(message) => self.sent.push(message),
             Action::StopPair(pair) => {
-                let (_, [rx, tx]) = self.served.remove(&pair).expect("it is served");
-                let bases = Bases { rx: rx.2.wrapping_add(STEP), tx: tx.2.wrapping_add(STEP) };
+                let (step, (_, [rx, tx])) = match self.drained.remove(&pair) {
+                    Some(drained) => (0, drained),
+                    None => (STEP, self.served.remove(&pair).expect("it is served")),
+                };
+                let bases = Bases { rx: rx.2.wrapping_add(step), tx: tx.2.wrapping_add(step) };
                 self.session.stopped(pair, bases);
             }
             Action::StartPair(plan) => {
-                self.starts += 1;
+                self.starts += usize::from(plan.is_enabled);
                 assert!(!self.memory.is_empty(), "rings are in memory");
                 let ring = |ring: &ringway_vhost::RingPlan| {
                     let base = match ring.base {
@@ -91,26 +97,28 @@ impl Device {
                     (ring.size, ring.addresses, base)
                 };
                 let rings = [ring(&plan.rx), ring(&plan.tx)];
-                let before = self.served.insert(plan.pair, (plan.features, rings));
-                assert_eq!(before, None, "it was stopped before");
+                assert!(!self.drained.contains_key(&plan.pair), "it was stopped before");
+                assert!(!self.served.contains_key(&plan.pair), "it was stopped before");
+                let pairs = if plan.is_enabled { &mut self.served } else { &mut self.drained };
+                pairs.insert(plan.pair, (plan.features, rings));
             }
             Action::SetMemory(regions) => {
-                assert!(self.served.is_empty(), "the memory is in use");
+                assert!(self.served.is_empty() && self.drained.is_empty(), "the memory is in use");
                 self.memory = regions.iter().map(|region| region.key).collect();
             }
             Action::AddRegion(region) => {
-                assert!(self.served.is_empty(), "the memory is in use");
+                assert!(self.served.is_empty() && self.drained.is_empty(), "the memory is in use");
                 assert!(!self.memory.contains(&region.key));
                 self.memory.push(region.key);
             }
             Action::RemoveRegion(key) => {
-                assert!(self.served.is_empty(), "the memory is in use");
+                assert!(self.served.is_empty() && self.drained.is_empty(), "the memory is in use");
                 let before = self.memory.len();
                 self.memory.retain(|known| *known != key);
                 assert_eq!(self.memory.len() + 1, before);
             }
             Action::SetLog(_) => {
-                assert!(self.served.is_empty(), "the log is in use");
+                assert!(self.served.is_empty() && self.drained.is_empty(), "the log is in use");
                 self.has_log = true;
             }
             Action::Announce(mac) => self.announced.push(mac),

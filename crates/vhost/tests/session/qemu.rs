@@ -50,6 +50,8 @@ fn the_number_of_queues_changes_and_rings_go_on_where_they_were() {
     ask_all(&mut device, enable(1, true));
     ask_all(&mut device, enable(1, false));
     assert_eq!(served(&device), [0]);
+    let drained: Vec<u16> = device.drained.keys().copied().collect();
+    assert_eq!(drained, [1], "what its guest has transmitted there is taken");
     ask_all(&mut device, enable(1, true));
     assert_eq!(served(&device), [0, 1]);
     assert_eq!(device.served[&1].1[0].2, STEP, "where it was stopped");
