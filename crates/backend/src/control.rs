@@ -8,7 +8,7 @@ use ringway_control::{
     MulticastStatus, QueueStatus, RateStatus, Reconnect, Reply, VifStatus, VirtioStatus,
     WorkerStatus, offload_names,
 };
-use ringway_datapath::{Mirrored, OffloadCaps, QueueCounters, Vid};
+use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
 use ringway_vhost::backend::FEATURES;
@@ -61,6 +61,12 @@ impl<H: Hypervisor> Backend<H> {
     ) -> Result<Reply, Lost> {
         if queues_max == 0 {
             return Ok(Reply::error("max-queues is 0, expected 1 or more"));
+        }
+        if self.vhosts.iter().any(|vhost| vhost.served.name == name) {
+            return Ok(Reply::error(&format!(
+                "{name} is of virtio: its guest chooses by `ethtool -L`, and `queues` in its \
+                 [[vhost]] is the most that it may have"
+            )));
         }
         let found = self.vifs.iter_mut().find(|(vif, _)| vif_name(**vif) == name);
         let Some((_, shell)) = found else { return Ok(self.no_such_vif(name)) };
@@ -119,6 +125,9 @@ impl<H: Hypervisor> Backend<H> {
 
     /// A vif of virtio has no keys in XenStore: the limit holds until this process ends.
     fn set_vhost_limit(&mut self, name: &str, limit: &str, value: &str) -> Reply {
+        if limit == MIRROR {
+            return self.set_vhost_mirror(name, value);
+        }
         let Some(limit) = LimitName::ALL.into_iter().find(|it| it.name() == limit) else {
             let known = LimitName::ALL.map(LimitName::name).join(", ");
             return Reply::error(&format!(
@@ -133,6 +142,22 @@ impl<H: Hypervisor> Backend<H> {
             Ok(()) => Reply::ok(&()),
             Err(bad) => Reply::error(&bad),
         }
+    }
+
+    fn set_vhost_mirror(&mut self, name: &str, value: &str) -> Reply {
+        let mirror = match Mirrored::parse_list(value) {
+            Ok(mirror) => mirror,
+            Err(reason) => return Reply::error(&reason),
+        };
+        if let Some(reason) = self.refuse_mirror(name, &mirror) {
+            return Reply::error(&reason);
+        }
+        let host = &self.services.host;
+        if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
+            let rules = PortRules { mirror, ..vhost.served.rules.wanted.clone() };
+            vhost.served.follow_rules(rules, None, host);
+        }
+        Reply::ok(&())
     }
 
     fn set_mirror(&mut self, vif: Vif, value: &str) -> Result<Reply, Lost> {
@@ -205,14 +230,11 @@ impl<H: Hypervisor> Backend<H> {
 
     /// A vif of any kind.
     fn served(&self, name: &str) -> Option<&Served> {
-        let vifs = self.vifs.values().map(|shell| &shell.served);
-        vifs.chain(self.vhosts.iter().map(|it| &it.served)).find(|it| it.name == name)
+        self.all_served().find(|it| it.name == name)
     }
 
     fn no_such_vif(&self, name: &str) -> Reply {
-        let vifs = self.vifs.values().map(|shell| &shell.served);
-        let vifs = vifs.chain(self.vhosts.iter().map(|vhost| &vhost.served));
-        let known: Vec<String> = vifs.map(|served| served.name.clone()).collect();
+        let known: Vec<String> = self.all_served().map(|served| served.name.clone()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Reply::error(&format!("there is no vif {name:?}; there is {known}"))
     }

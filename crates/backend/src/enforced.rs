@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, LockingMode, QueueCounters, VlanRules};
+use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, QueueCounters, VlanRules};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::fdb::NotBound;
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
@@ -30,6 +30,16 @@ impl Served {
                 return;
             }
         };
+        self.follow_rules(wanted, mac, host);
+    }
+
+    /// Holds the guest to these rules from now on. What this host cannot do changes nothing.
+    pub(crate) fn follow_rules<H: Hypervisor>(
+        &mut self,
+        wanted: PortRules,
+        mac: Option<MacAddr>,
+        host: &Hosting<H>,
+    ) {
         // The address of a vif stays; a toolstack may be late with it.
         let mac = self.rules.mac.or(mac);
         if wanted == self.rules.wanted && mac == self.rules.mac {

@@ -234,6 +234,12 @@ impl<H: Hypervisor> Backend<H> {
         }
     }
 
+    /// Vifs of all kinds.
+    pub(crate) fn all_served(&self) -> impl Iterator<Item = &served::Served> {
+        let vifs = self.vifs.values().map(|shell| &shell.served);
+        vifs.chain(self.vhosts.iter().map(|vhost| &vhost.served))
+    }
+
     /// Reads every vif there is, and every one that there was.
     fn scan(&mut self) -> Result<(), Lost> {
         let backend = self.services.host.hypervisor.domid();

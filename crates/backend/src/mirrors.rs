@@ -8,24 +8,22 @@ use ringway_hypervisor::Hypervisor;
 use ringway_switch::{MIRRORS_MAX, MirrorConfig, PortId};
 
 use crate::Backend;
-use crate::device::vif_name;
 
 impl<H: Hypervisor> Backend<H> {
     /// Has the switch copy what is wanted now.
     pub(crate) fn update_mirrors(&mut self) {
         let mirrors = self.services.host.switch.mirrors();
-        let is_wanted = self.vifs.values().any(|shell| !shell.served.rules.mirror().is_empty());
+        let is_wanted = self.all_served().any(|served| !served.rules.mirror().is_empty());
         if !is_wanted && !mirrors.is_active() {
             return;
         }
         let ports: Vec<(String, PortId)> = self.ports_on_switch();
         let configs: Vec<MirrorConfig> = self
-            .vifs
-            .iter()
-            .filter(|(_, shell)| !shell.served.rules.mirror().is_empty())
-            .filter_map(|(vif, shell)| {
-                let (_, output) = ports.iter().find(|(name, _)| *name == vif_name(*vif))?;
-                Some(config(*output, shell.served.rules.mirror(), &ports))
+            .all_served()
+            .filter(|served| !served.rules.mirror().is_empty())
+            .filter_map(|served| {
+                let (_, output) = ports.iter().find(|(name, _)| *name == served.name)?;
+                Some(config(*output, served.rules.mirror(), &ports))
             })
             .collect();
         mirrors.set(&configs);
@@ -33,11 +31,10 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Why a vif cannot be the output of such a mirror, if it cannot.
     pub(crate) fn refuse_mirror(&self, output: &str, wanted: &[Mirrored]) -> Option<String> {
-        let mirrors: Vec<(String, &[Mirrored])> = self
-            .vifs
-            .iter()
-            .map(|(vif, shell)| (vif_name(*vif), shell.served.rules.mirror()))
-            .filter(|(name, mirror)| name != output && !mirror.is_empty())
+        let mirrors: Vec<(&str, &[Mirrored])> = self
+            .all_served()
+            .map(|served| (served.name.as_str(), served.rules.mirror()))
+            .filter(|(name, mirror)| *name != output && !mirror.is_empty())
             .collect();
         if wanted.iter().any(|it| it.port == output) {
             return Some(format!(
@@ -65,9 +62,9 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn ports_on_switch(&self) -> Vec<(String, PortId)> {
-        let vifs = self.vifs.iter().filter_map(|(vif, shell)| {
-            let connection = shell.served.connection.as_ref()?;
-            connection.device_port.is_none().then(|| (vif_name(*vif), connection.port))
+        let vifs = self.all_served().filter_map(|served| {
+            let connection = served.connection.as_ref()?;
+            connection.device_port.is_none().then(|| (served.name.clone(), connection.port))
         });
         let uplink = self.uplink.iter().map(|uplink| (uplink.name.clone(), uplink.port));
         vifs.chain(uplink).collect()

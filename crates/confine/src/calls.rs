@@ -124,6 +124,9 @@ const BROKER: &[c_long] =
 /// it connects cannot be seen here: who makes such a socket says who may.
 const DIALLING: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
 
+/// The same for who makes memory and passes it on by such a socket.
+const SHARING: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_sendmsg];
+
 /// The same by the names that only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_HERE: &[c_long] = &[
@@ -211,10 +214,13 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
         Role::Vifs | Role::EmulatedGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
         }
-        Role::VifsThatDial => {
+        Role::VifsThatDial | Role::VirtioGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
             rules.extend(DIALLING.iter().map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
+            if role == Role::VirtioGuest {
+                rules.extend(SHARING.iter().map(|call| (*call, Vec::new())));
+            }
         }
         Role::Broker => {
             rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));
@@ -444,6 +450,20 @@ mod tests {
             (libc::SYS_sendmsg, &[], KILL),
         ] {
             assert_eq!(answer(&program, call, arguments), expected, "{call} {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_guest_behind_a_socket_passes_memory_on_and_listens_to_no_new_socket() {
+        let program = program(Role::VirtioGuest).expect("it compiles");
+        for (call, expected) in [
+            (libc::SYS_memfd_create, ALLOW),
+            (libc::SYS_sendmsg, ALLOW),
+            (libc::SYS_connect, ALLOW),
+            (libc::SYS_bind, KILL),
+            (libc::SYS_listen, KILL),
+        ] {
+            assert_eq!(answer(&program, call, &[]), expected, "{call}");
         }
     }
 

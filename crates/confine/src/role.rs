@@ -12,6 +12,8 @@ pub enum Role {
     /// It serves the vifs of a guest on the emulated hypervisor. Others enter its network namespace
     /// to run programs there (`ringway guest exec`).
     EmulatedGuest,
+    /// It is a guest behind a vhost-user socket: it dials, and passes its memory on.
+    VirtioGuest,
     /// It is the emulated hypervisor, and XenStore.
     Broker,
 }
@@ -22,13 +24,15 @@ impl Role {
     /// has started.
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
-            Role::Vifs | Role::VifsThatDial | Role::EmulatedGuest => CapabilitySet::NET_ADMIN,
+            Role::Vifs | Role::VifsThatDial | Role::EmulatedGuest | Role::VirtioGuest => {
+                CapabilitySet::NET_ADMIN
+            }
             Role::Broker => CapabilitySet::empty(),
         }
     }
 
     /// Whether other processes of its user may look into it, which entering its namespaces takes.
     pub(crate) fn is_entered(self) -> bool {
-        self == Role::EmulatedGuest
+        matches!(self, Role::EmulatedGuest | Role::VirtioGuest)
     }
 }

@@ -19,7 +19,9 @@ mod config;
 mod nic;
 mod services;
 mod sockets;
+mod vhost;
 mod vifs;
+mod wired;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -35,6 +37,7 @@ use ringway_xenbus::frontend::Input;
 use ringway_xenstore::{Client, Lost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 pub use sockets::Sockets;
+pub use vhost::{VhostConfig, VhostSockets, run_vhost};
 
 use crate::nic::Nic;
 use crate::services::{Hosting, Services};

@@ -9,26 +9,22 @@ use std::time::Duration;
 use ringway_control::{GuestVifStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
-use ringway_net::{LinkSetting, Netlink};
+use ringway_net::Netlink;
 use ringway_netfront::VifQueue;
-use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
-use ringway_tap::{Side, Tap, VifOrTap};
+use ringway_switch::PortId;
+use ringway_tap::{Tap, VifOrTap};
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
-use ringway_worker::{Attachment, Forwarding, Placement, Stations, Weight};
+use ringway_worker::Placement;
 use ringway_xenbus::frontend::{Allocation, Input, QueueCount, Wish};
 use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, unless_refused};
 
 use crate::Interface;
 use crate::services::{Hosting, Services, Station};
+use crate::wired::{self, Ports};
 
 /// How long a backend may take to let go when the guest ends.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Frames that the kernel may queue for an interface: the TAP driver drops what comes on top, so
-/// this is more than the 500 it starts with.
-const TX_QUEUE_LEN: u32 = 2000;
-/// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
-const GSO_MAX: u32 = 65535;
 
 type Queue<H> = VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>;
 
@@ -178,21 +174,7 @@ impl<H: Hypervisor> NicLink<H> {
         }
         let mac = keys.mac()?.ok_or_else(|| NoDevice::Missing(keys.path("mac")))?;
         let mtu = keys.mtu()?;
-        let tap = Tap::create(&self.name, 1)?;
-        let settings = [
-            LinkSetting::Address(mac.0),
-            LinkSetting::Mtu(mtu.into()),
-            LinkSetting::GsoMaxSize(GSO_MAX),
-            LinkSetting::TxQueueLen(TX_QUEUE_LEN),
-            LinkSetting::Up,
-        ];
-        netlink.set(tap.name(), &settings)?;
-        for (address, prefix_len) in &self.interface.addresses {
-            netlink.add_address(tap.name(), *address, *prefix_len)?;
-        }
-        if let Some(gateway) = self.interface.gateway {
-            netlink.add_default_route(tap.name(), gateway)?;
-        }
+        let tap = wired::make_device(netlink, &self.name, mac, mtu, &self.interface)?;
         self.tap = Some(tap);
         Ok(())
     }
@@ -334,30 +316,10 @@ impl<H: Hypervisor> Serving<'_, H> {
     fn join(&mut self) -> io::Result<()> {
         let Serving { link, host } = self;
         let Some(tap) = &link.tap else { return Ok(()) };
-        // What the kernel leaves undone, the backend must be able to take.
-        tap.set_offloads(link.caps)?;
-        let counters: Arc<QueueCounters> = Arc::default();
-        let taps = tap.queues(Side::Guest, |_| Arc::clone(&counters));
-        let taps = taps.into_iter().map(|tap| Attachment {
-            queue: VifOrTap::Tap(tap),
-            counters: Arc::clone(&counters),
-            flood: unlimited(),
-            stations: Stations::One(Weight::ONE),
-        });
-        let queues = link.idle.drain(..).zip(&link.counters).map(|(queue, counters)| Attachment {
-            queue: VifOrTap::Vif(queue),
-            counters: Arc::clone(counters),
-            flood: unlimited(),
-            stations: Stations::One(Weight::ONE),
-        });
-        host.workers.attach(link.vif_port, &Forwarding::Patch(link.tap_port), queues.collect())?;
-        host.workers.attach(link.tap_port, &Forwarding::Patch(link.vif_port), taps.collect())?;
+        let ports = Ports { tap: link.tap_port, vif: link.vif_port };
+        let queues = link.idle.drain(..).zip(link.counters.iter().cloned());
+        wired::join(&mut host.workers, ports, tap, link.caps, queues)?;
         tracing::info!(handle = link.vif.handle, queues = link.counters.len(), "connected");
         Ok(())
     }
-}
-
-/// A patched port floods nobody.
-fn unlimited() -> Arc<FloodBudget> {
-    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }

@@ -31,9 +31,17 @@ const EVENTS_LEN: usize = 4096;
 /// Connections that may wait while there is one.
 const BACKLOG: i32 = 1;
 
-/// A place at which one front-end after another is met.
+/// Who is met, for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    FrontEnd,
+    BackEnd,
+}
+
+/// A place at which one front-end after another is met, or one back-end.
 #[derive(Debug)]
 pub struct Meeting {
+    peer: Peer,
     path: PathBuf,
     way: Way,
     pause: Duration,
@@ -68,7 +76,13 @@ impl Meeting {
             Mode::Server => Way::Listen { socket: make_socket(path)? },
         };
         let due = (mode == Mode::Client).then_some(now);
-        Ok(Meeting { path: path.to_owned(), way, pause: RETRY_FIRST, due, obstacle: None })
+        let (peer, path) = (Peer::FrontEnd, path.to_owned());
+        Ok(Meeting { peer, path, way, pause: RETRY_FIRST, due, obstacle: None })
+    }
+
+    /// The same, where a front-end looks for back-ends.
+    pub fn with_back_ends(self) -> Meeting {
+        Meeting { peer: Peer::BackEnd, ..self }
     }
 
     /// The path of the socket.
@@ -122,12 +136,14 @@ impl Meeting {
         match &self.way {
             Way::Dial { watch } => {
                 let has_changed = take_events(watch);
-                // A pause after a front-end that did not work holds whatever happens there.
                 let is_due = self.due.is_some_and(|due| due <= now);
-                if !is_due && (self.due.is_some() || !has_changed) {
+                // A pause after a peer that did not work holds whatever happens there; one after a
+                // socket that could not be dialled ends with a change.
+                let is_new = has_changed && (self.due.is_none() || self.obstacle.is_some());
+                if !is_due && !is_new {
                     return Ok(None);
                 }
-                if has_changed && self.due.is_none() {
+                if is_new {
                     self.pause = RETRY_FIRST;
                 }
                 self.due = None;
@@ -163,6 +179,10 @@ impl Meeting {
                 self.obstacle = None;
                 return Some(connection);
             }
+            Err(Errno::NOENT) if self.peer == Peer::BackEnd => format!(
+                "{path} does not exist: the back-end has to make it, such as ringway with \
+                 mode = \"server\" in its [[vhost]]"
+            ),
             Err(Errno::NOENT) => format!(
                 "{path} does not exist: the front-end has to make it (QEMU: -chardev \
                  socket,path={path},server=on; libvirt: mode='server')"

@@ -27,6 +27,7 @@ use crate::output::{print, print_json};
 use crate::stop::{Stop, wait_readable};
 use crate::table;
 use crate::target::Target;
+use crate::verb::vhost_guest::{self, VhostGuest};
 
 const EXEC_EXAMPLES: &str = "Examples:
   ringway guest exec a -- ping -c 3 10.77.0.2
@@ -36,15 +37,20 @@ const EXEC_EXAMPLES: &str = "Examples:
 /// Guests: list them, run commands in them, change their queues; or be one, on Xen
 ///
 /// With --hypervisor xen this domain's own vifs are driven, in the place of the kernel's module
-/// xen-netfront: each becomes a TAP device `eth0`, `eth1`, ... by its handle, until Ctrl-C.
+/// xen-netfront: each becomes a TAP device `eth0`, `eth1`, ... by its handle, until Ctrl-C. With
+/// --vhost this process is what QEMU and its guest are to a vhost-user socket: a device `eth0`,
+/// whose frames go to the back-end behind that socket.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
-#[command(after_help = "Examples:\n  ringway guest list\n  ringway guest --hypervisor xen")]
+#[command(after_help = "Examples:\n  ringway guest list\n  ringway guest --hypervisor xen\n\
+                        \x20 ringway guest --vhost /run/ringway/vm1.sock --address 10.77.0.9/24")]
 pub(crate) struct Guest {
     #[command(subcommand)]
     verb: Option<Verb>,
     #[command(flatten)]
     here: Here,
+    #[command(flatten)]
+    vhost: VhostGuest,
 }
 
 /// The frontend of the domain where this runs.
@@ -57,10 +63,10 @@ struct Here {
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR", requires = "hypervisor")]
     dir: Option<PathBuf>,
     /// Threads [default: one a CPU]
-    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024), requires = "hypervisor")]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024))]
     workers: Option<u16>,
     /// Queues to ask for at most [default: one a CPU]
-    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64), requires = "hypervisor")]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     queues: Option<u16>,
     /// What devices are called, before the handle
     #[arg(long, value_name = "NAME", default_value = "eth")]
@@ -169,7 +175,13 @@ impl Guest {
 
 pub(crate) fn run(args: &Guest) -> Result<ExitCode> {
     match &args.verb {
-        None => be_one(&args.here)?,
+        None => match args.vhost.socket() {
+            Some(socket) => {
+                let Here { workers, queues, prefix, .. } = &args.here;
+                vhost_guest::run(&args.vhost, socket, (format!("{prefix}0"), *workers, *queues))?;
+            }
+            None => be_one(&args.here)?,
+        },
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Exec(args)) => return exec(args),
         Some(Verb::Become(args)) => return become_command(args),

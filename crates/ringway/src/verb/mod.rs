@@ -10,5 +10,6 @@ pub(crate) mod guest;
 pub(crate) mod lab;
 pub(crate) mod run;
 pub(crate) mod top;
+mod vhost_guest;
 pub(crate) mod vif;
 pub(crate) mod xenstore;

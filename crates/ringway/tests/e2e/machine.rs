@@ -134,7 +134,9 @@ pub(crate) struct Talk {
 impl Talk {
     /// Begins to talk.
     pub(crate) fn start(host: &Host, guest: &str) -> Talk {
-        let mut command = host.in_guest(guest, &["socat", "-", &format!("TCP:{ADDRESS}:7")]);
+        // The echo may not listen yet.
+        let echo = format!("TCP:{ADDRESS}:7,retry=200,interval=0.1");
+        let mut command = host.in_guest(guest, &["socat", "-", &echo]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Running::start(&mut command);
         let mut to = process.0.stdin.take().expect("it was piped");

@@ -39,6 +39,7 @@ mod toolstacks;
 mod traffic;
 mod unikernel;
 mod vhost;
+mod virtio;
 mod watched;
 
 use std::io::Write;

@@ -17,13 +17,13 @@ fn description(dir: &Path, mode: &str) -> String {
     describe("max-queues = 4", &[("a", "", "queues = 4")]) + &vhost
 }
 
-fn wait_for_queues(host: &Host, count: usize) {
+pub(crate) fn wait_for_queues(host: &Host, count: usize) {
     host.wait(&format!("{count} queues"), SOON, |host| {
         (host.vif("vm1")?.queues.len() == count).then_some(())
     });
 }
 
-fn kill_backend(host: &Host) {
+pub(crate) fn kill_backend(host: &Host) {
     let before = host.pid_of("backend");
     send(before, Signal::KILL);
     host.wait("another backend", SOON, |host| {

@@ -1,0 +1,256 @@
+//! An interface over vhost-user: what a guest is to a virtual machine monitor, without one.
+//!
+//! The queues and buffers are in sealed memory that the back-end is handed over a socket. When it
+//! leaves, they are thrown away, and the next one gets others: frames in them are lost, and TCP
+//! sends them again. The device stays, and with it addresses, routes and connections.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_datapath::{MacAddr, OffloadCaps, PortQueue, QueueCounters};
+use ringway_net::Netlink;
+use ringway_switch::PortId;
+use ringway_tap::{Tap, VifOrTap};
+use ringway_vhost::frontend::{Agreement, Wish};
+use ringway_vhost::request::PROTOCOL_FEATURES;
+use ringway_vhost::{Addresses, Region, RegionKey, Request};
+use ringway_vhost_shell::{Driver, FrontendEnd, Meeting, Mode, Note, Parts};
+use ringway_virtfront::{FrontMemory, MemoryShape, QueueOffer, QueuePair};
+use ringway_virtio::QueueOptions;
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX,
+    VIRTIO_RING_F_INDIRECT_DESC,
+};
+use ringway_worker::{Workers, WorkersConfig};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::Interface;
+use crate::wired::{self, Ports};
+
+/// Entries of a queue, as QEMU has it.
+const QUEUE_SIZE: u16 = 256;
+/// The longest frame that may come where a frame has one chain.
+const FRAME_LEN_MAX: usize = 65_550;
+const PORTS: Ports = Ports { tap: PortId(0), vif: PortId(1) };
+
+/// The settings of a guest behind a socket.
+#[derive(Debug, Clone)]
+pub struct VhostConfig {
+    /// Where the back-end is met.
+    pub socket: PathBuf,
+    /// Who makes the socket: with `Client` the back-end does.
+    pub mode: Mode,
+    /// What the device is called.
+    pub device: String,
+    /// The device's address.
+    pub mac: MacAddr,
+    /// Its MTU.
+    pub mtu: u16,
+    /// Its IP addresses, how many queues to ask for at most, and what may be left undone.
+    pub interface: Interface,
+    /// Its threads.
+    pub workers: WorkersConfig,
+}
+
+/// What it has open before it is confined.
+#[derive(Debug)]
+pub struct VhostSockets {
+    meeting: Meeting,
+    netlink: Netlink,
+}
+
+impl VhostSockets {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// Why the socket cannot be made, with its path, or what else the system reports.
+    pub fn open(config: &VhostConfig) -> io::Result<VhostSockets> {
+        let meeting = Meeting::new(&config.socket, config.mode, Instant::now())?;
+        let meeting = meeting.with_back_ends();
+        Ok(VhostSockets { meeting, netlink: Netlink::open()? })
+    }
+}
+
+/// Drives the interface until `stop` becomes readable.
+///
+/// # Errors
+/// What the system lacks at the start: threads, a device; or if a user deletes the device.
+pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) -> io::Result<()> {
+    let VhostSockets { meeting, mut netlink } = sockets;
+    let VhostConfig { device, mac, mtu, interface, workers, .. } = config;
+    let workers = Workers::start(workers)?;
+    // To go on would be to move frames with whatever the panic has left half done.
+    workers.on_panic(Box::new(|serving| {
+        tracing::error!(?serving, "a worker has panicked: the process ends");
+        std::process::abort()
+    }));
+    let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
+    let mut end = FrontendEnd::new(meeting);
+    let mut guest = Guest { interface, tap, workers, made: Vec::new(), caps: OffloadCaps::NONE };
+    let mut shown = None;
+    loop {
+        let now = Instant::now();
+        guest.take_failures(&mut end, now)?;
+        let has_more = end.turn(&mut guest, now)?;
+        // Once for each reason, however often it is met.
+        if end.error() != shown.as_deref() {
+            shown = end.error().map(str::to_owned);
+            shown.iter().for_each(|error| tracing::info!(device, "{error}"));
+        }
+        let pause = end.due().map(|due| due.saturating_duration_since(Instant::now()));
+        let pause = if has_more { Some(Duration::ZERO) } else { pause };
+        let mut fds =
+            vec![PollFd::new(&stop, PollFlags::IN), PollFd::new(&guest.workers, PollFlags::IN)];
+        fds.extend(end.waker().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+        match poll(&mut fds, pause.map(timespec).as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[0].revents().is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// The guest's half of the queues, and its device.
+struct Guest {
+    interface: Interface,
+    tap: Tap,
+    workers: Workers<VifOrTap<QueuePair>>,
+    /// Queues that no worker has yet.
+    made: Vec<(QueuePair, Arc<QueueCounters>)>,
+    caps: OffloadCaps,
+}
+
+impl Guest {
+    /// Workers gave queues up: the back-end broke the protocol, or a user has deleted the
+    /// device.
+    fn take_failures(&mut self, end: &mut FrontendEnd, now: Instant) -> io::Result<()> {
+        while let Some(failure) = self.workers.next_failure() {
+            if failure.port_id == PORTS.tap {
+                return Err(io::Error::other(format!("{}: {}", self.tap.name(), failure.down)));
+            }
+            let reason = format!("queue {}: {}", failure.queue_index, failure.down);
+            end.close(self, &reason, now);
+        }
+        Ok(())
+    }
+
+    fn queues(&self) -> u16 {
+        let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.interface.queues.unwrap_or_else(|| u16::try_from(cpus()).unwrap_or(u16::MAX))
+    }
+
+    fn make_parts(&mut self, agreed: Agreement) -> io::Result<Parts> {
+        let features = agreed.features;
+        let memory = FrontMemory::new(MemoryShape {
+            pairs: usize::from(agreed.pairs),
+            format: QueueOptions::of(features).format,
+            size: QUEUE_SIZE,
+            frame_len_max: FRAME_LEN_MAX,
+        })?;
+        let mut requests = Vec::new();
+        for number in 0..agreed.pairs {
+            let counters: Arc<QueueCounters> = Arc::default();
+            let place = usize::from(number);
+            let pair = QueuePair::new(&memory, place, features, Arc::clone(&counters))?;
+            let [tx, rx] = pair.offers()?;
+            ask_for(2 * number, rx, &mut requests);
+            ask_for(2 * number + 1, tx, &mut requests);
+            self.caps = pair.describe().caps;
+            self.made.push((pair, counters));
+        }
+        Ok(Parts { regions: vec![region(memory.region()?)], requests })
+    }
+}
+
+/// All that a back-end is to know of one ring.
+fn ask_for(ring: u16, offer: QueueOffer, requests: &mut Vec<Request>) {
+    let QueueOffer { place, kick, call } = offer;
+    let addresses = Addresses {
+        descriptor: place.descriptors,
+        used: place.device,
+        available: place.driver,
+        log: None,
+    };
+    requests.extend([
+        Request::SetVringNum { ring, size: place.size },
+        Request::SetVringBase { ring, base: 0 },
+        Request::SetVringAddr { ring, addresses },
+        Request::SetVringCall { ring, file: Some(call) },
+        Request::SetVringKick { ring, file: Some(kick) },
+        Request::SetVringEnable { ring, is_enabled: true },
+    ]);
+}
+
+fn region(region: ringway_sys::guest_memory::Region) -> Region {
+    let ringway_sys::guest_memory::Region { guest_address, user_address, len, file_offset, fd } =
+        region;
+    Region { key: RegionKey { guest_address, size: len, user_address, file_offset }, file: fd }
+}
+
+impl Driver for Guest {
+    fn wish(&self) -> Wish {
+        Wish {
+            features: wanted(self.interface.offloads),
+            protocol: PROTOCOL_FEATURES,
+            pairs: self.queues(),
+        }
+    }
+
+    fn make(&mut self, agreed: Agreement) -> Result<Parts, String> {
+        self.make_parts(agreed).map_err(|error| error.to_string())
+    }
+
+    fn carrier_up(&mut self) -> Result<(), String> {
+        let queues = self.made.len();
+        let made = self.made.drain(..);
+        wired::join(&mut self.workers, PORTS, &self.tap, self.caps, made)
+            .map_err(|error| error.to_string())?;
+        tracing::info!(device = self.tap.name(), queues, "connected");
+        Ok(())
+    }
+
+    fn carrier_down(&mut self) {
+        self.workers.detach(PORTS.tap);
+        self.workers.detach(PORTS.vif);
+        self.made.clear();
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        let device = self.tap.name();
+        match note {
+            Note::Met => tracing::debug!(device, "a back-end is there"),
+            Note::Left => tracing::info!(device, "the back-end has left"),
+            // Logged as the reason why frames do not flow.
+            Note::Closed(_) => {}
+        }
+    }
+}
+
+/// What is used of virtio where the back-end offers it.
+fn wanted(caps: OffloadCaps) -> Features {
+    let with = |is_wanted: bool, bits: &[u32]| {
+        if is_wanted { Features::of(bits) } else { Features::NONE }
+    };
+    let parts = [
+        Features::of(&[VIRTIO_F_VERSION_1, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC]),
+        Features::of(&[VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF]),
+        with(caps.checksum_v4, &[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM]),
+        with(caps.gso_v4, &[VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_GUEST_TSO4]),
+        with(caps.gso_v6, &[VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_GUEST_TSO6]),
+    ];
+    parts.into_iter().fold(Features::NONE, Features::or)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

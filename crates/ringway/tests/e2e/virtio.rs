@@ -1,0 +1,227 @@
+//! Guests of our own behind vhost-user sockets, and front-ends that mean harm beside them.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use ringway_vhost::frontend::{Agreement, Wish};
+use ringway_vhost::{Addresses, Region, RegionKey, Request};
+use ringway_vhost_shell::{Driver, FrontendEnd, Meeting, Mode, Note, Parts};
+use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::host::{Host, Running, SOON, describe, wait_for};
+use crate::machine::{ADDRESS, Talk};
+use crate::vhost::{kill_backend, wait_for_queues};
+
+/// The end of the socket `net` that makes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    Backend,
+    Guest,
+}
+
+/// Guests `a` and `b` of Xen, and vifs of virtio by name and mode, each with a socket of its name.
+fn description(dir: &Path, vhosts: &[(&str, &str)]) -> String {
+    let mut text = describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "")]);
+    for (name, mode) in vhosts {
+        let socket = dir.join(name);
+        text += &format!(
+            "[[vhost]]\nname = \"{name}\"\nsocket = \"{}\"\nqueues = 4\nmode = \"{mode}\"\n",
+            socket.display()
+        );
+    }
+    text
+}
+
+/// A guest in namespaces of its own, with an echo at TCP port 7.
+fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
+    let mode = if maker == Maker::Guest { "server" } else { "client" };
+    let script = format!(
+        "ip link set lo up; socat TCP-LISTEN:7,fork,reuseaddr EXEC:cat,nofork & \
+         exec {} guest --vhost {} --mode {mode} --address {ADDRESS}/24 --queues 8",
+        env!("CARGO_BIN_EXE_ringway"),
+        dir.join(name).display()
+    );
+    let mut command = Command::new("unshare");
+    // What is in the namespace of processes ends with its first one.
+    command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]);
+    let log = File::create(dir.join("guest-log")).expect("created");
+    command.args(["sh", "-c", &script]).stdin(Stdio::null()).stderr(log);
+    Running::start(&mut command)
+}
+
+#[test]
+fn a_guest_talks_whoever_makes_the_socket_and_whichever_end_is_first() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    for maker in [Maker::Backend, Maker::Guest] {
+        for is_guest_first in [false, true] {
+            let place = tempfile::tempdir().expect("a directory");
+            let dir = place.path();
+            let mode = if maker == Maker::Backend { "server" } else { "client" };
+            let early = is_guest_first.then(|| guest(dir, "vm1", maker));
+            let host = Host::start(&description(dir, &[("vm1", mode)]));
+            let _guest = early.unwrap_or_else(|| guest(dir, "vm1", maker));
+            wait_for_queues(&host, 4);
+            let talk = Talk::start(&host, "a");
+            talk.goes_on(&host, &format!("{maker:?} makes the socket"));
+            kill_backend(&host);
+            talk.goes_on(&host, "after the backend was killed");
+            wait_for_queues(&host, 4);
+        }
+    }
+}
+
+#[test]
+fn a_vif_of_virtio_has_what_others_have() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path(), &[("vm1", "server")]));
+    let _guest = guest(place.path(), "vm1", Maker::Backend);
+    wait_for_queues(&host, 4);
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "at first");
+
+    host.text(&["vif", "set", "vif2.0", "mirror", "vm1"]);
+    let before = host.rx_bytes("vif2.0");
+    talk.goes_on(&host, "mirrored");
+    host.wait("copies of its frames", SOON, |host| {
+        (host.rx_bytes("vif2.0") > before + 100_000).then_some(())
+    });
+    let refused = |arguments: &[&str]| {
+        let output = host.verb(arguments);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let reason = refused(&["vif", "set", "vm1", "mirror", "vif1.0"]);
+    assert!(reason.contains("vm1 is mirrored to vif2.0"), "{reason}");
+    let reason = refused(&["vif", "set", "vm1", "max-queues", "2"]);
+    assert!(reason.contains("ethtool -L"), "{reason}");
+    let reason = refused(&["vif", "set", "vm1", "rate", "fast"]);
+    assert!(reason.contains("fast"), "{reason}");
+
+    host.text(&["vif", "set", "vm1", "rate", "500Mb/s"]);
+    assert!(host.text(&["vif", "show", "vm1"]).contains("500Mb/s"));
+    assert!(host.text(&["vif", "stats"]).contains("vm1"));
+    assert!(host.text(&["top", "--once"]).contains("vm1"));
+    talk.goes_on(&host, "with a rate");
+}
+
+/// A front-end whose memory is not sealed, and whose rings are empty.
+struct Unsealed {
+    memory: OwnedFd,
+    kicks: Vec<OwnedFd>,
+}
+
+/// Bytes of its memory.
+const LEN: u64 = 1 << 20;
+/// Where the back-end is to see it.
+const START: u64 = 1 << 32;
+
+impl Driver for Unsealed {
+    fn wish(&self) -> Wish {
+        Wish { features: Features::of(&[VIRTIO_F_VERSION_1]), protocol: 0, pairs: 1 }
+    }
+
+    fn make(&mut self, _: Agreement) -> Result<Parts, String> {
+        let clone = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
+        let key =
+            RegionKey { guest_address: START, size: LEN, user_address: START, file_offset: 0 };
+        let regions = vec![Region { key, file: clone(&self.memory) }];
+        let mut requests = Vec::new();
+        for ring in 0..2_u16 {
+            let start = START + u64::from(ring) * 0x10000;
+            let addresses = Addresses {
+                descriptor: start,
+                available: start + 0x4000,
+                used: start + 0x8000,
+                log: None,
+            };
+            let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+            requests.extend([
+                Request::SetVringNum { ring, size: 256 },
+                Request::SetVringBase { ring, base: 0 },
+                Request::SetVringAddr { ring, addresses },
+                Request::SetVringCall { ring, file: None },
+                Request::SetVringKick { ring, file: Some(clone(&bell)) },
+                Request::SetVringEnable { ring, is_enabled: true },
+            ]);
+            self.kicks.push(bell);
+        }
+        Ok(Parts { regions, requests })
+    }
+
+    fn carrier_up(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn carrier_down(&mut self) {}
+
+    fn note(&mut self, _: Note<'_>) {}
+}
+
+fn wait_for_state(host: &Host, name: &str, state: &str) {
+    host.wait(&format!("{name} to be {state}"), SOON, |host| {
+        host.vif(name).filter(|vif| vif.state == state)
+    });
+}
+
+fn wait_for_error(host: &Host, name: &str, text: &str) {
+    host.wait(&format!("{name} to say {text:?}"), SOON, |host| {
+        host.vif(name)?.error.filter(|error| error.contains(text))
+    });
+}
+
+#[test]
+fn what_a_front_end_does_against_the_rules_costs_no_other() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let vhosts = [("vm1", "server"), ("cut", "server"), ("half", "server"), ("files", "server")];
+    let host = Host::start(&description(dir, &vhosts));
+    let backend = host.pid_of("backend");
+    let _guest = guest(dir, "vm1", Maker::Backend);
+    wait_for_queues(&host, 4);
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "before anything else");
+
+    // Half a header, and silence.
+    let mut half = UnixStream::connect(dir.join("half")).expect("it listens");
+    half.write_all(&[1, 0, 0, 0, 1, 0]).expect("written");
+    wait_for_state(&host, "half", "Initialising");
+    talk.goes_on(&host, "beside half a message");
+
+    // A table of two regions, and not one descriptor.
+    let mut files = UnixStream::connect(dir.join("files")).expect("it listens");
+    let mut table = vec![5, 0, 0, 0, 1, 0, 0, 0, 72, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+    table.extend([1; 64]);
+    files.write_all(&table).expect("written");
+    wait_for_error(&host, "files", "SET_MEM_TABLE");
+    talk.goes_on(&host, "beside a table without files");
+
+    // Memory that goes away while the rings run.
+    let memory = memfd_create("unsealed", MemfdFlags::CLOEXEC).expect("a file");
+    ftruncate(&memory, LEN).expect("memory");
+    let mut cutter = Unsealed { memory, kicks: Vec::new() };
+    let meeting = Meeting::new(&dir.join("cut"), Mode::Client, Instant::now()).expect("a place");
+    let mut end = FrontendEnd::new(meeting);
+    wait_for("the session", SOON, || {
+        end.turn(&mut cutter, Instant::now()).expect("the place is there");
+        end.is_up().then_some(())
+    });
+    wait_for_state(&host, "cut", "Connected");
+    ftruncate(&cutter.memory, 0).expect("cut");
+    for kick in &cutter.kicks {
+        rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
+    }
+    wait_for_error(&host, "cut", "was cut while it was in use");
+    talk.goes_on(&host, "beside memory that was cut");
+    assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
+    let dropped = host.vif("vm1").expect("it is there").queues;
+    assert!(dropped.iter().all(|queue| queue.dropped.is_empty()), "{dropped:?}");
+}
