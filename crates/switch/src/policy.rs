@@ -357,7 +357,8 @@ mod tests {
             .map(|mode| PortPolicy::for_vif(&rules, mode, 1, None, Binding::None));
         let mut random = fastrand::Rng::with_seed(0x5eed_0052);
         let mut plain = 0;
-        for _ in 0..if cfg!(miri) { 2_000 } else { 400_000 } {
+        let rounds = if cfg!(miri) { 2_000 } else { 400_000 };
+        for _ in 0..rounds {
             let mut frame = [0; 64];
             random.fill(&mut frame);
             let is_v4 = random.bool();
@@ -388,6 +389,6 @@ mod tests {
                 assert_eq!(policy.refuse(frame), closely, "{frame:02x?}");
             }
         }
-        assert!(plain > 1000, "{plain}");
+        assert!(plain > rounds / 400, "{plain}");
     }
 }
