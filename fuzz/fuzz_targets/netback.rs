@@ -142,7 +142,7 @@ impl<'m> Guest<'m> {
 
     /// Pushes tx requests, mostly nearly right, and publishes them.
     fn send(&mut self, input: &mut Input<'_>) {
-        let room = if self.expected.is_some() { self.tx.free() } else { SLOTS };
+        let room = self.tx.free();
         for _ in 0..input.below(24).min(room) {
             let request = TxRequest {
                 gref: self.gref(input),
@@ -161,7 +161,7 @@ impl<'m> Guest<'m> {
 
     /// Posts pages to receive into.
     fn post(&mut self, input: &mut Input<'_>) {
-        let room = if self.expected.is_some() { self.rx.free() } else { SLOTS };
+        let room = self.rx.free();
         for _ in 0..input.below(24).min(room) {
             let request = RxRequest { id: input.u16(), pad: input.u16(), gref: self.gref(input) };
             if let Some([_, rx]) = &mut self.expected {
