@@ -73,7 +73,8 @@ pub enum Interest {
 pub struct Budget {
     /// Frames at most.
     pub frames: usize,
-    /// Bytes after which no further frame is taken in.
+    /// Bytes after which no further frame is taken in, as [`Frame::work`](crate::Frame::work)
+    /// counts them.
     pub bytes: usize,
 }
 
