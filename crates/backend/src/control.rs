@@ -382,6 +382,7 @@ fn vhost_status<H: Hypervisor>(
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),
             mode: mode.to_owned(),
+            at_run_time: vhost.at_run_time,
             features: names(features),
             not_taken: names(offered.without(features)),
             not_offered: session.map_or(Vec::new(), |_| names(FEATURES.without(offered))),

@@ -21,7 +21,7 @@ use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
 use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Base, PairPlan, RegionKey, RingPlan};
-use ringway_vhost_shell::{BackendEnd, Device, Meeting, Note};
+use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtio::QueuePlace;
 use ringway_wire::DomId;
@@ -39,6 +39,7 @@ use crate::log::{LeftOut, LogAllowance};
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
 use crate::services::{Hosting, Station};
+use crate::sockets::PassedOn;
 use crate::station::VifOrTrunk;
 
 /// A domain that Xen never has (`DOMID_INVALID`), under which these vifs are known where a vif has
@@ -54,7 +55,9 @@ const LOG_LEN_MAX: u64 = 512 << 20;
 pub(crate) struct VhostVif {
     pub(crate) served: Served,
     pub(crate) config: Config,
-    pub(crate) end: BackendEnd,
+    /// Whether it was added while the host ran.
+    pub(crate) at_run_time: bool,
+    pub(crate) end: BackendEnd<PassedOn>,
     parts: Parts,
     /// What limits it, by the names that XenStore has for it.
     limits: BTreeMap<String, String>,
@@ -78,14 +81,14 @@ struct Parts {
 }
 
 impl VhostVif {
-    /// Begins to look for a front-end.
+    /// Begins to wait for a front-end.
     ///
     /// # Errors
     /// If there are too many of them.
     pub(crate) fn begin<H: Hypervisor>(
-        config: Config,
+        (config, at_run_time): (Config, bool),
         index: u32,
-        meeting: Meeting,
+        place: PassedOn,
         host: &mut Hosting<H>,
     ) -> io::Result<VhostVif> {
         let now = Instant::now();
@@ -124,7 +127,7 @@ impl VhostVif {
             features: floor.unwrap_or(Features::NONE),
             floor_file,
         };
-        Ok(VhostVif { served, config, end: BackendEnd::new(meeting), parts, limits })
+        Ok(VhostVif { served, config, at_run_time, end: BackendEnd::new(place), parts, limits })
     }
 
     /// Does what there is to do; whether there may be more.
@@ -157,6 +160,20 @@ impl VhostVif {
     pub(crate) fn close<H: Hypervisor>(&mut self, host: &mut Hosting<H>, reason: &str) {
         let VhostVif { served, config, end, parts, .. } = self;
         end.close(&mut Serving { served, config, parts, host }, reason, Instant::now());
+    }
+}
+
+impl VhostVif {
+    /// Ends it for good: the next vif of this name is another one.
+    pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
+        self.close(host, "it was removed");
+        match fs::remove_file(&self.parts.floor_file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("{}: {error}", self.parts.floor_file.display());
+            }
+            _ => {}
+        }
+        host.quarantine.release(self.served.vif);
     }
 }
 
@@ -441,14 +458,4 @@ fn offered(caps: OffloadCaps) -> Features {
         without(caps.gso_v4 || caps.gso_v6, &[VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_GUEST_ECN]),
     ];
     left_out.into_iter().fold(FEATURES, Features::without)
-}
-
-/// Begins to look for the front-ends of all that are configured.
-pub(crate) fn begin_all<H: Hypervisor>(
-    meetings: Vec<Meeting>,
-    host: &mut Hosting<H>,
-) -> io::Result<Vec<VhostVif>> {
-    let configs = host.config.vhosts.clone();
-    let begin = |(index, (config, meeting))| VhostVif::begin(config, index, meeting, host);
-    (0..).zip(configs.into_iter().zip(meetings)).map(begin).collect()
 }

@@ -6,6 +6,7 @@
 
 mod dir;
 mod link;
+mod opener;
 mod server;
 mod status;
 mod tenancy;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
 pub use link::{Link, Received};
+pub use opener::{OpenerNews, OpenerOrder, OpenerRequest};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,

@@ -11,7 +11,7 @@ use ringway_wire::virtio::Features;
 use rustix::event::PollFlags;
 
 use crate::connection::{Broken, Connection, Received};
-use crate::meeting::Meeting;
+use crate::meeting::{Meeting, Place};
 
 /// Looks at a socket in one turn: a front-end that sends as fast as it can, or byte by byte, has no
 /// more than that before others have theirs.
@@ -109,8 +109,8 @@ pub enum State {
 
 /// One session after another, at one place.
 #[derive(Debug)]
-pub struct BackendEnd {
-    meeting: Meeting,
+pub struct BackendEnd<P = Meeting> {
+    place: P,
     met: Option<Met>,
     error: Option<String>,
 }
@@ -123,21 +123,21 @@ struct Met {
     has_asked_queues: bool,
 }
 
-impl BackendEnd {
+impl<P: Place> BackendEnd<P> {
     /// An end without a front-end.
-    pub fn new(meeting: Meeting) -> BackendEnd {
-        BackendEnd { meeting, met: None, error: None }
+    pub fn new(place: P) -> BackendEnd<P> {
+        BackendEnd { place, met: None, error: None }
     }
 
     /// Where front-ends are met.
-    pub fn meeting(&self) -> &Meeting {
-        &self.meeting
+    pub fn place(&mut self) -> &mut P {
+        &mut self.place
     }
 
     /// What to wait for before the next turn.
     pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let Some(met) = &self.met else {
-            return self.meeting.is_open().then_some((self.meeting.as_fd(), PollFlags::IN));
+            return self.place.waker().map(|fd| (fd, PollFlags::IN));
         };
         let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
         Some((met.connection.as_fd(), PollFlags::IN | room))
@@ -145,7 +145,7 @@ impl BackendEnd {
 
     /// When there is to be a turn though nothing happens.
     pub fn due(&self) -> Option<Instant> {
-        if self.met.is_some() { None } else { self.meeting.due() }
+        if self.met.is_some() { None } else { self.place.due() }
     }
 
     /// The session, while there is one.
@@ -167,8 +167,8 @@ impl BackendEnd {
         match self.state() {
             State::Serves => None,
             State::Alone => {
-                let obstacle = || self.meeting.obstacle().map(str::to_owned);
-                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.meeting.awaited()))
+                let obstacle = || self.place.obstacle().map(str::to_owned);
+                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.place.awaited()))
             }
             State::Awaits(Awaits::Version1) => Some(
                 "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),
@@ -188,7 +188,7 @@ impl BackendEnd {
     /// If no front-end can be met any more.
     pub fn turn(&mut self, device: &mut impl Device, now: Instant) -> io::Result<bool> {
         if self.met.is_none() {
-            let Some(socket) = self.meeting.meet(now)? else { return Ok(false) };
+            let Some(socket) = self.place.meet(now)? else { return Ok(false) };
             let session = Backend::new(device.offer());
             let connection = Connection::new(socket);
             self.met = Some(Met { connection, session, features: None, has_asked_queues: false });
@@ -200,7 +200,7 @@ impl BackendEnd {
             Ok(outcome)
         });
         if met.session.awaits() == Awaits::Nothing {
-            self.meeting.was_good();
+            self.place.was_good();
             self.error = None;
         }
         match outcome {
@@ -234,7 +234,7 @@ impl BackendEnd {
     fn leave(&mut self, device: &mut impl Device, now: Instant) {
         self.met = None;
         device.reset();
-        self.meeting.again(now);
+        self.place.again(now);
     }
 }
 

@@ -97,8 +97,9 @@ impl Drop for Claim {
         if let Err(error) = remove_files(&self.dir) {
             tracing::warn!("{}: {error:#}", self.dir.path().display());
         }
-        // Of panics the next host is only to know if this one was killed.
+        // Of these the next host is only to know if this one was killed.
         let _ = fs::remove_file(self.dir.panics());
+        let _ = fs::remove_file(self.dir.vhosts());
         // While we hold the lock, so that it is not another one's lock that goes.
         let _ = fs::remove_file(self.dir.lock());
         // It stays if somebody else has put something into it.

@@ -112,6 +112,57 @@ fn a_vif_of_virtio_has_what_others_have() {
     talk.goes_on(&host, "with a rate");
 }
 
+#[test]
+fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_killed() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let socket = |name: &str| dir.join(name).display().to_string();
+    let host = Host::start(&description(dir, &[("vm0", "client")]));
+    let add = |name: &str, mode: &str, more: &[&str]| {
+        let path = socket(name);
+        let mut all = vec!["vif", "add", name, "--vhost", &path, "--queues", "4", "--mode", mode];
+        all.extend(more);
+        host.text(&all);
+    };
+    for (name, mode, maker) in [("vm1", "client", Maker::Guest), ("vm2", "server", Maker::Backend)]
+    {
+        add(name, mode, &["--set", "rate=\"500Mb/s\"", "--set", "weight=3"]);
+        let guest = guest(dir, name, maker);
+        host.wait("four queues", SOON, |host| (host.vif(name)?.queues.len() == 4).then_some(()));
+        // The guest before this one had its address.
+        host.in_guest("a", &["ip", "neighbour", "flush", "all"]).status().expect("iproute2");
+        let talk = Talk::start(&host, "a");
+        talk.goes_on(&host, "with a vif that was added");
+        let shown = host.text(&["vif", "show", name]);
+        assert!(shown.contains("500Mb/s") && shown.contains("vif add"), "{shown}");
+        kill_backend(&host);
+        talk.goes_on(&host, "after the backend was killed");
+        let again = host.verb(&["vif", "add", name, "--vhost", &socket("vm9")]);
+        assert!(String::from_utf8_lossy(&again.stderr).contains("there is a vif"), "{again:?}");
+        host.text(&["vif", "remove", name]);
+        assert!(host.vif(name).is_none());
+        assert_eq!(dir.join(name).exists(), maker == Maker::Guest, "whose socket it was");
+        drop((talk, guest));
+    }
+    // Another one of the same name is a new one; what was removed does not come back.
+    add("vm1", "server", &[]);
+    kill_backend(&host);
+    host.wait("the vif", SOON, |host| host.vif("vm1").map(drop));
+    assert!(host.vif("vm2").is_none());
+    let refused = |arguments: &[&str]| {
+        let output = host.verb(arguments);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(&["vif", "remove", "vm0"]).contains("is in the description"));
+    assert!(refused(&["vif", "remove", "vm7"]).contains("there is no vif"));
+    let known = refused(&["vif", "add", "vm3", "--vhost", "/x", "--set", "colour=1"]);
+    assert!(known.contains("colour"), "{known}");
+    let known = refused(&["vif", "add", "vm3", "--vhost", &socket("none/vm3"), "--mode", "server"]);
+    assert!(known.contains("none/vm3"), "{known}");
+}
+
 /// A front-end whose memory is not sealed, and whose rings are empty.
 struct Unsealed {
     memory: OwnedFd,
