@@ -26,6 +26,9 @@ pub enum Mode {
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 /// The longest one.
 const RETRY_LAST: Duration = Duration::from_secs(10);
+/// How long a front-end has to work well before the next one need not wait: the longest pause, so
+/// that one that works for a moment, breaks a rule and comes back does so seldom.
+pub(crate) const GOOD_AFTER: Duration = RETRY_LAST;
 /// Events of a directory that are read at once.
 const EVENTS_LEN: usize = 4096;
 /// Connections that may wait while there is one.
@@ -117,7 +120,7 @@ impl Meeting {
         matches!(self.way, Way::Dial { .. }) || self.due.is_none()
     }
 
-    /// A front-end has served well: the next one need not wait.
+    /// A front-end has worked well for [`GOOD_AFTER`]: the next one need not wait.
     pub fn was_good(&mut self) {
         self.pause = RETRY_FIRST;
     }
@@ -126,6 +129,11 @@ impl Meeting {
     pub fn again(&mut self, now: Instant) {
         self.due = Some(now + self.pause);
         self.pause = (2 * self.pause).min(RETRY_LAST);
+    }
+
+    /// Looks for no connection before then.
+    pub(crate) fn put_off(&mut self, until: Instant) {
+        self.due = Some(until);
     }
 
     /// Looks for a connection. To be called when the descriptor is readable, and when it is due.
@@ -156,8 +164,18 @@ impl Meeting {
                 self.due = None;
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 match accept_with(socket, flags) {
-                    Ok(connection) => Ok(Some(connection)),
+                    Ok(connection) => {
+                        self.obstacle = None;
+                        Ok(Some(connection))
+                    }
                     Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+                    // What others use up for a while is no reason to give the place up.
+                    Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                        let obstacle = at(&self.path, "accept")(error);
+                        self.obstacle = Some(obstacle.to_string());
+                        self.again(now);
+                        Ok(None)
+                    }
                     Err(error) => Err(at(&self.path, "accept")(error)),
                 }
             }
