@@ -52,8 +52,8 @@ const NO_DIR: &str = "vhost";
 /// Rings of a session may be asked for at once, so that memory of a log is bounded by this: a bit
 /// for each page of 16 TiB.
 const LOG_LEN_MAX: u64 = 512 << 20;
-/// How often pairs are given to workers at once, and then how long apart: all workers have a part in
-/// that, and a front-end asks for it with each change. One that starts has as many for each pair.
+/// How often pairs are given to workers at once, and then how long apart: all workers have a part
+/// in that, and a front-end asks for it with each change. One that starts may do so for each pair.
 const ATTACHES_BURST: u32 = 256;
 const ATTACH_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes of the file with a guest's features: a number.

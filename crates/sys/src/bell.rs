@@ -1,9 +1,9 @@
 //! Event descriptors (`eventfd(2)`) that another process has as well.
 //!
-//! All who have such a descriptor share its flags and its counter, so a peer may at any moment make
-//! it block, empty it before we read it, or fill it. Nothing here waits for that. Reads ask for that
-//! call by call. The kernel has no such write: one that meets a full counter waits, until a thread
-//! that looks at the counters of all peers empties it ([`FULL_LOOK`]), and the peer is found out.
+//! All who have such a descriptor share its flags and its counter, so a peer may at any moment
+//! make it block, empty it before we read it, or fill it. Reads ask call by call not to wait. The
+//! kernel has no such write: one that meets a full counter waits, until a thread that looks at the
+//! counters of all peers empties it ([`FULL_LOOK`]), and the peer is found out.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -83,8 +83,8 @@ impl Bell {
     /// Raises the counter. A counter that is full was not read, so the peer is awake.
     ///
     /// # Errors
-    /// Of kind `WouldBlock` if the peer has filled its counter, with which it can hold up who rings;
-    /// what write(2) reports.
+    /// Of kind `WouldBlock` if the peer has filled its counter, with which it can hold up who
+    /// rings; what write(2) reports.
     pub fn ring(&self) -> io::Result<()> {
         let Bell(counter) = self;
         match rustix::io::write(&counter.fd, &1_u64.to_ne_bytes()) {
