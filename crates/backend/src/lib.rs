@@ -225,7 +225,7 @@ impl<H: Hypervisor> Backend<H> {
             ];
             let orders = self.scope.waker();
             fds.extend(orders.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
-            let sockets = self.vhosts.iter().filter_map(|vhost| vhost.end.waker());
+            let sockets = self.vhosts.iter().filter_map(vhost::VhostVif::waker);
             fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             fds.extend(self.opener_waker());
             match poll(&mut fds, Some(&timespec(pause))) {
@@ -304,11 +304,13 @@ impl<H: Hypervisor> Backend<H> {
         for vif in vifs {
             self.begin_again_if_released(vif);
         }
+        let host = &self.services.host;
+        self.vhosts.iter_mut().for_each(|vhost| vhost.look_at_quarantine(host));
     }
 
     /// Has a vif served that was quarantined and is not any more.
     pub(crate) fn begin_again_if_released(&mut self, vif: Vif) {
-        let is_released = self.services.host.quarantine.reason(vif).is_none();
+        let is_released = self.services.host.quarantine.reason(&vif.into()).is_none();
         let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
         if self.vifs.get(&vif).is_some_and(is_it) {
             self.vifs.remove(&vif);
@@ -392,7 +394,7 @@ impl<H: Hypervisor> Backend<H> {
                 None => {}
             }
         }
-        let due = self.vhosts.iter().filter_map(|vhost| vhost.end.due()).min();
+        let due = self.vhosts.iter().filter_map(vhost::VhostVif::due).min();
         due.map_or(pause, |due| pause.min(due.saturating_duration_since(now)))
     }
 
@@ -491,7 +493,7 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = self.vifs.remove(&vif) {
                 shell.remove_device();
             }
-            self.services.host.quarantine.release(vif);
+            self.services.host.quarantine.release(&vif.into());
         }
     }
 

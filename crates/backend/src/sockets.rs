@@ -76,7 +76,6 @@ impl PassedOn {
 
     fn send(&mut self, now: Instant) -> io::Result<()> {
         let Some(order) = &self.unsent else { return Ok(()) };
-        self.due = None;
         match self.opener.send(order, &[]) {
             Ok(()) => self.unsent = None,
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.due = Some(now + RESEND),
@@ -88,8 +87,13 @@ impl PassedOn {
 
 impl Place for PassedOn {
     fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
+        self.due = None;
         self.send(now)?;
         Ok(self.connection.take())
+    }
+
+    fn put_off(&mut self, until: Instant) {
+        self.due = Some(until);
     }
 
     fn again(&mut self, now: Instant) {

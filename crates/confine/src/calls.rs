@@ -251,6 +251,8 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     // A signal to ourselves, as abort(3) sends it.
     let ours = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, any_of(0, &[ours])?);
+    // A descriptor whose flags a peer may change is read without waiting.
+    rules.insert(libc::SYS_preadv2, any_of(5, &[bits(libc::RWF_NOWAIT)])?);
     // Limits are read and not changed.
     let unchanged = vec![int(0, 0)?, long(2, Eq, 0)?];
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(unchanged)?]);
@@ -441,6 +443,8 @@ mod tests {
             (libc::SYS_prctl, &[(0, 15)], ALLOW),
             (libc::SYS_prctl, &[(0, 4), (1, 1)], KILL),
             (libc::SYS_tgkill, &[(0, 1), (2, 9)], KILL),
+            (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 8)], ALLOW),
+            (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 0)], KILL),
             (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0)], ALLOW),
             (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0x7fff_0000)], KILL),
         ];

@@ -26,6 +26,9 @@ pub enum Mode {
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 /// The longest one.
 const RETRY_LAST: Duration = Duration::from_secs(10);
+/// How long a front-end has to work well before the next one need not wait: the longest pause, so
+/// that one that works for a moment, breaks a rule and comes back does so seldom.
+pub(crate) const GOOD_AFTER: Duration = RETRY_LAST;
 /// Events of a directory that are read at once.
 const EVENTS_LEN: usize = 4096;
 /// Connections that may wait while there is one.
@@ -49,8 +52,11 @@ pub trait Place {
     /// The connection has ended: another is wanted.
     fn again(&mut self, now: Instant);
 
-    /// The front-end has served well: the next one need not wait.
+    /// A front-end has worked well for [`GOOD_AFTER`]: the next one need not wait.
     fn was_good(&mut self);
+
+    /// Looks for no connection before then.
+    fn put_off(&mut self, until: Instant);
 
     /// Why there is no connection yet, if that is known.
     fn obstacle(&self) -> Option<&str>;
@@ -200,6 +206,10 @@ impl Place for Meeting {
         self.pause = RETRY_FIRST;
     }
 
+    fn put_off(&mut self, until: Instant) {
+        self.due = Some(until);
+    }
+
     fn again(&mut self, now: Instant) {
         self.due = Some(now + self.pause);
         self.pause = (2 * self.pause).min(RETRY_LAST);
@@ -229,8 +239,18 @@ impl Place for Meeting {
                 self.due = None;
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 match accept_with(socket, flags) {
-                    Ok(connection) => Ok(Some(connection)),
+                    Ok(connection) => {
+                        self.obstacle = None;
+                        Ok(Some(connection))
+                    }
                     Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+                    // What others use up for a while is no reason to give the place up.
+                    Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                        let obstacle = at(&self.path, "accept")(error);
+                        self.obstacle = Some(obstacle.to_string());
+                        self.again(now);
+                        Ok(None)
+                    }
                     Err(error) => Err(at(&self.path, "accept")(error)),
                 }
             }

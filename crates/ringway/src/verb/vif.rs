@@ -321,7 +321,7 @@ fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
         let known: Vec<String> = vifs.iter().map(|vif| vif.name.clone()).collect();
         vifs.retain(|vif| vif.name == name);
         if vifs.is_empty() {
-            bail!("there is no vif {name:?}; there is {}", known.join(", "));
+            bail!("there is no vif {name:?}; there is {}", table::shown(&known.join(", ")));
         }
     }
     Ok(vifs)
@@ -397,13 +397,13 @@ fn show(args: &ShowOne) -> Result<()> {
         ("completion", &vif.completion),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
-        text += &format!("{key:13} {value}\n");
+        text += &format!("{key:13} {}\n", table::shown(value));
     }
     for (key, value) in vif.virtio.iter().flat_map(virtio) {
-        text += &format!("{key:13} {value}\n");
+        text += &format!("{key:13} {}\n", table::shown(&value));
     }
     for (key, value) in limits(&vif.limits) {
-        text += &format!("{key:13} {value}\n");
+        text += &format!("{key:13} {}\n", table::shown(&value));
     }
     print(&(text + "\n" + &counters(&[vif])))
 }
