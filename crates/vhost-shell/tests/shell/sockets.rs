@@ -12,7 +12,9 @@ use ringway_vhost::backend::{Awaits, FEATURES, PROTOCOL_FEATURES};
 use ringway_vhost::frontend::{Event, Wish};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{Addresses, Frontend, Region, RegionKey};
-use ringway_vhost_shell::{BackendEnd, Connection, Meeting, Mode, Received, State, TURN_READS};
+use ringway_vhost_shell::{
+    BackendEnd, Connection, Meeting, Mode, Place, Received, State, TURN_READS,
+};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::set_socket_linger;
@@ -305,7 +307,7 @@ fn who_works_for_a_moment_only_waits_longer_each_time() {
         guest.serve(&mut end, &mut device);
         let now = Instant::now();
         end.close(&mut device, "a fault of its rings", now);
-        pauses.push(end.meeting().due().expect("a pause").duration_since(now));
+        pauses.push(end.place().due().expect("a pause").duration_since(now));
     }
     assert!(pauses[2] > pauses[0], "{pauses:?}");
 }
