@@ -10,6 +10,7 @@ mod fault;
 mod ingress;
 mod log;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -163,7 +164,10 @@ impl QueuePair {
     fn call(&self, ring: &Ring) -> Result<(), PortDown> {
         let Some(bell) = &ring.call else { return Ok(()) };
         self.counters.add_event_sent();
-        Ok(bell.ring()?)
+        bell.ring().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => PortDown::peer(PairFault::CallBlocks),
+            _ => PortDown::Host(error),
+        })
     }
 
     /// Whether the front-end took memory away that it had announced.
@@ -191,7 +195,7 @@ impl Ring {
             size: place.size,
             buffers: Buffers::new(place.size),
             kick: Bell::from_peer(kick)?,
-            call: call.map(Bell::from_peer).transpose()?,
+            call: call.map(Bell::to_peer).transpose()?,
             log: log.map(|log| RingLog::new(log, options.format, place.size)),
         })
     }
