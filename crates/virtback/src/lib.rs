@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
     Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers,
+    Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::bell::Bell;
 use ringway_sys::guest_memory::{GuestMemory, GuestView};
@@ -255,9 +255,10 @@ impl PortQueue for QueuePair {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
-        for ring in [&self.tx, &self.rx] {
-            if ring.kick.clear()? {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+        for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
+            let is_meant = by == Woken::Unknown || by == Woken::By(index);
+            if is_meant && ring.kick.clear()? {
                 self.counters.add_event_received();
             }
         }

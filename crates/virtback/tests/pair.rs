@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters,
+    PortQueue, QueueCounters, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::bell::Bell;
@@ -275,7 +275,7 @@ fn a_frame_takes_as_many_mergeable_chains_as_it_needs() {
         assert_eq!(guest.pair.arm().unwrap(), Pending::Nothing);
 
         guest.post(&[&[buffer(at(3), 100)], &[buffer(at(4), 100)]]);
-        guest.pair.woken().unwrap();
+        guest.pair.woken(Woken::Unknown).unwrap();
         guest.pair.egress(&mut from, &mut guest.pool).unwrap();
         assert!(from.is_empty());
         assert_eq!(guest.used_lens(), [100, 100, 12, 72]);
