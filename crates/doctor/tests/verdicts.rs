@@ -1,5 +1,5 @@
-//! What the doctor says of every fixture, word for word: text and JSON of the check that the fixture
-//! is for, and how every other check ended, with a digest of what it found.
+//! What the doctor says of every fixture, word for word: text and JSON of the check that the
+//! fixture is for, and how every other check ended, with a digest of what it found.
 //!
 //! A change that means to say something else writes `verdicts.txt` again, and its diff shows what
 //! users will read:
@@ -16,7 +16,7 @@ use std::path::Path;
 
 use ringway_doctor::check::{CATALOGUE, Check, Ended};
 use ringway_doctor::evidence::Source;
-use ringway_doctor::host::Host;
+use ringway_doctor::fact::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
 
@@ -61,13 +61,12 @@ fn ended(check: &Check, host: &Host) -> String {
         Ended::Ran => ("ran", String::new()),
         Ended::Unread(why) => ("unread", why),
         Ended::NotHere(why) => ("not here", why),
-        Ended::Explains => ("explains", String::new()),
     };
     let found = serde_json::to_string(&findings).expect("JSON");
     format!("{} {how}, {} findings {}\n", check.id, findings.len(), digest(&(found + &why)))
 }
 
-/// FNV-1a of 64 bits: what differs is known, and nobody means to deceive.
+/// FNV-1a of 64 bits, which is enough where no one means to deceive.
 fn digest(text: &str) -> String {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
