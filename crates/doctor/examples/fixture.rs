@@ -12,8 +12,8 @@ use std::path::Path;
 
 use ringway_doctor::check;
 use ringway_doctor::evidence::{Source, archive};
+use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
-use ringway_doctor::host::Host;
 
 type Pieces = BTreeMap<String, String>;
 

@@ -57,7 +57,7 @@ pub struct Covered {
     pub about: String,
     /// Checks that look for it.
     pub checks: Vec<String>,
-    /// Checks and topics that only explain it.
+    /// Topics that explain it.
     pub explained: Vec<String>,
 }
 
@@ -94,15 +94,13 @@ fn is_required(id: &str) -> bool {
 
 fn covered(id: &str, about: &str) -> Covered {
     let answers = |check: &&Check| check.sources.contains(&id);
-    let (looking, explaining): (Vec<_>, Vec<_>) =
-        CATALOGUE.iter().filter(answers).partition(|check| check.look.is_some());
+    let looking = CATALOGUE.iter().filter(answers);
     let topics = TOPICS.iter().filter(|topic| topic.sources.contains(&id)).map(|topic| topic.id);
-    let explaining = explaining.iter().map(|check| check.id).chain(topics);
     Covered {
         source: id.to_owned(),
         about: about.to_owned(),
-        checks: looking.iter().map(|check| check.id.to_owned()).collect(),
-        explained: explaining.map(str::to_owned).collect(),
+        checks: looking.map(|check| check.id.to_owned()).collect(),
+        explained: topics.map(str::to_owned).collect(),
     }
 }
 

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::check::CATALOGUE;
-use crate::evidence::manifest::RINGWAY_VIFS;
+use crate::fact::{Host, Interfaces, QueueCounters, Span, Tried, float, share};
+use crate::facts;
 use crate::finding::Severity;
-use crate::host::{Host, Span, float, share};
 use crate::parse::cpu::CpuTimes;
-use crate::parse::ethtool::{Statistics, queue_counter};
+use crate::parse::ethtool::queue_counter;
 use crate::parse::nic::NicCounters;
 use crate::parse::ringway::Vifs;
 use crate::parse::softnet::Softnet;
@@ -30,23 +30,27 @@ pub struct Cost {
     pub cpu_seconds: f64,
 }
 
+facts! {
+    /// What is shown beside findings.
+    pub(crate) struct Shown {
+        nics: Interfaces,
+        queues: QueueCounters,
+        vifs: Tried<Span<Vifs>>,
+        moved: Tried<Span<NicCounters>>,
+        softnet: Tried<Span<Softnet>>,
+        times: Tried<Span<CpuTimes>>,
+    }
+}
+
 /// All metrics of one look.
 pub fn metrics(host: &Host, report: &Report, cost: Cost) -> String {
     let mut page = Page::default();
     page.findings(report);
-    page.queues(host);
-    page.ringway_queues(host);
+    if let Ok(shown) = host.fact::<Shown>() {
+        page.shown(&shown);
+    }
     page.add(LOOK, &[], cost.seconds);
     page.add(CPU, &[], cost.cpu_seconds);
-    if let Ok(span) = host.span::<NicCounters>("proc/net/dev") {
-        page.nics(&span.after);
-    }
-    if let Ok(span) = host.span::<Softnet>("proc/net/softnet_stat") {
-        page.backlogs(&span.after);
-    }
-    if let Ok(span) = host.span::<CpuTimes>("proc/stat") {
-        page.cpus(&span);
-    }
     page.render()
 }
 
@@ -112,8 +116,24 @@ impl Page {
         }
     }
 
+    fn shown(&mut self, shown: &Shown) {
+        self.queues(shown);
+        if let Some(span) = shown.vifs.ok() {
+            self.ringway_queues(span);
+        }
+        if let Some(span) = shown.moved.ok() {
+            self.nics(&span.after);
+        }
+        if let Some(span) = shown.softnet.ok() {
+            self.backlogs(&span.after);
+        }
+        if let Some(span) = shown.times.ok() {
+            self.cpus(span);
+        }
+    }
+
     fn findings(&mut self, report: &Report) {
-        for check in CATALOGUE.iter().filter(|check| check.look.is_some()) {
+        for check in CATALOGUE {
             let found = || report.findings.iter().filter(|one| one.check == check.id);
             // A check that does not fit this host has nothing to say of it.
             let Some(worst) = found().map(|one| one.severity).max() else { continue };
@@ -126,11 +146,9 @@ impl Page {
         }
     }
 
-    fn queues(&mut self, host: &Host) {
-        for nic in host.nics() {
-            let Ok(span) = host.command_span::<Statistics>(&["ethtool", "-S", &nic]) else {
-                continue;
-            };
+    fn queues(&mut self, shown: &Shown) {
+        for nic in shown.nics.names() {
+            let Ok(span) = shown.queues.of(&nic) else { continue };
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for (name, (count, _)) in &span.after.counters {
                 let Some((counter, queue)) = queue_counter(name) else { continue };
@@ -148,8 +166,7 @@ impl Page {
 
     /// What each queue of ringway's vifs moved, seen from the host as of a driver's: it receives
     /// what the guest transmits.
-    fn ringway_queues(&mut self, host: &Host) {
-        let Ok(span) = host.command_span::<Vifs>(RINGWAY_VIFS) else { return };
+    fn ringway_queues(&mut self, span: &Span<Vifs>) {
         for vif in &span.after.all {
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for queue in &vif.queues {

@@ -16,9 +16,9 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 use ringway_doctor::check::CATALOGUE;
-use ringway_doctor::evidence::{NicSettings, Source};
+use ringway_doctor::evidence::{Gap, NicSettings, Piece, Source};
+use ringway_doctor::fact::{Fact, Host, Interfaces, Reader};
 use ringway_doctor::finding::{Advice, Change, Finding, Knob, Purpose};
-use ringway_doctor::host::Host;
 use ringway_doctor::parse::coalesce::Coalescing;
 use ringway_doctor::parse::cpus::masked_cpus;
 use ringway_doctor::parse::ethtool::{Features, Settings};
@@ -151,21 +151,48 @@ fn tokens(line: &str) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
+/// All settings that advice is about, by which this test knows what a host has.
+struct All(Reader);
+
+impl Fact for All {
+    const PIECES: &'static [Piece] = &[
+        Piece::Counters("proc/net/dev"),
+        Piece::File("proc/irq/*/*"),
+        Piece::File("proc/sys/net/*/*"),
+        Piece::File("sys/class/net/*/*"),
+        Piece::File("sys/class/net/*/device/*"),
+        Piece::File("sys/class/net/*/queues/*/*"),
+        Piece::File("sys/module/*/parameters/*"),
+        Piece::Settings(NicSettings::Features),
+        Piece::Settings(NicSettings::Channels),
+        Piece::Settings(NicSettings::Rings),
+        Piece::Settings(NicSettings::Coalescing),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(All(at.clone()))
+    }
+}
+
+fn all(host: &Host) -> Reader {
+    host.fact::<All>().expect("it reads nothing yet").0
+}
+
 /// What evidence says of a setting.
 fn current(host: &Host, knob: &Knob) -> Option<String> {
     if let Ok(Some(path)) = knob.path() {
-        let text = host.file(&path).ok()?;
+        let text = all(host).file(&path).ok()?;
         return Some(text.value().split_whitespace().collect::<Vec<_>>().join(" "));
     }
     let number = |nic: &str, settings, which: &str| {
-        let text = host.settings(nic, settings).ok()?;
+        let text = all(host).settings(nic, settings).ok()?;
         Some(Settings::parse(&text).ok()?.current.get(which)?.value.to_string())
     };
     match knob {
         Knob::Channels { nic, which } => number(nic, NicSettings::Channels, which),
         Knob::Ring { nic, which } => number(nic, NicSettings::Rings, which),
         Knob::Offload { nic, feature } => {
-            let text = host.settings(nic, NicSettings::Features).ok()?;
+            let text = all(host).settings(nic, NicSettings::Features).ok()?;
             let long = match feature.as_str() {
                 "rx" => "rx-checksumming",
                 "tx" => "tx-checksumming",
@@ -201,12 +228,14 @@ fn sound_change(host: &Host, check: &str, change: &Change) -> Verdict {
     let now = current(host, knob);
     let kind = kind(knob);
     if let Some(nic) = knob.nic() {
-        let dev = host.latest("proc/net/dev").ok();
+        let dev = all(host).latest("proc/net/dev").ok();
         let is_counted = dev.is_some_and(|dev| dev.body().contains(&format!("{nic}:")));
-        let is_known = is_counted || host.nics().contains(&nic.to_owned()) || kind == "max-queues";
+        let is_known = is_counted
+            || all(host).fact::<Interfaces>().expect("read").names().contains(&nic.to_owned())
+            || kind == "max-queues";
         is_known.then_some(()).ok_or(format!("there is no {nic}"))?;
     }
-    if let Some(why) = host.refuses(knob) {
+    if let Some(why) = knob.path().expect("a plain name").and_then(|path| host.read_only(&path)) {
         return Err(format!("{} cannot be set: {why}", knob.name()));
     }
     // Queues of ringway's vifs and disciplines are shown by programs; the first has its own test.
@@ -218,7 +247,7 @@ fn sound_change(host: &Host, check: &str, change: &Change) -> Verdict {
     if let Some(values) = values.filter(|_| !matches!(purpose, Purpose::Replace)) {
         let is_ordered = values.len() < 3 || values.is_sorted();
         is_ordered.then_some(()).ok_or(format!("out of order: {proposed}"))?;
-        let is_taken = values.iter().all(|value| *value <= knob.number_max());
+        let is_taken = values.iter().all(|value| *value <= knob.describe().number_max);
         is_taken.then_some(()).ok_or(format!("no kernel takes {proposed}"))?;
     }
     let both = now.as_deref().and_then(numbers).zip(numbers(proposed));
@@ -255,7 +284,7 @@ fn sound_change(host: &Host, check: &str, change: &Change) -> Verdict {
 /// The words of a command that makes a change, as a shell has to read them.
 fn expected(change: &Change) -> Command {
     let Change { knob, proposed, .. } = change;
-    if let Some(words) = knob.words(proposed) {
+    if let Some(words) = knob.describe().words(proposed) {
         return Command { words, into: None };
     }
     if let Knob::Sysctl { name } = knob {
@@ -291,7 +320,7 @@ fn sound_command(host: &Host, line: &str, known: &BTreeSet<String>) -> Verdict {
             ["sysctl", names @ ..] => {
                 for name in names {
                     let path = format!("proc/sys/{}", name.replace('.', "/"));
-                    host.file(&path).map_err(|gap| format!("{line}: {gap}"))?;
+                    all(host).file(&path).map_err(|gap| format!("{line}: {gap}"))?;
                 }
             }
             ["echo", ..] if matches!(command.into, Some((_, false))) => {}
@@ -326,7 +355,7 @@ fn sound_command(host: &Host, line: &str, known: &BTreeSet<String>) -> Verdict {
 }
 
 fn coalescing(host: &Host, nic: &str) -> Option<Coalescing> {
-    Coalescing::parse(&host.settings(nic, NicSettings::Coalescing).ok()?).ok()
+    Coalescing::parse(&all(host).settings(nic, NicSettings::Coalescing).ok()?).ok()
 }
 
 /// Whether a file is that which takes a CPU into use.

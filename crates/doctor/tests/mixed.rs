@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use ringway_doctor::evidence::Source;
+use ringway_doctor::fact::Host;
 use ringway_doctor::finding::Severity;
-use ringway_doctor::host::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
 

@@ -15,9 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_doctor::check::CATALOGUE;
-use ringway_doctor::evidence::{NicSettings, Text, archive, collect};
+use ringway_doctor::collect;
+use ringway_doctor::evidence::{Text, archive};
+use ringway_doctor::fact::{Channels, Coalescence, Connections, Host, Interfaces, Offloads, Rings};
 use ringway_doctor::finding::Severity;
-use ringway_doctor::host::Host;
 use ringway_doctor::parse::Counters;
 use ringway_doctor::parse::ethtool::{Features, Settings};
 use ringway_doctor::parse::sockets::Sockets;
@@ -110,19 +111,19 @@ fn interfaces() -> Outcome {
         printed(&format!("ethtool {line}"))?;
     }
     let host = here();
+    let (nics, offloads): (Interfaces, Offloads) = (host.fact()?, host.fact()?);
+    let (channels, rings, coalescence): (Channels, Rings, Coalescence) =
+        (host.fact()?, host.fact()?, host.fact()?);
     let mut compared = 0;
-    for nic in host.nics() {
-        let text = host.settings(&nic, NicSettings::Features)?;
+    for nic in nics.names() {
+        let text = offloads.of(&nic)?;
         assert_eq!(text.origin(), format!("netlink/{nic}/features"));
         assert_features(&text, &printed(&format!("ethtool -k {nic}"))?);
-        let others = [
-            (NicSettings::Channels, "-l"),
-            (NicSettings::Rings, "-g"),
-            (NicSettings::Coalescing, "-c"),
-        ];
+        let others =
+            [(channels.of(&nic), "-l"), (rings.of(&nic), "-g"), (coalescence.of(&nic), "-c")];
         for (settings, option) in others {
             let tool = printed(&format!("ethtool {option} {nic}"));
-            match (host.settings(&nic, settings), tool) {
+            match (settings, tool) {
                 (Ok(text), Ok(tool)) => {
                     compared += 1;
                     assert_numbers(&text, &tool);
@@ -198,7 +199,7 @@ fn connections() -> Outcome {
     let streams = connect()?;
     // Until it is plain who waits for whom.
     thread::sleep(Duration::from_millis(1200));
-    let text = here().connections()?;
+    let Connections { text, .. } = here().fact()?;
     let tool = printed("ss -tinHO state established")?;
     assert_eq!(text.origin(), "netlink/connections");
     let (read, wanted) = (Sockets::parse(&text)?, Sockets::parse(&tool)?);

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use ringway_doctor::evidence::{Source, archive};
+use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
-use ringway_doctor::host::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, render};
 use saved::{Pieces, hosts};

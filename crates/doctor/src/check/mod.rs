@@ -1,51 +1,25 @@
 //! The catalogue: what is looked for, one file a check.
 
 pub mod contradiction;
-mod d01;
-mod d02;
-mod d03;
-mod d04;
-mod d05;
-mod d06;
-mod d07;
-mod d08;
-mod d09;
-mod d10;
-mod d11;
-mod d12;
-mod d13;
-mod d14;
-mod d15;
-mod d16;
-mod d17;
-mod d18;
-mod d19;
-mod d20;
-mod d21;
-mod d22;
-mod d23;
-mod d24;
-mod d25;
-mod d26;
-mod d27;
-mod d28;
-mod d29;
-mod d30;
-mod d31;
-mod d32;
+mod datapath;
+mod links;
+mod processors;
+mod queues;
+mod tcp;
 
-use crate::evidence::{Gap, Netns};
+use crate::evidence::{Gap, Netns, Piece, Quote};
+use crate::fact::{
+    CongestionControls, Fact, Host, HostKind, Layout, ListsInterfaces, ModuleQueues, Namespace,
+    NetIrq, NetIrqs, Remarks,
+};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
-use crate::host::{Host, Layout, NetIrq};
-
-/// What a check found; nothing, or only what is in order, on a healthy host. A gap ends it: the
-/// doctor does not guess.
-pub type Looked = Result<Vec<Finding>, Gap>;
 
 /// One thing that can be wrong.
 pub struct Check {
     /// Such as `D18`. Stable: scripts and reports name it.
     pub id: &'static str,
+    /// The same as a word, such as `backlog`: the name of its file.
+    pub slug: &'static str,
     /// What is wrong if it finds something.
     pub title: &'static str,
     /// Under which head it is shown.
@@ -54,8 +28,87 @@ pub struct Check {
     pub sources: &'static [&'static str],
     /// Background, how to verify by hand, what to do, with `{ID}` where it cites: `doctor explain`.
     pub explanation: &'static str,
-    /// Looks for it. None: the doctor can only explain it.
-    pub look: Option<fn(&Host) -> Looked>,
+    /// What a host lacks that the check does not fit.
+    pub absent: &'static str,
+    /// The facts that it needs, and what follows from them.
+    pub rule: Rule,
+}
+
+/// A pure function from facts to verdicts, and the evidence that the facts are read from.
+pub struct Rule {
+    /// What the facts are read from.
+    pub pieces: &'static [Piece],
+    judge: fn(&Host, &mut Verdicts) -> Judged,
+}
+
+/// How a rule ends: a gap says why it cannot tell, and whatever it found before is dropped, because
+/// the doctor does not guess.
+type Judged = Result<(), Gap>;
+
+/// A rule that judges by facts: the type of these, and the function.
+macro_rules! rule {
+    ($facts:ty, $judge:path) => {
+        $crate::check::Rule {
+            pieces: <$facts as $crate::fact::Fact>::PIECES,
+            judge: |host, verdicts| $judge(&host.fact::<$facts>()?, verdicts),
+        }
+    };
+}
+use rule;
+
+/// What a check says of one host.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    findings: Vec<Finding>,
+    well: Option<Finding>,
+}
+
+impl Verdicts {
+    /// Adds what was found.
+    fn add(&mut self, found: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(found);
+    }
+
+    /// What to say if nothing is found after all, with a line that shows it. Of a check that looks
+    /// at several things, the last one that is in order.
+    fn well(&mut self, summary: impl Into<String>, quote: Option<Quote>) {
+        self.well = Some(all_well(summary, quote));
+    }
+
+    /// Adds that a part of the evidence could not be read.
+    fn unread(&mut self, subject: impl Into<String>, gap: &Gap) {
+        self.add([Finding::gap(subject, gap)]);
+    }
+
+    /// Adds what two parts of a check say. What one of them could not read is said beside what the
+    /// other found, and the check does not fit a host only if neither does.
+    fn both(&mut self, first: Looked, second: Looked, subject: &str) -> Judged {
+        self.add(both(first, second, subject)?);
+        Ok(())
+    }
+
+    /// What a part of a check says on its own.
+    fn part(absent: &str, judge: impl FnOnce(&mut Verdicts) -> Judged) -> Looked {
+        let mut verdicts = Verdicts::default();
+        judge(&mut verdicts)?;
+        verdicts.finish(absent)
+    }
+
+    fn finish(self, absent: &str) -> Looked {
+        match (self.findings.is_empty(), self.well) {
+            (false, _) => Ok(self.findings),
+            (true, Some(well)) => Ok(vec![well]),
+            (true, None) => not_here(absent),
+        }
+    }
+}
+
+/// What a check found; nothing but what is in order on a healthy host.
+type Looked = Result<Vec<Finding>, Gap>;
+
+/// Says that a check does not fit this host.
+fn not_here<T>(absent: impl Into<String>) -> Result<T, Gap> {
+    Err(Gap::NotHere(absent.into()))
 }
 
 /// Heads under which findings are shown, in this order.
@@ -88,43 +141,50 @@ impl Group {
 
 /// All checks, by their ids.
 pub static CATALOGUE: &[Check] = &[
-    d01::CHECK,
-    d02::CHECK,
-    d03::CHECK,
-    d04::CHECK,
-    d05::CHECK,
-    d06::CHECK,
-    d07::CHECK,
-    d08::CHECK,
-    d09::CHECK,
-    d10::CHECK,
-    d11::CHECK,
-    d12::CHECK,
-    d13::CHECK,
-    d14::CHECK,
-    d15::CHECK,
-    d16::CHECK,
-    d17::CHECK,
-    d18::CHECK,
-    d19::CHECK,
-    d20::CHECK,
-    d21::CHECK,
-    d22::CHECK,
-    d23::CHECK,
-    d24::CHECK,
-    d25::CHECK,
-    d26::CHECK,
-    d27::CHECK,
-    d28::CHECK,
-    d29::CHECK,
-    d30::CHECK,
-    d31::CHECK,
-    d32::CHECK,
+    datapath::emulated_card::CHECK,
+    processors::full_guest_cpu::CHECK,
+    processors::crowded_interrupts::CHECK,
+    processors::crowded_softirqs::CHECK,
+    processors::full_backend_thread::CHECK,
+    queues::uneven_load::CHECK,
+    queues::hot_interface::CHECK,
+    links::packet_length::CHECK,
+    links::full_wire::CHECK,
+    queues::few_flows::CHECK,
+    tcp::small_window::CHECK,
+    tcp::late_completions::CHECK,
+    links::offloads::CHECK,
+    queues::unused_queues::CHECK,
+    queues::queue_count::CHECK,
+    queues::queue_interrupts::CHECK,
+    processors::irqbalance::CHECK,
+    processors::backlog::CHECK,
+    tcp::harmful_settings::CHECK,
+    datapath::old_switch::CHECK,
+    datapath::switch_misses::CHECK,
+    datapath::iommu::CHECK,
+    datapath::grants::CHECK,
+    processors::backend_cpus::CHECK,
+    processors::hypercalls::CHECK,
+    tcp::near_bbr::CHECK,
+    processors::stolen_time::CHECK,
+    processors::placement::CHECK,
+    links::rings::CHECK,
+    links::limits::CHECK,
+    tcp::conntrack::CHECK,
+    queues::starvation::CHECK,
 ];
 
-/// A check by its id, in any case of letters.
+/// A check by its id, in any case of letters, or by its slug.
 pub fn find(id: &str) -> Option<&'static Check> {
-    CATALOGUE.iter().find(|check| check.id.eq_ignore_ascii_case(id))
+    CATALOGUE.iter().find(|check| check.is_called(id))
+}
+
+/// All that checks and the report are made from: what is to be collected of a host.
+pub fn pieces() -> Vec<Piece> {
+    let of_checks = CATALOGUE.iter().flat_map(|check| check.rule.pieces);
+    let of_report = [HostKind::PIECES, ListsInterfaces::PIECES, Namespace::PIECES, Remarks::PIECES];
+    of_checks.chain(of_report.into_iter().flatten()).copied().collect()
 }
 
 /// How a check ended.
@@ -136,11 +196,14 @@ pub enum Ended {
     Unread(String),
     /// It is about something that this host does not have.
     NotHere(String),
-    /// It only explains.
-    Explains,
 }
 
 impl Check {
+    /// Whether it is meant by an id or a slug.
+    pub fn is_called(&self, name: &str) -> bool {
+        [self.id, self.slug].iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
     /// Looks, and turns what cannot be read into a finding that says so.
     pub fn run(&self, host: &Host) -> Vec<Finding> {
         self.look(host).0
@@ -148,10 +211,9 @@ impl Check {
 
     /// The same, with how it ended.
     pub fn look(&self, host: &Host) -> (Vec<Finding>, Ended) {
-        let Some(look) = self.look else { return (Vec::new(), Ended::Explains) };
-        let mut findings = match look(host) {
+        let mut findings = match Verdicts::part(self.absent, |out| (self.rule.judge)(host, out)) {
             Ok(findings) => findings,
-            Err(Gap::NotHere(_)) if !host.lists_interfaces() => {
+            Err(Gap::NotHere(_)) if !lists_interfaces(host) => {
                 let why = "nothing says which interfaces there are".to_owned();
                 return (Vec::new(), Ended::Unread(why));
             }
@@ -160,7 +222,7 @@ impl Check {
         };
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         let advice = findings.iter_mut().flat_map(|finding| &mut finding.advice);
-        advice.for_each(|advice| advice.leave_out(|knob| host.refuses(knob)));
+        advice.for_each(|advice| advice.leave_out(|knob| refuses(host, knob)));
         for finding in &mut findings {
             self.id.clone_into(&mut finding.check);
         }
@@ -173,31 +235,44 @@ impl Check {
     }
 }
 
+fn lists_interfaces(host: &Host) -> bool {
+    host.fact().is_ok_and(|ListsInterfaces(is_listed)| is_listed)
+}
+
+/// Why a setting cannot be changed where the evidence is from; none if it can, or if nothing says
+/// that it cannot.
+fn refuses(host: &Host, knob: &Knob) -> Option<String> {
+    match knob.path() {
+        Ok(path) => host.read_only(&path?),
+        Err(_) => Some("its name cannot be written in a command".to_owned()),
+    }
+}
+
 /// The changes that bring interrupts to where a layout has them.
 fn placing<'a>(
-    host: &Host,
+    known: &NetIrqs,
     layout: &Layout,
     irqs: impl IntoIterator<Item = &'a NetIrq<'a>>,
 ) -> Vec<Change> {
     let change = |irq: &NetIrq<'_>| {
         let cpu = layout.cpu_of(irq)?.to_string();
-        let current = host.irq_affinity(irq.irq);
+        let current = known.affinity(irq.irq);
         Change::replace(Knob::IrqAffinity { irq: irq.irq }, current, cpu)
     };
     irqs.into_iter().filter_map(change).collect()
 }
 
 /// Cubic for new connections, as far as the host has it and lets it be chosen.
-fn use_cubic(host: &Host, instead_of: &str, text: &str) -> Advice {
+fn use_cubic(controls: &CongestionControls, instead_of: &str, text: &str) -> Advice {
     let knob = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
-    if host.may_use("cubic") {
+    if controls.may_use("cubic") {
         return Advice::by_change(
             text,
             Change::replace(knob, Some(instead_of.to_owned()), "cubic"),
         );
     }
     let command = knob.command("cubic");
-    if host.netns() == Some(Netns::Other) {
+    if controls.netns == Some(Netns::Other) {
         let text = format!(
             "{text} This network namespace may only choose what the machine allows to all: there, \
              add cubic to net.ipv4.tcp_allowed_congestion_control; then, here: {command}."
@@ -209,25 +284,22 @@ fn use_cubic(host: &Host, instead_of: &str, text: &str) -> Advice {
 
 /// The change that lets a module offer more queues to guests; none if it offers as many, or if
 /// nothing says how many it offers.
-fn more_queues(host: &Host, module: &str, wanted: u64) -> Option<Change> {
-    let (knob, current) = queues_of(host, module)?;
+fn more_queues(modules: &ModuleQueues, module: &str, wanted: u64) -> Option<Change> {
+    let (knob, current) = queues_of(modules, module)?;
     Change::raise(knob, current, wanted)
 }
 
 /// The change that lets it offer fewer.
-fn fewer_queues(host: &Host, module: &str, wanted: u64) -> Option<Change> {
-    let (knob, current) = queues_of(host, module)?;
+fn fewer_queues(modules: &ModuleQueues, module: &str, wanted: u64) -> Option<Change> {
+    let (knob, current) = queues_of(modules, module)?;
     Change::lower(knob, current, wanted)
 }
 
-fn queues_of(host: &Host, module: &str) -> Option<(Knob, u64)> {
+fn queues_of(modules: &ModuleQueues, module: &str) -> Option<(Knob, u64)> {
     let knob = Knob::Parameter { module: module.to_owned(), name: "max_queues".to_owned() };
-    let text = host.file(&knob.path().ok()??).ok()?;
-    Some((knob, text.number().ok()?))
+    Some((knob, modules.of(module).ok()?.number().ok()?))
 }
 
-/// What two looks of one check found. What one of them could not read is told beside what the other
-/// found, and a check has nothing to do with a host only if neither has.
 fn both(first: Looked, second: Looked, subject: &str) -> Looked {
     match (first, second) {
         (Ok(first), Ok(second)) => Ok([first, second].concat()),
@@ -241,7 +313,7 @@ fn both(first: Looked, second: Looked, subject: &str) -> Looked {
 }
 
 /// A finding that all is in order, with a line that shows it.
-fn all_well(summary: impl Into<String>, quote: Option<crate::evidence::Quote>) -> Finding {
+fn all_well(summary: impl Into<String>, quote: Option<Quote>) -> Finding {
     Finding::new(Severity::Ok, "", summary).quote(quote)
 }
 
@@ -274,6 +346,8 @@ mod tests {
             for part in ["Background", "Verify by hand", "What to do"] {
                 assert!(check.explanation.contains(part), "{} has no {part:?}", check.id);
             }
+            let named = CATALOGUE.iter().filter(|other| other.slug == check.slug);
+            assert_eq!(named.count(), 1, "{} is called as another one", check.id);
         }
     }
 }

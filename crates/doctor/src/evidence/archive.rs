@@ -205,7 +205,7 @@ fn plain(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
+    use crate::fact::{Host, Remarks};
 
     fn tar_of(pieces: &[(&str, &str)]) -> Vec<u8> {
         let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn remarks(source: Source) -> Vec<String> {
-        Host::new(source).remarks()
+        Host::new(source).fact().map(|Remarks(all)| all).expect("read")
     }
 
     #[test]

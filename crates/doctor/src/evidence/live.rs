@@ -8,10 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::access::{Netns, read_only};
-use super::manifest::{
-    COMMANDS, DIRECTORIES, FILES, LINKS, NETNS, PROFILE, QDISCS, THREADS, When, classes_command,
-};
-use super::netlink::{CONNECTIONS, Ethtool, NicSettings, connections};
+use super::manifest::{Manifest, NETNS, PROFILE, Words};
+use super::netlink::{CONNECTIONS, Ethtool, connections};
+use super::piece::Piece;
 use super::source::{
     PIECE_BYTES_MAX, PIECES_MAX, READ_ONLY_FILE, REFUSED_FILE, Source, command_path, text_of,
 };
@@ -23,21 +22,28 @@ use crate::parse::qdisc::Qdiscs;
 /// Interfaces, guests and domains that are asked for; a host may have a thousand.
 const NAMES_MAX: usize = 256;
 
-/// Takes two samples, `interval` apart. Needs no rights; what it may not read it remembers.
-pub fn collect(interval: Duration) -> Source {
+/// Queueing disciplines, which say where there are filters and classes.
+const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
+
+/// Takes two samples of these pieces, `interval` apart. Needs no rights; what it may not read it
+/// remembers.
+pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
+    let manifest = Manifest::of(pieces);
     let mut taken = Taken::default();
-    taken.sample(1);
+    taken.sample(1, &manifest);
     // The settings are read between both samples, and that counts as waiting.
     let begun = Instant::now();
-    taken.files(When::Once, "");
+    taken.files(&manifest.files, "");
     taken.access();
-    taken.links();
-    taken.directories();
-    taken.interfaces(Ethtool::open());
-    taken.commands(When::Once, "");
-    taken.profile();
+    taken.links(&manifest);
+    taken.directories(&manifest);
+    taken.interfaces(Ethtool::open(), &manifest);
+    taken.commands(&manifest.commands, "");
+    if manifest.has_profile {
+        taken.profile();
+    }
     thread::sleep(interval.saturating_sub(begun.elapsed()));
-    taken.sample(2);
+    taken.sample(2, &manifest);
     taken.finish()
 }
 
@@ -50,24 +56,30 @@ struct Taken {
 }
 
 impl Taken {
-    fn sample(&mut self, number: u32) {
+    fn sample(&mut self, number: u32, manifest: &Manifest) {
         let prefix = format!("sample-{number}/");
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let seconds = format!("{}.{:09}\n", now.tv_sec, now.tv_nsec);
         self.pieces.insert(format!("{prefix}monotonic"), seconds);
-        self.files(When::Sampled, &prefix);
-        self.threads(&prefix);
+        self.files(&manifest.counters, &prefix);
+        self.threads(&manifest.threads, &prefix);
+        if manifest.has_connections {
+            self.connections(&prefix);
+        }
+        self.commands(&manifest.sampled, &prefix);
+        self.filters(manifest, &prefix);
+    }
+
+    fn connections(&mut self, prefix: &str) {
         match connections() {
             Ok(text) => self.keep(format!("{prefix}{CONNECTIONS}"), text),
             // Also that the kernel cannot: no check may take that for a host without any.
             Err(error) => drop(self.refused.insert(CONNECTIONS.to_owned(), error.to_string())),
         }
-        self.commands(When::Sampled, &prefix);
-        self.filters(&prefix);
     }
 
-    fn files(&mut self, when: When, prefix: &str) {
-        for (_, pattern) in FILES.iter().filter(|(of, _)| *of == when) {
+    fn files(&mut self, patterns: &BTreeSet<&str>, prefix: &str) {
+        for pattern in patterns {
             for path in expand(pattern) {
                 match read(Path::new(&format!("/{path}"))) {
                     Ok(text) => self.keep(format!("{prefix}{path}"), text),
@@ -94,8 +106,8 @@ impl Taken {
         self.keep(READ_ONLY_FILE.to_owned(), lines);
     }
 
-    fn links(&mut self) {
-        for path in LINKS.iter().flat_map(|pattern| expand(pattern)) {
+    fn links(&mut self, manifest: &Manifest) {
+        for path in manifest.links.iter().flat_map(|pattern| expand(pattern)) {
             if let Ok(target) = fs::read_link(format!("/{path}")) {
                 // A name of its own, because the link itself is a directory to look below.
                 self.keep(format!("{path}.link"), format!("{}\n", target.display()));
@@ -103,8 +115,8 @@ impl Taken {
         }
     }
 
-    fn directories(&mut self) {
-        for path in DIRECTORIES {
+    fn directories(&mut self, manifest: &Manifest) {
+        for path in &manifest.names {
             let names = names(Path::new(&format!("/{path}")));
             if !names.is_empty() {
                 self.keep(format!("{path}.names"), names.join("\n") + "\n");
@@ -113,7 +125,10 @@ impl Taken {
     }
 
     /// The CPU time of threads that move frames: one line of `stat` each.
-    fn threads(&mut self, prefix: &str) {
+    fn threads(&mut self, starts: &BTreeSet<&str>, prefix: &str) {
+        if starts.is_empty() {
+            return;
+        }
         let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
         let mut lines = String::new();
         for process in names(Path::new("/proc")).into_iter().filter(is_number) {
@@ -121,7 +136,7 @@ impl Taken {
                 let path = format!("/proc/{process}/task/{thread}/stat");
                 let Ok(stat) = read(Path::new(&path)) else { continue };
                 let name = stat.split_once('(').map_or("", |(_, rest)| rest);
-                if THREADS.iter().any(|start| name.starts_with(start)) {
+                if starts.iter().any(|start| name.starts_with(start)) {
                     lines += stat.trim_end();
                     lines.push('\n');
                 }
@@ -130,8 +145,8 @@ impl Taken {
         self.keep(format!("{prefix}threads"), lines);
     }
 
-    fn commands(&mut self, when: When, prefix: &str) {
-        for (_, words) in COMMANDS.iter().filter(|(of, _)| *of == when) {
+    fn commands(&mut self, commands: &BTreeSet<Words>, prefix: &str) {
+        for words in commands {
             let is_place = |place: &&str| words.iter().any(|word| word.contains(place));
             let Some(place) = ["{nic}", "{guest}", "{domid}"].into_iter().find(is_place) else {
                 self.command(prefix, words);
@@ -146,23 +161,25 @@ impl Taken {
     }
 
     /// What filters and classes saw of traffic. Most interfaces have none: their disciplines tell.
-    fn filters(&mut self, prefix: &str) {
+    fn filters(&mut self, manifest: &Manifest, prefix: &str) {
         let path = format!("{prefix}{}", command_path(QDISCS));
         let Some(body) = self.pieces.get(&path) else { return };
         let Ok(qdiscs) = Qdiscs::parse(&Text::new(path, body.as_str())) else { return };
-        for (nic, hook) in qdiscs.hooks().into_iter().take(NAMES_MAX) {
+        let hooks = qdiscs.hooks().into_iter().take(NAMES_MAX).filter(|_| manifest.has_filters);
+        for (nic, hook) in hooks {
             self.command(prefix, &hook.command(nic));
         }
-        for nic in qdiscs.with_classes().take(NAMES_MAX) {
-            self.command(prefix, &classes_command(nic));
+        let classful = qdiscs.with_classes().take(NAMES_MAX).filter(|_| manifest.has_classes);
+        for nic in classful {
+            self.command(prefix, &["tc", "-s", "class", "show", "dev", nic]);
         }
     }
 
     /// Settings of interfaces over netlink; through the tool if the kernel is too old for that.
-    fn interfaces(&mut self, mut ethtool: io::Result<Ethtool>) {
+    fn interfaces(&mut self, mut ethtool: io::Result<Ethtool>, manifest: &Manifest) {
         let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
         for nic in stands_for("{nic}") {
-            for settings in NicSettings::ALL {
+            for settings in manifest.settings.iter().copied() {
                 let Ok(ethtool) = &mut ethtool else {
                     self.command("", &settings.command(&nic));
                     continue;
@@ -293,10 +310,12 @@ fn stands_for(place: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::NicSettings;
 
     #[test]
     fn this_host_is_collected_twice() {
-        let source = collect(Duration::from_millis(10));
+        let pieces = [Piece::Counters("proc/stat"), Piece::File("proc/version")];
+        let source = collect(Duration::from_millis(10), &pieces);
         for file in ["sample-1/proc/stat", "sample-2/proc/stat", "proc/version"] {
             assert!(source.file(file).is_ok(), "{file}");
         }
@@ -310,7 +329,8 @@ mod tests {
     #[test]
     fn on_an_old_kernel_settings_are_what_the_tool_prints() {
         let mut taken = Taken::default();
-        taken.interfaces(Err(io::ErrorKind::NotFound.into()));
+        let manifest = Manifest::of(&[Piece::Settings(NicSettings::Features)]);
+        taken.interfaces(Err(io::ErrorKind::NotFound.into()), &manifest);
         let path = command_path(&["ethtool", "-k", "lo"]);
         assert!(taken.pieces.contains_key(&path) || taken.refused.contains_key(&path));
         assert!(!taken.pieces.keys().any(|path| path.starts_with("netlink/")));

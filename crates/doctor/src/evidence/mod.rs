@@ -6,15 +6,18 @@
 mod access;
 pub mod archive;
 mod live;
-pub mod manifest;
+mod manifest;
 pub(crate) mod netlink;
+mod piece;
 mod source;
 mod text;
 mod tool;
 
 pub use access::Netns;
 pub use live::collect;
+pub(crate) use manifest::{NETNS, PROFILE};
 pub use netlink::NicSettings;
+pub use piece::Piece;
 pub(crate) use source::REMARKS_FILE;
 pub use source::{Source, command_path};
 pub use text::{Gap, Quote, Text};

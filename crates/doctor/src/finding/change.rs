@@ -91,7 +91,7 @@ fn is_raised(from: &str, to: &str) -> bool {
 fn is_taken(knob: &Knob, value: &str) -> bool {
     numbers(value).is_some_and(|numbers| {
         let is_ordered = numbers.len() < 3 || numbers.is_sorted();
-        is_ordered && numbers.iter().all(|number| *number <= knob.number_max())
+        is_ordered && numbers.iter().all(|number| *number <= knob.describe().number_max)
     })
 }
 

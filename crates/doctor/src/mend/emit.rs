@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::journal::Entry;
 use super::sysctl_d;
-use crate::finding::Knob;
+use crate::finding::{Libvirt, Risk, Store};
 
 /// A tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Format {
 pub fn rivals(root: &Path, entries: &[Entry]) -> String {
     let mut text = String::new();
     for entry in entries {
-        let Knob::Sysctl { name } = &entry.knob else { continue };
+        let Store::Sysctl(name) = entry.knob.describe().store else { continue };
         for (_, other) in sysctl_d::setters(root, name) {
             if other.value.split_whitespace().ne(entry.new.split_whitespace()) {
                 let said = one_line(&other.to_string());
@@ -80,8 +80,9 @@ fn ansible(entries: &[Entry]) -> String {
     for entry in entries {
         let name = format!("{} {}: {}", entry.check, entry.knob.name(), one_line(&entry.reason));
         let _ = writeln!(text, "- name: {}", quoted(&name));
-        match &entry.knob {
-            Knob::Sysctl { name } => {
+        let about = entry.knob.describe();
+        match about.store {
+            Store::Sysctl(name) => {
                 let _ = writeln!(
                     text,
                     "  ansible.posix.sysctl:\n    name: {}\n    value: {}\n    \
@@ -90,20 +91,16 @@ fn ansible(entries: &[Entry]) -> String {
                     quoted(&entry.new)
                 );
             }
-            knob => {
-                let module = if file_write(knob) { "shell" } else { "command" };
-                let command = knob.command(&entry.new);
+            _ => {
+                // A redirection needs a shell.
+                let module = if about.words("").is_none() { "shell" } else { "command" };
+                let command = about.command(&entry.new);
                 let _ = writeln!(text, "  ansible.builtin.{module}: {}", quoted(&command));
                 text += "  changed_when: true\n";
             }
         }
     }
     text
-}
-
-/// Whether the command of a knob is a redirection, which needs a shell.
-fn file_write(knob: &Knob) -> bool {
-    knob.words("").is_none()
 }
 
 /// A string that JSON and YAML read alike.
@@ -133,7 +130,7 @@ fn lines(entries: &[Entry], comment: &str, line: fn(&Entry) -> Option<String>) -
 
 /// A line of sysctl.d(5); none for what is no sysctl.
 pub(super) fn sysctl(entry: &Entry) -> Option<String> {
-    let Knob::Sysctl { name } = &entry.knob else { return None };
+    let Store::Sysctl(name) = entry.knob.describe().store else { return None };
     Some(format!("{name} = {}", entry.new))
 }
 
@@ -142,27 +139,20 @@ pub(super) fn sysctl(entry: &Entry) -> Option<String> {
 /// Rules and not systemd.link(5): of link files only the first that fits an interface counts, so
 /// that one of ours would take away the file that names it.
 pub(super) fn udev(entry: &Entry) -> Option<String> {
-    let Entry { knob, new, .. } = entry;
+    let (about, new) = (entry.knob.describe(), &entry.new);
     // A rule takes other signs for patterns or for its own.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:@-".contains(&byte);
-    let nic = knob.nic().filter(|nic| nic.bytes().all(is_plain))?;
-    let command = |tool: &str| format!("RUN+=\"{tool}\"");
-    let act = match knob {
-        Knob::Rps { queue, .. } => format!("ATTR{{queues/rx-{queue}/rps_cpus}}=\"{new}\""),
-        Knob::Xps { queue, .. } => format!("ATTR{{queues/tx-{queue}/xps_cpus}}=\"{new}\""),
-        Knob::TxQueueLen { .. } => format!("ATTR{{tx_queue_len}}=\"{new}\""),
-        Knob::Mtu { .. } => format!("ATTR{{mtu}}=\"{new}\""),
-        Knob::Offload { feature, .. } => {
-            command(&format!("/sbin/ethtool -K {nic} {feature} {new}"))
+    let nic = about.nic.filter(|nic| nic.bytes().all(is_plain))?;
+    let act = match &about.store {
+        _ if about.risk == Risk::ByHand => return None,
+        Store::Tool(words, _) if words.first() == Some(&"ringway") => return None,
+        Store::Tool(..) => format!("RUN+=\"/sbin/{}\"", about.words(new)?.join(" ")),
+        Store::Link { file, .. } => format!("ATTR{{{file}}}=\"{new}\""),
+        Store::File(path) => {
+            let file = path.strip_prefix(&format!("sys/class/net/{nic}/"))?;
+            format!("ATTR{{{file}}}=\"{new}\"")
         }
-        Knob::Channels { which, .. } => command(&format!("/sbin/ethtool -L {nic} {which} {new}")),
-        Knob::Ring { which, .. } => command(&format!("/sbin/ethtool -G {nic} {which} {new}")),
-        Knob::Qdisc { .. } => command(&format!("/sbin/tc qdisc replace dev {nic} root {new}")),
-        Knob::Sysctl { .. }
-        | Knob::IrqAffinity { .. }
-        | Knob::MaxQueues { .. }
-        | Knob::Parameter { .. }
-        | Knob::VirtualFunctions { .. } => return None,
+        Store::Sysctl(_) => return None,
     };
     Some(format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", {act}"))
 }
@@ -170,26 +160,22 @@ pub(super) fn udev(entry: &Entry) -> Option<String> {
 fn libvirt(entries: &[Entry]) -> String {
     let mut text = String::new();
     for entry in entries {
-        let Entry { knob, new, .. } = entry;
+        let (about, new) = (entry.knob.describe(), &entry.new);
         let _ = writeln!(text, "<!-- {}: {} -->", entry.check, one_line(&entry.reason));
-        let line = match knob {
-            Knob::Channels { which, .. } if which == "combined" => {
-                format!("<driver name=\"vhost\" queues=\"{new}\"/>")
-            }
-            Knob::Ring { which, .. } => {
+        let line = match (about.libvirt, &about.store) {
+            (Some(Libvirt::Queues), _) => format!("<driver name=\"vhost\" queues=\"{new}\"/>"),
+            (Some(Libvirt::QueueSize), Store::Tool(words, _)) => {
+                let which = words.last().copied().unwrap_or_default();
                 format!("<driver name=\"vhost\" {which}_queue_size=\"{new}\"/>")
             }
-            Knob::Mtu { .. } => format!("<mtu size=\"{new}\"/>"),
-            Knob::Offload { feature, .. } => match offload_attribute(feature) {
-                Some(attributes) => {
-                    let set: Vec<String> =
-                        attributes.iter().map(|one| format!("{one}=\"{new}\"")).collect();
-                    let set = set.join(" ");
-                    format!("<driver name=\"vhost\"><host {set}/><guest {set}/></driver>")
-                }
-                None => none_of_libvirt(entry),
-            },
-            _ => none_of_libvirt(entry),
+            (Some(Libvirt::Mtu), _) => format!("<mtu size=\"{new}\"/>"),
+            (Some(Libvirt::Offload(attributes)), _) => {
+                let set: Vec<String> =
+                    attributes.iter().map(|one| format!("{one}=\"{new}\"")).collect();
+                let set = set.join(" ");
+                format!("<driver name=\"vhost\"><host {set}/><guest {set}/></driver>")
+            }
+            (Some(Libvirt::QueueSize) | None, _) => none_of_libvirt(entry),
         };
         let _ = writeln!(text, "{line}");
     }
@@ -198,13 +184,4 @@ fn libvirt(entries: &[Entry]) -> String {
 
 fn none_of_libvirt(entry: &Entry) -> String {
     format!("<!-- not a part of a guest: {} -->", one_line(&entry.knob.command(&entry.new)))
-}
-
-/// What libvirt calls an offload, for `<host>` and `<guest>` both.
-fn offload_attribute(feature: &str) -> Option<&'static [&'static str]> {
-    match feature {
-        "tx" | "rx" => Some(&["csum"]),
-        "tso" => Some(&["tso4", "tso6"]),
-        _ => None,
-    }
 }

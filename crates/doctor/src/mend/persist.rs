@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::emit;
 use super::journal::{Entry, Journal, Persisted, Transaction};
 use super::sysctl_d::{self, Assigned};
-use crate::finding::Knob;
+use crate::finding::Store;
 
 /// A directory, the ending of files there, and the line that says a change in them.
 type Place = (&'static str, &'static str, fn(&Entry) -> Option<String>);
@@ -68,9 +68,9 @@ pub struct Overridden {
 pub fn overridden(root: &Path, transaction: &Transaction) -> Vec<Overridden> {
     let file = file_name(transaction.id, "conf");
     let of_entry = |entry: &Entry| {
-        let Knob::Sysctl { name } = &entry.knob else { return None };
+        let Store::Sysctl(name) = entry.knob.describe().store else { return None };
         let by = sysctl_d::winner(root, &file, name, &entry.new)?;
-        Some(Overridden { name: name.clone(), wanted: entry.new.clone(), by })
+        Some(Overridden { name: name.to_owned(), wanted: entry.new.clone(), by })
     };
     transaction.entries.iter().filter_map(of_entry).collect()
 }

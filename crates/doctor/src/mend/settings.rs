@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::evidence::netlink::nic_settings;
 use crate::evidence::{NicSettings, Text, tool};
-use crate::finding::Knob;
+use crate::finding::{Form, Knob, Query, Store};
 use crate::parse::cpus::{cpu_list, cpu_mask, masked_cpus};
 use crate::parse::ethtool::{Features, Settings as Numbers};
 
@@ -69,7 +69,10 @@ impl Settings {
     /// # Errors
     /// What writing the file reports, or what the tool says.
     pub fn set(&self, knob: &Knob, value: &str) -> io::Result<()> {
-        match knob.path()? {
+        let path = knob.path()?;
+        // What is shown is what runs: `ip link`, where it is not a saved host that is set.
+        let is_shown = self.root == Path::new("/") && knob.describe().words(value).is_some();
+        match path.filter(|_| !is_shown) {
             Some(path) => {
                 self.check_namespace(knob)?;
                 // Never made: a setting that is not there is no setting.
@@ -136,28 +139,30 @@ impl Settings {
     }
 
     fn ask(&self, knob: &Knob) -> io::Result<String> {
-        match knob {
-            Knob::Offload { nic, feature } => {
+        let about = knob.describe();
+        let (Store::Tool(_, query), Some(nic)) = (about.store, about.nic) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        match query {
+            Query::Feature(feature) => {
                 let text = self.of_nic(nic, NicSettings::Features)?;
                 let features = Features::parse(&text).map_err(io::Error::other)?;
                 let found = features.get(long_name(feature)).ok_or(io::ErrorKind::NotFound)?;
                 Ok(if found.is_on { "on" } else { "off" }.to_owned())
             }
-            Knob::Channels { nic, which } => self.number(nic, NicSettings::Channels, which),
-            Knob::Ring { nic, which } => self.number(nic, NicSettings::Rings, which),
-            Knob::Qdisc { nic } => {
+            Query::Number(settings, which) => self.number(nic, settings, which),
+            Query::Qdisc => {
                 let text = self.tool(&["tc", "qdisc", "show", "dev", nic, "root"])?;
                 qdisc(text.body()).ok_or_else(|| {
                     io::Error::other("has classes or queues of its own, which tc cannot give back")
                 })
             }
-            Knob::MaxQueues { vif } => {
-                let text = self.tool(&[&ourselves()?, "vif", "show", vif, "--json"])?;
+            Query::MaxQueues => {
+                let text = self.tool(&[&ourselves()?, "vif", "show", nic, "--json"])?;
                 let status: serde_json::Value = serde_json::from_str(text.body())?;
                 let value = status["max_queues"].as_u64().ok_or(io::ErrorKind::InvalidData)?;
                 Ok(value.to_string())
             }
-            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -169,8 +174,8 @@ impl Settings {
     }
 
     fn order(&self, knob: &Knob, value: &str) -> io::Result<()> {
-        let mut words = knob.words(value).ok_or(io::ErrorKind::Unsupported)?;
-        if let (Knob::MaxQueues { .. }, Some(program)) = (knob, words.first_mut()) {
+        let mut words = knob.describe().words(value).ok_or(io::ErrorKind::Unsupported)?;
+        if let Some(program) = words.first_mut().filter(|program| *program == "ringway") {
             *program = ourselves()?;
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -224,13 +229,13 @@ fn qdisc(text: &str) -> Option<String> {
 /// One of the ways in which a value can be written, so that two can be compared.
 pub fn canonical(knob: &Knob, value: &str) -> String {
     let squeezed = value.split_whitespace().collect::<Vec<_>>().join(" ");
-    match knob {
-        Knob::IrqAffinity { .. } => runs_of(&squeezed).unwrap_or(squeezed),
-        Knob::Rps { .. } | Knob::Xps { .. } => {
+    match knob.describe().form {
+        Form::CpuList => runs_of(&squeezed).unwrap_or(squeezed),
+        Form::CpuMask => {
             let cpus = masked_cpus(squeezed.trim_start_matches("0x"));
             cpus.map_or(squeezed, cpu_mask)
         }
-        _ => squeezed,
+        Form::Plain | Form::Qdisc => squeezed,
     }
 }
 
@@ -253,7 +258,7 @@ pub fn is_same(knob: &Knob, wanted: &str, found: &str) -> bool {
     let (wanted, found) = (canonical(knob, wanted), canonical(knob, found));
     // A discipline that was set without options has those of its kind when it is read.
     let is_longer = || found.strip_prefix(&wanted).is_some_and(|options| options.starts_with(' '));
-    wanted == found || matches!(knob, Knob::Qdisc { .. }) && is_longer()
+    wanted == found || knob.describe().form == Form::Qdisc && is_longer()
 }
 
 #[cfg(test)]

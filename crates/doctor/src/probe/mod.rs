@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use search::Answer;
 use socket::Packet;
 
-use crate::evidence::{self, Source, tool};
+use crate::evidence::{self, Piece, Source, tool};
 use crate::parse::path::{Means, Step};
 
 /// Packets to one address.
@@ -41,18 +41,18 @@ pub const HOSTS_MAX: usize = 8;
 /// Where a record has them.
 pub(crate) const FOLDER: &str = "probes";
 
-/// Evidence of this host, with the ways to some others, which are probed between both samples.
+/// These pieces of this host, with the ways to some others, which are probed between both samples.
 ///
 /// # Errors
 /// If a host has no address, which is told at once, or none that anything can be sent to.
-pub fn collect(interval: Duration, hosts: &[String]) -> io::Result<Source> {
+pub fn collect(interval: Duration, hosts: &[String], pieces: &[Piece]) -> io::Result<Source> {
     let addresses: Vec<Vec<IpAddr>> =
         hosts.iter().take(HOSTS_MAX).map(|host| addresses(host)).collect::<io::Result<_>>()?;
     let (source, probed) = thread::scope(|scope| {
         let hosts = hosts.iter().zip(&addresses);
         let probes: Vec<_> =
             hosts.map(|(host, addresses)| scope.spawn(move || paths(host, addresses))).collect();
-        let source = evidence::collect(interval);
+        let source = evidence::collect(interval, pieces);
         let failed = |_| Err(io::Error::other("a probe failed"));
         (source, probes.into_iter().map(|probe| probe.join().unwrap_or_else(failed)).collect())
     });
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_host_that_is_none_is_an_error_at_once() {
         for host in ["no host", ""] {
-            assert!(collect(Duration::from_secs(3600), &[host.to_owned()]).is_err());
+            assert!(collect(Duration::from_secs(3600), &[host.to_owned()], &[]).is_err());
         }
     }
 }

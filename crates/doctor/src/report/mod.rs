@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 pub use scope::{How, Looked, Scope};
 
-use crate::check::CATALOGUE;
 use crate::check::contradiction::contradictions;
+use crate::check::{CATALOGUE, Check};
 use crate::evidence::Netns;
+use crate::fact::{Host, HostKind, KernelRelease, Namespace, Remarks};
 use crate::finding::{Finding, Severity};
-use crate::host::{Host, HostKind};
 
 /// The version of the JSON output: raised when a field changes its meaning or goes.
 pub const FORMAT: u32 = 1;
@@ -49,8 +49,8 @@ impl Report {
     /// Looks at a host with all checks, or with those of `only`.
     pub fn of(host: &Host, only: &[String]) -> Report {
         let is_wanted =
-            |id: &str| only.is_empty() || only.iter().any(|one| one.eq_ignore_ascii_case(id));
-        let checks = CATALOGUE.iter().filter(|check| is_wanted(check.id));
+            |check: &&Check| only.is_empty() || only.iter().any(|name| check.is_called(name));
+        let checks = CATALOGUE.iter().filter(is_wanted);
         let (mut findings, mut scope) = (Vec::new(), Scope::default());
         for check in checks {
             let (found, ended) = check.look(host);
@@ -58,10 +58,10 @@ impl Report {
             scope.add(check, ended);
         }
         findings.extend(contradictions(&findings));
-        let kernel = host.file("proc/sys/kernel/osrelease").ok();
+        let kernel = host.fact::<KernelRelease>().ok();
         Report {
             format: FORMAT,
-            host: host.kind(),
+            host: host.fact().unwrap_or_else(|_| HostKind::unknown()),
             kernel: kernel.map(|release| release.value().to_owned()),
             interval_seconds: host.interval().map(|interval| interval.as_secs_f64()),
             worst: findings.iter().map(|one| one.severity).max().unwrap_or(Severity::Unknown),
@@ -111,8 +111,8 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
 }
 
 fn remarks(host: &Host) -> Vec<String> {
-    let mut remarks = host.remarks();
-    if host.netns() == Some(Netns::Other) {
+    let mut remarks = host.fact().map_or_else(|_| Vec::new(), |Remarks(remarks)| remarks);
+    if matches!(host.fact(), Ok(Namespace(Some(Netns::Other)))) {
         remarks.push(
             "this is a network namespace, not that of the machine: its cards, and what is set for \
              all of it, were not looked at"
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn scope(ran: usize, unread: usize, not_here: usize) -> Scope {
-        let checks = CATALOGUE.iter().filter(|check| check.look.is_some());
+        let checks = CATALOGUE.iter();
         let ends = std::iter::repeat_n(Ended::Ran, ran)
             .chain(std::iter::repeat_n(Ended::Unread("x".to_owned()), unread))
             .chain(std::iter::repeat_n(Ended::NotHere("y".to_owned()), not_here));

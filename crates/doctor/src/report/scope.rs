@@ -45,13 +45,12 @@ pub enum How {
 }
 
 impl Scope {
-    /// Takes a check in. What only explains is not counted.
+    /// Takes a check in.
     pub(super) fn add(&mut self, check: &Check, ended: Ended) {
         let (count, ended, why) = match ended {
             Ended::Ran => (&mut self.ran, How::Ran, None),
             Ended::Unread(why) => (&mut self.unread, How::Unread, Some(why)),
             Ended::NotHere(why) => (&mut self.not_here, How::NotHere, Some(why)),
-            Ended::Explains => return,
         };
         *count += 1;
         self.checks.push(Looked { check: check.id.to_owned(), ended, why });

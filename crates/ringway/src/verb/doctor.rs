@@ -17,10 +17,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use ringway_doctor::check::{self, CATALOGUE};
+use ringway_doctor::collect_with_paths;
 use ringway_doctor::coverage::{TOPICS, coverage, explained, missing};
 use ringway_doctor::evidence::{Source, archive};
-use ringway_doctor::host::Host;
-use ringway_doctor::probe::{HOSTS_MAX, collect};
+use ringway_doctor::fact::Host;
+use ringway_doctor::probe::HOSTS_MAX;
 use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, schema};
 use serde::Serialize;
@@ -157,7 +158,7 @@ fn collected(interval: u64, paths: &[String]) -> Result<Source> {
     if paths.len() > HOSTS_MAX {
         bail!("--path: at most {HOSTS_MAX} hosts");
     }
-    collect(Duration::from_secs(interval), paths).context("--path")
+    collect_with_paths(Duration::from_secs(interval), paths).context("--path")
 }
 
 fn record(args: &Record) -> Result<()> {
@@ -204,7 +205,7 @@ fn list(args: &List) -> Result<()> {
         id: check.id,
         title: check.title,
         sources: check.sources,
-        is_looked_for: check.look.is_some(),
+        is_looked_for: true,
     });
     let topics = TOPICS.iter().map(|topic| Entry {
         id: topic.id,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Knob, Severity};
-use ringway_doctor::host::Host;
 use ringway_doctor::mend::guard;
 use ringway_doctor::mend::journal::{DIRECTORY, Entry};
 use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals};

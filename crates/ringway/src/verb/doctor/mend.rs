@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use ringway_doctor::host::Host;
+use ringway_doctor::fact::Host;
 use ringway_doctor::mend::emit::{Format, emit, rivals, undo_commands};
 use ringway_doctor::mend::home::is_machines_netns;
 use ringway_doctor::mend::journal::{self, DIRECTORY, State, Transaction};

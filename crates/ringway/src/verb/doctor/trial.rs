@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use regex::Regex;
-use ringway_doctor::host::Host;
+use ringway_doctor::fact::Host;
 use ringway_doctor::mend::journal::State;
 
 use super::choice::{Choice, NOT_ALL, describe};

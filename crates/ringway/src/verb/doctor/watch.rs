@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ringway_doctor::evidence::collect;
-use ringway_doctor::host::Host;
+use ringway_doctor::collect;
+use ringway_doctor::fact::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
 use tiny_http::{Header, Method, Request, Response, Server};

@@ -1,0 +1,7 @@
+//! What frames go through: drivers, switches, their versions.
+
+pub(super) mod emulated_card;
+pub(super) mod grants;
+pub(super) mod iommu;
+pub(super) mod old_switch;
+pub(super) mod switch_misses;

@@ -1,0 +1,165 @@
+//! Pieces of evidence, as facts name them: what is collected is their union, and a fact can read
+//! nothing else.
+
+use super::netlink::NicSettings;
+
+/// One piece of evidence, or all of a kind. In a path a `*` stands for any name, or for the end of
+/// one. In a command `{nic}` stands for each interface, `{guest}` for each guest of libvirt and
+/// `{domid}` for each domain of Xen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// A file that holds a setting or a description, read once.
+    File(&'static str),
+    /// A file of counters, read in both samples.
+    Counters(&'static str),
+    /// A link, of which the target is kept.
+    Link(&'static str),
+    /// A directory, of which the names are kept.
+    Names(&'static str),
+    /// What a tool prints, once. No tool here changes anything.
+    Command(&'static [&'static str]),
+    /// What a tool prints, in both samples.
+    Sampled(&'static [&'static str]),
+    /// CPU time of threads whose names begin with one of these, in both samples.
+    Threads(&'static [&'static str]),
+    /// TCP connections that are established, in both samples.
+    Connections,
+    /// Settings of each interface.
+    Settings(NicSettings),
+    /// What filters of traffic did, where a queueing discipline says there are any; both samples.
+    Filters,
+    /// What classes of queueing disciplines did, where there are any; both samples.
+    Classes,
+    /// Where the time of all CPUs goes, on Xen.
+    Profile,
+    /// A file that only some records have: nobody collects it from a live host for this.
+    Saved(&'static str),
+    /// What a tool printed in some records, as a sos report has it.
+    SavedCommand(&'static [&'static str]),
+    /// Those of other facts.
+    All(&'static [Piece]),
+}
+
+/// Ends of the names that links and directories have in a record, which cannot hold them.
+const LINK: &str = ".link";
+const NAMES: &str = ".names";
+
+impl Piece {
+    /// All pieces of a list, those of other facts as well.
+    pub fn each(pieces: &[Piece]) -> Vec<Piece> {
+        let mut found = Vec::new();
+        let mut open: Vec<&Piece> = pieces.iter().rev().collect();
+        while let Some(piece) = open.pop() {
+            match piece {
+                Piece::All(more) => open.extend(more.iter().rev()),
+                piece => found.push(*piece),
+            }
+        }
+        found
+    }
+
+    /// Whether it is the file at a path of the record.
+    pub(crate) fn is_file(&self, path: &str) -> bool {
+        match self {
+            Piece::File(pattern) | Piece::Counters(pattern) | Piece::Saved(pattern) => {
+                matches(pattern, path)
+            }
+            Piece::Link(pattern) => path.strip_suffix(LINK).is_some_and(|at| matches(pattern, at)),
+            Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),
+            Piece::Threads(_) => path == "threads",
+            Piece::All(more) => more.iter().any(|piece| piece.is_file(path)),
+            _ => false,
+        }
+    }
+
+    /// Whether it has something below a directory.
+    pub(crate) fn is_below(&self, directory: &str) -> bool {
+        match self {
+            Piece::File(pattern)
+            | Piece::Counters(pattern)
+            | Piece::Saved(pattern)
+            | Piece::Link(pattern) => {
+                let mut parts = pattern.split('/');
+                directory
+                    .split('/')
+                    .all(|name| parts.next().is_some_and(|part| matches_name(part, name)))
+                    && parts.next().is_some()
+            }
+            Piece::All(more) => more.iter().any(|piece| piece.is_below(directory)),
+            _ => false,
+        }
+    }
+
+    /// Whether it is what a command prints.
+    pub(crate) fn is_command(&self, words: &[&str]) -> bool {
+        match self {
+            Piece::Command(pattern) | Piece::Sampled(pattern) | Piece::SavedCommand(pattern) => {
+                pattern.len() == words.len()
+                    && pattern.iter().zip(words).all(|(pattern, word)| matches_word(pattern, word))
+            }
+            Piece::Filters => words.starts_with(&["tc", "-s", "filter"]),
+            Piece::Classes => words.starts_with(&["tc", "-s", "class"]),
+            Piece::All(more) => more.iter().any(|piece| piece.is_command(words)),
+            _ => false,
+        }
+    }
+
+    /// Whether it is this one, or one of those that it stands for.
+    pub(crate) fn has(&self, wanted: Piece) -> bool {
+        match self {
+            Piece::All(more) => more.iter().any(|piece| piece.has(wanted)),
+            piece => *piece == wanted,
+        }
+    }
+}
+
+/// Whether a path is one that a pattern stands for.
+pub(super) fn matches(pattern: &str, path: &str) -> bool {
+    let (mut parts, mut names) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (parts.next(), names.next()) {
+            (None, None) => return true,
+            (Some(part), Some(name)) if matches_name(part, name) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn matches_name(part: &str, name: &str) -> bool {
+    match part.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => part == name,
+    }
+}
+
+/// Whether a word of a command is one that stands for names.
+fn matches_word(pattern: &str, word: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('{') else { return pattern == word };
+    let end = rest.split_once('}').map_or("", |(_, end)| end);
+    word.strip_prefix(start).is_some_and(|rest| rest.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_stands_for_names_and_for_nothing_else() {
+        let mtu = Piece::All(&[Piece::File("sys/class/net/*/mtu")]);
+        assert!(mtu.is_file("sys/class/net/eth0/mtu") && mtu.is_below("sys/class/net"));
+        assert!(mtu.is_below("sys/class/net/eth0"));
+        for path in ["sys/class/net/mtu", "sys/class/net/a/b/mtu", "sys/class/net/a/mtu/x", ""] {
+            assert!(!mtu.is_file(path), "{path}");
+        }
+        assert!(!mtu.is_below("sys/class/net/eth0/mtu") && !mtu.is_below("proc"));
+        let node = Piece::File("sys/devices/system/node/node*/cpulist");
+        assert!(node.is_file("sys/devices/system/node/node1/cpulist"));
+        assert!(!node.is_file("sys/devices/system/node/has_cpu/cpulist"));
+        let link = Piece::Link("sys/class/net/*/lower_*");
+        assert!(link.is_file("sys/class/net/br0/lower_eth0.link"));
+        let store = Piece::Command(&["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"]);
+        assert!(store.is_command(&["xenstore-ls", "-f", "/local/domain/7/device/vif"]));
+        assert!(!store.is_command(&["xenstore-ls", "-f", "/local/domain/7/console"]));
+        assert!(!store.is_command(&["xenstore-ls", "-f"]));
+    }
+}

@@ -1,0 +1,29 @@
+//! What is collected of this host: all that checks, the report and the metrics are made from.
+
+use std::io;
+use std::time::Duration;
+
+use crate::check;
+use crate::evidence::{self, Piece, Source};
+use crate::fact::Fact;
+use crate::probe;
+use crate::watch::Shown;
+
+/// Takes two samples of this host, `interval` apart.
+pub fn collect(interval: Duration) -> Source {
+    evidence::collect(interval, &pieces())
+}
+
+/// The same, with the ways to some other hosts, which are probed between both samples.
+///
+/// # Errors
+/// If a host has no address, which is said at once, or none that anything can be sent to.
+pub fn collect_with_paths(interval: Duration, hosts: &[String]) -> io::Result<Source> {
+    probe::collect(interval, hosts, &pieces())
+}
+
+fn pieces() -> Vec<Piece> {
+    let mut pieces = check::pieces();
+    pieces.extend(Shown::PIECES);
+    pieces
+}
