@@ -237,7 +237,10 @@ bridge_create() {
 
 # The network devices of vifs, a line each.
 vif_devices() {
-    find /sys/class/net -name 'vif*' -printf '%f\n'
+    local device
+    for device in /sys/class/net/vif*; do
+        [ ! -e "$device" ] || echo "${device##*/}"
+    done
 }
 
 # --- guests --------------------------------------------------------------------------------------
