@@ -17,8 +17,8 @@ pub(crate) const QUANTUM: i64 = 256 << 10;
 const FRAME_COST: usize = 4096;
 /// What cutting off one segment costs, by us or by a later station, in bytes copied.
 const SEGMENT_COST: usize = 256;
-/// What a port may take in in a turn that it has the engine to itself: a batch of the longest frames
-/// there are. Who has work meanwhile waits for no more than that.
+/// What a port may take in in a turn while it has the engine to itself: a batch of the longest
+/// frames there are. A port that has work meanwhile waits for no more than that.
 const ALONE: usize = BATCH << 16;
 
 /// What a frame costs, in bytes copied.

@@ -191,8 +191,8 @@ impl Scenario {
         Scenario { control: Control::SameCpu, ..self }
     }
 
-    /// With a share of half: what the guest sends is legal and never ends, so half of the backend is
-    /// the guest's own share.
+    /// With a share of half: what the guest sends is legal and never ends, so half of the backend
+    /// is the guest's own share.
     pub(crate) const fn with_half_a_share(self) -> Scenario {
         Scenario { fair_percent: 50, ..self.with_share() }
     }

@@ -1,4 +1,4 @@
-//! What a descriptor is that a peer has sent, asked without waiting for whoever keeps its file.
+//! What a descriptor is that a peer has sent, asked without waiting for the keeper of its file.
 //!
 //! A peer may send any descriptor that it has: also of a file system that it serves itself
 //! (`fuse(4)`), or of one that a host of its choice serves. To ask such a file for its length, to

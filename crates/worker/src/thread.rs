@@ -305,8 +305,8 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
     }
 }
 
-/// Epoll's number for a descriptor of a queue: its slot, and above that the descriptor's place among
-/// those of the queue.
+/// Epoll's number for a descriptor of a queue: its slot, and above that the descriptor's place
+/// among those of the queue.
 fn pack(slot: usize, waker: u32) -> u64 {
     u64::from(waker) << 32 | u64::from(u32::try_from(slot).unwrap_or(u32::MAX))
 }

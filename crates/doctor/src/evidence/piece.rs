@@ -32,7 +32,7 @@ pub enum Piece {
     Classes,
     /// Where the time of all CPUs goes, on Xen.
     Profile,
-    /// A file that only some records have: nobody collects it from a live host for this.
+    /// A file that only some records have: it is not collected from a live host for this.
     Saved(&'static str),
     /// What a tool printed in some records, as a sos report has it.
     SavedCommand(&'static [&'static str]),

@@ -163,7 +163,7 @@ pub enum Form {
     CpuList,
     /// A hexadecimal mask of CPUs.
     CpuMask,
-    /// A queueing discipline, whose options are shown though nobody set them.
+    /// A queueing discipline, whose options are shown though no user set them.
     Qdisc,
 }
 
