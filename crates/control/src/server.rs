@@ -190,7 +190,7 @@ fn serve<R: DeserializeOwned>(
         Reply::Line(line) => writeln!(stream, "{line}"),
         Reply::Stream(line, write) => {
             writeln!(stream, "{line}")?;
-            // Whoever reads a stream may take its time: it has asked for no end.
+            // The reader of a stream may take its time: it has asked for no end.
             stream.set_write_timeout(None)?;
             write(stream);
             Ok(())

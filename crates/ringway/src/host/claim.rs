@@ -151,8 +151,8 @@ fn make_private(path: &Path) -> Result<()> {
     }
 }
 
-/// Who can rename what is in the parent can put another directory in the place of ours, whoever
-/// owns that: also somebody who has made `/tmp/ringway-1000` before its user did.
+/// Who can rename what is in the parent can put another directory in the place of ours, and
+/// need not own ours: such as another user who has made `/tmp/ringway-1000` before its user did.
 fn check_parent(path: &Path, parent: &Path, uid: u32) -> Result<()> {
     let found = fs::metadata(parent).with_context(|| format!("{}", parent.display()))?;
     let is_trusted = [0, uid, UNMAPPED].contains(&found.uid());
@@ -300,7 +300,7 @@ mod tests {
         let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
         fs::set_permissions(parent.path(), mode(0o777)).expect("ours");
         assert!(refusal(&path).contains("could put another directory in its place"));
-        // As in /tmp, where nobody renames what is another's.
+        // As in /tmp, where no user renames what is another's.
         fs::set_permissions(parent.path(), mode(0o1777)).expect("ours");
         Claim::take(&path).expect("free");
     }

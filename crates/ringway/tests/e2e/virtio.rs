@@ -132,7 +132,7 @@ fn a_vif_of_virtio_over_which_the_backend_panics_twice_is_left_out_until_it_is_r
         host.vif("vm1").filter(|vif| vif.error.as_deref().is_some_and(|it| it.contains("quaran")))
     });
     assert!(left_out.queues.is_empty(), "{left_out:?}");
-    let other = host.vif("vm2").and_then(|vif| vif.error).expect("nobody has dialled");
+    let other = host.vif("vm2").and_then(|vif| vif.error).expect("no front-end has dialled");
     assert!(!other.contains("quarantined"), "{other}");
     host.text(&["vif", "release", "vm1"]);
     wait_for_queues(&host, 4);
