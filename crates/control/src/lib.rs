@@ -254,7 +254,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         let process = thread::spawn(move || answers(listener.accept().expect("it asks").0));
         let answer = open_within(&path, &BackendRequest::Status, patience);
-        process.join().expect("it ends when no one reads");
+        process.join().expect("it ends when its reader leaves");
         answer.map(|(answer, _)| answer)
     }
 

@@ -157,7 +157,7 @@ fn look_after(counter: &Arc<Counter>) -> io::Result<()> {
     sender.send(Arc::downgrade(counter)).map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-/// Empties counters that are full, for as long as there are any, and sleeps where no one is full.
+/// Empties counters that are full, for as long as there are any, and sleeps otherwise.
 fn look(new: &Receiver<Weak<Counter>>) {
     let mut known: Vec<Weak<Counter>> = Vec::new();
     loop {

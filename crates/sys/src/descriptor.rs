@@ -1,4 +1,4 @@
-//! What a descriptor is that a peer has sent, asked without waiting for the keeper of its file.
+//! What a descriptor is that a peer has sent, asked without waiting for its keeper.
 //!
 //! A peer may send any descriptor that it has: also of a file system that it serves itself
 //! (`fuse(4)`), or of one that a host of its choice serves. To ask such a file for its length, to
@@ -12,8 +12,8 @@ use rustix::fs::{AtFlags, FileType, RawMode, StatxFlags, fcntl_get_seals, statx}
 /// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A file in memory (`memfd_create(2)`, tmpfs, huge pages), or on a disk of this host: nobody
-    /// can have who uses it wait for ever.
+    /// A file in memory (`memfd_create(2)`, tmpfs, huge pages), or on a disk of this host: no
+    /// process can have who uses it wait for ever.
     Local,
     /// A file that another process or another host may keep.
     Remote,

@@ -152,8 +152,8 @@ fn make_private(path: &Path) -> Result<()> {
     }
 }
 
-/// Who can rename what is in the parent can put another directory in the place of ours, whatever
-/// its owner: also another user who has made `/tmp/ringway-1000` before its user did.
+/// Who can rename what is in the parent can put another directory in the place of ours, and
+/// need not own ours: such as another user who has made `/tmp/ringway-1000` before its user did.
 fn check_parent(path: &Path, parent: &Path, uid: u32) -> Result<()> {
     let found = fs::metadata(parent).with_context(|| format!("{}", parent.display()))?;
     let is_trusted = [0, uid, UNMAPPED].contains(&found.uid());

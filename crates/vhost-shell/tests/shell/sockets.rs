@@ -257,7 +257,7 @@ fn a_front_end_that_leaves_after_it_read_the_number_of_queues_may_want_more() {
     assert!(reason.contains("there are 2 queues: does it want more"), "{reason}");
 }
 
-/// A socket that takes as long as this to be closed: it has bytes that no one reads.
+/// A socket that takes as long as this to be closed: it has bytes that are not read.
 fn lingering(time: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let address = listener.local_addr().expect("it has one");
