@@ -40,7 +40,7 @@ pub static TOPICS: &[Topic] = &[Topic {
         "network-node-blog:method",
         "network-node-blog:one-queue",
     ],
-    explanation: include_str!("../explain/measuring.md"),
+    explanation: include_str!("measuring.md"),
 }];
 
 /// The sources whose every place the doctor answers, but for what they measured.

@@ -5,8 +5,8 @@
 //! evidence that it is read from. [`check`] holds the catalogue: a check says which facts it needs,
 //! and is a pure function from these to [`finding`]s; [`report`] shows them. [`collect`] takes what
 //! all facts name, so no check reads what is not recorded. None of these changes a host: a finding
-//! proposes [`finding::Change`]s, which only [`mend`] makes, and takes back. [`watch`] serves what is
-//! found as metrics.
+//! proposes [`finding::Change`]s, which only [`mend`] makes, and takes back. [`watch`] serves
+//! what is found as metrics.
 //!
 //! Read first: `check/processors/backlog.rs`, a check in full.
 

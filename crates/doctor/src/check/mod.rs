@@ -173,6 +173,7 @@ pub static CATALOGUE: &[Check] = &[
     links::limits::CHECK,
     tcp::conntrack::CHECK,
     queues::starvation::CHECK,
+    tcp::losses::CHECK,
 ];
 
 /// A check by its id, in any case of letters, or by its slug.

@@ -8,8 +8,6 @@ use super::piece::Piece;
 /// What no check reads, for people who open a record and for later doctors: a record of a host that
 /// is gone can only hold what was thought of.
 pub(super) const RECORDED: &[Piece] = &[
-    Piece::Counters("proc/net/netstat"),
-    Piece::Counters("proc/net/snmp"),
     Piece::Counters("proc/softirqs"),
     Piece::Counters("proc/uptime"),
     Piece::File("etc/os-release"),

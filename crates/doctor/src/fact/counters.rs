@@ -1,8 +1,8 @@
 //! Counters at both samples: which file or tool has each kind.
 
 use super::named::{RINGWAY_VIFS, RingwayVifs};
-use super::{Fact, Reader, Span};
-use crate::evidence::{Gap, Piece, Text};
+use super::{Basis, Fact, Reader, Span};
+use crate::evidence::{Gap, Piece, Quote, Text};
 use crate::parse::classes::Classes;
 use crate::parse::conntrack::Conntrack;
 use crate::parse::cpu::CpuTimes;
@@ -11,6 +11,7 @@ use crate::parse::ethtool::Statistics;
 use crate::parse::nic::NicCounters;
 use crate::parse::ovs::Lookups;
 use crate::parse::police::Policers;
+use crate::parse::protocols::Protocols;
 use crate::parse::qdisc::{Hook, Qdiscs};
 use crate::parse::ringway::Vifs;
 use crate::parse::sockets::Sockets;
@@ -78,6 +79,44 @@ impl Fact for Span<Sockets> {
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         at.connections_span()
+    }
+}
+
+/// What protocols counted between both samples, of `/proc/net/snmp` and `/proc/net/netstat`.
+#[derive(Debug)]
+pub struct NetCounters {
+    spans: [Span<Protocols>; 2],
+    /// Between the samples.
+    pub seconds: f64,
+    /// How they came about.
+    pub basis: Basis,
+}
+
+impl Fact for NetCounters {
+    const PIECES: &'static [Piece] =
+        &[Piece::Counters("proc/net/snmp"), Piece::Counters("proc/net/netstat")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let snmp: Span<Protocols> = at.span("proc/net/snmp")?;
+        let (seconds, basis) = (snmp.seconds, snmp.basis);
+        Ok(NetCounters { spans: [snmp, at.span("proc/net/netstat")?], seconds, basis })
+    }
+}
+
+impl NetCounters {
+    /// How much a counter grew, such as `Tcp.RetransSegs`; 0 of one that this kernel does not have.
+    pub fn since(&self, name: &str) -> u64 {
+        let of = |span: &Span<Protocols>| {
+            let before = span.past(span.before.counters.get(name))?;
+            Some(span.after.counters.get(name)?.saturating_sub(before))
+        };
+        self.spans.iter().find_map(of).unwrap_or(0)
+    }
+
+    /// The line of a protocol.
+    pub fn quote(&self, protocol: &str) -> Option<Quote> {
+        let of = |span: &Span<Protocols>| Some(span.text.quote(*span.after.lines.get(protocol)?));
+        self.spans.iter().find_map(of)
     }
 }
 

@@ -17,8 +17,8 @@ mod thread_names;
 
 pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, OnlineCpus, Served};
 pub use counters::{
-    ClassCounters, Connections, Disciplines, FilterCounters, Irqbalance, Missed, QueueCounters,
-    SwitchLookups,
+    ClassCounters, Connections, Disciplines, FilterCounters, Irqbalance, Missed, NetCounters,
+    QueueCounters, SwitchLookups,
 };
 pub use interfaces::{Interfaces, NicRole};
 pub use irqs::{Layout, NetIrq, NetIrqs, Queue};

@@ -17,6 +17,7 @@ pub mod ovs;
 pub mod path;
 pub mod police;
 pub mod profile;
+pub mod protocols;
 pub mod qdisc;
 pub mod ringway;
 pub mod sockets;

@@ -20,7 +20,7 @@ pub(crate) const CHECK: Check = Check {
     title: "no paravirtual driver",
     group: Group::Datapath,
     sources: &["throughput-guide:applies-to", "throughput-guide:no-pv-drivers"],
-    explanation: include_str!("../../../explain/D01.md"),
+    explanation: include_str!("emulated_card.md"),
     absent: "no interface with a driver",
     rule: rule!(Facts, judge),
 };

@@ -18,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
     title: "grants run out",
     group: Group::Datapath,
     sources: &["throughput-guide:tx-path", "throughput-guide:rx-path"],
-    explanation: include_str!("../../../explain/D23.md"),
+    explanation: include_str!("grants.md"),
     absent: "no interface with grants",
     rule: rule!(Facts, judge),
 };

@@ -23,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:sr-iov-assign",
         "network-node-blog:alternatives",
     ],
-    explanation: include_str!("../../../explain/D22.md"),
+    explanation: include_str!("iommu.md"),
     absent: "no card",
     rule: rule!(Facts, judge),
 };

@@ -12,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     title: "an old datapath",
     group: Group::Datapath,
     sources: &["network-node-blog:three-things", "network-node-blog:datapath"],
-    explanation: include_str!("../../../explain/D20.md"),
+    explanation: include_str!("old_switch.md"),
     absent: "no Open vSwitch",
     rule: rule!(Facts, judge),
 };

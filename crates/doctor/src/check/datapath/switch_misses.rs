@@ -16,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:network-backend",
         "network-node-blog:node",
     ],
-    explanation: include_str!("../../../explain/D21.md"),
+    explanation: include_str!("switch_misses.md"),
     absent: "no Open vSwitch",
     rule: rule!(Facts, judge),
 };

@@ -17,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
         "network-node-blog:card",
         "network-node-blog:ideal",
     ],
-    explanation: include_str!("../../../explain/D09.md"),
+    explanation: include_str!("full_wire.md"),
     absent: "no card that says its speed",
     rule: rule!(Facts, judge),
 };

@@ -24,7 +24,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a limit is set",
     group: Group::Links,
     sources: &["throughput-guide:physical-limit"],
-    explanation: include_str!("../../../explain/D30.md"),
+    explanation: include_str!("limits.md"),
     absent: "no interface",
     rule: rule!(Facts, judge),
 };

@@ -22,7 +22,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-study:rx",
         "multi-queue-study:rx-limits",
     ],
-    explanation: include_str!("../../../explain/D13.md"),
+    explanation: include_str!("offloads.md"),
     absent: "no interface with a driver",
     rule: rule!(Facts, judge),
 };

@@ -28,7 +28,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:jumbo-start",
         "throughput-guide:jumbo-guest",
     ],
-    explanation: include_str!("../../../explain/D08.md"),
+    explanation: include_str!("packet_length.md"),
     absent: "one hop, and no path was asked for",
     rule: rule!(Facts, judge),
 };

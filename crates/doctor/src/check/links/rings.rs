@@ -19,7 +19,7 @@ pub(crate) const CHECK: Check = Check {
     title: "rings are too small, or interrupts too many",
     group: Group::Links,
     sources: &["throughput-guide:packet-cost"],
-    explanation: include_str!("../../../explain/D29.md"),
+    explanation: include_str!("rings.md"),
     absent: "no card that says what its ring missed, or waits",
     rule: rule!(Facts, judge),
 };

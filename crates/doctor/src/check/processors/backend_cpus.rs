@@ -23,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-groups",
         "multi-queue-study:guest-cpus",
     ],
-    explanation: include_str!("../../../explain/D24.md"),
+    explanation: include_str!("backend_cpus.md"),
     absent: "no backend and no domain 0",
     rule: rule!(Facts, judge),
 };

@@ -15,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a CPU's backlog drops or is cut short",
     group: Group::Processors,
     sources: &["throughput-guide:long-queues"],
-    explanation: include_str!("../../../explain/D18.md"),
+    explanation: include_str!("backlog.md"),
     absent: "no CPU",
     rule: rule!(Facts, judge),
 };

@@ -22,7 +22,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-study:rx-limits",
         "multi-queue-series:conditions",
     ],
-    explanation: include_str!("../../../explain/D03.md"),
+    explanation: include_str!("crowded_interrupts.md"),
     absent: "no interrupt of a network queue",
     rule: rule!(Facts, judge),
 };

@@ -23,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:tools",
         "network-node-blog:one-core",
     ],
-    explanation: include_str!("../../../explain/D04.md"),
+    explanation: include_str!("crowded_softirqs.md"),
     absent: "one CPU",
     rule: rule!(Facts, judge),
 };

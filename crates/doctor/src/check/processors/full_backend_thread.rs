@@ -20,7 +20,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-threads",
         "throughput-guide:netback-groups",
     ],
-    explanation: include_str!("../../../explain/D05.md"),
+    explanation: include_str!("full_backend_thread.md"),
     absent: "no thread of a kernel backend",
     rule: rule!(Facts, judge),
 };

@@ -23,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:tools",
         "multi-queue-study:guest-cpus",
     ],
-    explanation: include_str!("../../../explain/D02.md"),
+    explanation: include_str!("full_guest_cpu.md"),
     absent: "no guests",
     rule: rule!(Facts, judge),
 };

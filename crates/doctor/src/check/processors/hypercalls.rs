@@ -13,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "hypercalls take the time",
     group: Group::Processors,
     sources: &["arm64-latency-report:domain-switch"],
-    explanation: include_str!("../../../explain/D25.md"),
+    explanation: include_str!("hypercalls.md"),
     absent: "no backend of Xen",
     rule: rule!(Facts, judge),
 };

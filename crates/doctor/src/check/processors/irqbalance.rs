@@ -15,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "irqbalance runs and balances nothing",
     group: Group::Processors,
     sources: &["throughput-guide:irqbalance", "throughput-guide:irqbalance-install"],
-    explanation: include_str!("../../../explain/D17.md"),
+    explanation: include_str!("irqbalance.md"),
     absent: "nothing to balance",
     rule: rule!(Facts, judge),
 };

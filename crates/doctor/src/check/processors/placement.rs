@@ -21,7 +21,7 @@ pub(crate) const CHECK: Check = Check {
     title: "queues, cards and guests' CPUs are in different places",
     group: Group::Processors,
     sources: &["throughput-guide:pinning"],
-    explanation: include_str!("../../../explain/D28.md"),
+    explanation: include_str!("placement.md"),
     absent: "no card says its NUMA node",
     rule: rule!(Facts, judge),
 };

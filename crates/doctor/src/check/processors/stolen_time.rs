@@ -14,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the hypervisor gives its CPUs to others",
     group: Group::Processors,
     sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
-    explanation: include_str!("../../../explain/D27.md"),
+    explanation: include_str!("stolen_time.md"),
     absent: "nobody below could steal",
     rule: rule!(Facts, judge),
 };

@@ -17,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
     title: "too few flows for the queues",
     group: Group::Queues,
     sources: &["throughput-guide:parallelism"],
-    explanation: include_str!("../../../explain/D10.md"),
+    explanation: include_str!("few_flows.md"),
     absent: "no interface that ends connections",
     rule: rule!(Facts, judge),
 };

@@ -15,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one interface is too hot for its thread",
     group: Group::Queues,
     sources: &["throughput-guide:add-vif"],
-    explanation: include_str!("../../../explain/D07.md"),
+    explanation: include_str!("hot_interface.md"),
     absent: "no thread of a kernel backend",
     rule: rule!(Facts, judge),
 };

@@ -16,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the number of queues is not what was asked for",
     group: Group::Queues,
     sources: &["multi-queue-series:maximum"],
-    explanation: include_str!("../../../explain/D15.md"),
+    explanation: include_str!("queue_count.md"),
     absent: "no Xen",
     rule: rule!(Facts, judge),
 };

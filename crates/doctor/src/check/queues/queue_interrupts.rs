@@ -20,7 +20,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:interrupts-by-hand",
         "throughput-guide:read-queues",
     ],
-    explanation: include_str!("../../../explain/D16.md"),
+    explanation: include_str!("queue_interrupts.md"),
     absent: "one CPU, or no queue with an interrupt",
     rule: rule!(Facts, judge),
 };

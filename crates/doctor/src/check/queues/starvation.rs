@@ -14,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one guest starves the others",
     group: Group::Queues,
     sources: &["network-node-blog:starving"],
-    explanation: include_str!("../../../explain/D32.md"),
+    explanation: include_str!("starvation.md"),
     absent: "fewer than two guests",
     rule: rule!(Facts, judge),
 };

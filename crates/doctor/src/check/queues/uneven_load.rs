@@ -26,7 +26,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-series:conditions",
         "multi-queue-series:hash",
     ],
-    explanation: include_str!("../../../explain/D06.md"),
+    explanation: include_str!("uneven_load.md"),
     absent: "no queues that are counted one by one",
     rule: rule!(Facts, judge),
 };

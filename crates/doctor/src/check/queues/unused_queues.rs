@@ -30,7 +30,7 @@ pub(crate) const CHECK: Check = Check {
         "network-node-blog:new-kernel",
         "network-node-blog:nova",
     ],
-    explanation: include_str!("../../../explain/D14.md"),
+    explanation: include_str!("unused_queues.md"),
     absent: "no interface with queues",
     rule: rule!(Facts, judge),
 };

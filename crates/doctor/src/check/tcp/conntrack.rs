@@ -13,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "connection tracking is full, or loses packets",
     group: Group::Tcp,
     sources: &["network-node-blog:node"],
-    explanation: include_str!("../../../explain/D31.md"),
+    explanation: include_str!("conntrack.md"),
     absent: "no connections are tracked",
     rule: rule!(Facts, judge),
 };

@@ -25,7 +25,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:timestamps-off",
         "throughput-guide:eleven-settings",
     ],
-    explanation: include_str!("../../../explain/D19.md"),
+    explanation: include_str!("harmful_settings.md"),
     absent: "no settings of TCP",
     rule: rule!(Facts, judge),
 };

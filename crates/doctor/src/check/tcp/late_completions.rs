@@ -16,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
         "arm64-latency-report:domain-switch",
         "arm64-latency-report:bounce-buffer",
     ],
-    explanation: include_str!("../../../explain/D12.md"),
+    explanation: include_str!("late_completions.md"),
     absent: "no paravirtual card of a guest",
     rule: rule!(Facts, judge),
 };

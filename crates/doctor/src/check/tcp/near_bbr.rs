@@ -12,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     title: "BBR between guests of one host",
     group: Group::Tcp,
     sources: &["throughput-guide:domain-0-settings"],
-    explanation: include_str!("../../../explain/D26.md"),
+    explanation: include_str!("near_bbr.md"),
     absent: "no connection to tell by",
     rule: rule!(Facts, judge),
 };

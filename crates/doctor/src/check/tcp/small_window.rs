@@ -25,7 +25,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:buffers-max",
         "throughput-guide:tcp-buffers",
     ],
-    explanation: include_str!("../../../explain/D11.md"),
+    explanation: include_str!("small_window.md"),
     absent: "no connection",
     rule: rule!(Facts, judge),
 };
