@@ -31,6 +31,8 @@ copy_modules() {
     local from=$1 to=$2 version=$3 module file
     shift 3
     mkdir -p "$to/usr/lib/modules/$version"
+    # Where depmod looks.
+    [ -e "$to/lib" ] || ln -s usr/lib "$to/lib"
     for module in "$@"; do
         # One that is built in has no file.
         modprobe --dirname "$from" --set-version "$version" --show-depends "$module" |

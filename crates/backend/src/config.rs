@@ -12,6 +12,7 @@ use ringway_switch::{StormLimits, SwitchConfig};
 use ringway_vhost_shell::Mode;
 use ringway_worker::WorkersConfig;
 use ringway_xenbus::VifLimits;
+use serde_json::Value;
 
 use crate::Service;
 
@@ -34,8 +35,8 @@ pub struct BackendConfig {
     pub split_event_channels: bool,
     /// Work that guests may leave undone.
     pub offloads: OffloadCaps,
-    /// Vifs of virtio, by their sockets.
-    pub vhosts: Vec<VhostVif>,
+    /// Reads a `[[vhost]]` as the opener passes it on, or says why it cannot be served.
+    pub read_vhost: fn(Value) -> Result<VhostVif, String>,
     /// The way from the switch to the host.
     pub uplink: Option<Uplink>,
     /// How strictly addresses of vifs are checked of which nothing else is said; see

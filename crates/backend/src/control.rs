@@ -189,8 +189,14 @@ impl<H: Hypervisor> Backend<H> {
     }
 
     fn release(&mut self, name: &str) -> Reply {
+        let host = &mut self.services.host;
+        if let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) {
+            host.quarantine.release(&vhost.charged());
+            vhost.look_at_quarantine(host);
+            return Reply::ok(&());
+        }
         let Some(vif) = self.find(name) else { return self.no_such_vif(name) };
-        self.services.host.quarantine.release(vif);
+        self.services.host.quarantine.release(&vif.into());
         self.begin_again_if_released(vif);
         Reply::ok(&())
     }
@@ -204,8 +210,7 @@ impl<H: Hypervisor> Backend<H> {
         if std::env::var_os("RINGWAY_TEST_PANICS").is_none() {
             return Reply::error("this process is not under test");
         }
-        let connection =
-            self.find(name).and_then(|vif| self.vifs.get(&vif)?.served.connection.as_ref());
+        let connection = self.served(name).and_then(|served| served.connection.as_ref());
         let Some(connection) = connection else { return self.no_such_vif(name) };
         disturb(&self.services.host.workers, connection.port);
         Reply::ok(&())
@@ -378,10 +383,11 @@ fn vhost_status<H: Hypervisor>(
     VifStatus {
         kind: "virtio".to_owned(),
         state: state.to_owned(),
-        error: vhost.end.error(),
+        error: vhost.error(),
         virtio: Some(VirtioStatus {
             socket: vhost.config.socket.display().to_string(),
             mode: mode.to_owned(),
+            at_run_time: vhost.at_run_time,
             features: names(features),
             not_taken: names(offered.without(features)),
             not_offered: session.map_or(Vec::new(), |_| names(FEATURES.without(offered))),

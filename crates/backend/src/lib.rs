@@ -13,6 +13,7 @@ mod enforced;
 mod life;
 mod log;
 mod mirrors;
+mod openings;
 pub mod quarantine;
 mod reports;
 mod rules;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 pub use capture::PcapngFile;
 pub use config::{BackendConfig, Uplink, VhostVif};
 pub use life::Life;
-use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket};
+use ringway_control::{BackendRequest, Call, ControlServer, ControlSocket, Link as ControlLink};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::{Link, Netlink};
 use ringway_vif_shell::device::{read_keys, remove_error, remove_stale_errors, set_state};
@@ -74,6 +75,7 @@ struct Backend<H: Hypervisor> {
     scope: Scope,
     vifs: BTreeMap<Vif, VifShell>,
     vhosts: Vec<vhost::VhostVif>,
+    opener: Option<Arc<ControlLink>>,
     turns: Turns,
     uplink: Option<UplinkPort>,
     reports: Reports,
@@ -90,7 +92,7 @@ pub fn run<H: Hypervisor>(
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, meetings } = sockets;
+    let Sockets { control, netlink, opener } = sockets;
     let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
@@ -104,11 +106,12 @@ pub fn run<H: Hypervisor>(
     store.transport_mut().watch_by(reports.life.pulse());
     let mut host = Hosting::start(hypervisor, config, netlink, &reports.life)?;
     let uplink = host.attach_uplink()?;
-    let vhosts = vhost::begin_all(meetings, &mut host)?;
     let scope = Scope::Domain;
     let services = Services { store, host };
-    let (vifs, turns) = (BTreeMap::new(), Turns::default());
-    Backend { services, scope, vifs, vhosts, turns, uplink, reports }.start(&calls, &wake, stop)
+    let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), Turns::default());
+    let mut backend = Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports };
+    backend.wait_for_vhosts()?;
+    backend.start(&calls, &wake, stop)
 }
 
 /// Serves the vifs of one tenant until `stop` becomes readable. What is for others leaves by the
@@ -138,7 +141,9 @@ pub fn run_tenant<H: Hypervisor>(
     let uplink = Some(host.attach_trunk(trunk, &carried)?);
     let services = Services { store, host };
     let (vifs, vhosts, turns) = (BTreeMap::new(), Vec::new(), Turns::default());
-    Backend { services, scope, vifs, vhosts, turns, uplink, reports }.start(&calls, &wake, stop)
+    let opener = None;
+    Backend { services, scope, vifs, vhosts, opener, turns, uplink, reports }
+        .start(&calls, &wake, stop)
 }
 
 type Control = (Arc<OwnedFd>, Receiver<Call<BackendRequest>>, ControlServer);
@@ -207,6 +212,7 @@ impl<H: Hypervisor> Backend<H> {
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
             let watches = self.take_watches()?;
+            self.take_vhosts()?;
             let has_more = self.turn_vhosts()?;
             let pause = self.note_due();
             let is_idle = watches == Watches::Taken && self.turns.is_empty() && !has_more;
@@ -219,8 +225,9 @@ impl<H: Hypervisor> Backend<H> {
             ];
             let orders = self.scope.waker();
             fds.extend(orders.map(|link| PollFd::from_borrowed_fd(link, PollFlags::IN)));
-            let sockets = self.vhosts.iter().filter_map(|vhost| vhost.end.waker());
+            let sockets = self.vhosts.iter().filter_map(vhost::VhostVif::waker);
             fds.extend(sockets.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+            fds.extend(self.opener_waker());
             match poll(&mut fds, Some(&timespec(pause))) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -297,11 +304,13 @@ impl<H: Hypervisor> Backend<H> {
         for vif in vifs {
             self.begin_again_if_released(vif);
         }
+        let host = &self.services.host;
+        self.vhosts.iter_mut().for_each(|vhost| vhost.look_at_quarantine(host));
     }
 
     /// Has a vif served that was quarantined and is not any more.
     pub(crate) fn begin_again_if_released(&mut self, vif: Vif) {
-        let is_released = self.services.host.quarantine.reason(vif).is_none();
+        let is_released = self.services.host.quarantine.reason(&vif.into()).is_none();
         let is_it = |shell: &VifShell| shell.served.is_quarantined && is_released;
         if self.vifs.get(&vif).is_some_and(is_it) {
             self.vifs.remove(&vif);
@@ -385,7 +394,7 @@ impl<H: Hypervisor> Backend<H> {
                 None => {}
             }
         }
-        let due = self.vhosts.iter().filter_map(|vhost| vhost.end.due()).min();
+        let due = self.vhosts.iter().filter_map(vhost::VhostVif::due).min();
         due.map_or(pause, |due| pause.min(due.saturating_duration_since(now)))
     }
 
@@ -484,7 +493,7 @@ impl<H: Hypervisor> Backend<H> {
             if let Some(shell) = self.vifs.remove(&vif) {
                 shell.remove_device();
             }
-            self.services.host.quarantine.release(vif);
+            self.services.host.quarantine.release(&vif.into());
         }
     }
 

@@ -3,12 +3,12 @@
 //!
 //! A defect that one guest can trigger would otherwise end the backend of all again and again, as
 //! often as that guest likes. A note is a line of a file in the run directory: seconds since 1970,
-//! and the vif's directory in XenStore.
+//! and the vif's directory in XenStore, or its name after `vhost/` if it is of virtio.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +23,9 @@ pub const PANICS_MAX: usize = 2;
 /// How long a panic is remembered.
 pub const REMEMBERED: Duration = Duration::from_secs(6 * 3600);
 /// Bytes of the file that are read: far more than vifs can fill within that time.
-const FILE_LEN_MAX: usize = 1 << 20;
+const FILE_LEN_MAX: u64 = 1 << 20;
+/// What names a vif of virtio begins with, where another has its directory.
+const VIRTIO: &str = "vhost/";
 
 /// Panics of earlier processes.
 #[derive(Debug)]
@@ -32,10 +34,52 @@ pub(crate) struct Quarantine {
     notes: Vec<Note>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Note {
     seconds: u64,
-    vif: Vif,
+    vif: Charged,
+}
+
+/// The vif that a panic is charged to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Charged {
+    /// Of Xen.
+    Xen(Vif),
+    /// Of virtio, by its name: its place among others may be another after a change of the
+    /// description.
+    Virtio(String),
+}
+
+impl Charged {
+    /// What people call it.
+    fn name(&self) -> String {
+        match self {
+            Charged::Xen(vif) => vif_name(*vif),
+            Charged::Virtio(name) => name.clone(),
+        }
+    }
+
+    /// As in a note.
+    fn place(&self) -> String {
+        match self {
+            Charged::Xen(vif) => vif.backend_dir(),
+            Charged::Virtio(name) => format!("{VIRTIO}{name}"),
+        }
+    }
+
+    fn read(place: &str) -> Option<Charged> {
+        let vif = match place.strip_prefix(VIRTIO) {
+            Some(name) => Charged::Virtio(name.to_owned()),
+            None => Charged::Xen(Vif::from_backend_path(place)?),
+        };
+        (vif.place() == place).then_some(vif)
+    }
+}
+
+impl From<Vif> for Charged {
+    fn from(vif: Vif) -> Charged {
+        Charged::Xen(vif)
+    }
 }
 
 impl Quarantine {
@@ -43,19 +87,18 @@ impl Quarantine {
     /// as no file.
     pub(crate) fn read(dir: &RunDir) -> Quarantine {
         let path = dir.panics();
-        let content = fs::read(&path).unwrap_or_default();
-        let content = content.get(..FILE_LEN_MAX).unwrap_or(&content);
-        let text = String::from_utf8_lossy(content);
+        let content = read_at_most(&path, FILE_LEN_MAX).unwrap_or_default();
+        let text = String::from_utf8_lossy(&content);
         let mut quarantine = Quarantine { path, notes: text.lines().filter_map(parse).collect() };
         quarantine.forget_old(now());
         quarantine
     }
 
     /// Why a vif is not served, if it is not.
-    pub(crate) fn reason(&self, vif: Vif) -> Option<String> {
-        let panics = self.notes.iter().filter(|note| note.vif == vif).count();
+    pub(crate) fn reason(&self, vif: &Charged) -> Option<String> {
+        let panics = self.notes.iter().filter(|note| note.vif == *vif).count();
         (panics >= PANICS_MAX).then(|| {
-            let (name, hours) = (vif_name(vif), REMEMBERED.as_secs() / 3600);
+            let (name, hours) = (vif.name(), REMEMBERED.as_secs() / 3600);
             format!(
                 "{name} is quarantined for {hours} hours: the backend has panicked {panics} times \
                  while it served it; `ringway vif release {name}` has it served again"
@@ -64,9 +107,9 @@ impl Quarantine {
     }
 
     /// Forgets the panics of a vif: an administrator wants that, or the vif is gone.
-    pub(crate) fn release(&mut self, vif: Vif) {
+    pub(crate) fn release(&mut self, vif: &Charged) {
         let before = self.notes.len();
-        self.notes.retain(|note| note.vif != vif);
+        self.notes.retain(|note| note.vif != *vif);
         if self.notes.len() < before {
             self.write();
         }
@@ -88,7 +131,7 @@ impl Quarantine {
     }
 
     fn write(&self) {
-        let text: String = self.notes.iter().map(|note| line(note.seconds, note.vif)).collect();
+        let text: String = self.notes.iter().map(|note| line(note.seconds, &note.vif)).collect();
         let written = match text.is_empty() {
             true => fs::remove_file(&self.path),
             false => fs::write(&self.path, text),
@@ -102,7 +145,7 @@ impl Quarantine {
 /// The vifs that are served, by their ports: for the thread that panics.
 #[derive(Debug, Clone)]
 pub(crate) struct Served {
-    vifs: Arc<Mutex<BTreeMap<PortId, Vif>>>,
+    vifs: Arc<Mutex<BTreeMap<PortId, Charged>>>,
     path: PathBuf,
 }
 
@@ -111,7 +154,7 @@ impl Served {
         Served { vifs: Arc::default(), path: dir.panics() }
     }
 
-    pub(crate) fn insert(&self, port: PortId, vif: Vif) {
+    pub(crate) fn insert(&self, port: PortId, vif: Charged) {
         self.vifs.lock().unwrap_or_else(PoisonError::into_inner).insert(port, vif);
     }
 
@@ -124,10 +167,10 @@ impl Served {
     /// with whatever the panic has left half done.
     pub(crate) fn end_process(&self, serving: Option<(PortId, u16)>) -> ! {
         let vifs = self.vifs.lock().unwrap_or_else(PoisonError::into_inner);
-        let vif = serving.and_then(|(port, _)| vifs.get(&port).copied());
+        let vif = serving.and_then(|(port, _)| vifs.get(&port));
         let queue = serving.map(|(_, queue)| queue);
         tracing::error!(
-            vif = vif.map(vif_name),
+            vif = vif.map(Charged::name),
             queue,
             "a worker has panicked: the process ends, and the next one takes all other vifs up"
         );
@@ -139,20 +182,27 @@ impl Served {
         std::process::abort()
     }
 
-    fn note(&self, vif: Vif) -> io::Result<()> {
+    fn note(&self, vif: &Charged) -> io::Result<()> {
         let mut file = File::options().create(true).append(true).open(&self.path)?;
         file.write_all(line(now(), vif).as_bytes())
     }
 }
 
-fn line(seconds: u64, vif: Vif) -> String {
-    format!("{seconds} {}\n", vif.backend_dir())
+/// Reads a file of the run directory, which an earlier process may have left as it liked: no more
+/// than so many bytes of it, however long it says that it is.
+pub(crate) fn read_at_most(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(len_max).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn line(seconds: u64, vif: &Charged) -> String {
+    format!("{seconds} {}\n", vif.place())
 }
 
 fn parse(line: &str) -> Option<Note> {
-    let (seconds, dir) = line.split_once(' ')?;
-    let vif = Vif::from_backend_path(dir).filter(|vif| vif.backend_dir() == dir)?;
-    Some(Note { seconds: seconds.parse().ok()?, vif })
+    let (seconds, place) = line.split_once(' ')?;
+    Some(Note { seconds: seconds.parse().ok()?, vif: Charged::read(place)? })
 }
 
 fn now() -> u64 {
@@ -165,8 +215,8 @@ mod tests {
 
     use super::*;
 
-    fn vif(guest: u16) -> Vif {
-        Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 }
+    fn vif(guest: u16) -> Charged {
+        Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 }.into()
     }
 
     #[test]
@@ -175,17 +225,17 @@ mod tests {
         let dir = RunDir::new(place.path());
         let served = Served::new(&dir);
         for vif in [vif(1), vif(2), vif(1)] {
-            assert_eq!(Quarantine::read(&dir).reason(vif), None);
-            served.note(vif).expect("written");
+            assert_eq!(Quarantine::read(&dir).reason(&vif), None);
+            served.note(&vif).expect("written");
         }
         let mut quarantine = Quarantine::read(&dir);
-        let reason = quarantine.reason(vif(1)).expect("twice is too often");
+        let reason = quarantine.reason(&vif(1)).expect("twice is too often");
         assert!(reason.contains("ringway vif release vif1.0"), "{reason}");
-        assert_eq!(quarantine.reason(vif(2)), None);
-        quarantine.release(vif(1));
-        assert_eq!(quarantine.reason(vif(1)), None);
+        assert_eq!(quarantine.reason(&vif(2)), None);
+        quarantine.release(&vif(1));
+        assert_eq!(quarantine.reason(&vif(1)), None);
         assert_eq!(Quarantine::read(&dir).notes.len(), 1);
-        quarantine.release(vif(2));
+        quarantine.release(&vif(2));
         assert!(!dir.panics().exists());
     }
 
@@ -196,16 +246,41 @@ mod tests {
         let (now, old) = (now(), now() - REMEMBERED.as_secs());
         let text = format!(
             "{}{}{}nonsense\n\n5 /local/domain/0/backend/vif/1/0/state\n",
-            line(old, vif(1)),
-            line(old + 100, vif(1)),
-            line(now, vif(1)),
+            line(old, &vif(1)),
+            line(old + 100, &vif(1)),
+            line(now, &vif(1)),
         );
         fs::write(dir.panics(), text).expect("written");
         let mut quarantine = Quarantine::read(&dir);
-        assert!(quarantine.reason(vif(1)).is_some());
+        assert!(quarantine.reason(&vif(1)).is_some());
         quarantine.forget_old(old + 100 + REMEMBERED.as_secs());
-        assert_eq!(quarantine.reason(vif(1)), None);
+        assert_eq!(quarantine.reason(&vif(1)), None);
         fs::write(dir.panics(), [0xff; 100]).expect("written");
         assert_eq!(Quarantine::read(&dir).notes, []);
+    }
+
+    #[test]
+    fn a_vif_of_virtio_is_known_by_its_name() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = RunDir::new(place.path());
+        let (served, vm) = (Served::new(&dir), Charged::Virtio("vm 1".to_owned()));
+        for _ in 0..PANICS_MAX {
+            served.note(&vm).expect("written");
+        }
+        let quarantine = Quarantine::read(&dir);
+        let reason = quarantine.reason(&vm).expect("twice is too often");
+        assert!(reason.contains("ringway vif release vm 1"), "{reason}");
+        assert_eq!(quarantine.reason(&Charged::Virtio("vm 2".to_owned())), None);
+    }
+
+    #[test]
+    fn a_file_that_says_it_is_long_takes_no_memory() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("panics");
+        let file = File::create(&path).expect("made");
+        file.set_len(1 << 40).expect("a hole takes no room");
+        let content = read_at_most(&path, FILE_LEN_MAX).expect("it is there");
+        assert_eq!(u64::try_from(content.len()), Ok(FILE_LEN_MAX));
+        assert!(u64::try_from(content.capacity()).is_ok_and(|it| it <= 2 * FILE_LEN_MAX));
     }
 }

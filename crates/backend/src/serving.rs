@@ -112,9 +112,9 @@ impl<H: Hypervisor> Serving<'_, H> {
         };
         let limits = served.limits(host);
         // Before the first frame.
-        host.by_port.insert(port, served.vif);
+        host.by_port.insert(port, served.vif.into());
         if let Some(device_port) = device_port {
-            host.by_port.insert(device_port, served.vif);
+            host.by_port.insert(device_port, served.vif.into());
         }
         let attached =
             host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);

@@ -1,13 +1,16 @@
 //! What a backend has open before it is confined: it makes no socket afterwards, and connects none.
 
-use std::io;
-use std::time::Instant;
+use std::io::{self, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ringway_control::{ControlSocket, RunDir};
+use ringway_control::{ControlSocket, Link, OpenerOrder, RunDir};
 use ringway_net::Netlink;
-use ringway_vhost_shell::Meeting;
+use ringway_vhost_shell::Place;
 
-use crate::config::VhostVif;
+/// When an order is sent again for which the opener had no room.
+const RESEND: Duration = Duration::from_millis(10);
 
 /// Sockets of a backend, beside those of XenStore, of the hypervisor and of
 /// [`Service`](crate::Service).
@@ -15,8 +18,8 @@ use crate::config::VhostVif;
 pub struct Sockets {
     pub(crate) control: ControlSocket,
     pub(crate) netlink: Netlink,
-    /// Where the front-ends of virtio's vifs are met, in the order of their configuration.
-    pub(crate) meetings: Vec<Meeting>,
+    /// The way to the process that opens the sockets of virtio's vifs.
+    pub(crate) opener: Option<Arc<Link>>,
 }
 
 impl Sockets {
@@ -27,17 +30,96 @@ impl Sockets {
     pub fn open(dir: &RunDir) -> io::Result<Sockets> {
         ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
-        Ok(Sockets { control, netlink: Netlink::open()?, meetings: Vec::new() })
+        Ok(Sockets { control, netlink: Netlink::open()?, opener: None })
     }
 
-    /// Opens those of vifs of virtio as well.
-    ///
-    /// # Errors
-    /// Why one of them cannot be made, with its path.
-    pub fn with_vhosts(mut self, vhosts: &[VhostVif]) -> io::Result<Sockets> {
-        let now = Instant::now();
-        let meet = |vhost: &VhostVif| Meeting::new(&vhost.socket, vhost.mode, now);
-        self.meetings = vhosts.iter().map(meet).collect::<io::Result<Vec<Meeting>>>()?;
-        Ok(self)
+    /// With vifs of virtio, whose sockets another process opens.
+    pub fn with_opener(self, opener: Link) -> Sockets {
+        Sockets { opener: Some(Arc::new(opener)), ..self }
+    }
+}
+
+/// The place of one vif of virtio: connections come from the opener.
+#[derive(Debug)]
+pub(crate) struct PassedOn {
+    name: String,
+    opener: Arc<Link>,
+    connection: Option<OwnedFd>,
+    obstacle: Option<String>,
+    was_good: bool,
+    /// An order that the opener has not got.
+    unsent: Option<OpenerOrder>,
+    due: Option<Instant>,
+}
+
+impl PassedOn {
+    pub(crate) fn new(name: &str, opener: Arc<Link>) -> PassedOn {
+        PassedOn {
+            name: name.to_owned(),
+            opener,
+            connection: None,
+            obstacle: None,
+            was_good: false,
+            unsent: None,
+            due: None,
+        }
+    }
+
+    pub(crate) fn connected(&mut self, connection: OwnedFd) {
+        self.connection = Some(connection);
+        self.obstacle = None;
+    }
+
+    pub(crate) fn waits(&mut self, reason: String) {
+        self.obstacle = Some(reason);
+    }
+
+    fn send(&mut self, now: Instant) -> io::Result<()> {
+        let Some(order) = &self.unsent else { return Ok(()) };
+        match self.opener.send(order, &[]) {
+            Ok(()) => self.unsent = None,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.due = Some(now + RESEND),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+impl Place for PassedOn {
+    fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
+        self.due = None;
+        self.send(now)?;
+        Ok(self.connection.take())
+    }
+
+    fn put_off(&mut self, until: Instant) {
+        self.due = Some(until);
+    }
+
+    fn again(&mut self, now: Instant) {
+        let was_good = std::mem::take(&mut self.was_good);
+        self.unsent = Some(OpenerOrder::Again { name: self.name.clone(), was_good });
+        // In the next turn, where a link that has ended is reported.
+        self.due = Some(now);
+    }
+
+    fn was_good(&mut self) {
+        self.was_good = true;
+    }
+
+    fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref()
+    }
+
+    fn awaited(&self) -> String {
+        "no front-end is connected".to_owned()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }

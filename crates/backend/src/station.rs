@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
-    Wakers,
+    Wakers, Woken,
 };
 use ringway_trunk::{TrunkEvent, TrunkGrants};
 use ringway_virtback::QueuePair;
@@ -55,11 +55,11 @@ impl<V: PortQueue> PortQueue for VifOrTrunk<V> {
         }
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
         match self {
-            VifOrTrunk::Vif(vif) => vif.woken(),
-            VifOrTrunk::Trunk(trunk) => trunk.woken(),
-            VifOrTrunk::Virtio(pair) => pair.woken(),
+            VifOrTrunk::Vif(vif) => vif.woken(by),
+            VifOrTrunk::Trunk(trunk) => trunk.woken(by),
+            VifOrTrunk::Virtio(pair) => pair.woken(by),
         }
     }
 

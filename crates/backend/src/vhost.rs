@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
@@ -21,7 +21,7 @@ use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
 use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Base, PairPlan, RegionKey, RingPlan};
-use ringway_vhost_shell::{BackendEnd, Device, Meeting, Note};
+use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtio::QueuePlace;
 use ringway_wire::DomId;
@@ -33,12 +33,16 @@ use ringway_wire::virtio::{
 };
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{KeyChange, Keys, Vif, VifLimits};
+use ringway_xenstore::Pace;
+use rustix::event::PollFlags;
 
 use crate::config::VhostVif as Config;
 use crate::log::{LeftOut, LogAllowance};
+use crate::quarantine::{Charged, read_at_most};
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
 use crate::services::{Hosting, Station};
+use crate::sockets::PassedOn;
 use crate::station::VifOrTrunk;
 
 /// A domain that Xen never has (`DOMID_INVALID`), under which these vifs are known where a vif has
@@ -49,15 +53,25 @@ const NO_DIR: &str = "vhost";
 /// Rings of a session may be asked for at once, so that memory of a log is bounded by this: a bit
 /// for each page of 16 TiB.
 const LOG_LEN_MAX: u64 = 512 << 20;
+/// How often pairs are given to workers at once, and then how long apart: all workers have a part
+/// in that, and a front-end asks for it with each change. One that starts may do so for each pair.
+const ATTACHES_BURST: u32 = 256;
+const ATTACH_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of the file with a guest's features: a number.
+const FLOOR_LEN_MAX: u64 = 64;
 
 /// A vif of virtio in this backend's care.
 pub(crate) struct VhostVif {
     pub(crate) served: Served,
     pub(crate) config: Config,
-    pub(crate) end: BackendEnd,
+    /// Whether it was added while the host ran.
+    pub(crate) at_run_time: bool,
+    pub(crate) end: BackendEnd<PassedOn>,
     parts: Parts,
     /// What limits it, by the names that XenStore has for it.
     limits: BTreeMap<String, String>,
+    /// Why no front-end is met: panics over its guests.
+    quarantined: Option<String>,
 }
 
 /// What a front-end has handed over.
@@ -68,6 +82,10 @@ struct Parts {
     log: Option<Arc<DirtyLog>>,
     /// Pairs that are to be served.
     plans: BTreeMap<u16, PairPlan>,
+    /// How often they may be given to workers.
+    pace: Pace,
+    /// When they are to be, if that was put off.
+    due: Option<Instant>,
     /// Pairs that are being served.
     controls: BTreeMap<u16, Arc<PairControl>>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
@@ -78,14 +96,14 @@ struct Parts {
 }
 
 impl VhostVif {
-    /// Begins to look for a front-end.
+    /// Begins to wait for a front-end.
     ///
     /// # Errors
     /// If there are too many of them.
     pub(crate) fn begin<H: Hypervisor>(
-        config: Config,
+        (config, at_run_time): (Config, bool),
         index: u32,
-        meeting: Meeting,
+        place: PassedOn,
         host: &mut Hosting<H>,
     ) -> io::Result<VhostVif> {
         let now = Instant::now();
@@ -112,19 +130,58 @@ impl VhostVif {
         let limits: BTreeMap<String, String> = limits.collect();
         served.set_limits(&Keys::new(NO_DIR, limits.clone()), host);
         let floor_file = host.config.dir.vhost(&config.name);
-        let floor = fs::read_to_string(&floor_file).ok();
+        let floor = read_at_most(&floor_file, FLOOR_LEN_MAX).ok();
+        let floor = floor.and_then(|text| String::from_utf8(text).ok());
         let floor = floor.and_then(|text| text.trim().parse().ok()).map(Features);
         let parts = Parts {
             share,
             memory: None,
             log: None,
             plans: BTreeMap::new(),
+            pace: Pace::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
+            due: None,
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
             features: floor.unwrap_or(Features::NONE),
             floor_file,
         };
-        Ok(VhostVif { served, config, end: BackendEnd::new(meeting), parts, limits })
+        let end = BackendEnd::new(place);
+        let mut vif =
+            VhostVif { served, config, at_run_time, end, parts, limits, quarantined: None };
+        vif.look_at_quarantine(host);
+        Ok(vif)
+    }
+
+    /// What panics over it are charged to.
+    pub(crate) fn charged(&self) -> Charged {
+        Charged::Virtio(self.served.name.clone())
+    }
+
+    /// Meets front-ends or not, by what is remembered of panics.
+    pub(crate) fn look_at_quarantine<H: Hypervisor>(&mut self, host: &Hosting<H>) {
+        self.quarantined = host.quarantine.reason(&self.charged());
+        if let Some(reason) = &self.quarantined {
+            tracing::warn!(vif = self.served.name, "{reason}");
+        }
+        self.served.is_quarantined = self.quarantined.is_some();
+    }
+
+    /// Why nothing is served, if that is so.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.quarantined.clone().or_else(|| self.end.error())
+    }
+
+    /// What to wait for before the next turn.
+    pub(crate) fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        if self.quarantined.is_some() { None } else { self.end.waker() }
+    }
+
+    /// When there is to be a turn though nothing happens.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        if self.quarantined.is_some() {
+            return None;
+        }
+        self.end.due().into_iter().chain(self.parts.due).min()
     }
 
     /// Does what there is to do; whether there may be more.
@@ -133,6 +190,9 @@ impl VhostVif {
         host: &mut Hosting<H>,
         now: Instant,
     ) -> io::Result<bool> {
+        if self.quarantined.is_some() {
+            return Ok(false);
+        }
         let VhostVif { served, config, end, parts, .. } = self;
         end.turn(&mut Serving { served, config, parts, host }, now)
     }
@@ -157,6 +217,20 @@ impl VhostVif {
     pub(crate) fn close<H: Hypervisor>(&mut self, host: &mut Hosting<H>, reason: &str) {
         let VhostVif { served, config, end, parts, .. } = self;
         end.close(&mut Serving { served, config, parts, host }, reason, Instant::now());
+    }
+}
+
+impl VhostVif {
+    /// Ends it for good: the next vif of this name is another one.
+    pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
+        self.close(host, "it was removed");
+        match fs::remove_file(&self.parts.floor_file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("{}: {error}", self.parts.floor_file.display());
+            }
+            _ => {}
+        }
+        host.quarantine.release(&self.charged());
     }
 }
 
@@ -232,7 +306,12 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn settle(&mut self) -> Result<(), String> {
         let is_needed = self.parts.plans.values().any(|plan| plan.is_enabled);
+        self.parts.due = None;
         if self.served.connection.is_some() || !is_needed {
+            return Ok(());
+        }
+        if let Err(later) = self.parts.pace.take(Instant::now()) {
+            self.parts.due = Some(later);
             return Ok(());
         }
         self.attach().map_err(|error| error.to_string())
@@ -255,14 +334,15 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         }
         self.parts.features = kept;
         if let Err(error) = fs::write(&self.parts.floor_file, kept.0.to_string()) {
-            tracing::warn!("{}: {error}", self.parts.floor_file.display());
+            let Some(LeftOut(left_out)) = self.served.may_log() else { return };
+            tracing::warn!(left_out, "{}: {error}", self.parts.floor_file.display());
         }
     }
 
     fn reset(&mut self) {
         self.detach();
-        let Parts { memory, log, plans, counters, .. } = self.parts;
-        (*memory, *log) = (None, None);
+        let Parts { memory, log, plans, counters, due, .. } = self.parts;
+        (*memory, *log, *due) = (None, None, None);
         plans.clear();
         counters.clear();
     }
@@ -310,7 +390,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             }
         };
         let limits = served.limits(host);
-        host.by_port.insert(port, served.vif);
+        host.by_port.insert(port, Charged::Virtio(served.name.clone()));
         let forwarding = Forwarding::Switch(Arc::clone(&host.switch));
         let attached =
             host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
@@ -336,7 +416,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
         let Serving { served, host, .. } = self;
         let drain = host.allocate_port()?;
-        host.by_port.insert(drain, served.vif);
+        host.by_port.insert(drain, Charged::Virtio(served.name.clone()));
         if let Some(connection) = &mut served.connection {
             connection.drain = Some(drain);
         }
@@ -441,14 +521,4 @@ fn offered(caps: OffloadCaps) -> Features {
         without(caps.gso_v4 || caps.gso_v6, &[VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_GUEST_ECN]),
     ];
     left_out.into_iter().fold(FEATURES, Features::without)
-}
-
-/// Begins to look for the front-ends of all that are configured.
-pub(crate) fn begin_all<H: Hypervisor>(
-    meetings: Vec<Meeting>,
-    host: &mut Hosting<H>,
-) -> io::Result<Vec<VhostVif>> {
-    let configs = host.config.vhosts.clone();
-    let begin = |(index, (config, meeting))| VhostVif::begin(config, index, meeting, host);
-    (0..).zip(configs.into_iter().zip(meetings)).map(begin).collect()
 }

@@ -56,7 +56,7 @@ impl VifShell {
     ) -> Result<VifShell, Lost> {
         let host = &mut services.host;
         let now = Instant::now();
-        let quarantined = host.quarantine.reason(vif);
+        let quarantined = host.quarantine.reason(&vif.into());
         let is_quarantined = quarantined.is_some();
         let prepared = match quarantined {
             Some(reason) => Err(Unservable::Quarantined(reason)),

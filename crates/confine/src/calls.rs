@@ -1,7 +1,7 @@
 //! System calls: those on the lists below, some of them with certain arguments only.
 //!
-//! A process that serves vifs makes no socket and connects none: what it needs is open before. One
-//! with vifs of virtio whose sockets it dials is the exception.
+//! A process that serves vifs makes no socket and connects none: what it needs is open before, and
+//! sockets of virtio's vifs are opened by another process, which serves none.
 //!
 //! The lists were made from what a serving backend was seen to call, with what glibc and the
 //! standard library may call instead on another machine: time without a vDSO clock (Xen's, in a
@@ -120,9 +120,21 @@ const ALWAYS: &[c_long] = &[
 const BROKER: &[c_long] =
     &[libc::SYS_bind, libc::SYS_listen, libc::SYS_sendmsg, libc::SYS_memfd_create];
 
-/// The same for a backend that looks for the sockets of virtual machine monitors. To which of them
-/// it connects cannot be seen here: who makes such a socket says who may.
+/// The same for who looks for the sockets of virtual machine monitors. To which of them it connects
+/// cannot be seen here: who makes such a socket says who may.
 const DIALLING: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
+
+/// The same for who opens sockets for a backend, passes them on, and keeps a list of them.
+const OPENING: &[c_long] = &[
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_sendmsg,
+    libc::SYS_inotify_init1,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+];
 
 /// The same for who makes memory and passes it on by such a socket.
 const SHARING: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_sendmsg];
@@ -214,13 +226,15 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
         Role::Vifs | Role::EmulatedGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
         }
-        Role::VifsThatDial | Role::VirtioGuest => {
+        Role::VirtioGuest => {
             rules.insert(libc::SYS_ioctl, any_of(1, &IOCTLS)?);
-            rules.extend(DIALLING.iter().map(|call| (*call, Vec::new())));
+            rules.extend(DIALLING.iter().chain(SHARING).map(|call| (*call, Vec::new())));
             rules.insert(libc::SYS_socket, connections()?);
-            if role == Role::VirtioGuest {
-                rules.extend(SHARING.iter().map(|call| (*call, Vec::new())));
-            }
+        }
+        Role::Opener => {
+            rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO])?);
+            rules.extend(DIALLING.iter().chain(OPENING).map(|call| (*call, Vec::new())));
+            rules.insert(libc::SYS_socket, connections()?);
         }
         Role::Broker => {
             rules.extend(BROKER.iter().map(|call| (*call, Vec::new())));
@@ -237,6 +251,8 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     // A signal to ourselves, as abort(3) sends it.
     let ours = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, any_of(0, &[ours])?);
+    // A descriptor whose flags a peer may change is read without waiting.
+    rules.insert(libc::SYS_preadv2, any_of(5, &[bits(libc::RWF_NOWAIT)])?);
     // Limits are read and not changed.
     let unchanged = vec![int(0, 0)?, long(2, Eq, 0)?];
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(unchanged)?]);
@@ -427,6 +443,8 @@ mod tests {
             (libc::SYS_prctl, &[(0, 15)], ALLOW),
             (libc::SYS_prctl, &[(0, 4), (1, 1)], KILL),
             (libc::SYS_tgkill, &[(0, 1), (2, 9)], KILL),
+            (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 8)], ALLOW),
+            (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 0)], KILL),
             (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0)], ALLOW),
             (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0x7fff_0000)], KILL),
         ];
@@ -438,16 +456,19 @@ mod tests {
     }
 
     #[test]
-    fn who_dials_sockets_makes_those_of_this_machine_and_no_others() {
-        let program = program(Role::VifsThatDial).expect("it compiles");
+    fn who_opens_sockets_makes_those_of_this_machine_and_no_others() {
+        let program = program(Role::Opener).expect("it compiles");
         for (call, arguments, expected) in [
             (libc::SYS_socket, &[(0, 1), (1, 0x8_0801)][..], ALLOW),
             (libc::SYS_socket, &[(0, 2), (1, 1)], KILL),
             (libc::SYS_connect, &[], ALLOW),
             (libc::SYS_inotify_add_watch, &[], ALLOW),
-            (libc::SYS_bind, &[], KILL),
-            (libc::SYS_listen, &[], KILL),
-            (libc::SYS_sendmsg, &[], KILL),
+            (libc::SYS_bind, &[], ALLOW),
+            (libc::SYS_sendmsg, &[], ALLOW),
+            (libc::SYS_memfd_create, &[], KILL),
+            (libc::SYS_execve, &[], KILL),
+            // TUNSETIFF.
+            (libc::SYS_ioctl, &[(1, 0x4004_54ca)], KILL),
         ] {
             assert_eq!(answer(&program, call, arguments), expected, "{call} {arguments:?}");
         }

@@ -34,12 +34,21 @@ const OWN_THREADS: &str = "/proc/self/task";
 /// On a device.
 const ON_DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});
 
-pub(crate) fn restrict(dir: &Path, devices: &[&str]) -> Result<FileRules, RulesetError> {
+/// Anywhere, for who makes sockets there: no content of a file.
+const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeSock | RemoveFile});
+
+pub(crate) fn restrict(
+    dir: &Path,
+    devices: &[&str],
+    makes_sockets: bool,
+) -> Result<FileRules, RulesetError> {
+    let everywhere: &[&str] = if makes_sockets { &["/"] } else { &[] };
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
         .create()?
         .add_rules(path_beneath_rules([dir], IN_DIR))?
         .add_rules(path_beneath_rules(devices, ON_DEVICE))?
+        .add_rules(path_beneath_rules(everywhere, SOCKETS))?
         .add_rules(path_beneath_rules([OWN_THREADS], AccessFs::ReadFile))?
         .restrict_self()?;
     Ok(match status.ruleset {

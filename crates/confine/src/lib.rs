@@ -86,7 +86,7 @@ impl Confinement<'_> {
             set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at("PR_SET_DUMPABLE"))?;
         }
         set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
-        let rules = files::restrict(self.dir, self.devices)?;
+        let rules = files::restrict(self.dir, self.devices, self.role.makes_sockets())?;
         capabilities::reduce(self.role.capabilities()).map_err(at("capabilities"))?;
         // Last, because the list has none of the above.
         calls::filter(self.role)?;

@@ -7,8 +7,6 @@ use rustix::thread::CapabilitySet;
 pub enum Role {
     /// It serves vifs: a backend, or a frontend in a domain of real Xen.
     Vifs,
-    /// The same, and it dials sockets of virtual machine monitors as they appear.
-    VifsThatDial,
     /// It serves the vifs of a guest on the emulated hypervisor. Others enter its network namespace
     /// to run programs there (`ringway guest exec`).
     EmulatedGuest,
@@ -16,6 +14,8 @@ pub enum Role {
     VirtioGuest,
     /// It is the emulated hypervisor, and XenStore.
     Broker,
+    /// It opens sockets of virtual machine monitors for a backend, wherever they are.
+    Opener,
 }
 
 impl Role {
@@ -24,11 +24,16 @@ impl Role {
     /// has started.
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
-            Role::Vifs | Role::VifsThatDial | Role::EmulatedGuest | Role::VirtioGuest => {
-                CapabilitySet::NET_ADMIN
-            }
+            Role::Vifs | Role::EmulatedGuest | Role::VirtioGuest => CapabilitySet::NET_ADMIN,
             Role::Broker => CapabilitySet::empty(),
+            // Virtual machine monitors run as users of their own.
+            Role::Opener => CapabilitySet::DAC_OVERRIDE,
         }
+    }
+
+    /// Whether it makes and removes sockets outside of its directory.
+    pub(crate) fn makes_sockets(self) -> bool {
+        self == Role::Opener
     }
 
     /// Whether other processes of its user may look into it, which entering its namespaces takes.

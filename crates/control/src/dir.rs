@@ -32,6 +32,16 @@ impl RunDir {
         self.0.join("backend.sock")
     }
 
+    /// The control socket of the process that opens sockets for the backend.
+    pub fn opener(&self) -> PathBuf {
+        self.0.join("opener.sock")
+    }
+
+    /// Vifs of virtio that were added while the host ran, for the next backend.
+    pub fn vhosts(&self) -> PathBuf {
+        self.0.join("vhosts.json")
+    }
+
     /// The directory of a process that serves one tenant: it may change nothing outside.
     pub fn tenant(&self, name: &str) -> RunDir {
         RunDir(self.0.join(format!("tenant-{name}")))

@@ -6,15 +6,16 @@
 
 mod dir;
 mod link;
+mod opener;
 mod server;
 mod status;
 mod tenancy;
 mod times;
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
 pub use link::{Link, Received};
+pub use opener::{OpenerNews, OpenerOrder, OpenerRequest};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,
@@ -122,6 +124,8 @@ pub enum Answer<T> {
 /// How long a process may take to answer. It does so between two rounds of its work, so one that
 /// takes longer is stopped or stuck, and whoever asks should learn that rather than wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of an answer: the state of more vifs than a host has.
+const ANSWER_LEN_MAX: usize = 64 << 20;
 
 /// Sends one request and waits for its answer.
 ///
@@ -141,41 +145,84 @@ pub fn open<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
 ) -> io::Result<(T, BufReader<UnixStream>)> {
-    open_within(socket, request, ANSWER_TIMEOUT)
+    open_within(socket, request, Patience { time: ANSWER_TIMEOUT, bytes: ANSWER_LEN_MAX })
 }
 
-/// Like [`open`], with a limit of its own to how long all of it may take.
+/// How much of an answer is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// How long all of it may take, however it comes.
+    pub time: Duration,
+    /// How long it may be.
+    pub bytes: usize,
+}
+
+/// Like [`open`], with limits of its own: the process that answers may be in the hands of others,
+/// and must not keep the one that asks, nor fill its memory.
 ///
 /// # Errors
-/// As [`ask`]; of kind `WouldBlock` when so many wait at the socket already that no more may.
+/// As [`ask`]; of kind `WouldBlock` when so many wait at the socket already that no more may;
+/// `InvalidData` for an answer that is too long.
 pub fn open_within<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
-    limit: Duration,
+    patience: Patience,
 ) -> io::Result<(T, BufReader<UnixStream>)> {
     let explain =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
+    let deadline = Instant::now() + patience.time;
     let mut stream = connect_at_once(socket).map_err(explain)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(patience.time))?;
     stream.write_all(line.as_bytes()).map_err(explain)?;
     let mut reader = BufReader::new(stream);
-    let mut answer = String::new();
-    reader.read_line(&mut answer).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => explain(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("the process has not answered for {} s", limit.as_secs()),
-        )),
-        _ => explain(error),
-    })?;
+    let answer =
+        read_line(&mut reader, deadline, patience.bytes).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => explain(io::Error::new(
+                ErrorKind::TimedOut,
+                format!("the process has not answered for {} s", patience.time.as_secs()),
+            )),
+            _ => explain(error),
+        })?;
     // A stream may rest for as long as there is nothing to tell.
     reader.get_ref().set_read_timeout(None)?;
     reader.get_ref().set_write_timeout(None)?;
-    match serde_json::from_str(&answer)? {
+    match serde_json::from_slice(&answer)? {
         Answer::Ok(answer) => Ok((answer, reader)),
         Answer::Error(reason) => Err(io::Error::other(reason)),
+    }
+}
+
+/// Reads up to the end of a line, or of the stream, however slowly it comes.
+fn read_line(
+    reader: &mut BufReader<UnixStream>,
+    deadline: Instant,
+    len_max: usize,
+) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        reader.get_ref().set_read_timeout(Some(left))?;
+        let read = match reader.fill_buf() {
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let count = end.map_or(read.len(), |end| end + 1);
+        line.extend_from_slice(read.get(..count).unwrap_or_default());
+        reader.consume(count);
+        if end.is_some() || count == 0 {
+            return Ok(line);
+        }
+        if line.len() > len_max {
+            let reason = format!("an answer of more than {len_max} bytes");
+            return Err(io::Error::new(ErrorKind::InvalidData, reason));
+        }
     }
 }
 
@@ -187,4 +234,66 @@ fn connect_at_once(socket: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::from(connection);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Asks a process that answers like this, and says what comes of it.
+    fn ask_one_that(
+        answers: impl FnOnce(UnixStream) + Send + 'static,
+        patience: Patience,
+    ) -> io::Result<BackendStatus> {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let process = thread::spawn(move || answers(listener.accept().expect("it asks").0));
+        let answer = open_within(&path, &BackendRequest::Status, patience);
+        process.join().expect("it ends when nobody reads");
+        answer.map(|(answer, _)| answer)
+    }
+
+    #[test]
+    fn an_answer_that_does_not_end_is_given_up() {
+        let floods = |mut stream: UnixStream| while stream.write_all(&[b' '; 4096]).is_ok() {};
+        let patience = Patience { time: Duration::from_secs(60), bytes: 1 << 20 };
+        let error = ask_one_that(floods, patience).expect_err("it has no end");
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+    }
+
+    #[test]
+    fn an_answer_that_comes_byte_by_byte_has_no_more_time_than_any_other() {
+        let drips = |mut stream: UnixStream| {
+            while stream.write_all(b" ").is_ok() {
+                thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let patience = Patience { time: Duration::from_millis(200), bytes: 1 << 20 };
+        let error = ask_one_that(drips, patience).expect_err("it has no end");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    }
+
+    #[test]
+    fn what_follows_an_answer_is_left_to_be_read() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let process = thread::spawn(move || {
+            let mut stream = listener.accept().expect("it asks").0;
+            // One that is closed with a request in it loses what it was to send.
+            BufReader::new(&stream).read_line(&mut String::new()).expect("it asks");
+            stream.write_all(b"{\"ok\":null}\nmore").expect("there is room");
+        });
+        let request = BackendRequest::Capture { vif: "vif1.0".to_owned(), snap_len: 64 };
+        let ((), mut stream) = open(&path, &request).expect("it answers");
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).expect("it is there");
+        assert_eq!(rest, "more");
+        process.join().expect("it ends");
+    }
 }

@@ -1,7 +1,7 @@
 //! The serving end of a control socket.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,19 +9,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::Answer;
+use crate::{Answer, read_line};
 
 /// Connections served at a time.
 const CONNECTIONS_MAX: usize = 32;
 /// Bytes of a request line.
-const REQUEST_LEN_MAX: u64 = 64 << 10;
+const REQUEST_LEN_MAX: usize = 64 << 10;
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may read nothing of its answer. One that does keeps a connection from others.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after a connection that could not be taken: descriptors or memory may be used up for a
+/// while.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is sent back.
 pub enum Reply {
@@ -120,21 +125,45 @@ impl ControlServer {
         let calls = Arc::new(Mutex::new(calls));
         let open = Arc::new(AtomicUsize::new(0));
         thread::Builder::new().name("control".into()).spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
+            for stream in listener.incoming() {
+                let stream = match stream {
+                    Ok(stream) => stream,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(_) => {
+                        thread::sleep(ACCEPT_PAUSE);
+                        continue;
+                    }
+                };
                 if open.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
                     continue;
                 }
-                let (calls, wake, open) =
-                    (Arc::clone(&calls), Arc::clone(&wake), Arc::clone(&open));
-                open.fetch_add(1, Ordering::Relaxed);
-                thread::spawn(move || {
+                let (calls, wake) = (Arc::clone(&calls), Arc::clone(&wake));
+                let place = Place::take(&open);
+                // Where no thread can be made the connection ends here, and so does its place.
+                let _ = thread::Builder::new().spawn(move || {
                     // A broken connection is its client's business.
                     let _ = serve(stream, &calls, &*wake);
-                    open.fetch_sub(1, Ordering::Relaxed);
+                    drop(place);
                 });
             }
         })?;
         Ok((ControlServer { _socket: socket }, receiver))
+    }
+}
+
+/// One of the connections that are served at a time.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(open: &Arc<AtomicUsize>) -> Place {
+        open.fetch_add(1, Ordering::Relaxed);
+        Place(Arc::clone(open))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -143,10 +172,10 @@ fn serve<R: DeserializeOwned>(
     calls: &Mutex<Sender<Call<R>>>,
     wake: &(impl Fn() + ?Sized),
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    let mut request = String::new();
-    BufReader::new(stream.try_clone()?).take(REQUEST_LEN_MAX).read_line(&mut request)?;
-    let reply = match serde_json::from_str(&request) {
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let request = read_line(&mut reader, Instant::now() + REQUEST_TIMEOUT, REQUEST_LEN_MAX)?;
+    let reply = match serde_json::from_slice(&request) {
         Ok(request) => {
             let (reply, answer) = mpsc::channel();
             let call = Call { request, reply };
@@ -161,8 +190,58 @@ fn serve<R: DeserializeOwned>(
         Reply::Line(line) => writeln!(stream, "{line}"),
         Reply::Stream(line, write) => {
             writeln!(stream, "{line}")?;
+            // Whoever reads a stream may take its time: it has asked for no end.
+            stream.set_write_timeout(None)?;
             write(stream);
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::BackendRequest;
+
+    /// A server that answers each request with as many bytes.
+    fn server(path: &Path, answer_len: usize) -> ControlServer {
+        let socket = ControlSocket::bind(path).expect("a socket");
+        let started = ControlServer::start::<BackendRequest>(socket, || {}).expect("a thread");
+        let (server, calls) = started;
+        thread::spawn(move || {
+            while let Ok(call) = calls.recv() {
+                call.answer(Reply::ok(&"x".repeat(answer_len)));
+            }
+        });
+        server
+    }
+
+    fn is_answered(path: &Path) -> bool {
+        let mut stream = UnixStream::connect(path).expect("it listens");
+        let is_asked = stream.write_all(b"{\"verb\":\"status\"}\n").is_ok();
+        let mut answer = String::new();
+        is_asked && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("{\"ok\"")
+    }
+
+    #[test]
+    fn clients_that_do_not_get_on_keep_no_place_for_ever() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("socket");
+        let _server = server(&path, 4 << 20);
+        let connect = || UnixStream::connect(&path).expect("it listens");
+        let mut deaf: Vec<UnixStream> = (0..CONNECTIONS_MAX / 2).map(|_| connect()).collect();
+        for stream in &mut deaf {
+            stream.write_all(b"{\"verb\":\"status\"}\n").expect("there is room");
+        }
+        let mut slow: Vec<UnixStream> = (0..CONNECTIONS_MAX / 2).map(|_| connect()).collect();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !is_answered(&path) {
+            assert!(Instant::now() < deadline, "the places are never free again");
+            // Those that were given up need no more bytes.
+            slow.retain_mut(|stream| stream.write_all(b" ").is_ok());
+            thread::sleep(Duration::from_millis(200));
         }
     }
 }

@@ -135,6 +135,9 @@ pub struct VirtioStatus {
     pub socket: String,
     /// Who makes it: `client` if the front-end does, `server` if the backend does.
     pub mode: String,
+    /// Whether it was added while the host ran, and is in no description.
+    #[serde(default)]
+    pub at_run_time: bool,
     /// Features that are in use.
     pub features: Vec<String>,
     /// Those that are offered, and that the guest or its front-end has not taken.

@@ -21,6 +21,10 @@ pub const BATCH: usize = 64;
 
 /// Capacity of a small buffer: a 1500-byte frame with its VLAN tags and room to spare.
 pub const SMALL_LEN: usize = 2048;
+/// The least segment that every sender may use: RFC 9293, section 3.7.1, has 536 bytes.
+const SEGMENT_USUAL: usize = 512;
+/// What making a frame out of a segment, and handling it, is worth: the 3 us that a kernel takes.
+const FRAME_WORK: usize = 16 << 10;
 /// Capacity of a middle buffer: the longest frame that one slot of a ring can hold. So a frame that
 /// costs its sender one page costs us no more.
 pub const MIDDLE_LEN: usize = 4096;
@@ -88,6 +92,19 @@ impl Frame {
     /// Length in bytes, from the Ethernet header on.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// What handling the frame is worth, in bytes copied: its length, and 16 KiB more for each
+    /// segment beyond one for 512 bytes. Hosts of the Internet take no shorter ones, so a sender
+    /// that asks for them has many frames made out of one.
+    pub fn work(&self) -> usize {
+        match self.offload.gso {
+            None => self.len,
+            Some(gso) => {
+                let segments = self.len / usize::from(gso.size.max(1));
+                self.len + segments.saturating_sub(self.len / SEGMENT_USUAL) * FRAME_WORK
+            }
+        }
     }
 
     /// True for a frame of no bytes.

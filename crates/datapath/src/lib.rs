@@ -36,7 +36,7 @@ pub use frame::{
 pub use mac::MacAddr;
 pub use pending::Pending;
 #[cfg(feature = "std")]
-pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers};
+pub use queue::{Budget, Interest, PortDown, PortQueue, Probe, QueueTraits, Wakers, Woken};
 pub use rules::{
     IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,
     link_local_of,

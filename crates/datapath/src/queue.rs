@@ -47,7 +47,7 @@ pub trait PortQueue {
     ///
     /// # Errors
     /// [`PortDown`] when the queue can no longer be used.
-    fn woken(&mut self) -> Result<(), PortDown>;
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown>;
 
     /// What does not change from attach to detach.
     fn describe(&self) -> QueueTraits;
@@ -57,6 +57,16 @@ pub trait PortQueue {
 pub trait Wakers {
     /// Shows each descriptor, and when it calls for [`PortQueue::woken`].
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest));
+}
+
+/// What an event of a queue was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// The descriptor that [`Wakers::wakers`] shows as the first, counted from 0, and so on: no
+    /// other needs to be read.
+    By(usize),
+    /// Any of them.
+    Unknown,
 }
 
 /// When a descriptor of a queue is an event.
@@ -73,7 +83,8 @@ pub enum Interest {
 pub struct Budget {
     /// Frames at most.
     pub frames: usize,
-    /// Bytes after which no further frame is taken in.
+    /// Bytes after which no further frame is taken in, as [`Frame::work`](crate::Frame::work)
+    /// counts them.
     pub bytes: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Pools: memory goes round and comes back.
 
-use ringway_datapath::{Frame, FramePool, PoolBudget};
+use ringway_datapath::{Frame, FramePool, Gso, GsoKind, PoolBudget};
 
 const BUDGET: usize = 4 << 20;
 const LARGE: usize = 60_000;
@@ -58,4 +58,15 @@ fn a_frame_of_one_page_takes_no_more_than_a_page() {
     }
     let frames = take_all(&mut pool, MIDDLE);
     assert!(frames.len() > 900, "{} frames of one page are 4 MiB", frames.len());
+}
+
+#[test]
+fn a_frame_to_be_cut_into_very_short_segments_is_as_much_work_as_they_are() {
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let mut frame = pool.take(65_000).expect("there is memory");
+    assert_eq!(frame.work(), 65_000);
+    for (size, excess) in [(1448, 0), (512, 0), (500, 130 - 126), (48, 1354 - 126), (1, 64_874)] {
+        frame.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size });
+        assert_eq!(frame.work(), 65_000 + excess * 16_384, "{size}");
+    }
 }

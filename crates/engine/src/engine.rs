@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue};
+use ringway_datapath::{BATCH, Frame, FrameBatch, FramePool, Pending, PortDown, PortQueue, Woken};
 use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
 
 use crate::attached::Attached;
@@ -398,10 +398,10 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// An event of the queue in this slot came.
-    pub fn ready(&mut self, slot: usize) {
+    pub fn ready(&mut self, slot: usize, by: Woken) {
         let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         self.serving = Some((source.port_id, source.queue_index));
-        match source.queue.woken() {
+        match source.queue.woken(by) {
             Ok(()) => self.wake(slot),
             Err(down) => self.fail(slot, down),
         }

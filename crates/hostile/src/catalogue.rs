@@ -201,6 +201,25 @@ pub const ALL: &[Scenario] = &[
     .on_bridge()
     .with_share(),
     new(
+        "gso-short-segments",
+        "has 64 KiB cut into segments of 48 bytes, as often as it can",
+        "legal; the smallest segments of Linux",
+        offloads::gso_short_segments,
+    )
+    .slow()
+    .serves()
+    .with_half_a_share(),
+    new(
+        "gso-short-segments-bridge",
+        "has 64 KiB cut into segments of 48 bytes by the host's kernel, as often as it can",
+        "legal; the smallest segments of Linux",
+        offloads::gso_short_segments,
+    )
+    .slow()
+    .serves()
+    .on_bridge()
+    .with_half_a_share(),
+    new(
         "header-bloat",
         "has headers of 20 KiB repeated in each of 1,361 segments",
         "seen: a frame took 85 MiB of buffers",
@@ -493,7 +512,7 @@ pub const ALL: &[Scenario] = &[
         shares::greedy_queues,
     )
     .serves()
-    .with_share(),
+    .with_half_a_share(),
     new(
         "small-frames",
         "sends as many small frames as it can by eight queues",
@@ -502,7 +521,7 @@ pub const ALL: &[Scenario] = &[
     )
     .slow()
     .serves()
-    .with_share(),
+    .with_half_a_share(),
     // What lies behind a hole in the backend.
     new(
         "foreign-socket",

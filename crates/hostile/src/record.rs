@@ -70,6 +70,9 @@ pub(crate) struct Record {
     /// What honest guests had, as a part of what they have beside a process that only burns CPU,
     /// where that was measured, and of what they had before elsewhere.
     pub(crate) share: f64,
+    /// What of that they are entitled to: less than 1 beside a guest that keeps the backend busy
+    /// with what is legal, and so has a share of its own.
+    pub(crate) fair_share: f64,
     /// Pings between honest guests that were lost meanwhile, in percent: the worst run.
     pub(crate) loss_percent: f64,
     /// Pings of an honest guest to the host that were lost.
@@ -135,6 +138,7 @@ impl Record {
             tcp_control: control,
             tcp_after: median(&|round| Some(bits(&round.after))).unwrap_or(0.0),
             share: during / control.unwrap_or(before).max(1.0),
+            fair_share: f64::from(scenario.fair_percent) / 100.0,
             loss_percent: worst(&|round| round.during.to_guest.loss_percent()),
             host_loss_percent: worst(&|round| round.during.to_host.loss_percent()),
             longest_pause_ms: worst(&|round| milliseconds(round.during.tcp.longest_pause)),

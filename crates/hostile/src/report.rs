@@ -12,6 +12,7 @@ pub(crate) fn table(records: &[Record]) -> String {
         ">TCP BEFORE",
         ">DURING",
         ">SHARE",
+        ">FAIR",
         ">LOSS",
         ">TO HOST",
         ">PAUSE",
@@ -28,6 +29,7 @@ pub(crate) fn table(records: &[Record]) -> String {
             gigabits(record.tcp_before),
             gigabits(record.tcp_during),
             share(record),
+            format!("{:.2}", record.fair_share),
             format!("{:.0} %", record.loss_percent),
             format!("{:.0} %", record.host_loss_percent),
             format!("{:.0} ms", record.longest_pause_ms),
@@ -41,10 +43,11 @@ pub(crate) fn table(records: &[Record]) -> String {
     let mut text = render(&head, rows);
     text += &format!(
         "\nTCP in Gbit/s between two honest guests. SHARE: of what they have beside a process \
-         that only\nburns as much CPU, or (~) of what they had before; the goal is {GOAL}. LOSS of \
-         pings between\nthem, and to the host. PAUSE: longest time without a byte. PING, ANSWER: \
-         slowest reply to a\nping, and of the backend to the command line. MEMORY of the backend \
-         in MiB: before, at\nmost, after.\n"
+         that only\nburns as much CPU, or (~) of what they had before. FAIR: what they are \
+         entitled to, 0.50 where\nthe hostile guest has a share of its own because all that it \
+         sends is legal; the goal is {GOAL}\nof that. LOSS of pings between them, and to the \
+         host. PAUSE: longest time without a byte.\nPING, ANSWER: slowest reply to a ping, and of \
+         the backend to the command line. MEMORY of the\nbackend in MiB: before, at most, after.\n"
     );
     for record in records {
         for line in &record.broken {

@@ -29,6 +29,9 @@ pub struct Scenario {
     pub lives: Lives,
     /// Whether a share is measured, beside a process that burns as much CPU as the guest.
     pub control: Control,
+    /// What the honest guests are entitled to while it lasts, in percent of what they have beside
+    /// that process.
+    pub fair_percent: u8,
     /// Where it can run.
     pub place: Place,
     /// Whether `--quick` has it.
@@ -134,6 +137,7 @@ impl Scenario {
             guests: 1,
             lives: Lives::One,
             control: Control::Before,
+            fair_percent: 100,
             place: Place::Everywhere,
             pace: Pace::Quick,
             loss_max: LOSS_MAX,
@@ -185,6 +189,12 @@ impl Scenario {
     /// With a share.
     pub(crate) const fn with_share(self) -> Scenario {
         Scenario { control: Control::SameCpu, ..self }
+    }
+
+    /// With a share of half: what the guest sends is legal and never ends, so half of the backend is
+    /// the guest's own share.
+    pub(crate) const fn with_half_a_share(self) -> Scenario {
+        Scenario { fair_percent: 50, ..self.with_share() }
     }
 
     /// Not in a Xen domain.

@@ -57,6 +57,21 @@ impl<E: EventChannel> QueueEvents<E> {
         }
     }
 
+    /// Clears a pending event of one channel, counted in the order of [`visit`](Self::visit); true
+    /// if there was one, and nothing if there is no such channel.
+    ///
+    /// # Errors
+    /// What the event channel reports.
+    pub fn ack_one(&self, index: usize) -> io::Result<Option<bool>> {
+        let channel = match (self, index) {
+            (QueueEvents::Split { tx, .. }, 0) => tx,
+            (QueueEvents::Split { rx, .. }, 1) => rx,
+            (QueueEvents::Single(both), 0) => both,
+            _ => return Ok(None),
+        };
+        channel.ack().map(Some)
+    }
+
     /// Shows each descriptor that becomes readable when an event is pending.
     pub fn visit(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         let wakers = match self {

@@ -107,7 +107,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             if let Ok(total) = parsed.total {
                 let Some(mut frame) = pool.take(usize::from(total)) else { break };
                 frame.offload = parsed.offload;
-                bytes += usize::from(total);
+                bytes += frame.work();
                 let local = into.len() - first_frame;
                 let local = u16::try_from(local).expect("a batch is small");
                 packet.copies = match packet_slots {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers,
+    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, QueueEvents,
@@ -183,12 +183,18 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
-        if self.events.ack()? {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+        let of_peer = match by {
+            Woken::By(index) => self.events.ack_one(index)?,
+            Woken::Unknown => Some(self.events.ack()?),
+        };
+        if of_peer == Some(true) {
             self.counters.add_event_received();
         }
-        if let Some(unanswered) = &self.unanswered {
-            unanswered.woken();
+        if let (None, _) | (_, Woken::Unknown) = (of_peer, by) {
+            if let Some(unanswered) = &self.unanswered {
+                unanswered.woken();
+            }
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers,
+    Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
@@ -250,8 +250,12 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
-        if self.events.ack()? {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+        let is_event = match by {
+            Woken::By(index) => self.events.ack_one(index)? == Some(true),
+            Woken::Unknown => self.events.ack()?,
+        };
+        if is_event {
             self.counters.add_event_received();
         }
         Ok(())

@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::options::Common;
 use crate::verb::{
-    backend, broker, capture, completions, demo, doctor, guest, lab, run, top, vif, xenstore,
+    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run, top, vif,
+    xenstore,
 };
 
 /// Multi-queue paravirtual networking in user space
@@ -34,6 +35,8 @@ pub(crate) enum Verb {
     Broker(broker::Broker),
     #[command(hide = true)]
     Backend(backend::Backend),
+    #[command(hide = true)]
+    Opener(opener::Opener),
 }
 
 impl Verb {
@@ -42,6 +45,7 @@ impl Verb {
         match self {
             Verb::Broker(_) => "broker".to_owned(),
             Verb::Backend(backend) => backend.process_name(),
+            Verb::Opener(_) => "opener".to_owned(),
             Verb::Guest(guest) => guest.process_name(),
             _ => String::new(),
         }

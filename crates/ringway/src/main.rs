@@ -24,7 +24,8 @@ use ringway_description as description;
 use crate::cli::{Cli, Verb};
 use crate::output::ReaderLeft;
 use crate::verb::{
-    backend, broker, capture, completions, demo, doctor, guest, lab, run, top, vif, xenstore,
+    backend, broker, capture, completions, demo, doctor, guest, lab, opener, run, top, vif,
+    xenstore,
 };
 
 fn main() -> ExitCode {
@@ -59,6 +60,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Man(args) => completions::run_man(&args, Cli::command())?,
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
+        Verb::Opener(args) => opener::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

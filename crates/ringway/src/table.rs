@@ -1,6 +1,29 @@
 //! Columns for people.
 
-pub(crate) use ringway_lab::columns::render;
+use ringway_lab::columns;
+
+/// Rows under a head, as text of whole lines. Columns whose head begins with `>` are numbers.
+pub(crate) fn render(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    columns::render(head, rows.into_iter().map(|row| row.iter().map(|cell| shown(cell)).collect()))
+}
+
+/// What another process has said, on one line of a terminal that it has no power over: a tenant's
+/// process may be in the hands of its guest.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for char in text.chars() {
+        match char.is_control() || is_direction(char) {
+            true => shown.extend(char.escape_default()),
+            false => shown.push(char),
+        }
+    }
+    shown
+}
+
+/// Changes the order in which a terminal shows what follows.
+fn is_direction(char: char) -> bool {
+    matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
 
 /// A number with three digits or so, a unit prefix and the unit: `9.17 Gbit/s`. Without a unit
 /// only the prefix is left, for a column whose head names the unit.
@@ -31,6 +54,14 @@ pub(crate) fn drops<'a>(dropped: impl IntoIterator<Item = (&'a String, &'a u64)>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_cell_has_power_over_a_terminal() {
+        let cell = "a\u{1b}[2J\nb\u{9b}1m\u{202e}\u{e9}".to_owned();
+        let table = render(&["ERROR"], [vec![cell]]);
+        assert_eq!(table.lines().count(), 2, "{table:?}");
+        assert!(table.contains("a\\u{1b}[2J\\nb\\u{9b}1m\\u{202e}\u{e9}"), "{table:?}");
+    }
 
     #[test]
     fn a_number_is_shown_with_prefix_and_unit() {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
+use ringway_control::{
+    BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, RunDir, ask,
+};
 use serde::de::DeserializeOwned;
 
 use crate::host::{default_dir, read_description};
@@ -28,6 +30,18 @@ impl Target {
     pub(crate) fn ask_backend<T: DeserializeOwned>(&self, request: &BackendRequest) -> Result<T> {
         let dir = self.dir();
         ask(&dir.backend(), request).map_err(|error| self.explain(error))
+    }
+
+    /// Asks the process that opens sockets for the backend.
+    pub(crate) fn ask_opener(&self, request: &OpenerRequest) -> Result<()> {
+        let dir = self.dir();
+        ask(&dir.opener(), request).map_err(|error| match read_description(&dir) {
+            Ok(host) if is_absence(&error) && host.is_isolated => anyhow!(
+                "with `isolate` each tenant has a process of its own, and none serves vifs of \
+                 virtio"
+            ),
+            _ => self.explain(error),
+        })
     }
 
     /// The backend's state.

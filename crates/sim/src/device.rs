@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending,
-    PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, SMALL_LEN,
+    PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, SMALL_LEN, Woken,
 };
 
 use crate::guest::Pace;
@@ -242,7 +242,7 @@ impl PortQueue for DeviceQueue {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! An honest guest's driver: its end of the handshake.
 
 use ringway_datapath::PortQueue as _;
+use ringway_datapath::Woken;
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note};
 use ringway_xenbus::frontend::{Allocation, Input, Wish};
 use ringway_xenbus::{Keys, QueueConfig, Vif, XenbusState};
@@ -112,7 +113,7 @@ impl FrontendProcess for Process<'_> {
         }
         for nic in &mut guest.nics {
             nic.is_awake = true;
-            if let Err(down) = nic.queue.woken() {
+            if let Err(down) = nic.queue.woken(Woken::Unknown) {
                 return Err(down.to_string());
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters,
+    PortQueue, QueueCounters, Woken,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -131,7 +131,7 @@ impl Nic {
     pub(crate) fn wake(&mut self, pending: &[EvtchnPort]) -> Result<(), PortDown> {
         if self.events.iter().any(|port| pending.contains(port)) {
             self.is_awake = true;
-            self.queue.woken()?;
+            self.queue.woken(Woken::Unknown)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
-    QueueTraits, Wakers,
+    QueueTraits, Wakers, Woken,
 };
 use ringway_loopback::{LoopbackEvent, LoopbackMemory};
 use ringway_netback::VifQueue;
@@ -138,10 +138,10 @@ impl PortQueue for Port {
         }
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
         match &mut self.queue {
-            Queue::Vif(queue) => queue.woken(),
-            Queue::Device(queue) => queue.woken(),
+            Queue::Vif(queue) => queue.woken(by),
+            Queue::Device(queue) => queue.woken(by),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use ringway_datapath::{Frame, FramePool, PoolBudget, Wakers};
+use ringway_datapath::{Frame, FramePool, PoolBudget, Wakers, Woken};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{
     Attached, Directory, Engine, Failure, IfIdle, Inbox, SlotId, Wait, Whereabouts,
@@ -263,7 +263,7 @@ impl Worker {
             self.overlooked.push(slot);
         } else {
             self.events.get(&slot).into_iter().for_each(Events::reported);
-            self.engine.ready(slot);
+            self.engine.ready(slot, Woken::Unknown);
         }
     }
 

@@ -1,15 +1,39 @@
 //! Event descriptors (`eventfd(2)`) that another process has as well.
+//!
+//! All who have such a descriptor share its flags and its counter, so a peer may at any moment
+//! make it block, empty it before we read it, or fill it. Reads ask call by call not to wait. The
+//! kernel has no such write: one that meets a full counter waits, until a thread that looks at the
+//! counters of all peers empties it ([`FULL_LOOK`]), and the peer is found out.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use crate::descriptor::{self, Kind};
+
+/// How often the counters of peers are looked at. One that is full stops who raises it for as long,
+/// once: after that its peer is given up.
+pub const FULL_LOOK: Duration = Duration::from_millis(50);
 
 /// A counter that one side raises and the other waits for.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Bell(Arc<Counter>);
+
+#[derive(Debug)]
+struct Counter {
+    fd: OwnedFd,
+    /// Whether it was found full. A peer that reads never lets it come so far: it takes as many
+    /// events as there are numbers of 64 bits.
+    was_full: AtomicBool,
+}
 
 impl Bell {
     /// A new one.
@@ -17,47 +41,68 @@ impl Bell {
     /// # Errors
     /// If the process has no descriptor left.
     pub fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        Ok(Bell::of(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// One that a peer sent. What it does with its own descriptor of the same counter, it can still
-    /// choose: a peer that makes it block and fills the counter stops the thread that rings, until
-    /// it reads. The descriptors of front-ends are for processes of the host only.
+    /// One that a peer sent, to be waited for.
     ///
     /// # Errors
     /// Of kind `InvalidInput` for a descriptor of another kind.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Bell> {
-        // An event descriptor has an inode without a type.
-        let kind = FileType::from_raw_mode(fstat(&fd)?.st_mode);
-        if kind != FileType::Unknown {
-            let what = format!("{kind:?} in the place of an event descriptor (eventfd)");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let refused = |what: &str| {
+            let what = format!("{what} in the place of an event descriptor (eventfd)");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        };
+        match descriptor::kind(&fd)? {
+            Kind::Nameless => {}
+            other => return Err(refused(other.name())),
         }
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
-        Ok(Bell(fd))
+        // Other kinds without a name, such as those of epoll(7), take no number; nor do they ever
+        // wait before they say so. An eventfd is not changed by a nought.
+        match rustix::io::write(&fd, &0_u64.to_ne_bytes()) {
+            Ok(8) | Err(Errno::AGAIN) => Ok(Bell::of(fd)),
+            _ => Err(refused("another descriptor without a name")),
+        }
+    }
+
+    /// One that a peer sent, to be rung.
+    ///
+    /// # Errors
+    /// As [`from_peer`](Bell::from_peer); if the thread that looks after it cannot be started.
+    pub fn to_peer(fd: OwnedFd) -> io::Result<Bell> {
+        let bell = Bell::from_peer(fd)?;
+        look_after(&bell.0)?;
+        Ok(bell)
+    }
+
+    fn of(fd: OwnedFd) -> Bell {
+        Bell(Arc::new(Counter { fd, was_full: AtomicBool::new(false) }))
     }
 
     /// Raises the counter. A counter that is full was not read, so the peer is awake.
     ///
     /// # Errors
-    /// What write(2) reports.
+    /// Of kind `WouldBlock` if the peer has filled its counter, with which it can hold up who
+    /// rings; what write(2) reports.
     pub fn ring(&self) -> io::Result<()> {
-        match rustix::io::write(&self.0, &1_u64.to_ne_bytes()) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(error.into()),
+        let Bell(counter) = self;
+        match rustix::io::write(&counter.fd, &1_u64.to_ne_bytes()) {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match counter.was_full.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::WouldBlock.into()),
+            false => Ok(()),
         }
     }
 
     /// Clears the counter, and says whether it was raised.
     ///
     /// # Errors
-    /// What read(2) reports.
+    /// What preadv2(2) reports.
     pub fn clear(&self) -> io::Result<bool> {
-        match rustix::io::read(&self.0, &mut [0; 8]) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        self.0.clear()
     }
 
     /// Another descriptor of the same counter, for the peer.
@@ -65,19 +110,105 @@ impl Bell {
     /// # Errors
     /// If the process has no descriptor left.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        self.0.try_clone()
+        self.0.fd.try_clone()
     }
 }
 
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.fd.as_fd()
+    }
+}
+
+impl Counter {
+    fn clear(&self) -> io::Result<bool> {
+        let mut number = [0; 8];
+        // The offset that means none.
+        let read = |number: &mut [u8]| {
+            preadv2(&self.fd, &mut [IoSliceMut::new(number)], u64::MAX, ReadWriteFlags::NOWAIT)
+        };
+        let read = match read(&mut number) {
+            // Linux before 5.8, where a peer can hold up who listens.
+            Err(Errno::OPNOTSUPP) => rustix::io::read(&self.fd, &mut number),
+            read => read,
+        };
+        match read {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Where counters are handed to the thread that looks after them, once it runs.
+static LOOKED_AFTER: Mutex<Option<Sender<Weak<Counter>>>> = Mutex::new(None);
+
+fn look_after(counter: &Arc<Counter>) -> io::Result<()> {
+    // What it holds is whole at any moment.
+    let mut sender = LOOKED_AFTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let sender = match &mut *sender {
+        Some(sender) => sender,
+        none => {
+            let (sender, counters) = mpsc::channel();
+            thread::Builder::new().name("bells".to_owned()).spawn(move || look(&counters))?;
+            none.insert(sender)
+        }
+    };
+    sender.send(Arc::downgrade(counter)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+}
+
+/// Empties counters that are full, for as long as there are any, and sleeps where there are none.
+fn look(new: &Receiver<Weak<Counter>>) {
+    let mut known: Vec<Weak<Counter>> = Vec::new();
+    loop {
+        if known.is_empty() {
+            let Ok(first) = new.recv() else { return };
+            known.push(first);
+        }
+        known.extend(new.try_iter());
+        known.retain(|counter| counter.strong_count() > 0);
+        let counters: Vec<Arc<Counter>> = known.iter().filter_map(Weak::upgrade).collect();
+        let mut fds: Vec<PollFd<'_>> =
+            counters.iter().map(|it| PollFd::new(&it.fd, PollFlags::OUT)).collect();
+        if poll(&mut fds, Some(&Timespec::default())).is_ok() {
+            let is_full = |fd: &PollFd<'_>| !fd.revents().contains(PollFlags::OUT);
+            for (counter, _) in counters.iter().zip(&fds).filter(|(_, fd)| is_full(fd)) {
+                // Before the write that waits can end.
+                counter.was_full.store(true, Ordering::Relaxed);
+                // It is readable, and if its peer has read it first, all is well.
+                let _ = counter.clear();
+            }
+        }
+        drop(fds);
+        drop(counters);
+        thread::sleep(FULL_LOOK);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::epoll;
+    use rustix::fs::inotify;
+
     use super::*;
+
+    /// Nothing takes so long on a machine that is not stuck.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A peer's descriptor and ours of it, which the peer has made to block.
+    fn blocking(open: impl FnOnce(OwnedFd) -> io::Result<Bell>) -> (OwnedFd, Bell) {
+        let peers = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let bell = open(peers.try_clone().unwrap()).unwrap();
+        fcntl_setfl(&peers, fcntl_getfl(&peers).unwrap() - OFlags::NONBLOCK).unwrap();
+        (peers, bell)
+    }
+
+    /// What comes of something that may wait for ever.
+    fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, outcome) = mpsc::channel();
+        thread::spawn(move || sender.send(what()));
+        outcome.recv_timeout(PATIENCE).expect("it waits for its peer")
+    }
 
     #[test]
     fn a_bell_is_heard_by_whom_it_is_shared_with() {
@@ -98,10 +229,30 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_makes_its_kick_block_holds_nobody_up() {
+        let (_peers, bell) = blocking(Bell::from_peer);
+        assert!(!in_time(move || bell.clear()).unwrap());
+    }
+
+    #[test]
+    fn a_peer_that_fills_its_call_and_makes_it_block_is_found_out() {
+        let (peers, bell) = blocking(Bell::to_peer);
+        bell.ring().unwrap();
+        rustix::io::write(&peers, &(u64::MAX - 2).to_ne_bytes()).unwrap();
+        let refused = in_time(move || {
+            // The first may come before it is full for those who look after it.
+            (0..2).find_map(|_| bell.ring().err())
+        });
+        assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
     fn other_descriptors_are_refused() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
-        for fd in [OwnedFd::from(socket), OwnedFd::from(file)] {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+        for fd in [OwnedFd::from(socket), OwnedFd::from(file), epoll, inotify] {
             assert_eq!(Bell::from_peer(fd).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
     }

@@ -11,9 +11,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use crate::SharedPages;
+use crate::descriptor::{self, Kind};
 use crate::guard::{GuardedMapping, lost_count};
 pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShare};
 
@@ -99,7 +100,10 @@ pub enum MapError {
     #[error("more than {REGIONS_MAX} regions")]
     TooMany,
     /// Something other than memory.
-    #[error("the descriptor of a region is a {kind}, expected a memfd or a regular file")]
+    #[error(
+        "the descriptor of a region is {kind}, expected a memfd, or a file in /dev/shm, on huge \
+         pages or on a disk"
+    )]
     NotAFile {
         /// What it is.
         kind: &'static str,
@@ -342,11 +346,12 @@ impl Announced {
             }
         }
         let host = |error: rustix::io::Errno| MapError::Host { len, error: error.into() };
-        let stat = fstat(fd).map_err(host)?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind != FileType::RegularFile {
-            return Err(MapError::NotAFile { kind: name_of(kind) });
+        // Before anything that might wait for an answer of whoever keeps it.
+        match descriptor::kind(fd).map_err(|error| MapError::Host { len, error })? {
+            Kind::Local => {}
+            other => return Err(MapError::NotAFile { kind: other.name() }),
         }
+        let stat = fstat(fd).map_err(host)?;
         let file_len = u64::try_from(stat.st_size).unwrap_or(0);
         if file_offset + len > file_len {
             return Err(MapError::Short { file_offset, len, file_len });
@@ -407,19 +412,6 @@ impl Mapped {
 
 /// What `statfs(2)` says of files on huge pages.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-
-fn name_of(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Directory => "directory",
-        FileType::Symlink => "symbolic link",
-        FileType::Fifo => "pipe",
-        FileType::Socket => "socket",
-        FileType::CharacterDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::RegularFile => "file",
-        FileType::Unknown => "descriptor of an unknown kind",
-    }
-}
 
 /// One user's view of a table: it remembers the region of the last access.
 #[derive(Debug)]

@@ -13,6 +13,8 @@ extern crate alloc;
 #[cfg(feature = "std")]
 pub mod bell;
 #[cfg(feature = "std")]
+pub mod descriptor;
+#[cfg(feature = "std")]
 mod guard;
 #[cfg(feature = "std")]
 pub mod guest_memory;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, MIDDLE_LEN,
-    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers,
+    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
@@ -205,7 +205,7 @@ impl PortQueue for TapQueue {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
         Ok(self.lanes.look()?)
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue, QueueTraits,
-    Wakers,
+    Wakers, Woken,
 };
 
 use crate::TapQueue;
@@ -47,10 +47,10 @@ impl<V: PortQueue> PortQueue for VifOrTap<V> {
         }
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
         match self {
-            VifOrTap::Vif(vif) => vif.woken(),
-            VifOrTap::Tap(tap) => tap.woken(),
+            VifOrTap::Vif(vif) => vif.woken(by),
+            VifOrTap::Tap(tap) => tap.woken(by),
         }
     }
 

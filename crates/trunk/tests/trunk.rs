@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters,
+    PortQueue, QueueCounters, Woken,
 };
 use ringway_hypervisor::{
     Access, EventChannel, ForeignMemory, GrantCopy, GrantStatus, GrantTable, QueueEvents,
@@ -93,11 +93,11 @@ fn frames_cross_in_both_directions_and_wake_the_other_end() {
             let mut leaving = frames(&mut pool, &lens);
             let sent: Vec<Vec<u8>> = leaving.iter().map(|frame| frame.bytes().to_vec()).collect();
             front.egress(&mut leaving, &mut pool).expect("honest");
-            back.woken().expect("an event came");
+            back.woken(Woken::Unknown).expect("an event came");
             assert_eq!(take(back, &mut pool), sent);
             let mut leaving = frames(&mut pool, &lens);
             back.egress(&mut leaving, &mut pool).expect("honest");
-            front.woken().expect("an event came");
+            front.woken(Woken::Unknown).expect("an event came");
             assert_eq!(take(front, &mut pool), sent);
         }
     }

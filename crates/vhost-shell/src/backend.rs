@@ -2,20 +2,24 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
+use ringway_sys::descriptor::{self, Kind};
 use ringway_vhost::backend::{Action, Awaits, Bases, Log, Offer};
-use ringway_vhost::{Backend, PairPlan, Region, RegionKey};
+use ringway_vhost::{Backend, Message, PairPlan, Region, RegionKey};
 use ringway_wire::vhost_user::Op;
 use ringway_wire::virtio::Features;
 use rustix::event::PollFlags;
 
 use crate::connection::{Broken, Connection, Received};
-use crate::meeting::Meeting;
+use crate::meeting::{GOOD_AFTER, Meeting, Place};
 
 /// Looks at a socket in one turn: a front-end that sends as fast as it can, or byte by byte, has no
 /// more than that before others have theirs.
 pub const TURN_READS: usize = 64;
+/// How often it is looked whether a connection is closed, before there is another.
+const CLOSING_LOOK: Duration = Duration::from_millis(100);
 
 /// The process around a session: memory, rings, and the network.
 ///
@@ -109,10 +113,12 @@ pub enum State {
 
 /// One session after another, at one place.
 #[derive(Debug)]
-pub struct BackendEnd {
-    meeting: Meeting,
+pub struct BackendEnd<P = Meeting> {
+    place: P,
     met: Option<Met>,
     error: Option<String>,
+    /// What closes the last connection.
+    closing: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -121,23 +127,27 @@ struct Met {
     session: Backend,
     features: Option<Features>,
     has_asked_queues: bool,
+    /// Since when frames can flow.
+    works_since: Option<Instant>,
+    /// Descriptors that are not to be used, nor closed by this thread.
+    unwanted: Vec<OwnedFd>,
 }
 
-impl BackendEnd {
+impl<P: Place> BackendEnd<P> {
     /// An end without a front-end.
-    pub fn new(meeting: Meeting) -> BackendEnd {
-        BackendEnd { meeting, met: None, error: None }
+    pub fn new(place: P) -> BackendEnd<P> {
+        BackendEnd { place, met: None, error: None, closing: None }
     }
 
     /// Where front-ends are met.
-    pub fn meeting(&self) -> &Meeting {
-        &self.meeting
+    pub fn place(&mut self) -> &mut P {
+        &mut self.place
     }
 
     /// What to wait for before the next turn.
     pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let Some(met) = &self.met else {
-            return self.meeting.is_open().then_some((self.meeting.as_fd(), PollFlags::IN));
+            return self.place.waker().map(|fd| (fd, PollFlags::IN));
         };
         let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
         Some((met.connection.as_fd(), PollFlags::IN | room))
@@ -145,7 +155,13 @@ impl BackendEnd {
 
     /// When there is to be a turn though nothing happens.
     pub fn due(&self) -> Option<Instant> {
-        if self.met.is_some() { None } else { self.meeting.due() }
+        if self.met.is_some() { None } else { self.place.due() }
+    }
+
+    /// Whether the last connection has still to be closed. To close a descriptor of a peer's may
+    /// take as long as its keeper likes; until then there is no other front-end.
+    fn is_closing(&self) -> bool {
+        self.closing.as_ref().is_some_and(|closing| !closing.is_finished())
     }
 
     /// The session, while there is one.
@@ -167,8 +183,8 @@ impl BackendEnd {
         match self.state() {
             State::Serves => None,
             State::Alone => {
-                let obstacle = || self.meeting.obstacle().map(str::to_owned);
-                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.meeting.awaited()))
+                let obstacle = || self.place.obstacle().map(str::to_owned);
+                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.place.awaited()))
             }
             State::Awaits(Awaits::Version1) => Some(
                 "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),
@@ -188,10 +204,14 @@ impl BackendEnd {
     /// If no front-end can be met any more.
     pub fn turn(&mut self, device: &mut impl Device, now: Instant) -> io::Result<bool> {
         if self.met.is_none() {
-            let Some(socket) = self.meeting.meet(now)? else { return Ok(false) };
+            if self.is_closing() {
+                self.place.put_off(now + CLOSING_LOOK);
+                return Ok(false);
+            }
+            let Some(socket) = self.place.meet(now)? else { return Ok(false) };
             let session = Backend::new(device.offer());
             let connection = Connection::new(socket);
-            self.met = Some(Met { connection, session, features: None, has_asked_queues: false });
+            self.met = Some(Met::new(connection, session));
             device.note(Note::Met);
         }
         let Some(met) = &mut self.met else { return Ok(false) };
@@ -200,8 +220,10 @@ impl BackendEnd {
             Ok(outcome)
         });
         if met.session.awaits() == Awaits::Nothing {
-            self.meeting.was_good();
             self.error = None;
+            if now.saturating_duration_since(*met.works_since.get_or_insert(now)) >= GOOD_AFTER {
+                self.place.was_good();
+            }
         }
         match outcome {
             Ok(Outcome::More) => Ok(true),
@@ -232,9 +254,12 @@ impl BackendEnd {
     }
 
     fn leave(&mut self, device: &mut impl Device, now: Instant) {
-        self.met = None;
+        let met = self.met.take();
         device.reset();
-        self.meeting.again(now);
+        // What lies unread in the socket is closed with it.
+        let closing = thread::Builder::new().name("closing".to_owned()).spawn(move || drop(met));
+        self.closing = closing.ok();
+        self.place.again(now);
     }
 }
 
@@ -245,11 +270,23 @@ enum Outcome {
 }
 
 impl Met {
+    fn new(connection: Connection, session: Backend) -> Met {
+        Met {
+            connection,
+            session,
+            features: None,
+            has_asked_queues: false,
+            works_since: None,
+            unwanted: Vec::new(),
+        }
+    }
+
     fn turn(&mut self, device: &mut impl Device) -> Result<Outcome, Broken> {
         self.connection.flush()?;
         for _ in 0..TURN_READS {
             match self.connection.receive()? {
-                Received::Message(message) => {
+                Received::Message(mut message) => {
+                    self.check_files(&mut message)?;
                     self.session.take(message)?;
                     self.has_asked_queues |= self.session.last() == Some(Op::GetQueueNum);
                     self.act(device)?;
@@ -260,6 +297,18 @@ impl Met {
             }
         }
         Ok(Outcome::More)
+    }
+
+    /// Keeps descriptors aside that are neither memory nor events.
+    fn check_files(&mut self, message: &mut Message) -> Result<(), Broken> {
+        let unwanted = message.files.iter().find_map(|file| match descriptor::kind(file) {
+            Ok(Kind::Local | Kind::Nameless) => None,
+            Ok(kind) => Some(kind.name()),
+            Err(_) => Some("a descriptor that says nothing of itself"),
+        });
+        let Some(kind) = unwanted else { return Ok(()) };
+        self.unwanted = std::mem::take(&mut message.files);
+        Err(Broken::Unwanted { request: message.name(), kind })
     }
 
     fn act(&mut self, device: &mut impl Device) -> Result<(), Broken> {

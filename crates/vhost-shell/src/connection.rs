@@ -5,8 +5,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringway_vhost::{Fault, Inbox, Message};
-use ringway_wire::vhost_user::{HEADER_LEN, PAYLOAD_MAX, REGIONS_MAX};
+use ringway_vhost::{Fault, Inbox, Message, Name};
+use ringway_wire::vhost_user::{HEADER_LEN, PAYLOAD_MAX};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -15,8 +15,9 @@ use rustix::net::{
 
 /// Replies that may wait for a peer that does not read.
 const REPLIES_MAX: usize = 64;
-/// Descriptors that are taken from the kernel beside one message: one more than it may have.
-const FILES_MAX: usize = REGIONS_MAX + 1;
+/// Descriptors that are taken from the kernel at a time: all that it passes on at once
+/// (`SCM_MAX_FD`). Those beyond it would close here and now, which may take for ever.
+const FILES_MAX: usize = 253;
 
 /// A connected socket that is never waited for.
 #[derive(Debug)]
@@ -59,6 +60,14 @@ pub enum Broken {
     /// The system.
     #[error("the socket: {0}")]
     Io(#[from] io::Error),
+    /// The peer sent a descriptor whose keeper could have us wait for it.
+    #[error("{request} came with {kind}, expected an event descriptor (eventfd) or memory")]
+    Unwanted {
+        /// What it came with.
+        request: Name,
+        /// What it is.
+        kind: &'static str,
+    },
     /// What a request asked for could not be done.
     #[error("{0}")]
     Undone(String),

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use crate::TURN_READS;
 use crate::backend::Note;
 use crate::connection::{Broken, Connection, Received};
-use crate::meeting::Meeting;
+use crate::meeting::{Meeting, Place};
 
 /// The process around a session: memory, rings, and what the frames are for.
 ///
@@ -83,7 +83,7 @@ impl FrontendEnd {
     /// What to wait for before the next turn.
     pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let Some(met) = &self.met else {
-            return self.meeting.is_open().then_some((self.meeting.as_fd(), PollFlags::IN));
+            return self.meeting.waker().map(|fd| (fd, PollFlags::IN));
         };
         let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
         Some((met.connection.as_fd(), PollFlags::IN | room))

@@ -26,6 +26,9 @@ pub enum Mode {
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 /// The longest one.
 const RETRY_LAST: Duration = Duration::from_secs(10);
+/// How long a front-end has to work well before the next one need not wait: the longest pause, so
+/// that one that works for a moment, breaks a rule and comes back does so seldom.
+pub(crate) const GOOD_AFTER: Duration = RETRY_LAST;
 /// Events of a directory that are read at once.
 const EVENTS_LEN: usize = 4096;
 /// Connections that may wait while there is one.
@@ -36,6 +39,36 @@ const BACKLOG: i32 = 1;
 enum Peer {
     FrontEnd,
     BackEnd,
+}
+
+/// Where an end finds its connections.
+pub trait Place {
+    /// Looks for a connection. To be called when the descriptor is readable, and when it is due.
+    ///
+    /// # Errors
+    /// If none can be found any more.
+    fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>>;
+
+    /// The connection has ended: another is wanted.
+    fn again(&mut self, now: Instant);
+
+    /// A front-end has worked well for [`GOOD_AFTER`]: the next one need not wait.
+    fn was_good(&mut self);
+
+    /// Looks for no connection before then.
+    fn put_off(&mut self, until: Instant);
+
+    /// Why there is no connection yet, if that is known.
+    fn obstacle(&self) -> Option<&str>;
+
+    /// What is awaited while nothing is known to stand in the way, for people.
+    fn awaited(&self) -> String;
+
+    /// When to call [`Place::meet`] though nothing is readable.
+    fn due(&self) -> Option<Instant>;
+
+    /// What to wait for; nothing while a pause lasts, or where others wait for it.
+    fn waker(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A place at which one front-end after another is met, or one back-end.
@@ -88,80 +121,6 @@ impl Meeting {
     /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Why there is no connection yet, if that is known.
-    pub fn obstacle(&self) -> Option<&str> {
-        self.obstacle.as_deref()
-    }
-
-    /// What is awaited while nothing is known to stand in the way, for people.
-    pub(crate) fn awaited(&self) -> String {
-        let path = self.path.display();
-        match self.way {
-            Way::Dial { .. } => format!("there is no front-end at {path} any more, or not yet"),
-            Way::Listen { .. } => format!(
-                "no front-end has dialled {path} (QEMU: -chardev socket,path={path},reconnect=1; \
-                 libvirt: mode='client')"
-            ),
-        }
-    }
-
-    /// When to call [`Meeting::meet`] though nothing is readable.
-    pub fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// Whether there is something to wait for in its descriptor: not while a pause lasts.
-    pub fn is_open(&self) -> bool {
-        matches!(self.way, Way::Dial { .. }) || self.due.is_none()
-    }
-
-    /// A front-end has served well: the next one need not wait.
-    pub fn was_good(&mut self) {
-        self.pause = RETRY_FIRST;
-    }
-
-    /// A connection has ended: another is looked for, after a pause that doubles each time.
-    pub fn again(&mut self, now: Instant) {
-        self.due = Some(now + self.pause);
-        self.pause = (2 * self.pause).min(RETRY_LAST);
-    }
-
-    /// Looks for a connection. To be called when the descriptor is readable, and when it is due.
-    ///
-    /// # Errors
-    /// What the system reports of the socket that we made.
-    pub fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
-        match &self.way {
-            Way::Dial { watch } => {
-                let has_changed = take_events(watch);
-                let is_due = self.due.is_some_and(|due| due <= now);
-                // A pause after a peer that did not work holds whatever happens there; one after a
-                // socket that could not be dialled ends with a change.
-                let is_new = has_changed && (self.due.is_none() || self.obstacle.is_some());
-                if !is_due && !is_new {
-                    return Ok(None);
-                }
-                if is_new {
-                    self.pause = RETRY_FIRST;
-                }
-                self.due = None;
-                Ok(self.dial(now))
-            }
-            Way::Listen { socket } => {
-                if self.due.is_some_and(|due| now < due) {
-                    return Ok(None);
-                }
-                self.due = None;
-                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                match accept_with(socket, flags) {
-                    Ok(connection) => Ok(Some(connection)),
-                    Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
-                    Err(error) => Err(at(&self.path, "accept")(error)),
-                }
-            }
-        }
     }
 
     /// Dials, or has the directory watched in which the socket will appear.
@@ -220,6 +179,87 @@ impl Meeting {
             }
         }
         Err(last.unwrap_or_else(|| "there is no directory to watch".to_owned()))
+    }
+}
+
+impl Place for Meeting {
+    fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref()
+    }
+
+    fn awaited(&self) -> String {
+        let path = self.path.display();
+        match self.way {
+            Way::Dial { .. } => format!("there is no front-end at {path} any more, or not yet"),
+            Way::Listen { .. } => format!(
+                "no front-end has dialled {path} (QEMU: -chardev socket,path={path},reconnect=1; \
+                 libvirt: mode='client')"
+            ),
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn was_good(&mut self) {
+        self.pause = RETRY_FIRST;
+    }
+
+    fn put_off(&mut self, until: Instant) {
+        self.due = Some(until);
+    }
+
+    fn again(&mut self, now: Instant) {
+        self.due = Some(now + self.pause);
+        self.pause = (2 * self.pause).min(RETRY_LAST);
+    }
+
+    fn meet(&mut self, now: Instant) -> io::Result<Option<OwnedFd>> {
+        match &self.way {
+            Way::Dial { watch } => {
+                let has_changed = take_events(watch);
+                let is_due = self.due.is_some_and(|due| due <= now);
+                // A pause after a peer that did not work holds whatever happens there; one after a
+                // socket that could not be dialled ends with a change.
+                let is_new = has_changed && (self.due.is_none() || self.obstacle.is_some());
+                if !is_due && !is_new {
+                    return Ok(None);
+                }
+                if is_new {
+                    self.pause = RETRY_FIRST;
+                }
+                self.due = None;
+                Ok(self.dial(now))
+            }
+            Way::Listen { socket } => {
+                if self.due.is_some_and(|due| now < due) {
+                    return Ok(None);
+                }
+                self.due = None;
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                match accept_with(socket, flags) {
+                    Ok(connection) => {
+                        self.obstacle = None;
+                        Ok(Some(connection))
+                    }
+                    Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+                    // What others use up for a while is no reason to give the place up.
+                    Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                        let obstacle = at(&self.path, "accept")(error);
+                        self.obstacle = Some(obstacle.to_string());
+                        self.again(now);
+                        Ok(None)
+                    }
+                    Err(error) => Err(at(&self.path, "accept")(error)),
+                }
+            }
+        }
+    }
+
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        let is_open = matches!(self.way, Way::Dial { .. }) || self.due.is_none();
+        is_open.then(|| self.as_fd())
     }
 }
 

@@ -14,6 +14,11 @@ use zerocopy::IntoBytes;
 use crate::log::RingLog;
 use crate::{PairFault, QueuePair, RX, Ring};
 
+/// Descriptors that one frame may take, in all its chains. Buffers of 64 bytes are enough for the
+/// longest frame: who needs more has nothing in most of them, and to look at as many as a queue
+/// has, in each of as many chains, would take longer than all else that a worker does.
+const FRAME_DESCRIPTORS_MAX: usize = 1024;
+
 /// What became of a frame.
 enum Placed {
     /// It is in the guest's buffers.
@@ -90,6 +95,7 @@ impl QueuePair {
         let Some(chain) = ring.half.take(view, &mut ring.buffers).map_err(fault)? else {
             return Ok(Placed::TooFewChains);
         };
+        check_descriptors(ring.buffers.list().len())?;
         let room = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
         if room >= needed {
             write_whole(view, ring, form, &header, frame).map_err(outside)?;
@@ -118,6 +124,7 @@ impl QueuePair {
         let (view, ring) = (&self.view, &mut self.rx);
         let start = ring.half.mark();
         let mut rest = frame.bytes();
+        let mut descriptors = 0;
         self.pending.clear();
         // Each turn takes a chain, of which the queue has as many as it has entries.
         while !rest.is_empty() || self.pending.is_empty() {
@@ -129,6 +136,8 @@ impl QueuePair {
                 ring.half.go_back(start);
                 return Ok(Placed::TooFewChains);
             };
+            descriptors += ring.buffers.list().len();
+            check_descriptors(descriptors)?;
             let skip = if self.pending.is_empty() { self.form.header_len } else { 0 };
             let room = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
             let (piece, others) = rest.split_at(room.saturating_sub(skip).min(rest.len()));
@@ -203,6 +212,13 @@ fn scatter(
         }
     }
     Ok(())
+}
+
+fn check_descriptors(of_frame: usize) -> Result<(), PairFault> {
+    match of_frame <= FRAME_DESCRIPTORS_MAX {
+        true => Ok(()),
+        false => Err(PairFault::TooManyDescriptors { limit: FRAME_DESCRIPTORS_MAX }),
+    }
 }
 
 fn fault(fault: QueueFault) -> PairFault {

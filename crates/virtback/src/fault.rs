@@ -29,6 +29,15 @@ pub enum PairFault {
         /// Bytes of a header.
         header_len: usize,
     },
+    /// The chains to receive into have so many descriptors that one frame takes too long.
+    #[error("rx queue: a frame takes more than {limit} descriptors: most have no room")]
+    TooManyDescriptors {
+        /// How many a frame may take.
+        limit: usize,
+    },
+    /// The counter of a call was filled, to hold up who calls.
+    #[error("the front-end has filled the counter of a call (eventfd), so that calls wait for it")]
+    CallBlocks,
     /// A file that the guest's memory is in ended before the memory did.
     #[error("the file of the guest's memory was cut while it was in use")]
     MemoryLost,

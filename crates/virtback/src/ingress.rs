@@ -75,7 +75,7 @@ impl QueuePair {
             };
             match copy_frame(&self.view, &self.form, ring.buffers.list(), &mut frame) {
                 Ok(Ok(())) => {
-                    bytes += len;
+                    bytes += frame.work();
                     into.push(frame);
                 }
                 Ok(Err(reason)) => {

@@ -10,13 +10,14 @@ mod fault;
 mod ingress;
 mod log;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
     Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers,
+    Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::bell::Bell;
 use ringway_sys::guest_memory::{GuestMemory, GuestView};
@@ -163,7 +164,10 @@ impl QueuePair {
     fn call(&self, ring: &Ring) -> Result<(), PortDown> {
         let Some(bell) = &ring.call else { return Ok(()) };
         self.counters.add_event_sent();
-        Ok(bell.ring()?)
+        bell.ring().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => PortDown::peer(PairFault::CallBlocks),
+            _ => PortDown::Host(error),
+        })
     }
 
     /// Whether the front-end took memory away that it had announced.
@@ -191,7 +195,7 @@ impl Ring {
             size: place.size,
             buffers: Buffers::new(place.size),
             kick: Bell::from_peer(kick)?,
-            call: call.map(Bell::from_peer).transpose()?,
+            call: call.map(Bell::to_peer).transpose()?,
             log: log.map(|log| RingLog::new(log, options.format, place.size)),
         })
     }
@@ -251,9 +255,10 @@ impl PortQueue for QueuePair {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
-        for ring in [&self.tx, &self.rx] {
-            if ring.kick.clear()? {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+        for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
+            let is_meant = by == Woken::Unknown || by == Woken::By(index);
+            if is_meant && ring.kick.clear()? {
                 self.counters.add_event_received();
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters,
+    PortQueue, QueueCounters, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::bell::Bell;
@@ -19,8 +19,8 @@ use ringway_virtio::{
     QueuePlace,
 };
 use ringway_wire::virtio::{
-    Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_TSO4,
-    VIRTIO_NET_F_MRG_RXBUF, VirtioNetHdrV1,
+    Desc, Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM,
+    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MRG_RXBUF, VirtioNetHdrV1,
 };
 use ringway_wire::vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VirtioNetHdr};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -275,7 +275,7 @@ fn a_frame_takes_as_many_mergeable_chains_as_it_needs() {
         assert_eq!(guest.pair.arm().unwrap(), Pending::Nothing);
 
         guest.post(&[&[buffer(at(3), 100)], &[buffer(at(4), 100)]]);
-        guest.pair.woken().unwrap();
+        guest.pair.woken(Woken::Unknown).unwrap();
         guest.pair.egress(&mut from, &mut guest.pool).unwrap();
         assert!(from.is_empty());
         assert_eq!(guest.used_lens(), [100, 100, 12, 72]);
@@ -309,6 +309,34 @@ fn a_frame_that_no_number_of_chains_holds_is_dropped() {
     assert!(from.is_empty());
     assert_eq!(guest.dropped(), [(DropReason::TooLong, 1)]);
     assert_eq!(guest.used_lens(), [12, 12, 2]);
+}
+
+#[test]
+fn a_guest_that_makes_a_frame_take_very_many_descriptors_ends_the_pair() {
+    const MANY: u16 = 256;
+    const START: u64 = 0x40000;
+    let mut guest = Guest::with(&[VIRTIO_NET_F_MRG_RXBUF], |parts, _| {
+        parts.rx.place = QueuePlace { size: MANY, ..place(START) };
+    });
+    // One chain of all descriptors, of which the first alone has room, and just for a header: it
+    // is available as often as there are places.
+    for index in 0..MANY {
+        let (len, flags) = match index {
+            0 => (12, 3),
+            _ if index == MANY - 1 => (0, 2),
+            _ => (0, 3),
+        };
+        let desc = Desc { addr: DATA, len, flags, next: index + 1 };
+        let at = START + 16 * u64::from(index);
+        guest.view.copy_from(at, desc.as_bytes()).expect("it is in memory");
+    }
+    let mut available = vec![0; 4 + 2 * usize::from(MANY)];
+    available[2..4].copy_from_slice(&MANY.to_le_bytes());
+    guest.view.copy_from(START + 0x1000, &available).expect("it is in memory");
+
+    let mut frames = FrameQueue::from([guest.frame(2000, 1)]);
+    let ended = guest.pair.egress(&mut frames, &mut guest.pool).expect_err("it takes 42,752");
+    assert_eq!(peer_fault(ended), PairFault::TooManyDescriptors { limit: 1024 });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
-    Probe, QueueCounters, QueueTraits, Wakers,
+    Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
 use ringway_sys::bell::Bell;
 use ringway_virtio::{Access, Buffer, DriverHalf, Notify, QueueOptions, QueuePlace, Waiting};
@@ -168,9 +168,10 @@ impl PortQueue for QueuePair {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
-        for ring in [&self.tx, &self.rx] {
-            if ring.call.clear()? {
+    fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
+        for (index, ring) in [&self.tx, &self.rx].into_iter().enumerate() {
+            let is_meant = by == Woken::Unknown || by == Woken::By(index);
+            if is_meant && ring.call.clear()? {
                 self.counters.add_event_received();
             }
         }

@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use ringway_datapath::{Interest, PortDown, PortQueue, Wakers};
+use ringway_datapath::{Interest, PortDown, PortQueue, Wakers, Woken};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{Attached, Directory, Engine, Failure, Inbox, SlotId, Wait};
 use ringway_switch::PortId;
@@ -23,7 +23,7 @@ use crate::idle::Idle;
 const ROUNDS_PER_CHECK: u32 = 8;
 /// Descriptors handled per check.
 const EVENTS_MAX: usize = 64;
-/// Epoll's number for the bell; slots count from 0.
+/// Epoll's number for the bell: no queue has so many descriptors.
 const BELL: u64 = u64::MAX;
 
 /// What the control thread asks of a worker.
@@ -238,7 +238,10 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         for event in events {
             match event.data.u64() {
                 BELL => self.bell.clear(),
-                slot => self.engine.ready(usize::try_from(slot).unwrap_or(usize::MAX)),
+                waker => {
+                    let (slot, by) = unpack(waker);
+                    self.engine.ready(slot, Woken::By(by));
+                }
             }
         }
     }
@@ -283,9 +286,10 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
     }
 
     fn watch(&self, queue: &Q, slot: usize) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(u64::try_from(slot).unwrap_or(BELL));
         let mut watched = Ok(());
+        let mut wakers = 0..;
         queue.wakers(&mut |fd, interest| {
+            let data = epoll::EventData::new_u64(pack(slot, wakers.next().unwrap_or(0)));
             let flags = flags_of(interest) | epoll::EventFlags::ET;
             let added = epoll::add(&self.epoll, fd, data, flags).map_err(io::Error::from);
             watched = std::mem::replace(&mut watched, Ok(())).and(added);
@@ -299,6 +303,17 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
             let _ = epoll::delete(&self.epoll, fd);
         });
     }
+}
+
+/// Epoll's number for a descriptor of a queue: its slot, and above that the descriptor's place among
+/// those of the queue.
+fn pack(slot: usize, waker: u32) -> u64 {
+    u64::from(waker) << 32 | u64::from(u32::try_from(slot).unwrap_or(u32::MAX))
+}
+
+fn unpack(number: u64) -> (usize, usize) {
+    let half = |number: u64| usize::try_from(number & 0xffff_ffff).unwrap_or(usize::MAX);
+    (half(number), half(number >> 32))
 }
 
 fn flags_of(interest: Interest) -> epoll::EventFlags {

@@ -1,22 +1,32 @@
 # A guest is migrated to the host where it is, under traffic, and has its network again.
 # sets: full admin
 # limit: 2400
+#
+# A PVH guest: Debian builds Xen without shadow paging, so the pages that a PV guest writes meanwhile
+# cannot be told, and it has no live migration (EOPNOTSUPP).
 bridge_create
 backend_start 2
-guest_start a queues=2 memory=192
-vif_wait a
-check_ping dom0 10.77.0.2
-before=$(guest_id a)
-boot=$(guest a cat /proc/sys/kernel/random/boot_id)
-ping -i 0.5 10.77.0.2 > "$FOLDER/pings" 2>&1 &
-# With an empty command for the connection, the name of the host is what answers.
-timeout 1800 xl migrate -s '' a 'xl migrate-receive' || fail "xl migrate: status $?"
-kill $!
-guest_renew a
-[ "$(guest_id a)" != "$before" ] || fail "the guest is the domain that it was"
-vif_wait a
-check_ping dom0 10.77.0.2
-check_ping dom0 fd77::2
-expect "the guest has not rebooted" "$boot" "$(guest a cat /proc/sys/kernel/random/boot_id)"
-expect "network devices" "$(guest_vif a)" "$(vif_devices)"
-check_payload dom0 a 10.77.0.2 4
+
+migrate() {
+    local before boot pings
+    guest_start a type=pvh queues=2 memory=192
+    vif_wait a
+    check_ping dom0 10.77.0.2
+    before=$(guest_id a)
+    boot=$(guest a cat /proc/sys/kernel/random/boot_id)
+    ping -i 0.5 10.77.0.2 > "$FOLDER/pings" 2>&1 &
+    pings=$!
+    # With an empty command for the connection, the name of the host is what answers.
+    timeout 1800 xl migrate -s '' a 'xl migrate-receive' || fail "xl migrate: status $?"
+    kill $pings
+    guest_renew a
+    [ "$(guest_id a)" != "$before" ] || fail "the guest is the domain that it was"
+    vif_wait a
+    check_ping dom0 10.77.0.2
+    check_ping dom0 fd77::2
+    expect "the guest has not rebooted" "$boot" "$(guest a cat /proc/sys/kernel/random/boot_id)"
+    expect "network devices" "$(guest_vif a)" "$(vif_devices)"
+    check_payload dom0 a 10.77.0.2 4
+}
+
+with_pvh migrate

@@ -1,7 +1,6 @@
 # Xen's own script for address translation, vif-nat, serves a vif.
 # sets: full admin
 # limit: 600
-command -v iptables > /dev/null || skip "there is no iptables: a whole Debian has it (tests/xen/run --dom0 bookworm)"
 backend_start 2
 guest_start a queues=2 bridge= script=vif-nat ip=10.77.0.2
 vif_wait a

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortDown, PortQueue,
-    PortRules, Probe, QueueTraits,
+    PortRules, Probe, QueueTraits, Woken,
 };
 use ringway_switch::{Binding, PortId, PortPolicy};
 
@@ -112,7 +112,7 @@ impl PortQueue for Vif {
         Ok(if self.frames > 0 { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
-    QueueCounters, Wakers,
+    QueueCounters, Wakers, Woken,
 };
 use ringway_emu::{EmuEvent, EmuHypervisor, EmuMemory, NewDomain, Role};
 use ringway_hypervisor::{Access, Direction, EventChannel, ForeignMemory, Hypervisor, QueueEvents};
@@ -73,7 +73,7 @@ fn sleep_unless_work(port: &mut impl PortQueue, wakers: &[OwnedFd]) {
         let count = poll(&mut fds, Some(&PATIENCE)).expect("poll works");
         assert!(count > 0, "an event was lost");
     }
-    port.woken().expect("events can be cleared");
+    port.woken(Woken::Unknown).expect("events can be cleared");
 }
 
 /// Sends every frame back, until all have been.

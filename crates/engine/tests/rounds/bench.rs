@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, FrameBatch, FramePool, FrameQueue, Gso, MacAddr, OffloadCaps,
-    Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, VlanRules,
+    Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, VlanRules, Woken,
 };
 use ringway_engine::{
     Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Limits, Roster, SlotId,
@@ -174,7 +174,7 @@ impl PortQueue for TestQueue {
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
         self.far().map(drop)
     }
 
@@ -371,7 +371,7 @@ impl Bench {
 
     /// An event of a queue comes.
     pub(crate) fn ready(&mut self, station: &Station) {
-        self.engine.ready(station.id.index);
+        self.engine.ready(station.id.index, Woken::Unknown);
     }
 
     pub(crate) fn limit(&mut self, station: &Station, limits: &Limits) {

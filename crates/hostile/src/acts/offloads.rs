@@ -76,6 +76,20 @@ pub(crate) fn gso_tiny_segments(stage: &mut Stage) -> Result<()> {
     paced(stage, &frames, 400)
 }
 
+/// As many long frames as the backend takes, each to be cut into as many segments as is legal.
+pub(crate) fn gso_short_segments(stage: &mut Stage) -> Result<()> {
+    let route = stage.route_to(stage.plain()?);
+    stage.guest.connect(2, 64)?;
+    let bytes = frame::tcp_v6(route, 0, 0, LONGEST);
+    let extra = ExtraInfo::for_gso(48, GSO_TYPE_TCPV6);
+    let frames = stage.guest.queues.iter().map(|queue| {
+        let places = [0, 17, 34];
+        places.map(|place| Prepared::new(queue, place, &bytes, BLANK, Some(extra))).into()
+    });
+    let frames: Vec<Vec<Prepared>> = frames.collect();
+    stage.pump(&frames)
+}
+
 /// Long frames whose every segment repeats headers of twenty kilobytes.
 pub(crate) fn header_bloat(stage: &mut Stage) -> Result<()> {
     let route = stage.route_to(stage.plain()?);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringway_datapath::{Budget, Frame, OffloadCaps, Pending, PortQueue, Wakers};
+use ringway_datapath::{Budget, Frame, OffloadCaps, Pending, PortQueue, Wakers, Woken};
 use ringway_hypervisor::Access;
 use ringway_wire::netif::{
     ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO,
@@ -149,12 +149,12 @@ fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
     let mut bench = patient(0);
     let mut frames = take_packets(&mut bench, 0..3);
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
-    bench.back.woken().expect("no fault");
+    bench.back.woken(Woken::Unknown).expect("no fault");
     drop(frames.remove(1));
     assert!(!is_awake(&bench), "the second can have no answer before the first");
     drop(frames.remove(0));
     assert!(is_awake(&bench));
-    bench.back.woken().expect("no fault");
+    bench.back.woken(Woken::Unknown).expect("no fault");
     assert!(!is_awake(&bench));
     assert_eq!(answered(&mut bench), [0, 1]);
     // A port that may take nothing in is woken as well: settling asked for it.

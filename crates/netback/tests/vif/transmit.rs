@@ -2,9 +2,9 @@
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, Frame, FramePool, Gso, GsoKind, Offload, OffloadCaps, Pending,
-    PoolBudget, PortQueue,
+    PoolBudget, PortQueue, Woken,
 };
-use ringway_hypervisor::Access;
+use ringway_hypervisor::{Access, Direction};
 use ringway_ring::{Layout, Tx};
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_HASH, EXTRA_TYPE_MCAST_ADD, ExtraInfo, GSO_TYPE_TCPV4,
@@ -307,4 +307,20 @@ fn events_are_sent_when_the_guest_asked_for_them_and_only_then() {
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
     let _ = bench.send(&packet);
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
+}
+
+#[test]
+fn an_event_is_taken_from_the_channel_that_reported_it() {
+    let mut bench = Bench::new();
+    let _ = bench.back.woken(Woken::Unknown);
+    let received = |bench: &Bench| bench.counters.totals().events_received;
+    let before = received(&bench);
+    for direction in [Direction::Tx, Direction::Rx] {
+        bench.events.notify(direction).expect("the other end is there");
+    }
+    // In the order in which their descriptors are shown; there is no eighth.
+    for (by, count) in [(1, 1), (1, 1), (7, 1), (0, 2), (0, 2)] {
+        bench.back.woken(Woken::By(by)).expect("no fault");
+        assert_eq!(received(&bench) - before, count, "{by}");
+    }
 }

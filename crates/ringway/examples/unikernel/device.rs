@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortDown,
-    PortQueue,
+    PortQueue, Woken,
 };
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
@@ -83,7 +83,7 @@ impl<Q: PortQueue> VifDevice<Q> {
     /// # Errors
     /// [`PortDown`] when the queue can no longer be used.
     pub(crate) fn woken(&mut self) -> Result<(), PortDown> {
-        self.queue.as_mut().map_or(Ok(()), PortQueue::woken)
+        self.queue.as_mut().map_or(Ok(()), |queue| queue.woken(Woken::Unknown))
     }
 }
 

@@ -97,8 +97,9 @@ impl Drop for Claim {
         if let Err(error) = remove_files(&self.dir) {
             tracing::warn!("{}: {error:#}", self.dir.path().display());
         }
-        // Of panics the next host is only to know if this one was killed.
+        // Of these the next host is only to know if this one was killed.
         let _ = fs::remove_file(self.dir.panics());
+        let _ = fs::remove_file(self.dir.vhosts());
         // While we hold the lock, so that it is not another one's lock that goes.
         let _ = fs::remove_file(self.dir.lock());
         // It stays if somebody else has put something into it.
@@ -145,8 +146,36 @@ fn make_private(path: &Path) -> Result<()> {
             found.mode() & 0o7777
         );
     }
-    Ok(())
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => check_parent(path, parent, uid),
+        None => Ok(()),
+    }
 }
+
+/// Who can rename what is in the parent can put another directory in the place of ours, whoever
+/// owns that: also somebody who has made `/tmp/ringway-1000` before its user did.
+fn check_parent(path: &Path, parent: &Path, uid: u32) -> Result<()> {
+    let found = fs::metadata(parent).with_context(|| format!("{}", parent.display()))?;
+    let is_trusted = [0, uid, UNMAPPED].contains(&found.uid());
+    // A group of its own has every user on many systems.
+    let is_open = found.mode() & 0o002 != 0 && found.mode() & 0o1000 == 0;
+    if is_trusted && !is_open {
+        return Ok(());
+    }
+    bail!(
+        "run directory {}: {} belongs to {} and has mode {:o}, so others could put another \
+         directory in its place; expected one of root or of user {uid}, or choose \
+         another with --dir",
+        path.display(),
+        parent.display(),
+        found.uid(),
+        found.mode() & 0o7777
+    )
+}
+
+/// Users that a user namespace does not know, root among them, are this one there
+/// (`user_namespaces(7)`).
+const UNMAPPED: u32 = 65534;
 
 fn lock(dir: &RunDir) -> Result<File> {
     let path = dir.lock();
@@ -263,6 +292,18 @@ mod tests {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(dir.path(), mode).expect("ours");
         assert!(refusal(dir.path()).contains("mode 777"));
+    }
+
+    #[test]
+    fn a_directory_in_one_that_others_can_write_to_is_refused() {
+        let parent = tempfile::tempdir().expect("a directory");
+        let path = parent.path().join("run");
+        let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(parent.path(), mode(0o777)).expect("ours");
+        assert!(refusal(&path).contains("could put another directory in its place"));
+        // As in /tmp, where nobody renames what is another's.
+        fs::set_permissions(parent.path(), mode(0o1777)).expect("ours");
+        Claim::take(&path).expect("free");
     }
 
     #[test]

@@ -139,6 +139,12 @@ impl Process {
         self.child.try_wait()
     }
 
+    /// Leaves it to itself: it ends with this process and no earlier.
+    pub(crate) fn leave(self) {
+        // Its descriptor stays open with it.
+        std::mem::forget(self);
+    }
+
     /// Asks it to end.
     pub(crate) fn ask_to_end(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), as_pid(self.record.pid)) {

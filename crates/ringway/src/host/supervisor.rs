@@ -103,6 +103,7 @@ impl Supervisor {
         let mut claim = Claim::take(dir)?;
         // Its domains are not those of an earlier host, whatever their numbers are.
         let _ = std::fs::remove_file(claim.dir().panics());
+        let _ = std::fs::remove_file(claim.dir().vhosts());
         let is_private = enter_namespaces(host.network)?;
         claim.write_description(&host)?;
         let ours = ProcessRecord::of("ringway run", std::process::id())?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use ringway_backend::{Service, Sockets};
-use ringway_confine::BACKEND_DEVICES;
+use ringway_confine::{BACKEND_DEVICES, Role};
 use ringway_control::RunDir;
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
@@ -27,7 +27,7 @@ use super::this_domain::{connect_backend, own_domid};
 use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
 use crate::stop::{Stop, wait_readable};
-use crate::verb::backend;
+use crate::verb::{backend, opener};
 
 /// The kernel's backend, while its module is loaded.
 const KERNEL_BACKEND: &str = "/sys/module/xen_netback";
@@ -65,10 +65,11 @@ pub(crate) fn serve(
         return supervise(&host, &mut store, &mut claim, (domid, level, show), stop);
     }
     let own = RunDir::new(dir);
+    let opener = opener::start(&own)?;
     let config = backend::config(&host, (&own, own.clone()), Service::from_env())?;
-    let sockets = Sockets::open(&config.dir)?.with_vhosts(&config.vhosts)?;
+    let sockets = Sockets::open(&config.dir)?.with_opener(opener);
     // Everything that needs more rights is open, and no thread has been started.
-    confine(dir, BACKEND_DEVICES, backend::role_of(&config))?;
+    confine(dir, BACKEND_DEVICES, Role::Vifs)?;
     let dir = dir.display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     ringway_backend::run(hypervisor, store, config, sockets, stop)?;

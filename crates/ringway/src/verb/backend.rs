@@ -11,13 +11,13 @@ use ringway_confine::BACKEND_DEVICES;
 use ringway_control::{Link, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
-use ringway_vhost_shell::Mode;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::confine;
-use crate::description::{Host, SocketMode, VHOSTS_MAX, Vhost};
+use crate::description::{Host, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, nodes, read_description, this_domain};
 use crate::stop::Stop;
+use crate::verb::opener;
 
 /// The switch process opens the device of its uplink.
 const SWITCH_DEVICES: &[&str] = &["/dev/net/tun"];
@@ -69,10 +69,11 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
         (Role::Switch, _) => run_switch(&host, &dir, &stop),
         (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args.hypervisor, &stop),
         _ => {
+            let opener = opener::start(&dir)?;
             let (hypervisor, store) = connect(&dir)?;
             let config = config(&host, (&dir, dir.clone()), Service::from_env())?;
-            let sockets = Sockets::open(&dir)?.with_vhosts(&config.vhosts)?;
-            confine(dir.path(), BACKEND_DEVICES, role_of(&config))?;
+            let sockets = Sockets::open(&dir)?.with_opener(opener);
+            confine(dir.path(), BACKEND_DEVICES, ringway_confine::Role::Vifs)?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
         }
     }
@@ -128,7 +129,7 @@ fn run_tenant(
 }
 
 /// The way to the supervisor, which is this process's standard input.
-fn link() -> Result<Arc<Link>> {
+pub(crate) fn link() -> Result<Arc<Link>> {
     let link = rustix::stdio::stdin().try_clone_to_owned();
     Ok(Arc::new(Link::new(link.context("standard input, the way to the supervisor")?)))
 }
@@ -136,28 +137,19 @@ fn link() -> Result<Arc<Link>> {
 /// Each has a share of what a process can map.
 const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 
-/// What a process needs that serves these vifs.
-pub(crate) fn role_of(config: &BackendConfig) -> ringway_confine::Role {
-    match config.vhosts.iter().any(|vhost| vhost.mode == Mode::Client) {
-        true => ringway_confine::Role::VifsThatDial,
-        false => ringway_confine::Role::Vifs,
-    }
-}
-
-fn vhost(described: &Vhost) -> VhostVif {
-    VhostVif {
+/// A vif of virtio as the opener passes it on.
+fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
+    let described: Vhost = serde_json::from_value(passed).map_err(|error| error.to_string())?;
+    Ok(VhostVif {
         name: described.name.0.clone(),
         socket: PathBuf::from(&described.socket.0),
-        mode: match described.mode {
-            SocketMode::Client => Mode::Client,
-            SocketMode::Server => Mode::Server,
-        },
+        mode: opener::mode(&described),
         queues: described.queues,
         offloads: described.vif.offloads.caps(),
         mac: described.mac.map(|mac| mac.0),
         rules: described.vif.rules(),
         limits: nodes::limits(&described.vif),
-    }
+    })
 }
 
 /// What the description means for a process of the backend, with a directory of its own in that of
@@ -177,7 +169,7 @@ pub(crate) fn config(
         completion: host.completion,
         split_event_channels: host.split_event_channels,
         offloads: host.offloads.caps(),
-        vhosts: host.vhosts.iter().map(vhost).collect(),
+        read_vhost,
         uplink: host.uplink.as_ref().map(|uplink| Uplink {
             name: uplink.name.0.clone(),
             addresses: uplink

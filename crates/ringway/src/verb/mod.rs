@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod guest;
 pub(crate) mod lab;
+pub(crate) mod opener;
 pub(crate) mod run;
 pub(crate) mod top;
 mod vhost_guest;

@@ -1,11 +1,13 @@
 //! `ringway vif`: the state of vifs, per queue, and what can be changed while they run.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_control::{
-    BackendRequest, FloodStatus, LimitsStatus, RateStatus, Reconnect, VifStatus, VirtioStatus,
+    BackendRequest, FloodStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect, VifStatus,
+    VirtioStatus,
 };
 use ringway_xenbus::{LimitName, Rate};
 
@@ -33,6 +35,17 @@ enum Verb {
     /// Show one vif and its queues
     #[command(after_help = "Example:\n  ringway vif show vif1.0")]
     Show(ShowOne),
+    /// Add a vif of virtio: a guest of QEMU, libvirt or DPDK behind a vhost-user socket
+    ///
+    /// It is served until it is removed or the host ends, also by a backend that is started again.
+    /// What is to last longer goes into the description of the host, as a [[vhost]].
+    #[command(after_help = "Examples:\n  \
+                            ringway vif add vm1 --vhost /run/vm1.sock --queues 4\n  \
+                            ringway vif add vm2 --vhost /run/vm2.sock --mode server \
+                            --set 'rate=\"100Mb/s\"' --set vlan=5")]
+    Add(Add),
+    /// Remove a vif that was added
+    Remove(Remove),
     /// Change a vif's limits
     ///
     /// max-queues is used from the guest's next connection on: a guest that is connected keeps what
@@ -83,6 +96,38 @@ struct ShowOne {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Add {
+    #[command(flatten)]
+    target: Target,
+    /// What to call it, such as vm1
+    name: String,
+    /// Path of the socket
+    #[arg(long, value_name = "SOCKET")]
+    vhost: PathBuf,
+    /// Queues that the guest may have
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(1..=64))]
+    queues: u16,
+    /// client: QEMU makes the socket (server=on), and it is dialled as soon as it is there.
+    /// server: QEMU dials
+    #[arg(long, value_name = "MODE", default_value = "client")]
+    mode: String,
+    /// The guest's address: with it, the guest can use no other
+    #[arg(long, value_name = "MAC")]
+    mac: Option<String>,
+    /// Another key of [[vhost]], with its value as TOML
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    keys: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Remove {
+    #[command(flatten)]
+    target: Target,
+    /// The vif
+    name: String,
 }
 
 #[derive(Debug, Args)]
@@ -156,12 +201,40 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
     match &args.verb {
         Verb::List(args) => list(args),
         Verb::Show(args) => show(args),
+        Verb::Add(args) => args.target.ask_opener(&OpenerRequest::Add { section: args.section()? }),
+        Verb::Remove(args) => {
+            args.target.ask_opener(&OpenerRequest::Remove { name: args.name.clone() })
+        }
         Verb::Set(args) => args.target.ask_backend(&args.request()?),
         Verb::Release(args) => {
             args.target.ask_backend(&BackendRequest::Release { vif: args.vif.clone() })
         }
         Verb::Stats(args) if args.watch => watch(args),
         Verb::Stats(args) => stats(args),
+    }
+}
+
+impl Add {
+    /// The vif as a description has it.
+    fn section(&self) -> Result<String> {
+        let socket = std::path::absolute(&self.vhost)
+            .with_context(|| format!("--vhost {}", self.vhost.display()))?;
+        let socket = socket.to_str().context("--vhost: expected a path in UTF-8")?;
+        let mut table = toml::Table::new();
+        for key in &self.keys {
+            let one: toml::Table = toml::from_str(key).with_context(|| {
+                format!("--set {key}: expected KEY=VALUE, with a value of TOML")
+            })?;
+            table.extend(one);
+        }
+        table.insert("name".to_owned(), self.name.clone().into());
+        table.insert("socket".to_owned(), socket.into());
+        table.insert("queues".to_owned(), i64::from(self.queues).into());
+        table.insert("mode".to_owned(), self.mode.clone().into());
+        table.extend(self.mac.clone().map(|mac| ("mac".to_owned(), mac.into())));
+        let mut file = toml::Table::new();
+        file.insert("vhost".to_owned(), toml::Value::Array(vec![table.into()]));
+        Ok(toml::to_string(&file)?)
     }
 }
 
@@ -248,7 +321,7 @@ fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
         let known: Vec<String> = vifs.iter().map(|vif| vif.name.clone()).collect();
         vifs.retain(|vif| vif.name == name);
         if vifs.is_empty() {
-            bail!("there is no vif {name:?}; there is {}", known.join(", "));
+            bail!("there is no vif {name:?}; there is {}", table::shown(&known.join(", ")));
         }
     }
     Ok(vifs)
@@ -324,23 +397,25 @@ fn show(args: &ShowOne) -> Result<()> {
         ("completion", &vif.completion),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
-        text += &format!("{key:13} {value}\n");
+        text += &format!("{key:13} {}\n", table::shown(value));
     }
     for (key, value) in vif.virtio.iter().flat_map(virtio) {
-        text += &format!("{key:13} {value}\n");
+        text += &format!("{key:13} {}\n", table::shown(&value));
     }
     for (key, value) in limits(&vif.limits) {
-        text += &format!("{key:13} {value}\n");
+        text += &format!("{key:13} {}\n", table::shown(&value));
     }
     print(&(text + "\n" + &counters(&[vif])))
 }
 
 /// What there is to say of a vif of virtio, as people read it.
-fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 6] {
+fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 7] {
+    let origin = if virtio.at_run_time { "vif add" } else { "description" };
     let list = |names: &[String]| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
     [
         ("socket", virtio.socket.clone()),
         ("mode", virtio.mode.clone()),
+        ("from", origin.to_owned()),
         ("memory", format!("{} MiB", virtio.memory_mib)),
         ("features", list(&virtio.features)),
         ("not taken", list(&virtio.not_taken)),

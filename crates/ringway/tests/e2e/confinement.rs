@@ -75,6 +75,31 @@ fn the_broker_and_the_guests_have_no_more_than_they_need() {
 }
 
 #[test]
+fn the_process_that_opens_sockets_can_do_nothing_else() {
+    let Some(_turn) = turn(&[]) else { return };
+    let host = Host::start(&pair());
+    let backend = host.pid_of("backend");
+    let children = fs::read_to_string(format!("/proc/{backend}/task/{backend}/children"));
+    let children = children.expect("the kernel lists children");
+    let opener = children.split_whitespace().next().expect("it has one").parse().expect("a number");
+    let command = fs::read(format!("/proc/{opener}/cmdline")).expect("it runs");
+    assert!(String::from_utf8_lossy(&command).contains("opener"));
+    let statuses = statuses_of(opener);
+    assert!(!statuses.is_empty());
+    for status in &statuses {
+        assert_eq!(field_of(status, "Seccomp"), Some("2"), "{status}");
+        let capabilities = field_of(status, "CapEff").expect("there is such a line");
+        let capabilities = u64::from_str_radix(capabilities, 16).expect("a number");
+        // CAP_DAC_OVERRIDE, where it had that.
+        assert_eq!(capabilities & !2, 0, "{status}");
+    }
+    send(opener, Signal::KILL);
+    host.wait("another backend, as this one has no opener", SOON, |host| {
+        host.event("backend-restarted")
+    });
+}
+
+#[test]
 fn a_new_backend_is_confined_as_the_first_was() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let host = Host::start(&pair());
@@ -99,8 +124,8 @@ fn confinement_can_be_turned_off_and_says_so() {
     let host = Host::start_with(place, &pair(), &[("RINGWAY_CONFINE", OsStr::new("off"))]);
     let statuses = statuses_of(host.pid_of("backend"));
     assert!(statuses.iter().all(|status| field_of(status, "Seccomp") == Some("0")), "{statuses:?}");
-    // The broker, the backend, and two guests.
-    assert_eq!(host.log_count("RINGWAY_CONFINE=off"), 4, "{}", host.log());
+    // The broker, the backend, the opener, and two guests.
+    assert_eq!(host.log_count("RINGWAY_CONFINE=off"), 5, "{}", host.log());
 }
 
 /// What the kernel says of each thread of a process.

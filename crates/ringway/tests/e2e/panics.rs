@@ -14,7 +14,7 @@ fn start() -> Host {
 }
 
 /// Has the worker of a vif panic, and waits until so many backends have been started again.
-fn panic_over(host: &Host, vif: &str, restarts: u64) {
+pub(crate) fn panic_over(host: &Host, vif: &str, restarts: u64) {
     host.wait("the vif", SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
     let request = BackendRequest::Panic { vif: vif.to_owned() };
     let socket = RunDir::new(host.dir()).backend();

@@ -5,16 +5,21 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::host::{Host, SOON, describe, send};
-use crate::machine::{Image, Machine, QEMU, Talk, wait_for_file};
+use crate::machine::{ADDRESS, Image, Machine, QEMU, Talk, wait_for_file};
 
 /// A guest `a` with vif `vif1.0`, and a place for a virtual machine.
 fn description(dir: &Path, mode: &str) -> String {
+    description_with(dir, mode, "", "")
+}
+
+/// The same, with further keys of the vif of `a` and of the machine's.
+fn description_with(dir: &Path, mode: &str, of_a: &str, of_machine: &str) -> String {
     let socket = dir.join("net");
     let vhost = format!(
-        "[[vhost]]\nname = \"vm1\"\nsocket = \"{}\"\nqueues = 4\nmode = \"{mode}\"\n",
+        "[[vhost]]\nname = \"vm1\"\nsocket = \"{}\"\nqueues = 4\nmode = \"{mode}\"\n{of_machine}\n",
         socket.display()
     );
-    describe("max-queues = 4", &[("a", "", "queues = 4")]) + &vhost
+    describe("max-queues = 4", &[("a", "", &format!("queues = 4\n{of_a}"))]) + &vhost
 }
 
 pub(crate) fn wait_for_queues(host: &Host, count: usize) {
@@ -82,4 +87,37 @@ fn a_virtual_machine_that_was_first_dials_the_socket_of_the_backend_again_and_ag
     talk.goes_on(&host, "two queues");
     kill_backend(&host);
     talk.goes_on(&host, "after the backend was killed");
+}
+
+#[test]
+fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let description = description_with(place.path(), "client", "vlan = 5", "trunk = [5]");
+    let host = Host::start(&description);
+    let chardev = format!("socket,id=c,path={}/net,server=on", place.path().display());
+    let mut machine = Machine::start(&image, place.path(), &chardev);
+    machine.booted();
+    let (own, other) = (vlan(5, &format!("{ADDRESS}/24")), vlan(6, "10.78.0.9/24"));
+    machine.run(&format!("ip address flush dev eth0; {own} && {other}"));
+    // Segments of TCP that the kernel leaves uncut have a tag before their headers.
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "with tags at one end");
+    let refused = |host: &Host| host.vif("vm1")?.refused.get("vlan").copied();
+    let before = refused(&host).unwrap_or(0);
+    machine.run("ping -c 3 -W 1 10.78.0.1 || true");
+    host.wait("a frame of another VLAN to be refused", SOON, |host| {
+        refused(host).filter(|count| *count > before)
+    });
+    talk.goes_on(&host, "beside another VLAN");
+}
+
+/// Commands that make an interface of a VLAN above `eth0`.
+fn vlan(id: u16, address: &str) -> String {
+    let name = format!("eth0.{id}");
+    format!(
+        "ip link add link eth0 name {name} type vlan id {id} && \
+         ip address add {address} dev {name} && ip link set {name} up"
+    )
 }

@@ -1,5 +1,6 @@
 //! Guests of our own behind vhost-user sockets, and front-ends that mean harm beside them.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -9,14 +10,16 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use ringway_vhost::frontend::{Agreement, Wish};
+use ringway_vhost::request::Ack;
 use ringway_vhost::{Addresses, Region, RegionKey, Request};
-use ringway_vhost_shell::{Driver, FrontendEnd, Meeting, Mode, Note, Parts};
+use ringway_vhost_shell::{Connection, Driver, FrontendEnd, Meeting, Mode, Note, Parts, Received};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::host::{Host, Running, SOON, describe, wait_for};
 use crate::machine::{ADDRESS, Talk};
+use crate::panics::panic_over;
 use crate::vhost::{kill_backend, wait_for_queues};
 
 /// The end of the socket `net` that makes it.
@@ -112,16 +115,125 @@ fn a_vif_of_virtio_has_what_others_have() {
     talk.goes_on(&host, "with a rate");
 }
 
+#[test]
+fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_killed() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let socket = |name: &str| dir.join(name).display().to_string();
+    let host = Host::start(&description(dir, &[("vm0", "client")]));
+    let add = |name: &str, mode: &str, more: &[&str]| {
+        let path = socket(name);
+        let mut all = vec!["vif", "add", name, "--vhost", &path, "--queues", "4", "--mode", mode];
+        all.extend(more);
+        host.text(&all);
+    };
+    for (name, mode, maker) in [("vm1", "client", Maker::Guest), ("vm2", "server", Maker::Backend)]
+    {
+        add(name, mode, &["--set", "rate=\"500Mb/s\"", "--set", "weight=3"]);
+        let guest = guest(dir, name, maker);
+        host.wait("four queues", SOON, |host| (host.vif(name)?.queues.len() == 4).then_some(()));
+        // The guest before this one had its address.
+        host.in_guest("a", &["ip", "neighbour", "flush", "all"]).status().expect("iproute2");
+        let talk = Talk::start(&host, "a");
+        talk.goes_on(&host, "with a vif that was added");
+        let shown = host.text(&["vif", "show", name]);
+        assert!(shown.contains("500Mb/s") && shown.contains("vif add"), "{shown}");
+        kill_backend(&host);
+        talk.goes_on(&host, "after the backend was killed");
+        let again = host.verb(&["vif", "add", name, "--vhost", &socket("vm9")]);
+        assert!(String::from_utf8_lossy(&again.stderr).contains("there is a vif"), "{again:?}");
+        host.text(&["vif", "remove", name]);
+        assert!(host.vif(name).is_none());
+        assert_eq!(dir.join(name).exists(), maker == Maker::Guest, "whose socket it was");
+        drop((talk, guest));
+    }
+    // Another one of the same name is a new one; what was removed does not come back.
+    add("vm1", "server", &[]);
+    kill_backend(&host);
+    host.wait("the vif", SOON, |host| host.vif("vm1").map(drop));
+    assert!(host.vif("vm2").is_none());
+    let refused = |arguments: &[&str]| {
+        let output = host.verb(arguments);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(&["vif", "remove", "vm0"]).contains("is in the description"));
+    assert!(refused(&["vif", "remove", "vm7"]).contains("there is no vif"));
+    let known = refused(&["vif", "add", "vm3", "--vhost", "/x", "--set", "colour=1"]);
+    assert!(known.contains("colour"), "{known}");
+    let known = refused(&["vif", "add", "vm3", "--vhost", &socket("none/vm3"), "--mode", "server"]);
+    assert!(known.contains("none/vm3"), "{known}");
+}
+
+#[test]
+fn a_vif_of_virtio_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let run = tempfile::tempdir().expect("a directory");
+    let vhosts = [("vm1", "server"), ("vm2", "server")];
+    let text = description(place.path(), &vhosts);
+    let host = Host::start_with(run, &text, &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
+    let _guest = guest(place.path(), "vm1", Maker::Backend);
+    for restarts in 1..=2 {
+        wait_for_queues(&host, 4);
+        panic_over(&host, "vm1", restarts);
+    }
+    let left_out = host.wait("the quarantine", SOON, |host| {
+        host.vif("vm1").filter(|vif| vif.error.as_deref().is_some_and(|it| it.contains("quaran")))
+    });
+    assert!(left_out.queues.is_empty(), "{left_out:?}");
+    let other = host.vif("vm2").and_then(|vif| vif.error).expect("nobody has dialled");
+    assert!(!other.contains("quarantined"), "{other}");
+    host.text(&["vif", "release", "vm1"]);
+    wait_for_queues(&host, 4);
+    Talk::start(&host, "a").goes_on(&host, "after its release");
+}
+
 /// A front-end whose memory is not sealed, and whose rings are empty.
 struct Unsealed {
     memory: OwnedFd,
     kicks: Vec<OwnedFd>,
+    /// By which it is called; none if it polls.
+    calls: Vec<OwnedFd>,
+}
+
+impl Unsealed {
+    fn new(calls: Vec<OwnedFd>) -> Unsealed {
+        let memory = memfd_create("unsealed", MemfdFlags::CLOEXEC).expect("a file");
+        ftruncate(&memory, LEN).expect("memory");
+        Unsealed { memory, kicks: Vec::new(), calls }
+    }
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor")
+}
+
+fn clone(fd: &OwnedFd) -> OwnedFd {
+    fd.try_clone().expect("a descriptor")
+}
+
+/// What a front-end says of one of its rings.
+fn ring_requests(ring: u16, call: Option<OwnedFd>, kick: OwnedFd) -> [Request; 5] {
+    let start = START + u64::from(ring) * 0x10000;
+    let addresses =
+        Addresses { descriptor: start, available: start + 0x4000, used: start + 0x8000, log: None };
+    [
+        Request::SetVringNum { ring, size: 256 },
+        Request::SetVringBase { ring, base: 0 },
+        Request::SetVringAddr { ring, addresses },
+        Request::SetVringCall { ring, file: call },
+        Request::SetVringKick { ring, file: Some(kick) },
+    ]
 }
 
 /// Bytes of its memory.
 const LEN: u64 = 1 << 20;
 /// Where the back-end is to see it.
 const START: u64 = 1 << 32;
+const KEY: RegionKey =
+    RegionKey { guest_address: START, size: LEN, user_address: START, file_offset: 0 };
 
 impl Driver for Unsealed {
     fn wish(&self) -> Wish {
@@ -129,28 +241,13 @@ impl Driver for Unsealed {
     }
 
     fn make(&mut self, _: Agreement) -> Result<Parts, String> {
-        let clone = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
-        let key =
-            RegionKey { guest_address: START, size: LEN, user_address: START, file_offset: 0 };
-        let regions = vec![Region { key, file: clone(&self.memory) }];
+        let regions = vec![Region { key: KEY, file: clone(&self.memory) }];
         let mut requests = Vec::new();
         for ring in 0..2_u16 {
-            let start = START + u64::from(ring) * 0x10000;
-            let addresses = Addresses {
-                descriptor: start,
-                available: start + 0x4000,
-                used: start + 0x8000,
-                log: None,
-            };
-            let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
-            requests.extend([
-                Request::SetVringNum { ring, size: 256 },
-                Request::SetVringBase { ring, base: 0 },
-                Request::SetVringAddr { ring, addresses },
-                Request::SetVringCall { ring, file: None },
-                Request::SetVringKick { ring, file: Some(clone(&bell)) },
-                Request::SetVringEnable { ring, is_enabled: true },
-            ]);
+            let bell = event();
+            let call = self.calls.get(usize::from(ring)).map(clone);
+            requests.extend(ring_requests(ring, call, clone(&bell)));
+            requests.push(Request::SetVringEnable { ring, is_enabled: true });
             self.kicks.push(bell);
         }
         Ok(Parts { regions, requests })
@@ -205,9 +302,7 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
     talk.goes_on(&host, "beside a table without files");
 
     // Memory that goes away while the rings run.
-    let memory = memfd_create("unsealed", MemfdFlags::CLOEXEC).expect("a file");
-    ftruncate(&memory, LEN).expect("memory");
-    let mut cutter = Unsealed { memory, kicks: Vec::new() };
+    let mut cutter = Unsealed::new(Vec::new());
     let meeting = Meeting::new(&dir.join("cut"), Mode::Client, Instant::now()).expect("a place");
     let mut end = FrontendEnd::new(meeting);
     wait_for("the session", SOON, || {
@@ -225,3 +320,89 @@ fn what_a_front_end_does_against_the_rules_costs_no_other() {
     let dropped = host.vif("vm1").expect("it is there").queues;
     assert!(dropped.iter().all(|queue| queue.dropped.is_empty()), "{dropped:?}");
 }
+
+#[test]
+fn a_front_end_whose_calls_block_stops_no_worker() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let host = Host::start(&description(dir, &[("vm1", "server"), ("full", "server")]));
+    let backend = host.pid_of("backend");
+    let _guest = guest(dir, "vm1", Maker::Backend);
+    wait_for_queues(&host, 4);
+    let talk = Talk::start(&host, "a");
+    let mut front_end = Unsealed::new(vec![event(), event()]);
+    let meeting = Meeting::new(&dir.join("full"), Mode::Client, Instant::now()).expect("a place");
+    let mut end = FrontendEnd::new(meeting);
+    wait_for("the session", SOON, || {
+        end.turn(&mut front_end, Instant::now()).expect("the place is there");
+        end.is_up().then_some(())
+    });
+    wait_for_state(&host, "full", "Connected");
+    // What it transmits by ring 1 is a buffer of 100 bytes, after which it is to be called.
+    let call = &front_end.calls[1];
+    fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("it is ours");
+    rustix::io::read(call, &mut [0; 8]).expect("it was called when it was taken over");
+    rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+    let write = |bytes: &[u8], offset: u64| {
+        rustix::io::pwrite(&front_end.memory, bytes, 0x10000 + offset).expect("it is memory");
+    };
+    write(&(START + 0x30000).to_le_bytes(), 0);
+    write(&100_u32.to_le_bytes(), 8);
+    write(&1_u16.to_le_bytes(), 0x4002);
+    rustix::io::write(&front_end.kicks[1], &1_u64.to_ne_bytes()).expect("a descriptor");
+    wait_for_error(&host, "full", "filled the counter of a call");
+    talk.goes_on(&host, "beside calls that block");
+    assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
+}
+
+#[test]
+fn a_front_end_that_changes_its_rings_without_end_has_the_workers_seldom() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let host = Host::start(&description(dir, &[("vm1", "server"), ("busy", "server")]));
+    let _guest = guest(dir, "vm1", Maker::Backend);
+    wait_for_queues(&host, 4);
+    let talk = Talk::start(&host, "a");
+    let (front_end, call) = (Unsealed::new(Vec::new()), event());
+    let socket = UnixStream::connect(dir.join("busy")).expect("it listens");
+    socket.set_nonblocking(true).expect("a socket of ours");
+    let mut connection = Connection::new(socket.into());
+    let mut send = |request: Request| {
+        connection.send(request.write(Ack::No)).expect("the back-end reads");
+    };
+    send(Request::SetFeatures(Features::of(&[VIRTIO_F_VERSION_1])));
+    send(Request::SetMemTable(vec![Region { key: KEY, file: clone(&front_end.memory) }]));
+    for ring in 0..2 {
+        ring_requests(ring, Some(clone(&call)), event()).into_iter().for_each(&mut send);
+    }
+    let started = Instant::now();
+    for _ in 0..CHANGES {
+        for request in
+            [Request::SetVringCall { ring: 0, file: Some(clone(&call)) }, Request::GetFeatures]
+        {
+            connection.send(request.write(Ack::No)).expect("the back-end reads");
+        }
+        await_reply(&mut connection);
+    }
+    let mut calls = [0; 8];
+    rustix::io::read(&call, &mut calls).expect("it was called");
+    // Of both rings, each time that workers are given the pair.
+    let attached = u64::from_ne_bytes(calls) / 2;
+    let paced = started.elapsed().as_millis() / 50;
+    println!("{attached} times in {:?}", started.elapsed());
+    assert!(u128::from(attached) <= 256 + paced + 2, "{attached} times in {:?}", started.elapsed());
+    talk.goes_on(&host, "beside a front-end that changes its rings");
+}
+
+fn await_reply(connection: &mut Connection) {
+    let limit = Timespec::try_from(SOON).expect("it is short");
+    while !matches!(connection.receive().expect("it is whole"), Received::Message(_)) {
+        let ready = poll(&mut [PollFd::new(&*connection, PollFlags::IN)], Some(&limit));
+        assert_eq!(ready.expect("a descriptor"), 1, "no reply");
+    }
+}
+
+/// Far more than a front-end may make at once.
+const CHANGES: u32 = 2000;

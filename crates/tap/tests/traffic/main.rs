@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget,
-    PortDown, PortQueue, QueueCounters, Receipts, Wakers,
+    PortDown, PortQueue, QueueCounters, Receipts, Wakers, Woken,
 };
 use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
@@ -282,7 +282,7 @@ fn held_receipts() -> Outcome {
             .collect();
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert!(poll(&mut asked, Some(&timeout))? > 0, "{} are held", held());
-        queues[0].woken()?;
+        queues[0].woken(Woken::Unknown)?;
         left.push(held());
     }
     assert_eq!(left, [2, 1, 0], "one by one, 12 ms apart");

@@ -1,5 +1,6 @@
 //! Ends over real sockets: with a front-end of ours, with a hostile one, and with QEMU.
 
 mod device;
+mod opener;
 mod qemu;
 mod sockets;

@@ -2,31 +2,38 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringway_vhost::backend::{Awaits, FEATURES, PROTOCOL_FEATURES};
 use ringway_vhost::frontend::{Event, Wish};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{Addresses, Frontend, Region, RegionKey};
-use ringway_vhost_shell::{BackendEnd, Connection, Meeting, Mode, Received, State, TURN_READS};
+use ringway_vhost_shell::{
+    BackendEnd, Connection, Meeting, Mode, Place, Received, State, TURN_READS,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::sockopt::set_socket_linger;
 use tempfile::TempDir;
 
-use crate::device::{Recorder, until};
+use crate::device::{PATIENCE, Recorder, until};
 
 fn end(path: &Path, mode: Mode) -> BackendEnd {
     BackendEnd::new(Meeting::new(path, mode, Instant::now()).expect("a place to meet"))
 }
 
-fn file() -> OwnedFd {
-    fs::File::open("/dev/null").expect("/dev/null is there").into()
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor")
 }
 
 fn region() -> Region {
     let key = RegionKey { guest_address: 0, size: 1 << 20, user_address: 1 << 40, file_offset: 0 };
-    Region { key, file: file() }
+    let file = memfd_create("memory", MemfdFlags::CLOEXEC).expect("a file");
+    Region { key, file }
 }
 
 /// A front-end over a socket.
@@ -67,8 +74,8 @@ impl Guest {
                 Request::SetVringNum { ring, size: 256 },
                 Request::SetVringBase { ring, base: 0 },
                 Request::SetVringAddr { ring, addresses },
-                Request::SetVringCall { ring, file: Some(file()) },
-                Request::SetVringKick { ring, file: Some(file()) },
+                Request::SetVringCall { ring, file: Some(event()) },
+                Request::SetVringKick { ring, file: Some(event()) },
                 Request::SetVringEnable { ring, is_enabled: true },
             ] {
                 self.session.ask(request);
@@ -248,4 +255,59 @@ fn a_front_end_that_leaves_after_it_read_the_number_of_queues_may_want_more() {
     until(&mut end, &mut device, "left", |_, device| device.notes.len() == 2);
     let reason = end.error().expect("a reason");
     assert!(reason.contains("there are 2 queues: does it want more"), "{reason}");
+}
+
+/// A socket that takes as long as this to be closed: it has bytes that nobody reads.
+fn lingering(time: Duration) -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = listener.local_addr().expect("it has one");
+    let mut socket = TcpStream::connect(address).expect("it listens");
+    let (other, _) = listener.accept().expect("it was dialled");
+    socket.set_nonblocking(true).expect("a socket of ours");
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    set_socket_linger(&socket, Some(time)).expect("a socket of ours");
+    (socket.into(), other)
+}
+
+#[test]
+fn a_descriptor_that_takes_long_to_close_holds_nobody_up() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let socket = UnixStream::connect(&path).expect("it listens");
+    socket.set_nonblocking(true).expect("a socket of ours");
+    let mut front_end = Connection::new(socket.into());
+    let (file, other) = lingering(2 * PATIENCE);
+    let started = Instant::now();
+    // A request of which nothing is kept.
+    let request = Request::SetVringErr { ring: 0, file: Some(file) }.write(Ack::No);
+    front_end.send(request).expect("there is room");
+    until(&mut end, &mut device, "closed", |_, device| device.notes.len() == 2);
+    assert!(started.elapsed() < PATIENCE, "a turn waits for it");
+    let reason = end.error().expect("a reason");
+    assert!(reason.starts_with("SET_VRING_ERR came with a socket, expected an event"), "{reason}");
+    // The next one has to wait until it is closed, which the other end may hasten.
+    let _next = UnixStream::connect(&path).expect("it listens");
+    let due = end.due();
+    until(&mut end, &mut device, "put off", |end, _| end.due() > due);
+    assert!(end.session().is_none());
+    set_socket_linger(&other, Some(Duration::ZERO)).expect("a socket of ours");
+    drop(other);
+    until(&mut end, &mut device, "met", |end, _| end.session().is_some());
+}
+
+#[test]
+fn who_works_for_a_moment_only_waits_longer_each_time() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
+        guest.serve(&mut end, &mut device);
+        let now = Instant::now();
+        end.close(&mut device, "a fault of its rings", now);
+        pauses.push(end.place().due().expect("a pause").duration_since(now));
+    }
+    assert!(pauses[2] > pauses[0], "{pauses:?}");
 }

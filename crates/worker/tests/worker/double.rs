@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, Interest, OffloadCaps, Pending,
-    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers,
+    PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Receipt, Receipts, Wakers, Woken,
 };
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
@@ -322,7 +322,7 @@ impl PortQueue for TestPort {
         })
     }
 
-    fn woken(&mut self) -> Result<(), PortDown> {
+    fn woken(&mut self, _: Woken) -> Result<(), PortDown> {
         // It may be empty already: the port was polled meanwhile.
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         Ok(())

@@ -12,8 +12,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reply, RunDir, TenantStatus,
-    open_within,
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Patience, Reply, RunDir,
+    TenantStatus, open_within,
 };
 use ringway_datapath::Mirrored;
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,6 +25,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const ALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a process may take to change something.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Bytes of what one process answers. It may be in the hands of a guest.
+const ANSWER_LEN_MAX: usize = 16 << 20;
 /// Processes that are asked at the same time.
 const THREADS_MAX: usize = 16;
 /// Calls that are answered at the same time.
@@ -163,7 +165,9 @@ impl Respondents {
         for ((mut tenant, _), answer) in self.tenants.into_iter().zip(of_tenants) {
             match answer {
                 Ok(status) => {
-                    all.vifs.extend(status.vifs.into_iter().map(|mut vif| {
+                    // It is asked for its own vifs, and has no say about others.
+                    let own = status.vifs.into_iter().filter(|vif| tenant.vifs.contains(&vif.name));
+                    all.vifs.extend(own.map(|mut vif| {
                         vif.tenant = Some(tenant.name.clone());
                         vif
                     }));
@@ -216,5 +220,6 @@ fn ask_within<T: DeserializeOwned>(
     request: &BackendRequest,
     limit: Duration,
 ) -> io::Result<T> {
-    open_within(socket, request, limit).map(|(answer, _)| answer)
+    let patience = Patience { time: limit, bytes: ANSWER_LEN_MAX };
+    open_within(socket, request, patience).map(|(answer, _)| answer)
 }

@@ -1,0 +1,133 @@
+//! Vifs of virtio as they come and go: what the opener says of them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringway_control::{Link, OpenerNews, OpenerOrder, Received};
+use ringway_hypervisor::Hypervisor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+
+use crate::Backend;
+use crate::sockets::PassedOn;
+use crate::vhost::VhostVif;
+
+/// Messages that are taken in a turn.
+const NEWS_MAX: usize = 256;
+/// How long the opener may take for the vifs of the description.
+const START_MAX: Duration = Duration::from_secs(10);
+
+impl<H: Hypervisor> Backend<H> {
+    /// Takes all vifs that the description has.
+    pub(crate) fn wait_for_vhosts(&mut self) -> io::Result<()> {
+        let Some(opener) = self.opener.clone() else { return Ok(()) };
+        let deadline = Instant::now() + START_MAX;
+        while !self.take_news(&opener)? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let limit = START_MAX.as_secs();
+                return Err(io::Error::other(format!(
+                    "the process that opens sockets has said nothing for {limit} s"
+                )));
+            }
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match poll(&mut [PollFd::new(&*opener, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what the opener has to say.
+    pub(crate) fn take_vhosts(&mut self) -> io::Result<()> {
+        let Some(opener) = self.opener.clone() else { return Ok(()) };
+        self.take_news(&opener).map(|_| ())
+    }
+
+    /// Whether it has said that it is ready.
+    fn take_news(&mut self, opener: &Arc<Link>) -> io::Result<bool> {
+        for _ in 0..NEWS_MAX {
+            match opener.receive()? {
+                Received::Nothing => return Ok(false),
+                Received::End => {
+                    return Err(io::Error::other("the process that opens sockets has ended"));
+                }
+                Received::Message(OpenerNews::Ready, _) => return Ok(true),
+                Received::Message(news, files) => self.take_one(news, files, opener)?,
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_one(
+        &mut self,
+        news: OpenerNews,
+        files: Vec<OwnedFd>,
+        opener: &Arc<Link>,
+    ) -> io::Result<()> {
+        match news {
+            OpenerNews::Ready => {}
+            OpenerNews::Added { name, vhost, at_run_time } => {
+                let added = self.add_vhost(vhost, at_run_time, opener);
+                if let Err(reason) = &added {
+                    tracing::warn!(vif = name, "cannot be served: {reason}");
+                }
+                opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
+            }
+            OpenerNews::Removed { name } => {
+                let index = self.vhosts.iter().position(|vhost| vhost.served.name == name);
+                if let Some(vhost) = index.map(|index| self.vhosts.remove(index)) {
+                    vhost.end(&mut self.services.host);
+                }
+                opener.send(&OpenerOrder::Done { name, error: None }, &[])?;
+            }
+            OpenerNews::Connected { name } => {
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
+                if let (Some(vhost), Some(file)) = (vhost, files.into_iter().next()) {
+                    vhost.end.place().connected(file);
+                }
+            }
+            OpenerNews::Waits { name, reason } => {
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
+                if let Some(vhost) = vhost {
+                    vhost.end.place().waits(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_vhost(
+        &mut self,
+        vhost: Value,
+        at_run_time: bool,
+        opener: &Arc<Link>,
+    ) -> Result<(), String> {
+        let config = (self.services.host.config.read_vhost)(vhost)?;
+        if self.all_served().any(|served| served.name == config.name) {
+            return Err(format!("there is a vif {} already", config.name));
+        }
+        if let Some(refusal) = self.refuse_mirror(&config.name, &config.rules.mirror) {
+            return Err(refusal);
+        }
+        let handles: Vec<u32> = self.vhosts.iter().map(|it| it.served.vif.handle).collect();
+        let Some(handle) = (0..).find(|handle| !handles.contains(handle)) else { return Ok(()) };
+        let place = PassedOn::new(&config.name, Arc::clone(opener));
+        let host = &mut self.services.host;
+        let vhost = VhostVif::begin((config, at_run_time), handle, place, host);
+        self.vhosts.push(vhost.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// What to wait for.
+    pub(crate) fn opener_waker(&self) -> Option<PollFd<'_>> {
+        let opener = self.opener.as_ref()?;
+        Some(PollFd::from_borrowed_fd(opener.as_fd(), PollFlags::IN))
+    }
+}
