@@ -9,7 +9,6 @@ use std::fmt::Write;
 
 use crate::check::CATALOGUE;
 use crate::fact::{Host, Interfaces, QueueCounters, Span, Tried, float, share};
-use crate::facts;
 use crate::finding::Severity;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::ethtool::queue_counter;
@@ -17,6 +16,7 @@ use crate::parse::nic::NicCounters;
 use crate::parse::ringway::Vifs;
 use crate::parse::softnet::Softnet;
 use crate::report::Report;
+use ringway_evidence::facts;
 
 /// Series of one family: a host may have a thousand interfaces with many queues each.
 pub const SERIES_MAX: usize = 10_000;

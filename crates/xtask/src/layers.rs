@@ -38,9 +38,10 @@ const LAYERS: [&[&str]; 8] = [
         "engine",
         "vif-shell",
         "vhost-shell",
+        "evidence",
     ],
-    &["worker"],
-    &["backend", "frontend", "description"],
+    &["worker", "checks"],
+    &["backend", "frontend", "description", "changes"],
     &["lab", "doctor"],
     &["ringway", "bench", "hostile", "sim", "xtask"],
 ];

@@ -136,7 +136,7 @@ fn is_name(place: &str) -> bool {
 /// explanations.
 fn expected<'a>(file: &SourceFile, line: &'a str) -> impl Iterator<Item = &'a str> {
     let is_key = file.path.starts_with("crates/lab/studies/") && line.starts_with("source");
-    let is_text = file.path.starts_with("crates/doctor/explain/");
+    let is_text = file.path.starts_with("crates/checks/src/") && file.path.ends_with(".md");
     let quoted = line.split('"').skip(1).step_by(2).filter(move |_| is_key);
     let braced = line.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0));
     quoted.chain(braced.filter(move |id| is_text && tokens(id).eq([*id])))
@@ -227,7 +227,7 @@ mod tests {
             ("a.rs", "// nothing.h"),
             ("crates/lab/studies/a.toml", "source = \"gide:here\""),
             ("crates/lab/studies/a.toml", "sources = [\"guide:here\", \"gide:here\"]"),
-            ("crates/doctor/explain/a.md", "fast {gide:here}."),
+            ("crates/checks/src/check/a.md", "fast {gide:here}."),
         ] {
             let found = findings(FILE, path, &format!("{ALL}\n{wrong}\n"));
             assert_eq!(found.len(), 1, "{wrong}: {found:?}");

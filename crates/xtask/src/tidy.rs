@@ -33,6 +33,20 @@ const REGISTRY_SETTINGS: [&str; 4] = [
     concat!("sparse", "+http"),
 ];
 
+/// Crates that decide and do nothing else: what they know is handed to them.
+const PURE_FOLDERS: [&str; 1] = ["crates/checks/src/"];
+/// How a file would reach out of them: the file system, programs, the network, clocks, the system.
+const REACHING: [&str; 8] = [
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::env",
+    "std::time",
+    "std::thread",
+    "rustix",
+    "nix::",
+];
+
 /// Everything that is not tidy, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
@@ -42,6 +56,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
         if file.is_rust() {
             lengths(file, &mut findings);
             ignored_tests(file, &mut findings);
+            pure(file, &mut findings);
         }
     }
     unsafe_code(tree, &mut findings);
@@ -120,6 +135,18 @@ fn lengths(file: &SourceFile, findings: &mut Vec<String>) {
     }
 }
 
+fn pure(file: &SourceFile, findings: &mut Vec<String>) {
+    if !PURE_FOLDERS.iter().any(|folder| file.path.starts_with(folder)) {
+        return;
+    }
+    for line in file.lines() {
+        if let Some(found) = REACHING.iter().find(|word| line.code().contains(**word)) {
+            let why = format!("`{found}`: this crate only decides, and reads nothing itself");
+            findings.push(at(file, line, &why));
+        }
+    }
+}
+
 fn ignored_tests(file: &SourceFile, findings: &mut Vec<String>) {
     for line in file.lines() {
         if line.text.trim() == concat!("#[ig", "nore]") {
@@ -179,6 +206,14 @@ mod tests {
         assert_eq!(findings("crates/sys/src/lib.rs", &block.repeat(UNSAFE_LINES_MAX + 1)), 1);
         let harmless = concat!("// un", "safe\nlet un", "safe_code = \"un", "safe\";\n");
         assert_eq!(findings("crates/ring/src/lib.rs", harmless), 0);
+    }
+
+    #[test]
+    fn a_crate_that_only_decides_reads_nothing() {
+        let reads = "use std::fs;\n";
+        assert_eq!(findings("crates/checks/src/check/a.rs", reads), 1);
+        assert_eq!(findings("crates/evidence/src/live.rs", reads), 0);
+        assert_eq!(findings("crates/checks/src/check/a.rs", "//! no std::fs here\n"), 0);
     }
 
     #[test]

@@ -1,0 +1,187 @@
+//! The same changes for other tools.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::journal::Entry;
+use super::sysctl_d;
+use ringway_checks::finding::{Libvirt, Risk, Store};
+
+/// A tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Tasks of a playbook.
+    Ansible,
+    /// A script, with the way back as comments.
+    Shell,
+    /// A file for `/etc/sysctl.d`.
+    SysctlD,
+    /// Rules for `/etc/udev/rules.d`.
+    Udev,
+    /// Parts of the `<interface>` of a guest.
+    Libvirt,
+}
+
+impl Format {
+    /// Whether it is for files that the machine reads when it starts, for its own network
+    /// namespace.
+    pub fn is_for_start(self) -> bool {
+        matches!(self, Format::Ansible | Format::SysctlD | Format::Udev)
+    }
+}
+
+/// Lines of files below `root` that set the same sysctls to something else, each as a comment:
+/// which of them wins depends on the name that the changes are saved under.
+pub fn rivals(root: &Path, entries: &[Entry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let Store::Sysctl(name) = entry.knob.describe().store else { continue };
+        for (_, other) in sysctl_d::setters(root, name) {
+            if other.value.split_whitespace().ne(entry.new.split_whitespace()) {
+                let said = one_line(&other.to_string());
+                let _ = writeln!(text, "# {name}: {said}, which counts if its file sorts later");
+            }
+        }
+    }
+    text
+}
+
+/// Changes in the words of a tool. What it has no word for is a comment that says so.
+pub fn emit(entries: &[Entry], format: Format) -> String {
+    match format {
+        Format::Ansible => ansible(entries),
+        Format::Shell => shell(entries),
+        Format::SysctlD => lines(entries, "#", sysctl),
+        Format::Udev => lines(entries, "#", udev),
+        Format::Libvirt => libvirt(entries),
+    }
+}
+
+/// The commands that take changes back, the last first.
+pub fn undo_commands(entries: &[Entry]) -> impl Iterator<Item = String> {
+    entries.iter().rev().map(|entry| entry.knob.command(&entry.old))
+}
+
+fn shell(entries: &[Entry]) -> String {
+    let mut text = "#!/bin/sh\nset -e\n".to_owned();
+    for entry in entries {
+        let _ = writeln!(text, "# {}: {}", entry.check, one_line(&entry.reason));
+        let _ = writeln!(text, "{}", entry.knob.command(&entry.new));
+    }
+    text += "# To take it back:\n";
+    for command in undo_commands(entries) {
+        let _ = writeln!(text, "#   {command}");
+    }
+    text
+}
+
+fn ansible(entries: &[Entry]) -> String {
+    let mut text = "---\n# Tasks, to be run with become: true.\n".to_owned();
+    for entry in entries {
+        let name = format!("{} {}: {}", entry.check, entry.knob.name(), one_line(&entry.reason));
+        let _ = writeln!(text, "- name: {}", quoted(&name));
+        let about = entry.knob.describe();
+        match about.store {
+            Store::Sysctl(name) => {
+                let _ = writeln!(
+                    text,
+                    "  ansible.posix.sysctl:\n    name: {}\n    value: {}\n    \
+                     sysctl_file: /etc/sysctl.d/90-ringway-doctor.conf\n    sysctl_set: true",
+                    quoted(name),
+                    quoted(&entry.new)
+                );
+            }
+            _ => {
+                // A redirection needs a shell.
+                let module = if about.words("").is_none() { "shell" } else { "command" };
+                let command = about.command(&entry.new);
+                let _ = writeln!(text, "  ansible.builtin.{module}: {}", quoted(&command));
+                text += "  changed_when: true\n";
+            }
+        }
+    }
+    text
+}
+
+/// A string that JSON and YAML read alike.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// What is found may quote a guest: it must not end a comment.
+fn one_line(text: &str) -> String {
+    text.replace(|letter: char| letter.is_control(), " ").replace("--", "- -")
+}
+
+fn lines(entries: &[Entry], comment: &str, line: fn(&Entry) -> Option<String>) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let _ = writeln!(text, "{comment} {}: {}", entry.check, one_line(&entry.reason));
+        match line(entry) {
+            Some(line) => text += &(line + "\n"),
+            None => {
+                let command = entry.knob.command(&entry.new);
+                let _ = writeln!(text, "{comment} not to be set here: {command}");
+            }
+        }
+    }
+    text
+}
+
+/// A line of sysctl.d(5); none for what is no sysctl.
+pub(super) fn sysctl(entry: &Entry) -> Option<String> {
+    let Store::Sysctl(name) = entry.knob.describe().store else { return None };
+    Some(format!("{name} = {}", entry.new))
+}
+
+/// A rule of udev(7); none for what no interface has.
+///
+/// Rules and not systemd.link(5): of link files only the first that fits an interface counts, so
+/// that one of ours would take away the file that names it.
+pub(super) fn udev(entry: &Entry) -> Option<String> {
+    let (about, new) = (entry.knob.describe(), &entry.new);
+    // A rule takes other signs for patterns or for its own.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:@-".contains(&byte);
+    let nic = about.nic.filter(|nic| nic.bytes().all(is_plain))?;
+    let act = match &about.store {
+        _ if about.risk == Risk::ByHand => return None,
+        Store::Tool(words, _) if words.first() == Some(&"ringway") => return None,
+        Store::Tool(..) => format!("RUN+=\"/sbin/{}\"", about.words(new)?.join(" ")),
+        Store::Link { file, .. } => format!("ATTR{{{file}}}=\"{new}\""),
+        Store::File(path) => {
+            let file = path.strip_prefix(&format!("sys/class/net/{nic}/"))?;
+            format!("ATTR{{{file}}}=\"{new}\"")
+        }
+        Store::Sysctl(_) => return None,
+    };
+    Some(format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", {act}"))
+}
+
+fn libvirt(entries: &[Entry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        let (about, new) = (entry.knob.describe(), &entry.new);
+        let _ = writeln!(text, "<!-- {}: {} -->", entry.check, one_line(&entry.reason));
+        let line = match (about.libvirt, &about.store) {
+            (Some(Libvirt::Queues), _) => format!("<driver name=\"vhost\" queues=\"{new}\"/>"),
+            (Some(Libvirt::QueueSize), Store::Tool(words, _)) => {
+                let which = words.last().copied().unwrap_or_default();
+                format!("<driver name=\"vhost\" {which}_queue_size=\"{new}\"/>")
+            }
+            (Some(Libvirt::Mtu), _) => format!("<mtu size=\"{new}\"/>"),
+            (Some(Libvirt::Offload(attributes)), _) => {
+                let set: Vec<String> =
+                    attributes.iter().map(|one| format!("{one}=\"{new}\"")).collect();
+                let set = set.join(" ");
+                format!("<driver name=\"vhost\"><host {set}/><guest {set}/></driver>")
+            }
+            (Some(Libvirt::QueueSize) | None, _) => none_of_libvirt(entry),
+        };
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+fn none_of_libvirt(entry: &Entry) -> String {
+    format!("<!-- not a part of a guest: {} -->", one_line(&entry.knob.command(&entry.new)))
+}

@@ -1,0 +1,163 @@
+//! Whether files in `/etc` are those that the machine starts with, and set what was changed.
+//!
+//! Such files are read once, when the machine starts, for its own network namespace. What was
+//! confirmed in another one, or where `/etc` is another one, must not be written there: it would
+//! change the machine, and not what was looked at.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::settings::Settings;
+use ringway_evidence::Netns;
+
+/// The process namespace that every kernel starts with (`PROC_PID_INIT_INO`).
+const FIRST_PROCESSES: &str = "pid:[4026531836]";
+/// The mounts that kernels since 6.18 start with (`MNT_NS_INIT_INO`); older ones number it anew.
+const FIRST_MOUNTS: &str = "mnt:[4026531832]";
+/// Where files are written.
+const FOLDERS: [&str; 3] = ["etc", "etc/sysctl.d", "etc/udev/rules.d"];
+
+/// Whether files of the machine are for the network namespace that we are in.
+///
+/// # Errors
+/// A sentence that says why not, or that nothing tells.
+pub fn is_machines_netns() -> Result<(), String> {
+    check_netns(Path::new("/"))
+}
+
+fn check_netns(root: &Path) -> Result<(), String> {
+    match Netns::below(root) {
+        Some(Netns::Initial) => Ok(()),
+        Some(Netns::Other) => {
+            Err("this is a network namespace, and files in /etc are for that of \
+                                   the machine: put the commands (--emit shell) where this one is \
+                                   made"
+                .to_owned())
+        }
+        None => Err("nothing says whether this is the network namespace that the machine starts \
+                     with (/proc/sys/net cannot be read), and files in /etc are for that one"
+            .to_owned()),
+    }
+}
+
+impl Settings {
+    /// Whether what was changed in a network namespace can be kept in files in `/etc`: whether that
+    /// namespace and this `/etc` are those that the machine starts with.
+    ///
+    /// # Errors
+    /// A sentence that says why not, or that nothing tells.
+    pub fn is_home_of(&self, netns: &str) -> Result<(), String> {
+        let root = self.root();
+        check_netns(root)?;
+        if netns.is_empty() || self.netns() != netns {
+            return Err("it belongs to another network namespace, and files in /etc are for that \
+                        of the machine"
+                .to_owned());
+        }
+        let link = |path: &str| fs::read_link(root.join(path)).ok();
+        let processes = link("proc/self/ns/pid");
+        if processes.as_deref() != Some(Path::new(FIRST_PROCESSES)) {
+            return Err("this is a container, or another process namespace: whether its /etc is \
+                        read when the machine starts is unknown"
+                .to_owned());
+        }
+        let mounts = link("proc/self/ns/mnt");
+        if mounts.as_deref() == Some(Path::new(FIRST_MOUNTS))
+            || mounts.is_some() && mounts == link("proc/1/ns/mnt")
+        {
+            return Ok(());
+        }
+        for folder in FOLDERS {
+            check_folder(root, folder)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a folder is the one that process 1 has.
+fn check_folder(root: &Path, folder: &str) -> Result<(), String> {
+    let number = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let theirs = root.join("proc/1/root");
+    if fs::metadata(&theirs).is_err() {
+        return Err(format!(
+            "these are not the mounts that the machine started with, and whether /{folder} is the \
+             same is unknown: process 1 may not be looked at"
+        ));
+    }
+    match (number(&root.join(folder)), number(&theirs.join(folder))) {
+        (Ok(ours), Ok(theirs)) if ours == theirs => Ok(()),
+        (Err(_), Err(_)) => Ok(()),
+        _ => Err(format!("/{folder} here is not the one that the machine starts with")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const OURS: &str = "net:[4026531833]";
+
+    /// A machine whose process 1 has the same `/etc`, and the links of our own namespaces.
+    fn machine(links: &[(&str, &str)], files: &[&str]) -> (tempfile::TempDir, Settings) {
+        let root = tempfile::tempdir().expect("a directory");
+        for folder in ["proc/self/ns", "proc/1/ns", "etc"] {
+            fs::create_dir_all(root.path().join(folder)).expect("made");
+        }
+        for (path, to) in links {
+            symlink(to, root.path().join(path)).expect("linked");
+        }
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().expect("one")).expect("made");
+            fs::write(path, "1\n").expect("written");
+        }
+        let settings = Settings::below(root.path());
+        (root, settings)
+    }
+
+    const MACHINES: &str = "proc/sys/net/core/netdev_max_backlog";
+    const EACH: &str = "proc/sys/net/ipv4/tcp_rmem";
+
+    #[test]
+    fn only_the_machines_own_namespace_has_files() {
+        let own = [("proc/self/ns/net", OURS), ("proc/self/ns/pid", FIRST_PROCESSES)];
+        let first = [own[0], own[1], ("proc/self/ns/mnt", FIRST_MOUNTS)];
+        let (_root, settings) = machine(&first, &[MACHINES, EACH]);
+        assert_eq!(settings.is_home_of(OURS), Ok(()));
+        let said = settings.is_home_of("net:[7]").expect_err("another one");
+        assert!(said.contains("another network namespace"), "{said}");
+        assert!(settings.is_home_of("").is_err());
+        // Whatever process 1 seems to be in: this is where it was written for the machine.
+        let (_root, settings) = machine(&[first[0], first[1], first[2]], &[EACH]);
+        let said = settings.is_home_of(OURS).expect_err("a namespace");
+        assert!(said.starts_with("this is a network namespace"), "{said}");
+        let (_root, settings) = machine(&first, &[]);
+        assert!(settings.is_home_of(OURS).expect_err("unknown").starts_with("nothing says"));
+    }
+
+    #[test]
+    fn another_etc_is_not_written_to() {
+        let other = [
+            ("proc/self/ns/net", OURS),
+            ("proc/self/ns/pid", FIRST_PROCESSES),
+            ("proc/self/ns/mnt", "mnt:[7]"),
+            ("proc/1/ns/mnt", "mnt:[5]"),
+        ];
+        let (root, settings) = machine(&other, &[MACHINES]);
+        let said = settings.is_home_of(OURS).expect_err("unknown");
+        assert!(said.contains("is unknown"), "{said}");
+        fs::create_dir_all(root.path().join("proc/1/root/etc")).expect("made");
+        let said = settings.is_home_of(OURS).expect_err("another one");
+        assert!(said.contains("/etc here is not"), "{said}");
+        fs::remove_dir(root.path().join("proc/1/root/etc")).expect("removed");
+        fs::remove_dir(root.path().join("proc/1/root")).expect("removed");
+        symlink("../..", root.path().join("proc/1/root")).expect("linked");
+        assert_eq!(settings.is_home_of(OURS), Ok(()));
+        let (_root, settings) =
+            machine(&[other[0], ("proc/self/ns/pid", "pid:[7]"), other[2]], &[MACHINES]);
+        assert!(settings.is_home_of(OURS).expect_err("a container").contains("container"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Which changes are made, and which are refused before anything is touched.
+
+use std::collections::BTreeSet;
+
+use super::journal::{Entry, Step};
+use super::settings::{Settings, is_same};
+use ringway_checks::finding::{Change, Finding};
+
+/// A change that a finding proposes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposal {
+    /// The check.
+    pub check: String,
+    /// What it found.
+    pub reason: String,
+    /// What to change.
+    pub change: Change,
+}
+
+/// Whether changes that interrupt traffic are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disruption {
+    /// They are.
+    Allowed,
+    /// They are refused.
+    Refused,
+}
+
+/// A plan, made by looking at what is set now.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// What will be done.
+    pub entries: Vec<Entry>,
+    /// What is as proposed already.
+    pub settled: Vec<Proposal>,
+    /// What will not be done, and why.
+    pub refused: Vec<(Proposal, String)>,
+}
+
+/// The changes that findings propose: of each the first advice that a program can follow, because
+/// the others are other ways to the same end.
+///
+/// # Errors
+/// If two of them want different values of one setting; the sentence names both.
+pub fn proposals<'a>(
+    findings: impl IntoIterator<Item = &'a Finding>,
+) -> Result<Vec<Proposal>, String> {
+    let mut all: Vec<Proposal> = Vec::new();
+    for finding in findings {
+        let advice = finding.advice.iter().find(|advice| !advice.changes.is_empty());
+        for change in advice.into_iter().flat_map(|advice| &advice.changes) {
+            if let Some(other) = all.iter().find(|other| other.change.knob == change.knob) {
+                if is_same(&change.knob, &other.change.proposed, &change.proposed) {
+                    continue;
+                }
+                return Err(format!(
+                    "{} wants {} to be {:?} and {} wants {:?}: choose one of them",
+                    other.check,
+                    change.knob.name(),
+                    other.change.proposed,
+                    finding.check,
+                    change.proposed
+                ));
+            }
+            let (check, reason) = (finding.check.clone(), finding.summary.clone());
+            all.push(Proposal { check, reason, change: change.clone() });
+        }
+    }
+    Ok(all)
+}
+
+/// Compares proposals with what is set now. `admin_links` are the interfaces that an administrator
+/// may be logged in over.
+pub fn plan(
+    settings: &Settings,
+    proposals: Vec<Proposal>,
+    disruption: Disruption,
+    admin_links: &BTreeSet<String>,
+) -> Plan {
+    let mut plan = Plan::default();
+    for proposal in proposals {
+        let Change { knob, proposed, .. } = &proposal.change;
+        let old = match settings.get(knob) {
+            Ok(old) => old,
+            Err(error) => {
+                plan.refused.push((proposal, error.to_string()));
+                continue;
+            }
+        };
+        if is_same(knob, proposed, &old) {
+            plan.settled.push(proposal);
+        } else if let Some(why) = objection(&proposal, &old, disruption, admin_links) {
+            plan.refused.push((proposal, why));
+        } else {
+            let interface_index = knob.nic().and_then(|nic| settings.interface_index(nic));
+            let entry = Entry {
+                knob: knob.clone(),
+                old,
+                new: proposed.clone(),
+                check: proposal.check,
+                reason: proposal.reason,
+                interface_index,
+                step: Step::Planned,
+            };
+            plan.entries.push(entry);
+        }
+    }
+    plan
+}
+
+/// Why a change must not be made.
+fn objection(
+    proposal: &Proposal,
+    old: &str,
+    disruption: Disruption,
+    admin_links: &BTreeSet<String>,
+) -> Option<String> {
+    let Change { knob, current, .. } = &proposal.change;
+    if let Some(seen) = current.as_ref().filter(|seen| !is_same(knob, seen, old)) {
+        return Some(format!("it was {seen:?} when it was looked at and is {old:?} now"));
+    }
+    if disruption == Disruption::Allowed || !knob.is_disruptive() {
+        return None;
+    }
+    let is_admins = knob.nic().is_some_and(|nic| admin_links.contains(nic));
+    Some(if is_admins {
+        "it can drop the link that you may be logged in over; --allow-disruptive does it all the \
+         same"
+            .to_owned()
+    } else {
+        "it can interrupt traffic; --allow-disruptive does it all the same".to_owned()
+    })
+}

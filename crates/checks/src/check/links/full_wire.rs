@@ -1,0 +1,111 @@
+//! D09: the wire is full, and nothing in software can change that.
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::Quote;
+use ringway_evidence::fact::{Basis, Interfaces, Mtus, NicRole, Span, Speeds, float};
+use ringway_evidence::facts;
+use ringway_evidence::parse::nic::{Moved, NicCounters};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D09",
+    slug: "full-wire",
+    title: "the wire is full",
+    group: Group::Links,
+    sources: &[
+        "throughput-guide:physical-limit",
+        "network-node-blog:card",
+        "network-node-blog:ideal",
+    ],
+    explanation: include_str!("full_wire.md"),
+    absent: "no card that says its speed",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        moved: Span<NicCounters>,
+        nics: Interfaces,
+        speeds: Speeds,
+        mtus: Mtus,
+    }
+}
+
+/// Share of its speed from which a link carries what it can.
+const FULL: f64 = 0.97;
+/// Bytes on the wire for each frame that nobody counts: preamble, checksum and gap.
+const FRAMING: u64 = 24;
+/// Cards that cut large packets may count them before that; so many bytes at most are one frame.
+const FRAME_BYTES: u64 = 1514;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.moved;
+    let mut most: Option<(f64, String)> = None;
+    for (nic, after) in &span.after.nics {
+        let Some((speed, quote)) = speed(facts, nic) else { continue };
+        let Some(before) = span.past(span.before.nics.get(nic)) else { continue };
+        let moved = after.since(&before);
+        let (way, bytes) = busiest(&moved, is_jumbo(facts, nic));
+        let full = float(bytes) * 8.0 / span.seconds / (float(speed) * 1e6);
+        if most.as_ref().is_none_or(|(most, _)| full > *most) {
+            most = Some((full, nic.clone()));
+        }
+        if full >= FULL && span.basis == Basis::Samples {
+            let summary =
+                format!("{nic} {way} {:.0} % of what its {speed} Mbit/s can carry", full * 100.0);
+            out.add([Finding::new(Severity::Warning, nic.clone(), summary)
+                .cause("The link is the limit: no setting of this host gets more through it.")
+                .quote([span.text.quote(after.line), quote])
+                .confidence(Confidence::Medium)
+                .advise(Advice::by_hand(
+                    "Another path: a second card or a bond, and vifs on it; or less overhead \
+                         by longer frames (D08).",
+                    &["ringway doctor explain D09"],
+                ))]);
+        }
+    }
+    if let Some((full, nic)) = most {
+        out.well(format!("{nic} carries {:.0} % of what it can", full * 100.0), None);
+    }
+    Ok(())
+}
+
+/// A card's speed in Mbit/s; virtual ones name a speed that means nothing.
+fn speed(facts: &Facts, nic: &str) -> Option<(u64, Quote)> {
+    if facts.nics.role(nic) != NicRole::Physical {
+        return None;
+    }
+    let text = facts.speeds.of(nic).ok()?;
+    let speed = text.number().ok().filter(|speed| *speed > 0)?;
+    Some((speed, text.quote(1)))
+}
+
+fn is_jumbo(facts: &Facts, nic: &str) -> bool {
+    let mtu = facts.mtus.of(nic).and_then(|text| text.number());
+    mtu.is_ok_and(|mtu| mtu > 1500)
+}
+
+/// The direction with more bytes on the wire.
+fn busiest(moved: &Moved, is_jumbo: bool) -> (&'static str, u64) {
+    let on_wire = |bytes: u64, packets: u64| {
+        let frames = if is_jumbo { packets } else { packets.max(bytes / FRAME_BYTES) };
+        bytes.saturating_add(frames.saturating_mul(FRAMING))
+    };
+    let sent = on_wire(moved.tx_bytes, moved.tx_packets);
+    let received = on_wire(moved.rx_bytes, moved.rx_packets);
+    if sent >= received { ("sends", sent) } else { ("receives", received) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_frames_fill_the_wire() {
+        // 812743 frames of 1514 bytes are a second of 10 Gbit/s.
+        let moved = Moved { tx_packets: 812_743, tx_bytes: 812_743 * 1514, ..Moved::default() };
+        let (way, bytes) = busiest(&moved, false);
+        assert_eq!(way, "sends");
+        assert!((float(bytes) * 8.0 / 1e10 - 1.0).abs() < 1e-4);
+    }
+}

@@ -1,0 +1,368 @@
+//! D30: somebody set a limit, and traffic is at it.
+
+mod police;
+
+use std::ops::RangeInclusive;
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
+use ringway_evidence::fact::{
+    Basis, ClassCounters, DefaultQdisc, Disciplines, FilterCounters, Interfaces, Span,
+    SwitchLimits, Tried, VifStore, float,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::classes::{Class, Sent};
+use ringway_evidence::parse::nic::{Moved, NicCounters};
+use ringway_evidence::parse::ovs::Policing;
+use ringway_evidence::parse::qdisc::Qdisc;
+use ringway_evidence::parse::xenstore::Nodes;
+use ringway_evidence::{Gap, Quote};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D30",
+    slug: "limits",
+    title: "a limit is set",
+    group: Group::Links,
+    sources: &["throughput-guide:physical-limit"],
+    explanation: include_str!("limits.md"),
+    absent: "no interface",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        moved: Span<NicCounters>,
+        disciplines: Tried<Disciplines>,
+        classes: ClassCounters,
+        filters: FilterCounters,
+        default: Tried<DefaultQdisc>,
+        store: Tried<VifStore>,
+        nics: Interfaces,
+        switch: Tried<SwitchLimits>,
+    }
+}
+
+/// How near to a limit traffic is when the limit is what holds it.
+const AT_LIMIT: RangeInclusive<f64> = 0.9..=1.1;
+/// The same where what is above it is dropped: TCP stays well below, and what does not listen to
+/// losses is counted before it is dropped.
+const AT_POLICE: RangeInclusive<f64> = 0.7..=f64::INFINITY;
+/// The same where each connection has all of it.
+const AT_EACH: RangeInclusive<f64> = 0.9..=f64::INFINITY;
+/// Part of a limit from which it is what holds traffic that waits or is dropped before it: each
+/// drop halves what TCP sends, and a burst that is held back for a moment is no limit.
+const PRESSED_MIN: f64 = 0.3;
+const STORE: &str = "/local/domain/0/backend/vif";
+
+/// What was set for one direction of an interface.
+struct Limit {
+    nic: String,
+    bytes_per_second: f64,
+    /// From the host's side.
+    is_sent: bool,
+    quote: Quote,
+    /// How near to it traffic is held.
+    held: RangeInclusive<f64>,
+    /// Whether more came than could go: TCP then stays below it.
+    is_pressed: bool,
+    /// Parts of the interface that have the whole of it each.
+    parts: u64,
+    /// What takes it away, if that is one setting of this host.
+    remedy: Remedy,
+}
+
+/// What takes a limit away.
+enum Remedy {
+    Change(Change),
+    Command(String),
+    /// It is somewhere in a toolstack.
+    Elsewhere,
+}
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.moved;
+    let mut limits = shaped(facts)?;
+    limits.extend(rates(facts)?);
+    let switched = switched(facts)?;
+    let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
+    limits.extend(switched);
+    let policed = police::look(facts, &known)?;
+    let count = limits.len() + policed.count;
+    out.add(policed.findings);
+    for limit in &limits {
+        let Some(after) = span.after.nics.get(&limit.nic) else { continue };
+        let Some(before) = span.past(span.before.nics.get(&limit.nic)) else { continue };
+        let moved = after.since(&before);
+        out.add(reached(limit, &moved, span));
+    }
+    if count == 0 {
+        out.well("no limit is set that the doctor knows of", None);
+    } else {
+        let quote = limits.first().map(|limit| limit.quote.clone()).or(policed.quote);
+        out.well(format!("{count} limits are set, and none is reached"), quote);
+    }
+    Ok(())
+}
+
+fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Finding> {
+    let bytes = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
+    let rate = float(bytes) / span.seconds;
+    let share = |parts: u64| rate / (limit.bytes_per_second * float(parts));
+    let is_held = |parts: &u64| limit.held.contains(&share(*parts));
+    let is_below = limit.is_pressed && (PRESSED_MIN..=1.0).contains(&share(1));
+    let parts = [1, limit.parts].into_iter().find(is_held).or(is_below.then_some(1))?;
+    if span.basis == Basis::SinceBoot {
+        return None;
+    }
+    let Limit { nic, .. } = limit;
+    let mbit = limit.bytes_per_second * 8.0 / 1e6;
+    let way = if limit.is_sent { "to" } else { "from" };
+    let mut summary =
+        format!("traffic {way} {nic} is at the {mbit:.0} Mbit/s that were set for it");
+    if !is_held(&parts) {
+        let moved = rate * 8.0 / 1e6;
+        summary = format!(
+            "traffic {way} {nic} is held at {moved:.0} Mbit/s by the {mbit:.0} Mbit/s that were \
+             set for it"
+        );
+    }
+    let mut cause =
+        "A limit that is reached holds the same throughput whatever else is changed.".to_owned();
+    if parts > 1 {
+        summary += &format!(", {parts} times");
+        cause += &format!(
+            " Linux' netback grants it to each queue, so {parts} queues have {parts} times as much."
+        );
+    }
+    let finding = Finding::new(Severity::Warning, nic.clone(), summary)
+        .cause(cause)
+        .quote([limit.quote.clone(), span.text.quote(moved.line)])
+        .confidence(Confidence::Medium);
+    let text = "If it is not meant: remove it where it was set, in the toolstack (the vif's rate), \
+                in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
+    let finding = finding.advise(match &limit.remedy {
+        Remedy::Change(change) => Advice::by_change(text, [change.clone()]),
+        Remedy::Command(command) => Advice::by_hand(text, &[command]),
+        Remedy::Elsewhere => Advice::by_hand(text, &[]),
+    });
+    Some(finding)
+}
+
+/// Disciplines that hold back what an interface sends, and classes that do.
+fn shaped(facts: &Facts) -> Result<Vec<Limit>, Gap> {
+    let Disciplines { before, now, text } = match facts.disciplines.get() {
+        Err(Gap::Missing { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    // What was there before the limit is not known. Every kernel has pfifo_fast.
+    let default = facts.default.ok();
+    let default = default.map_or_else(|| "pfifo_fast".to_owned(), |text| text.value().to_owned());
+    let limit = |qdisc: &Qdisc| {
+        let rate = qdisc.rate()?;
+        let known = before.all.iter().find(|one| one.dev == qdisc.dev && one.kind == qdisc.kind);
+        let before = known.map_or_else(|| qdisc.sent(), Qdisc::sent);
+        let sent = qdisc.sent().since(&before);
+        let (kind, nic) = (&qdisc.kind, &qdisc.dev);
+        let said = format!(
+            "{kind} of {nic}: rate {rate} bytes/s, since the first sample {} drops, {} overlimits; \
+             {} bytes wait",
+            sent.dropped, sent.overlimits, sent.backlog
+        );
+        let remedy = match kind.as_str() {
+            "tbf" => {
+                Remedy::Change(Change::replace(Knob::Qdisc { nic: nic.clone() }, None, &default)?)
+            }
+            _ => Remedy::Elsewhere,
+        };
+        Some(Limit {
+            nic: nic.clone(),
+            bytes_per_second: float(rate),
+            is_sent: true,
+            quote: Quote { file: text.origin().to_owned(), line: None, text: said },
+            // Each connection has the rate of fq.
+            held: if kind == "fq" { AT_EACH } else { AT_LIMIT },
+            is_pressed: sent.is_pressed(),
+            parts: 1,
+            remedy,
+        })
+    };
+    let mut limits: Vec<Limit> = now.all.iter().filter_map(limit).collect();
+    for nic in now.with_classes() {
+        limits.extend(of_classes(facts, nic)?);
+    }
+    Ok(limits)
+}
+
+/// The class of an interface that sent the most of those that are at their limit.
+fn of_classes(facts: &Facts, nic: &str) -> Result<Option<Limit>, Gap> {
+    let span = match facts.classes.of(nic) {
+        Err(Gap::Missing { .. }) => return Ok(None),
+        other => other?,
+    };
+    let at_work = span.after.all.iter().filter_map(|(handle, class)| {
+        let before = span.past(span.before.all.get(handle))?;
+        Some((class.sent.since(&before.sent), class))
+    });
+    let is_held = |(sent, class): &(Sent, &Class)| {
+        let share = float(sent.bytes) * 8.0 / span.seconds / class.bits.max(1.0);
+        AT_LIMIT.contains(&share) || sent.is_pressed() && share >= PRESSED_MIN
+    };
+    let most = at_work.filter(is_held).max_by_key(|(sent, _)| sent.bytes);
+    Ok(most.map(|(sent, class)| Limit {
+        nic: nic.to_owned(),
+        bytes_per_second: class.bits / 8.0,
+        is_sent: true,
+        quote: span.text.quote(class.line),
+        held: AT_LIMIT,
+        is_pressed: sent.is_pressed(),
+        parts: 1,
+        remedy: Remedy::Elsewhere,
+    }))
+}
+
+/// What a toolstack set for a vif: bytes in so many microseconds, of what the guest sends.
+fn rates(facts: &Facts) -> Result<Vec<Limit>, Gap> {
+    let text = match facts.store.get() {
+        Err(Gap::Missing { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let nodes = Nodes::parse(text)?;
+    let mut limits = Vec::new();
+    for path in nodes.paths() {
+        let Some(vif) = path.strip_prefix(STORE).and_then(|path| path.strip_suffix("/rate")) else {
+            continue;
+        };
+        let line = nodes.line(path);
+        let refuse = || text.unreadable(line, "expected \"BYTES,MICROSECONDS\"");
+        let (bytes, usec) =
+            nodes.get(path).and_then(|rate| rate.split_once(',')).ok_or_else(refuse)?;
+        let bytes: u64 = bytes.parse().map_err(|_| refuse())?;
+        let usec: u64 = usec.parse().map_err(|_| refuse())?;
+        // A 0 in either place is no limit.
+        if bytes > 0 && usec > 0 {
+            let nic = format!("vif{}", vif.trim_matches('/').replace('/', "."));
+            let bytes_per_second = float(bytes) * 1e6 / float(usec);
+            let quote = text.quote(line.unwrap_or(1));
+            limits.push(Limit {
+                bytes_per_second,
+                is_sent: false,
+                quote,
+                held: AT_LIMIT,
+                is_pressed: false,
+                parts: credits(facts, &nic),
+                remedy: Remedy::Elsewhere,
+                nic,
+            });
+        }
+    }
+    Ok(limits)
+}
+
+/// How many queues of a vif have its rate each: all of Linux' netback, whose `connect` sets
+/// `credit_bytes` of every queue; of another backend the vif has one.
+fn credits(facts: &Facts, vif: &str) -> u64 {
+    let is_linux = facts.nics.driver(vif).as_deref() == Some("vif");
+    if is_linux { facts.nics.tx_queues(vif).map_or(1, |(queues, _)| queues) } else { 1 }
+}
+
+/// What Open vSwitch takes in of an interface; the rest it drops.
+fn switched(facts: &Facts) -> Result<Vec<Limit>, Gap> {
+    let text = match facts.switch.get() {
+        Err(Gap::Missing { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let limits = Policing::parse(text)?.limits.into_iter().map(|(nic, kbit, line)| Limit {
+        bytes_per_second: float(kbit) * 1000.0 / 8.0,
+        is_sent: false,
+        quote: text.quote(line),
+        held: AT_POLICE,
+        is_pressed: false,
+        parts: 1,
+        remedy: Remedy::Command(format!(
+            "ovs-vsctl set interface {} ingress_policing_rate=0",
+            shell_word(&nic)
+        )),
+        nic,
+    });
+    Ok(limits.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
+
+    /// A host of which eth0 sent so many bytes in a second, with what tc says at both moments.
+    fn found(bytes: u64, tc: [(&str, &str); 2]) -> Vec<Finding> {
+        let dev = |bytes: u64| format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 {bytes} 1 0 0 0 0 0 0\n");
+        let mut pieces = vec![
+            ("sample-1/monotonic".to_owned(), "1.0\n".to_owned()),
+            ("sample-2/monotonic".to_owned(), "2.0\n".to_owned()),
+            ("sample-1/proc/net/dev".to_owned(), dev(0)),
+            ("sample-2/proc/net/dev".to_owned(), dev(bytes)),
+        ];
+        for (sample, (qdiscs, classes)) in (1..).zip(tc) {
+            let path = format!("sample-{sample}/commands");
+            pieces.push((format!("{path}/tc_-s_-j_qdisc_show"), format!("{qdiscs}\n")));
+            pieces.push((format!("{path}/tc_-s_class_show_dev_eth0"), classes.to_owned()));
+            pieces.push((format!("{path}/tc_-s_filter_show_dev_eth0"), String::new()));
+        }
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    fn qdisc(kind: &str, options: &str, drops: u64) -> String {
+        format!(
+            r#"[{{"kind":"{kind}","dev":"eth0","options":{options},
+                "drops":{drops},"overlimits":{drops}}}]"#
+        )
+    }
+
+    #[test]
+    fn what_drops_before_a_limit_is_held_below_it() {
+        let options = r#"{"rate":1250000}"#;
+        let (before, after) = (qdisc("tbf", options, 0), qdisc("tbf", options, 90));
+        let held = found(600_000, [(&before, ""), (&after, "")]);
+        assert_eq!(held[0].severity, Severity::Warning, "{held:#?}");
+        assert!(held[0].summary.contains("held at 5 Mbit/s by the 10 Mbit/s"), "{held:#?}");
+        // Nothing waits and nothing is dropped: it is not what holds that traffic.
+        let free = found(600_000, [(&before, ""), (&before, "")]);
+        assert_eq!(free[0].severity, Severity::Ok, "{free:#?}");
+    }
+
+    #[test]
+    fn every_discipline_with_a_rate_is_a_limit() {
+        let kinds = [
+            ("cake", r#"{"bandwidth":1250000}"#),
+            ("fq", r#"{"maxrate":1250000}"#),
+            ("netem", r#"{"rate":{"rate":1250000}}"#),
+            ("tbf", r#"{"rate":1250000}"#),
+        ];
+        for (kind, options) in kinds {
+            let text = qdisc(kind, options, 0);
+            let held = found(1_240_000, [(&text, ""), (&text, "")]);
+            assert!(held[0].summary.contains("at the 10 Mbit/s"), "{kind}: {held:#?}");
+        }
+        let text = qdisc("cake", r#"{"bandwidth":"unlimited"}"#, 0);
+        assert_eq!(found(1_240_000, [(&text, ""), (&text, "")])[0].severity, Severity::Ok);
+    }
+
+    #[test]
+    fn classes_of_htb_and_hfsc_are_limits() {
+        for (kind, words) in [("htb", "ceil 10Mbit"), ("hfsc", "ul m1 0bit d 0us m2 10Mbit")] {
+            let class = |bytes: u64, lost: u64| {
+                format!(
+                    "class {kind} 1:1 root {words} \n Sent {bytes} bytes 1 pkt (dropped {lost}, \
+                     overlimits {lost} requeues 0) \n backlog 0b 0p requeues 0\n"
+                )
+            };
+            let root = qdisc(kind, "{}", 0);
+            let held = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 60))]);
+            assert!(held[0].summary.contains("held at 6 Mbit/s by the 10"), "{kind}: {held:#?}");
+            let free = found(700_000, [(&root, &class(0, 0)), (&root, &class(700_000, 0))]);
+            assert_eq!(free[0].severity, Severity::Ok, "{kind}: {free:#?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What filters of tc drop above a rate. Filters may see a part of the traffic only, so what a
+//! policer counts is what tells, and not what the interface moved.
+
+use super::Facts;
+use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use ringway_evidence::fact::{Basis, Disciplines, Span, float, share};
+use ringway_evidence::parse::nic::NicCounters;
+use ringway_evidence::parse::police::{Policer, Policers};
+use ringway_evidence::parse::qdisc::Hook;
+use ringway_evidence::{Gap, Quote};
+
+/// Part of the packets that have to be dropped: below it TCP hardly feels a policer.
+const DROPPED_MIN: f64 = 0.0005;
+/// Part of an interface's bytes that come to a policer which is a limit of all of it.
+const MOST: f64 = 0.5;
+
+/// What was found of policers.
+#[derive(Default)]
+pub(super) struct Policed {
+    /// How many there are.
+    pub(super) count: usize,
+    /// One of them.
+    pub(super) quote: Option<Quote>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Looks at all filters but those of interfaces of `known`, whose policer was found where it was
+/// set.
+pub(super) fn look(facts: &Facts, known: &[String]) -> Result<Policed, Gap> {
+    let mut policed = Policed::default();
+    let Disciplines { now, .. } = match facts.disciplines.get() {
+        Err(Gap::Missing { .. }) => return Ok(policed),
+        other => other?,
+    };
+    for (nic, hook) in now.hooks() {
+        if hook == Hook::Ingress && known.iter().any(|known| known == nic) {
+            continue;
+        }
+        let span = match facts.filters.of(hook, nic) {
+            Ok(span) => span,
+            Err(gap) => {
+                policed.findings.push(Finding::gap(nic, &gap));
+                continue;
+            }
+        };
+        for (index, policer) in &span.after.all {
+            policed.count += 1;
+            policed.quote.get_or_insert_with(|| span.text.quote(policer.line));
+            let before = span.before.all.get(index);
+            let seen = Seen { nic, hook, policer, span: &span };
+            policed.findings.extend(seen.judge(before, &facts.moved));
+        }
+    }
+    Ok(policed)
+}
+
+/// A policer, and where it is.
+struct Seen<'a> {
+    nic: &'a str,
+    hook: Hook,
+    policer: &'a Policer,
+    span: &'a Span<Policers>,
+}
+
+impl Seen<'_> {
+    fn judge(&self, before: Option<&Policer>, nics: &Span<NicCounters>) -> Option<Finding> {
+        let Seen { nic, policer, span, .. } = self;
+        let (before, after) = (before?.counts?, policer.counts?);
+        let packets = after.packets.saturating_sub(before.packets);
+        let dropped = after.dropped.saturating_sub(before.dropped);
+        if span.basis == Basis::SinceBoot || dropped == 0 || share(dropped, packets) < DROPPED_MIN {
+            return None;
+        }
+        let is_all = self.is_all(after.bytes.saturating_sub(before.bytes), nics);
+        let way = if self.hook == Hook::Ingress { "from" } else { "to" };
+        let limit = match policer.bits_per_second {
+            Some(rate) => format!("{} Mbit/s", float(rate) / 1e6),
+            None => "a number or length of packets".to_owned(),
+        };
+        let part = if is_all { "" } else { "a part of the " };
+        let summary = format!(
+            "{part}traffic {way} {nic} is policed to {limit}: {dropped} of {packets} packets \
+             dropped"
+        );
+        let severity = if is_all { Severity::Warning } else { Severity::Note };
+        let finding = Finding::new(severity, *nic, summary)
+            .cause(
+                "A filter of tc drops what is above a rate and lets nothing wait, so TCP stays \
+                 below the rate, however much else is changed. It may be meant.",
+            )
+            .quote([span.text.quote(policer.line), span.text.quote(after.line)])
+            .confidence(Confidence::High);
+        Some(self.advise(finding))
+    }
+
+    /// Whether most of what the interface moves comes to this policer.
+    fn is_all(&self, bytes: u64, nics: &Span<NicCounters>) -> bool {
+        let Some(after) = nics.after.nics.get(self.nic) else { return false };
+        let Some(before) = nics.past(nics.before.nics.get(self.nic)) else { return false };
+        let moved = after.since(&before);
+        let moved = if self.hook == Hook::Ingress { moved.rx_bytes } else { moved.tx_bytes };
+        float(bytes) >= float(moved) * MOST
+    }
+
+    fn advise(&self, finding: Finding) -> Finding {
+        let Seen { nic, hook, policer, .. } = self;
+        let finding = finding.advise(Advice::by_hand(
+            format!(
+                "If it is not meant, remove it where it was set, or it comes again: libvirt's \
+                 <outbound> (virsh domiftune GUEST {nic} --outbound 0), the QoS of OpenStack, a \
+                 script."
+            ),
+            &[&hook.command(&shell_word(nic)).join(" ")],
+        ));
+        let Some(filter) = &policer.filter else { return finding };
+        // A filter of a classful discipline names its parent itself.
+        let place = hook.word().map_or_else(String::new, |word| format!("{word} "));
+        finding.advise(Advice::by_hand(
+            "Or remove the filter alone. tc prints filters in other words than it takes, so the \
+             doctor could not give it back and does not apply this: note how it was set.",
+            &[&format!("tc filter del dev {} {place}{filter}", shell_word(nic))],
+        ))
+    }
+}

@@ -1,0 +1,193 @@
+//! D13: offloads that are off, and the one that must not be on.
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use ringway_evidence::fact::{Interfaces, LinkStates, LinkTypes, NicRole, Offloads};
+use ringway_evidence::facts;
+use ringway_evidence::parse::ethtool::{Feature, Features};
+use ringway_evidence::{Gap, Text};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D13",
+    slug: "offloads",
+    title: "offloads are off",
+    group: Group::Links,
+    sources: &[
+        "throughput-guide:guest-cpu-advice",
+        "throughput-guide:spread-vifs",
+        "throughput-guide:offloads-unsupported",
+        "throughput-guide:gro-lro",
+        "throughput-guide:gro-on",
+        "throughput-guide:gso-on",
+        "multi-queue-study:rx",
+        "multi-queue-study:rx-limits",
+    ],
+    explanation: include_str!("offloads.md"),
+    absent: "no interface with a driver",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        nics: Interfaces,
+        offloads: Offloads,
+        types: LinkTypes,
+        states: LinkStates,
+    }
+}
+
+/// An offload that has to be on: its name in `ethtool -k`, and the one that `ethtool -K` takes.
+/// In the order in which they depend on each other.
+const WANTED: [(&str, &str); 6] = [
+    ("rx-checksumming", "rx"),
+    ("tx-checksumming", "tx"),
+    ("scatter-gather", "sg"),
+    ("tcp-segmentation-offload", "tso"),
+    ("generic-segmentation-offload", "gso"),
+    ("generic-receive-offload", "gro"),
+];
+/// `ARPHRD_ETHER` of `linux/if_arp.h`.
+const ETHERNET: &str = "1";
+/// What a veth has off unless it is asked for.
+const OFF_IN_VETH: [&str; 2] = ["rx-checksumming", "generic-receive-offload"];
+const LRO: &str = "large-receive-offload";
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let mut sound = Vec::new();
+    for nic in facts.nics.names() {
+        let role = facts.nics.role(&nic);
+        let is_passed = role == NicRole::Software && !is_plain_ethernet(facts, &nic);
+        if is_passed || is_down(facts, &nic) {
+            continue;
+        }
+        match look_at(facts, &nic, role) {
+            Ok(found) if found.is_empty() => sound.push(nic),
+            Ok(found) => out.add(found),
+            Err(gap) => out.unread(nic, &gap),
+        }
+    }
+    if !sound.is_empty() {
+        out.well(format!("offloads are on: {}", sound.join(", ")), None);
+    }
+    Ok(())
+}
+
+/// An end of a veth, or what is like one: it passes frames on as they are, so that offloads that
+/// are off make every frame small and summed for nothing.
+fn is_plain_ethernet(facts: &Facts, nic: &str) -> bool {
+    let kind = facts.types.of(nic);
+    kind.is_ok_and(|kind| kind.value() == ETHERNET) && facts.nics.device_type(nic).is_none()
+}
+
+fn is_down(facts: &Facts, nic: &str) -> bool {
+    facts.states.of(nic).is_ok_and(|text| text.value() == "down")
+}
+
+fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap> {
+    let text = facts.offloads.of(nic)?;
+    let features = Features::parse(&text)?;
+    let mut off = Vec::new();
+    for (name, short) in WANTED {
+        let feature = features.get(name);
+        let Some(feature) = feature else {
+            return Err(text.unreadable(None, format!("expected a line with {name}")));
+        };
+        // Nothing is received by the host's end of a guest's interface but by memory.
+        let is_moot = role == NicRole::Backend && name == "rx-checksumming"
+            // Nothing is received by it but what the other end sent at once; off by default.
+            || role == NicRole::Software && (feature.is_fixed || OFF_IN_VETH.contains(&name));
+        if !feature.is_on && !is_moot {
+            off.push((name, short, feature));
+        }
+    }
+    let (mut stuck, loose): (Vec<_>, Vec<_>) = off.into_iter().partition(|(_, _, f)| f.is_fixed);
+    // What is asked for comes with what it depends on.
+    stuck.retain(|(_, _, feature)| loose.is_empty() || !feature.is_requested);
+    let mut findings = Vec::new();
+    if !loose.is_empty() {
+        findings.push(turned_off(nic, &text, &loose));
+    }
+    if !stuck.is_empty() {
+        findings.push(not_offered(nic, role, &text, &stuck));
+    }
+    if let Some(lro) = features.get(LRO).filter(|lro| lro.is_on && facts.nics.is_forwarding(nic)) {
+        findings.push(lro_on(nic, &text, lro));
+    }
+    Ok(findings)
+}
+
+type Off = (&'static str, &'static str, Feature);
+
+fn names(off: &[Off]) -> String {
+    off.iter().map(|(name, _, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
+    let change = |(_, short, _): &Off| {
+        let knob = Knob::Offload { nic: nic.to_owned(), feature: (*short).to_owned() };
+        Change::raise(knob, "off", "on")
+    };
+    Finding::new(Severity::Warning, nic, format!("turned off on {nic}: {}", names(off)))
+        .cause(
+            "Without it the CPU handles each packet of 1500 bytes instead of up to 64 KiB at once.",
+        )
+        .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
+        .advise(Advice::by_change(
+            "Turn it on, unless a bug of this card and driver is known; it does not last \
+             over a restart. On XCP: xe pif-param-set uuid=... other-config:ethtool-gro=on",
+            off.iter().filter_map(change),
+        ))
+        .gain("several times the throughput of a CPU that is full; nothing if none is")
+}
+
+fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
+    let names = names(off);
+    let (severity, summary, cause) = match role {
+        NicRole::Backend => (
+            Severity::Warning,
+            format!("the guest of {nic} does not take: {names}"),
+            "Its frontend did not offer it, so the host cuts and sums every packet for this guest.",
+        ),
+        NicRole::Frontend => (
+            Severity::Warning,
+            format!("the host of {nic} does not offer: {names}"),
+            "The backend did not offer it, or its device has it turned off.",
+        ),
+        NicRole::Physical | NicRole::Software => (
+            Severity::Note,
+            format!("{nic} cannot: {names}"),
+            "The card or its driver has no such offload.",
+        ),
+    };
+    let finding = Finding::new(severity, nic, summary)
+        .cause(cause)
+        .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
+        .confidence(Confidence::Medium);
+    match role {
+        NicRole::Backend => finding.advise(Advice::by_hand(
+            "Look at the guest's side: ethtool -k in it, its driver's age, and its configuration.",
+            &[],
+        )),
+        NicRole::Frontend => finding.advise(Advice::by_hand(
+            "Look at the host's side: ethtool -k of the vif or TAP device there; in libvirt XML, \
+             <host csum='on' gso='on' tso4='on' tso6='on'/> and <guest .../> of <driver>.",
+            &[],
+        )),
+        NicRole::Physical | NicRole::Software => finding,
+    }
+}
+
+fn lro_on(nic: &str, text: &Text, lro: Feature) -> Finding {
+    let knob = Knob::Offload { nic: nic.to_owned(), feature: "lro".to_owned() };
+    Finding::new(
+        Severity::Problem,
+        nic,
+        format!("{nic} forwards, and merges packets for good (LRO)"),
+    )
+    .cause(
+        "LRO forgets where packets began. What a bridge sends on is then too long or has other \
+             headers, and is dropped or slow. GRO keeps what LRO loses.",
+    )
+    .quote([text.quote(lro.line)])
+    .advise(Advice::by_change("Turn LRO off and leave GRO on.", Change::lower(knob, "on", "off")))
+}

@@ -1,0 +1,148 @@
+//! D08: the hops of a path disagree about the longest packet.
+
+mod path;
+mod stack;
+mod xapi;
+
+use std::collections::BTreeMap;
+
+use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use ringway_evidence::fact::{
+    Interfaces, Mtus, Paths, Stack, TcpMtuProbing, Tried, VifStore, XapiCards, XapiInventory,
+    XapiNetworks, XapiVifs,
+};
+use ringway_evidence::facts;
+use ringway_evidence::{Gap, Quote};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D08",
+    slug: "packet-length",
+    title: "the hops of a path take packets of different lengths",
+    group: Group::Links,
+    sources: &[
+        "throughput-guide:packet-cost",
+        "throughput-guide:jumbo-frames",
+        "throughput-guide:jumbo-stop",
+        "throughput-guide:jumbo-network",
+        "throughput-guide:jumbo-start",
+        "throughput-guide:jumbo-guest",
+    ],
+    explanation: include_str!("packet_length.md"),
+    absent: "one hop, and no path was asked for",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        nics: Interfaces,
+        mtus: Mtus,
+        stack: Stack,
+        paths: Paths,
+        probing: Tried<TcpMtuProbing>,
+        networks: Tried<XapiNetworks>,
+        cards: Tried<XapiCards>,
+        vifs: Tried<XapiVifs>,
+        inventory: Tried<XapiInventory>,
+        store: Tried<VifStore>,
+    }
+}
+
+/// What every link has to take for IPv6 (RFC 8200, 5): below it an interface loses its addresses.
+const IPV6_MTU: u64 = 1280;
+
+/// A member of a bridge: its name, its MTU, and the line that says so.
+type Hop = (String, u64, Quote);
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    // What XAPI has comes first: it sets its bridges anew, whatever else they are told.
+    let set = xapi::look(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
+    let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
+    let is_set_any = !set.is_empty();
+    let bridges = bridges(facts)?;
+    let mut findings: Vec<Finding> = bridges
+        .iter()
+        .filter(|(bridge, _)| !is_set(bridge))
+        .filter_map(|(bridge, hops)| unequal(facts, bridge, hops))
+        .collect();
+    let known = findings.iter().chain(&set).map(|finding| finding.subject.clone());
+    let known: Vec<String> = known.collect();
+    let stacked = !facts.stack.links.is_empty();
+    findings.extend(stack::look(facts, &known)?);
+    findings.extend(stack::routed(facts)?);
+    let paths = path::look(facts)?;
+    findings.extend(set);
+    if findings.is_empty() && (!bridges.is_empty() || stacked) {
+        let names: Vec<&str> = bridges.keys().map(String::as_str).collect();
+        let summary = if names.is_empty() {
+            "interfaces take no longer packets than those below them".to_owned()
+        } else {
+            format!("all members take packets of the same length: {}", names.join(", "))
+        };
+        findings.push(all_well(summary, None));
+    }
+    // Where there is one hop and no path was asked for, tunnels are not looked at either.
+    if !bridges.is_empty() || stacked || !paths.is_empty() || is_set_any {
+        out.add(findings);
+        out.add(paths);
+    }
+    Ok(())
+}
+
+fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
+    let mut bridges: BTreeMap<String, Vec<Hop>> = BTreeMap::new();
+    for nic in facts.nics.names() {
+        let Some(master) = facts.nics.master(&nic) else { continue };
+        let bridge = master.value().rsplit('/').next().unwrap_or_default().to_owned();
+        // Open vSwitch's members have a common master and many bridges: nothing can be told.
+        if bridge == "ovs-system" {
+            continue;
+        }
+        let (mtu, quote) = mtu(facts, &nic)?;
+        bridges.entry(bridge).or_default().push((nic, mtu, quote));
+    }
+    Ok(bridges)
+}
+
+/// The longest packet of an interface, with the line that says so.
+fn mtu(facts: &Facts, nic: &str) -> Result<(u64, Quote), Gap> {
+    let text = facts.mtus.of(nic)?;
+    Ok((text.number()?, text.quote(1)))
+}
+
+/// The change that lets an interface take longer packets.
+fn widen(nic: &str, current: u64, proposed: u64) -> Option<Change> {
+    Change::raise(Knob::Mtu { nic: nic.to_owned() }, current, proposed)
+}
+
+/// The change that lets an interface send no longer packets than pass.
+fn narrow(nic: &str, current: u64, proposed: u64) -> Option<Change> {
+    let is_for_both = proposed >= IPV6_MTU;
+    Change::lower(Knob::Mtu { nic: nic.to_owned() }, current, proposed).filter(|_| is_for_both)
+}
+
+fn unequal(facts: &Facts, bridge: &str, hops: &[Hop]) -> Option<Finding> {
+    let least = hops.iter().min_by_key(|(_, mtu, _)| *mtu)?;
+    let most = hops.iter().max_by_key(|(_, mtu, _)| *mtu)?;
+    if least.1 == most.1 {
+        return None;
+    }
+    let summary =
+        format!("{bridge} joins {} of MTU {} and {} of MTU {}", most.0, most.1, least.0, least.1);
+    let members = hops.iter().filter_map(|(nic, current, _)| widen(nic, *current, most.1));
+    let own = mtu(facts, bridge).ok().and_then(|(current, _)| widen(bridge, current, most.1));
+    let finding = Finding::new(Severity::Warning, bridge, summary)
+        .cause(
+            "A bridge cannot tell a sender that its packet is too long for the way out; it drops \
+             it. Small packets pass, so logins work and transfers hang.",
+        )
+        .quote([most.2.clone(), least.2.clone()])
+        .confidence(Confidence::High)
+        .advise(Advice::by_change(
+            "The same length everywhere, and in guests and on switches too. Test the whole way \
+             afterwards: ringway doctor --check D08 --path HOST. On XCP set the network's MTU \
+             instead.",
+            members.chain(own),
+        ));
+    Some(finding)
+}

@@ -1,0 +1,290 @@
+//! What packets met on the way to hosts that somebody asked for.
+
+use super::stack::overhead;
+use super::{Facts, mtu, narrow, widen};
+use crate::check::{Looked, all_well};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use ringway_evidence::parse::path::{Means, Path, Step};
+use ringway_evidence::{Gap, Quote, Text};
+
+const PROBING: &str = "net.ipv4.tcp_mtu_probing";
+/// Lines that a finding quotes of a path, and interfaces it quotes beside it.
+const QUOTES_MAX: usize = 6;
+
+pub(super) fn look(facts: &Facts) -> Looked {
+    let mut findings = Vec::new();
+    for text in facts.paths.all()? {
+        // Its name in a record is no file of the host.
+        let text = Text::new("ringway doctor --path", text.body());
+        match Path::parse(&text) {
+            Ok(path) => findings.push(Seen { facts, text: &text, path: &path }.judge()?),
+            Err(gap) => findings.push(Finding::gap("path", &gap)),
+        }
+    }
+    Ok(findings)
+}
+
+/// A path, and where it was seen from.
+struct Seen<'a> {
+    facts: &'a Facts,
+    text: &'a Text,
+    path: &'a Path,
+}
+
+impl Seen<'_> {
+    fn judge(&self) -> Result<Finding, Gap> {
+        let Path { host, address, .. } = self.path;
+        let target =
+            if *host == address.to_string() { host.clone() } else { format!("{host} ({address})") };
+        let Some((limit, line)) = self.path.longest() else {
+            return Ok(self.nobody(&target));
+        };
+        let local = self.path.find(|step| match step {
+            Step::Local(mtu) => Some(*mtu),
+            _ => None,
+        });
+        let Some((local, local_line)) = local else {
+            return Err(self.text.unreadable(None, "expected a line local MTU"));
+        };
+        if limit >= local {
+            let summary = format!("{target} takes packets of {limit} bytes, as the interface does");
+            return Ok(all_well(summary, Some(self.text.quote(line))));
+        }
+        let stopped = self.path.find(|step| matches!(step, Step::Stopped(_)).then_some(()));
+        let quotes = [local_line, line].into_iter().chain(self.telling_lines(limit));
+        let quotes: Vec<Quote> =
+            quotes.take(QUOTES_MAX).map(|line| self.text.quote(line)).collect();
+        let least = if stopped.is_some() { " at least" } else { "" };
+        let finding = if self.is_silent(limit) {
+            let summary = format!(
+                "packets to {target} of more than {limit} bytes{least} vanish{}; {} sends up to \
+                 {local}",
+                self.place(),
+                self.nic().unwrap_or("the interface")
+            );
+            let known = self.path.find(|step| match step {
+                Step::Known(mtu) => Some(*mtu <= limit),
+                _ => None,
+            });
+            let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
+            // A route's own MTU, or an answer that came once, keeps packets below it.
+            let severity = if is_kept { Severity::Note } else { Severity::Problem };
+            Finding::new(severity, self.subject(), summary).cause(
+                "Somebody drops what is too long and does not say so, or his answer is dropped: a \
+                 filter of ICMP, a bridge, a switch. Logins work, transfers hang.",
+            )
+        } else {
+            let by = self.path.find(|step| match step {
+                Step::Refused { by, mtu, .. } if *mtu == limit => Some(by.to_string()),
+                _ => None,
+            });
+            let by = by.map_or_else(|| "somebody".to_owned(), |(by, _)| by);
+            let summary = format!("{by} on the way to {target} takes {limit} bytes, not {local}");
+            Finding::new(Severity::Warning, self.subject(), summary).cause(
+                "Each connection learns it by a lost packet and sends shorter ones then: what long \
+                 packets here were to save is not saved. Who does not listen to \
+                 that answer loses everything long.",
+            )
+        };
+        let others = self.others(limit);
+        let finding = finding.quote(quotes).quote(others.iter().map(|(_, _, quote)| quote.clone()));
+        let is_sure = !self.is_silent(limit) || self.is_located();
+        let finding = finding.confidence(if is_sure && stopped.is_none() {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        });
+        Ok(self.advise(finding, u64::from(limit), u64::from(local), &others))
+    }
+
+    fn nobody(&self, target: &str) -> Finding {
+        let means = self.path.find(|step| match step {
+            Step::Asked(means) => Some(*means),
+            _ => None,
+        });
+        let by = match means {
+            Some((Means::Echo, _)) => "echo requests",
+            _ => "datagrams to a port that nobody has",
+        };
+        let stopped = self.path.find(|step| match step {
+            Step::Stopped(why) => Some(format!(": {why}")),
+            _ => None,
+        });
+        let (why, line) = stopped.unwrap_or_default();
+        let summary = format!("{target} does not answer {by}, so nobody can tell{why}");
+        let quote = (line > 0).then(|| self.text.quote(line));
+        Finding::new(Severity::Unknown, self.subject(), summary).quote(quote)
+    }
+
+    fn nic(&self) -> Option<&str> {
+        self.path.steps.iter().find_map(|(_, step)| match step {
+            Step::Through(nic) => Some(nic.as_str()),
+            _ => None,
+        })
+    }
+
+    fn subject(&self) -> String {
+        self.nic().map_or_else(|| self.path.address.to_string(), str::to_owned)
+    }
+
+    /// Whether the next longer packets were lost without a word.
+    fn is_silent(&self, limit: u32) -> bool {
+        let lost = self.path.steps.iter().filter_map(|(_, step)| match step {
+            Step::Lost { len } => Some(*len),
+            _ => None,
+        });
+        lost.min().is_some_and(|lost| lost > limit)
+    }
+
+    fn is_located(&self) -> bool {
+        self.path.steps.iter().any(|(_, step)| matches!(step, Step::Missed { .. }))
+    }
+
+    /// Where they vanish.
+    fn place(&self) -> String {
+        let reached = self.path.steps.iter().rev().find_map(|(_, step)| match step {
+            Step::Reached { hops, by } => Some(format!(" behind {by} (router {hops})")),
+            _ => None,
+        });
+        let missed = self.path.steps.iter().find_map(|(_, step)| match step {
+            Step::Missed { hops, by } => Some(format!(" before {by} (router {hops})")),
+            _ => None,
+        });
+        match (reached, missed) {
+            (Some(reached), Some(missed)) => format!("{reached} and{missed}"),
+            (reached, missed) => reached.or(missed).unwrap_or_default(),
+        }
+    }
+
+    /// Lines of what was refused, was lost first above the limit, and of where.
+    fn telling_lines(&self, limit: u32) -> Vec<usize> {
+        let is_lost = |step: &Step| matches!(step, Step::Lost { len } if *len > limit);
+        let lost = self.path.steps.iter().rev().find(|(_, step)| is_lost(step));
+        let told = self.path.steps.iter().filter(|(_, step)| {
+            matches!(step, Step::Refused { .. } | Step::Reached { .. } | Step::Missed { .. })
+        });
+        told.chain(lost).map(|(line, _)| *line).collect()
+    }
+
+    /// Interfaces above, below and beside that of the path which send longer packets than pass, or
+    /// take no longer ones.
+    fn others(&self, limit: u32) -> Vec<(String, u64, Quote)> {
+        let Some(nic) = self.nic() else { return Vec::new() };
+        let limit = u64::from(limit);
+        let mtus = self.facts.stack.around(nic).into_iter().filter_map(|other| {
+            let (mtu, quote) = mtu(self.facts, &other).ok()?;
+            let sent = mtu.saturating_add(overhead(self.facts, &other));
+            (sent > limit || mtu == limit).then_some((other, mtu, quote))
+        });
+        mtus.take(QUOTES_MAX).collect()
+    }
+
+    fn advise(
+        &self,
+        mut finding: Finding,
+        limit: u64,
+        local: u64,
+        others: &[(String, u64, Quote)],
+    ) -> Finding {
+        // A hop of this host that is as narrow as the path is what narrows it.
+        let under = self.nic().map(|nic| self.facts.stack.all_below(nic)).unwrap_or_default();
+        let below: Vec<Change> = others
+            .iter()
+            .filter(|(nic, mtu, _)| *mtu == limit && under.contains(nic))
+            .filter_map(|(nic, mtu, _)| widen(nic, *mtu, local))
+            .collect();
+        if !below.is_empty() {
+            finding = finding.advise(Advice::by_change(
+                "These hops of this host take no more: raise them.",
+                below,
+            ));
+        }
+        finding = finding.advise(Advice::by_hand(
+            format!(
+                "Raise the hop that is in the way, there, to {local}: the interface that `ip route \
+                 get {}` names. Or let it answer: ICMP type 3 code 4, ICMPv6 type 2.",
+                self.path.address
+            ),
+            &[],
+        ));
+        let Some(nic) = self.nic() else { return finding };
+        let own = mtu(self.facts, nic).ok().and_then(|(own, _)| narrow(nic, own, limit));
+        let mut lower: Vec<Change> = own.into_iter().collect();
+        // VXLAN and what else stands on it alone has to fit as well; a bridge's other ports do not.
+        let is_above = |other: &str| self.facts.stack.below(other).eq([nic]);
+        for (other, mtu, _) in others.iter().filter(|(other, _, _)| is_above(other)) {
+            let room = limit.saturating_sub(overhead(self.facts, other));
+            lower.extend(narrow(other, *mtu, room));
+        }
+        finding = finding.advise(Advice::by_change(
+            "Or send no longer packets from here, to anybody; the other end has to be told the \
+             same for what it sends.",
+            lower,
+        ));
+        if !self.is_silent(u32::try_from(limit).unwrap_or(u32::MAX)) {
+            return finding;
+        }
+        let probing = self.facts.probing.ok();
+        let current = probing.map(|text| text.value().to_owned());
+        if current.as_deref() != Some("0") {
+            return finding;
+        }
+        let knob = Knob::Sysctl { name: PROBING.to_owned() };
+        finding.quote(probing.map(|text| text.quote(1))).advise(Advice::by_change(
+            "Or let TCP alone find it out, after some timeouts of each connection:",
+            Change::raise(knob, 0, 1),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// What D08 proposes for a path through an interface, of a host with these files.
+    fn proposed(nic: &str, files: &[(&str, &str)]) -> Vec<String> {
+        let path = format!(
+            "path to a at 192.0.2.1\nasked by echo\nthrough {nic}\nlocal 9000\nknown 9000\n\
+             passed 576 in 9 us\nlost 9000\npassed 1500 in 9 us\nlost 1501\nend\n"
+        );
+        let own =
+            |(path, text): &(&str, &str)| (format!("sys/class/net/{path}"), format!("{text}\n"));
+        let probe = ("probes/192.0.2.1".to_owned(), path);
+        let pieces = files.iter().map(own).chain([probe]).collect();
+        let host = Host::new(Source::Memory(pieces));
+        let findings = look(&host.fact().expect("sound")).expect("sound");
+        assert_eq!(findings.len(), 1);
+        findings[0].advice.iter().flat_map(|advice| &advice.changes).map(Change::command).collect()
+    }
+
+    #[test]
+    fn a_hop_of_this_host_that_narrows_the_path_is_raised() {
+        let files = [
+            ("br0/mtu", "9000"),
+            ("eth0/mtu", "1500"),
+            ("eth0/master.link", "../br0"),
+            ("vif1.0/mtu", "9000"),
+            ("vif1.0/master.link", "../br0"),
+            // As narrow as the path, and above it: not what narrows it.
+            ("br0.7/mtu", "1500"),
+            ("br0.7/lower_br0.link", "../br0"),
+        ];
+        let commands = proposed("br0", &files);
+        let expected = ["ip link set dev eth0 mtu 9000", "ip link set dev br0 mtu 1500"];
+        assert_eq!(commands, expected);
+    }
+
+    #[test]
+    fn a_tunnel_is_lowered_with_what_it_stands_on() {
+        let files = [
+            ("eth0/mtu", "9000"),
+            ("vxlan7/mtu", "8950"),
+            ("vxlan7/uevent", "DEVTYPE=vxlan"),
+            ("vxlan7/lower_eth0.link", "../eth0"),
+        ];
+        let expected = ["ip link set dev eth0 mtu 1500", "ip link set dev vxlan7 mtu 1450"];
+        assert_eq!(proposed("eth0", &files), expected);
+    }
+}

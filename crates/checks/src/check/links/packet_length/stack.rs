@@ -1,0 +1,118 @@
+//! Interfaces that stand on others: VLANs, bonds, bridges, tunnels.
+
+use std::collections::BTreeSet;
+
+use super::{Facts, mtu, narrow, widen};
+use crate::check::Looked;
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::Gap;
+
+/// What VXLAN puts around a frame of IPv4: Ethernet inside 14, VXLAN 8, UDP 8, IP 20. Around IPv6
+/// it is 20 more.
+const VXLAN: u64 = 50;
+/// What WireGuard puts around a packet over IPv4: IP 20, UDP 8, its own head 16 and tag 16.
+const WIREGUARD: u64 = 60;
+
+/// Those that send longer packets than what is below them takes. What is known already is left out.
+pub(super) fn look(facts: &Facts, known: &[String]) -> Looked {
+    let stack = &facts.stack;
+    let uppers: BTreeSet<&String> = stack.links.iter().map(|(upper, _)| upper).collect();
+    let mut findings = Vec::new();
+    for nic in uppers.into_iter().filter(|nic| !known.contains(*nic)) {
+        // Of a bridge's members the narrowest tells of all. One may have been taken away meanwhile.
+        let taken = |lower: &&String| mtu(facts, lower).map(|(mtu, _)| mtu).unwrap_or(u64::MAX);
+        let narrowest = stack.below(nic).min_by_key(taken);
+        if let (Some(lower), Ok(_)) =
+            (narrowest.filter(|nic| mtu(facts, nic).is_ok()), mtu(facts, nic))
+        {
+            findings.extend(judge(facts, nic, lower)?);
+        }
+    }
+    Ok(findings)
+}
+
+/// Tunnels that no interface is said to be below: routes choose one, packet by packet. Judged by
+/// the widest that there is, since no route leads through a wider one.
+pub(super) fn routed(facts: &Facts) -> Looked {
+    let nics = facts.nics.names();
+    let is_tunnel = |nic: &&String| overhead(facts, nic) > 0;
+    let ways = nics.iter().filter(|nic| !is_tunnel(nic) && facts.nics.device_type(nic).is_none());
+    let widest = ways.filter_map(|nic| Some((mtu(facts, nic).ok()?.0, nic))).max();
+    let Some((_, widest)) = widest else { return Ok(Vec::new()) };
+    let mut findings = Vec::new();
+    for nic in nics.iter().filter(is_tunnel) {
+        if facts.stack.below(nic).next().is_none() && mtu(facts, nic).is_ok() {
+            findings.extend(judge(facts, nic, widest)?);
+        }
+    }
+    Ok(findings)
+}
+
+/// Bytes that an interface adds to each packet.
+pub(super) fn overhead(facts: &Facts, nic: &str) -> u64 {
+    match facts.nics.device_type(nic).as_deref() {
+        Some("vxlan" | "geneve") => VXLAN,
+        Some("wireguard") => WIREGUARD,
+        _ => 0,
+    }
+}
+
+fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> {
+    let ((own, own_quote), (below, below_quote)) = (mtu(facts, nic)?, mtu(facts, lower)?);
+    let overhead = overhead(facts, nic);
+    let need = own.saturating_add(overhead);
+    if need <= below || below <= overhead {
+        return Ok(None);
+    }
+    let (summary, cause) = if overhead == 0 {
+        let summary = format!("{nic} sends packets of {own} bytes, {lower} below it takes {below}");
+        (summary, "What is longer than the interface below takes is dropped there.")
+    } else {
+        let summary =
+            format!("{nic} needs {need} bytes with its headers, {lower} below it takes {below}");
+        let cause = "A tunnel wraps each frame: VXLAN and Geneve take 50 bytes, WireGuard 60, and \
+                     20 more over IPv6. What does not fit is cut into two packets, which costs \
+                     both ends, or dropped.";
+        (summary, cause)
+    };
+    let finding = Finding::new(Severity::Warning, nic, summary)
+        .cause(cause)
+        .quote([own_quote, below_quote])
+        .confidence(Confidence::High)
+        .advise(Advice::by_change(
+            "Let it send what fits, and its guests as well:",
+            narrow(nic, own, below - overhead),
+        ))
+        .advise(Advice::by_change(
+            "Or raise what is below it, if its whole network takes that:",
+            widen(lower, below, need),
+        ));
+    Ok(Some(finding))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn a_tunnel_that_routes_lead_is_judged_by_the_widest_way() {
+        let judged = |mtu: &str, card: &str| {
+            let pieces = [
+                ("sys/class/net/vx/uevent", "DEVTYPE=vxlan\n"),
+                ("sys/class/net/vx/mtu", mtu),
+                ("sys/class/net/eth0/mtu", card),
+                ("sys/class/net/eth1/mtu", "1400\n"),
+            ];
+            let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+            let host = Host::new(Source::Memory(pieces.map(own).into()));
+            let found = routed(&host.fact().expect("sound")).expect("sound");
+            found.into_iter().map(|one| one.summary).collect::<Vec<_>>()
+        };
+        let said = judged("1500\n", "1500\n");
+        assert_eq!(said, ["vx needs 1550 bytes with its headers, eth0 below it takes 1500"]);
+        assert_eq!(judged("1450\n", "1500\n"), Vec::<String>::new());
+        assert_eq!(judged("1500\n", "9000\n"), Vec::<String>::new());
+    }
+}

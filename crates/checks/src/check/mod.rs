@@ -1,0 +1,354 @@
+//! The catalogue: what is looked for, one file a check.
+
+pub mod contradiction;
+mod datapath;
+mod links;
+mod processors;
+mod queues;
+mod tcp;
+
+use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use ringway_evidence::fact::{
+    CongestionControls, Fact, Host, HostKind, Layout, ListsInterfaces, ModuleQueues, Namespace,
+    NetIrq, NetIrqs, Remarks,
+};
+use ringway_evidence::{Gap, Netns, Piece, Quote};
+
+/// One thing that can be wrong.
+pub struct Check {
+    /// Such as `D18`. Stable: scripts and reports name it.
+    pub id: &'static str,
+    /// The same as a word, such as `backlog`: the name of its file.
+    pub slug: &'static str,
+    /// What is wrong if it finds something.
+    pub title: &'static str,
+    /// Under which head it is shown.
+    pub group: Group,
+    /// The places of sources that it answers, by their ids in `docs/sources.toml`.
+    pub sources: &'static [&'static str],
+    /// Background, how to verify by hand, what to do, with `{ID}` where it cites: `doctor explain`.
+    pub explanation: &'static str,
+    /// What a host lacks that the check does not fit.
+    pub absent: &'static str,
+    /// The facts that it needs, and what follows from them.
+    pub rule: Rule,
+}
+
+/// A pure function from facts to verdicts, and the evidence that the facts are read from.
+pub struct Rule {
+    /// What the facts are read from.
+    pub pieces: &'static [Piece],
+    judge: fn(&Host, &mut Verdicts) -> Judged,
+}
+
+/// How a rule ends: a gap says why it cannot tell, and whatever it found before is dropped, because
+/// the doctor does not guess.
+type Judged = Result<(), Gap>;
+
+/// A rule that judges by facts: the type of these, and the function.
+macro_rules! rule {
+    ($facts:ty, $judge:path) => {
+        $crate::check::Rule {
+            pieces: <$facts as ringway_evidence::fact::Fact>::PIECES,
+            judge: |host, verdicts| $judge(&host.fact::<$facts>()?, verdicts),
+        }
+    };
+}
+use rule;
+
+/// What a check says of one host.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    findings: Vec<Finding>,
+    well: Option<Finding>,
+}
+
+impl Verdicts {
+    /// Adds what was found.
+    fn add(&mut self, found: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(found);
+    }
+
+    /// What to say if nothing is found after all, with a line that shows it. Of a check that looks
+    /// at several things, the last one that is in order.
+    fn well(&mut self, summary: impl Into<String>, quote: Option<Quote>) {
+        self.well = Some(all_well(summary, quote));
+    }
+
+    /// Adds that a part of the evidence could not be read.
+    fn unread(&mut self, subject: impl Into<String>, gap: &Gap) {
+        self.add([Finding::gap(subject, gap)]);
+    }
+
+    /// Adds what two parts of a check say. What one of them could not read is said beside what the
+    /// other found, and the check does not fit a host only if neither does.
+    fn both(&mut self, first: Looked, second: Looked, subject: &str) -> Judged {
+        self.add(both(first, second, subject)?);
+        Ok(())
+    }
+
+    /// What a part of a check says on its own.
+    fn part(absent: &str, judge: impl FnOnce(&mut Verdicts) -> Judged) -> Looked {
+        let mut verdicts = Verdicts::default();
+        judge(&mut verdicts)?;
+        verdicts.finish(absent)
+    }
+
+    fn finish(self, absent: &str) -> Looked {
+        match (self.findings.is_empty(), self.well) {
+            (false, _) => Ok(self.findings),
+            (true, Some(well)) => Ok(vec![well]),
+            (true, None) => not_here(absent),
+        }
+    }
+}
+
+/// What a check found; nothing but what is in order on a healthy host.
+type Looked = Result<Vec<Finding>, Gap>;
+
+/// Says that a check does not fit this host.
+fn not_here<T>(absent: impl Into<String>) -> Result<T, Gap> {
+    Err(Gap::NotHere(absent.into()))
+}
+
+/// Heads under which findings are shown, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// What frames go through: drivers, switches, their versions.
+    Datapath,
+    /// Who does the work: CPUs, interrupts, threads.
+    Processors,
+    /// How it is spread.
+    Queues,
+    /// Cards, offloads, links.
+    Links,
+    /// TCP and the limits of sockets.
+    Tcp,
+}
+
+impl Group {
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Group::Datapath => "Datapath",
+            Group::Processors => "Processors and interrupts",
+            Group::Queues => "Queues",
+            Group::Links => "Links and offloads",
+            Group::Tcp => "TCP and limits",
+        }
+    }
+}
+
+/// All checks, by their ids.
+pub static CATALOGUE: &[Check] = &[
+    datapath::emulated_card::CHECK,
+    processors::full_guest_cpu::CHECK,
+    processors::crowded_interrupts::CHECK,
+    processors::crowded_softirqs::CHECK,
+    processors::full_backend_thread::CHECK,
+    queues::uneven_load::CHECK,
+    queues::hot_interface::CHECK,
+    links::packet_length::CHECK,
+    links::full_wire::CHECK,
+    queues::few_flows::CHECK,
+    tcp::small_window::CHECK,
+    tcp::late_completions::CHECK,
+    links::offloads::CHECK,
+    queues::unused_queues::CHECK,
+    queues::queue_count::CHECK,
+    queues::queue_interrupts::CHECK,
+    processors::irqbalance::CHECK,
+    processors::backlog::CHECK,
+    tcp::harmful_settings::CHECK,
+    datapath::old_switch::CHECK,
+    datapath::switch_misses::CHECK,
+    datapath::iommu::CHECK,
+    datapath::grants::CHECK,
+    processors::backend_cpus::CHECK,
+    processors::hypercalls::CHECK,
+    tcp::near_bbr::CHECK,
+    processors::stolen_time::CHECK,
+    processors::placement::CHECK,
+    links::rings::CHECK,
+    links::limits::CHECK,
+    tcp::conntrack::CHECK,
+    queues::starvation::CHECK,
+    tcp::losses::CHECK,
+];
+
+/// A check by its id, in any case of letters, or by its slug.
+pub fn find(id: &str) -> Option<&'static Check> {
+    CATALOGUE.iter().find(|check| check.is_called(id))
+}
+
+/// All that checks and the report are made from: what is to be collected of a host.
+pub fn pieces() -> Vec<Piece> {
+    let of_checks = CATALOGUE.iter().flat_map(|check| check.rule.pieces);
+    let of_report = [HostKind::PIECES, ListsInterfaces::PIECES, Namespace::PIECES, Remarks::PIECES];
+    of_checks.chain(of_report.into_iter().flatten()).copied().collect()
+}
+
+/// How a check ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It looked.
+    Ran,
+    /// None of its evidence could be read.
+    Unread(String),
+    /// It is about something that this host does not have.
+    NotHere(String),
+}
+
+impl Check {
+    /// Whether it is meant by an id or a slug.
+    pub fn is_called(&self, name: &str) -> bool {
+        [self.id, self.slug].iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    /// Looks, and turns what cannot be read into a finding that says so.
+    pub fn run(&self, host: &Host) -> Vec<Finding> {
+        self.look(host).0
+    }
+
+    /// The same, with how it ended.
+    pub fn look(&self, host: &Host) -> (Vec<Finding>, Ended) {
+        let mut findings = match Verdicts::part(self.absent, |out| (self.rule.judge)(host, out)) {
+            Ok(findings) => findings,
+            Err(Gap::NotHere(_)) if !lists_interfaces(host) => {
+                let why = "nothing says which interfaces there are".to_owned();
+                return (Vec::new(), Ended::Unread(why));
+            }
+            Err(Gap::NotHere(why)) => return (Vec::new(), Ended::NotHere(why)),
+            Err(gap) => vec![Finding::gap(self.title, &gap)],
+        };
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        let advice = findings.iter_mut().flat_map(|finding| &mut finding.advice);
+        advice.for_each(|advice| advice.leave_out(|knob| refuses(host, knob)));
+        for finding in &mut findings {
+            self.id.clone_into(&mut finding.check);
+        }
+        let is_unread = |one: &Finding| one.severity == Severity::Unknown;
+        let ended = match findings.first() {
+            Some(first) if findings.iter().all(is_unread) => Ended::Unread(first.summary.clone()),
+            _ => Ended::Ran,
+        };
+        (findings, ended)
+    }
+}
+
+fn lists_interfaces(host: &Host) -> bool {
+    host.fact().is_ok_and(|ListsInterfaces(is_listed)| is_listed)
+}
+
+/// Why a setting cannot be changed where the evidence is from; none if it can, or if nothing says
+/// that it cannot.
+fn refuses(host: &Host, knob: &Knob) -> Option<String> {
+    match knob.path() {
+        Ok(path) => host.read_only(&path?),
+        Err(_) => Some("its name cannot be written in a command".to_owned()),
+    }
+}
+
+/// The changes that bring interrupts to where a layout has them.
+fn placing<'a>(
+    known: &NetIrqs,
+    layout: &Layout,
+    irqs: impl IntoIterator<Item = &'a NetIrq<'a>>,
+) -> Vec<Change> {
+    let change = |irq: &NetIrq<'_>| {
+        let cpu = layout.cpu_of(irq)?.to_string();
+        let current = known.affinity(irq.irq);
+        Change::replace(Knob::IrqAffinity { irq: irq.irq }, current, cpu)
+    };
+    irqs.into_iter().filter_map(change).collect()
+}
+
+/// Cubic for new connections, as far as the host has it and lets it be chosen.
+fn use_cubic(controls: &CongestionControls, instead_of: &str, text: &str) -> Advice {
+    let knob = Knob::Sysctl { name: "net.ipv4.tcp_congestion_control".to_owned() };
+    if controls.may_use("cubic") {
+        return Advice::by_change(
+            text,
+            Change::replace(knob, Some(instead_of.to_owned()), "cubic"),
+        );
+    }
+    let command = knob.command("cubic");
+    if controls.netns == Some(Netns::Other) {
+        let text = format!(
+            "{text} This network namespace may only choose what the machine allows to all: there, \
+             add cubic to net.ipv4.tcp_allowed_congestion_control; then, here: {command}."
+        );
+        return Advice::by_hand(text, &[]);
+    }
+    Advice::by_hand(format!("{text} Its module is not loaded."), &["modprobe tcp_cubic", &command])
+}
+
+/// The change that lets a module offer more queues to guests; none if it offers as many, or if
+/// nothing says how many it offers.
+fn more_queues(modules: &ModuleQueues, module: &str, wanted: u64) -> Option<Change> {
+    let (knob, current) = queues_of(modules, module)?;
+    Change::raise(knob, current, wanted)
+}
+
+/// The change that lets it offer fewer.
+fn fewer_queues(modules: &ModuleQueues, module: &str, wanted: u64) -> Option<Change> {
+    let (knob, current) = queues_of(modules, module)?;
+    Change::lower(knob, current, wanted)
+}
+
+fn queues_of(modules: &ModuleQueues, module: &str) -> Option<(Knob, u64)> {
+    let knob = Knob::Parameter { module: module.to_owned(), name: "max_queues".to_owned() };
+    Some((knob, modules.of(module).ok()?.number().ok()?))
+}
+
+fn both(first: Looked, second: Looked, subject: &str) -> Looked {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok([first, second].concat()),
+        (other, Err(Gap::NotHere(_))) | (Err(Gap::NotHere(_)), other) => other,
+        (Ok(mut found), Err(gap)) | (Err(gap), Ok(mut found)) => {
+            found.push(Finding::gap(subject, &gap));
+            Ok(found)
+        }
+        (Err(gap), Err(_)) => Err(gap),
+    }
+}
+
+/// A finding that all is in order, with a line that shows it.
+fn all_well(summary: impl Into<String>, quote: Option<Quote>) -> Finding {
+    Finding::new(Severity::Ok, "", summary).quote(quote)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_look_could_not_read_is_told_beside_what_the_other_found() {
+        let found = || Ok(vec![all_well("fine", None)]);
+        let absent = |why: &str| Err(Gap::NotHere(why.to_owned()));
+        let torn = || Err(Gap::Missing { file: "f".to_owned(), why: "torn".to_owned() });
+        assert_eq!(both(found(), absent("x"), "s"), found());
+        assert_eq!(both(absent("x"), found(), "s"), found());
+        assert_eq!(both(absent("x"), absent("y"), "s"), absent("x"));
+        assert_eq!(both(torn(), absent("x"), "s"), torn());
+        assert_eq!(both(absent("x"), torn(), "s"), torn());
+        for looked in [both(found(), torn(), "s"), both(torn(), found(), "s")] {
+            let severities: Vec<Severity> =
+                looked.expect("found").iter().map(|one| one.severity).collect();
+            assert_eq!(severities, [Severity::Ok, Severity::Unknown]);
+        }
+    }
+
+    #[test]
+    fn checks_are_in_order_and_explained() {
+        let ids: Vec<String> = (1..=CATALOGUE.len()).map(|id| format!("D{id:02}")).collect();
+        assert!(CATALOGUE.iter().map(|check| check.id).eq(ids.iter().map(String::as_str)));
+        for check in CATALOGUE {
+            for part in ["Background", "Verify by hand", "What to do"] {
+                assert!(check.explanation.contains(part), "{} has no {part:?}", check.id);
+            }
+            let named = CATALOGUE.iter().filter(|other| other.slug == check.slug);
+            assert_eq!(named.count(), 1, "{} is called as another one", check.id);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! CPUs that domain 0 has and may not use.
+
+use super::{BUSY, Facts};
+use crate::check::{Judged, Verdicts, not_here};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::fact::{BusyCpus, Kind, float};
+use ringway_evidence::parse::Counters;
+use ringway_evidence::parse::cpus::cpu_list;
+use ringway_evidence::parse::domains::VcpuTimes;
+use ringway_evidence::{Gap, Quote, Text};
+
+/// CPUs that commands name.
+const NAMED_MAX: usize = 8;
+const SETTING: &str = "etc/sysconfig/unplug-vcpus";
+/// What the setting is called there.
+const COUNT: &str = "NR_DOMAIN0_VCPUS=";
+
+/// CPUs of domain 0: how many there are, and how many of them it uses.
+#[derive(Clone)]
+struct Cpus {
+    all: usize,
+    online: usize,
+    quotes: Vec<Quote>,
+}
+
+pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    if facts.kind.kind != Kind::XenDom0 {
+        return not_here("no domain 0");
+    }
+    let down = taken_down(facts)?;
+    // An old host has no xl.
+    let known = unplugged(facts)?.or_else(|| down.as_ref().map(|(cpus, _)| cpus.clone()));
+    let Some(Cpus { all, online, mut quotes }) = known else { return Ok(()) };
+    quotes.extend(down.iter().flat_map(|(cpus, _)| cpus.quotes.clone()));
+    quotes.dedup();
+    let (who, more, advice) = match (by_service(facts, all, online), &down) {
+        (Some(service), _) => service,
+        (None, Some((_, down))) => (" by its kernel".to_owned(), cmdline(facts), put_up(down)),
+        (None, None) => {
+            let text =
+                "Somebody unplugged them since the start (xl vcpu-set). If it was not meant:";
+            (String::new(), None, Advice::by_hand(text, &[&format!("xl vcpu-set 0 {all}")]))
+        }
+    };
+    let summary = format!("{} of the {all} CPUs of domain 0 are hidden from it{who}", all - online);
+    let BusyCpus { count: busy, .. } = facts.busy.get()?;
+    let is_full = *busy >= float(u64::try_from(online).unwrap_or(u64::MAX)) * BUSY;
+    let severity = if is_full { Severity::Warning } else { Severity::Note };
+    let finding = Finding::new(severity, "domain 0", summary)
+        .cause(format!(
+            "It has {online} CPUs for its backends' threads and its interrupts, of which {busy:.1} \
+             are busy; the others would be there."
+        ))
+        .quote(quotes)
+        .quote(more)
+        .confidence(Confidence::High)
+        .advise(advice);
+    out.add([finding]);
+    Ok(())
+}
+
+/// What Xen says: it shows a CPU that does not run with the state `--p`.
+fn unplugged(facts: &Facts) -> Result<Option<Cpus>, Gap> {
+    let text = match facts.vcpus.get() {
+        Err(Gap::Missing { .. }) => return Ok(None),
+        other => other?,
+    };
+    let times = VcpuTimes::parse(text)?;
+    let all = times.domain(0).count();
+    let online = times.domain(0).filter(|vcpu| vcpu.is_online).count();
+    let first = times.domain(0).find(|vcpu| !vcpu.is_online);
+    Ok(first.map(|first| Cpus { all, online, quotes: vec![text.quote(first.line)] }))
+}
+
+/// CPUs that the kernel has and does not use. Those that Xen took away it does not have.
+fn taken_down(facts: &Facts) -> Result<Option<(Cpus, Vec<usize>)>, Gap> {
+    let list = |text: &Text| {
+        let cpus = cpu_list(text.value());
+        let cpus = cpus.ok_or_else(|| text.unreadable(Some(1), "expected a list of CPUs"))?;
+        Ok((cpus, text.quote(1)))
+    };
+    let (present, online) = match (facts.present.get(), facts.online.get()) {
+        (Err(Gap::Missing { .. }), _) | (_, Err(Gap::Missing { .. })) => return Ok(None),
+        (present, online) => (list(present?)?, list(online?)?),
+    };
+    let is_down = |cpu: &usize| !online.0.contains(cpu);
+    let down: Vec<usize> = present.0.iter().copied().filter(is_down).collect();
+    let quotes = vec![present.1, online.1];
+    let cpus = Cpus { all: present.0.len(), online: present.0.len() - down.len(), quotes };
+    Ok((!down.is_empty()).then_some((cpus, down)))
+}
+
+/// Whether the service does it: who, the line that says so, and what undoes it.
+fn by_service(facts: &Facts, all: usize, online: usize) -> Option<(String, Option<Quote>, Advice)> {
+    let setting = facts.unplug.ok()?;
+    let is_it = |line: &str| line.trim().starts_with(COUNT);
+    let wanted = setting.lines().find_map(|(_, line)| line.trim().strip_prefix(COUNT))?;
+    let wanted: usize = wanted.trim_matches(['"', '\'']).parse().ok()?;
+    if wanted != online {
+        return None;
+    }
+    let service = if facts.service.ok().is_some() { "" } else { ", whose service is not there" };
+    let text = format!(
+        "At each start the service unplug-vcpus takes all but {online} away (XCP 1.0, XenServer \
+         5.6 FP1 and 6.0). Its init script only takes CPUs away: for more, set it and \
+         restart, or plug them in for now. Later versions have dom0_max_vcpus={all} on Xen's \
+         command line alone: /opt/xensource/libexec/xen-cmdline --set-xen dom0_max_vcpus={all}."
+    );
+    let set = format!("sed -i 's/^{COUNT}.*/{COUNT}{all}/' /{SETTING}");
+    let now = format!("xl vcpu-set 0 {all}");
+    let advice = Advice::by_hand(text, &[&set, &now]);
+    Some((format!(" by /{SETTING}{service}"), setting.quote_where(is_it), advice))
+}
+
+fn put_up(down: &[usize]) -> Advice {
+    let up = |cpu: &usize| format!("echo 1 > /sys/devices/system/cpu/cpu{cpu}/online");
+    let commands: Vec<String> = down.iter().take(NAMED_MAX).map(up).collect();
+    Advice::by_hand(
+        "Domain 0 has them, and its kernel does not use them: maxcpus= on its command line, or \
+         somebody took them down by hand. If it was not meant:",
+        &commands.iter().map(String::as_str).collect::<Vec<_>>(),
+    )
+}
+
+fn cmdline(facts: &Facts) -> Option<Quote> {
+    let limits = |line: &str| line.split_whitespace().any(|word| word.starts_with("maxcpus="));
+    facts.cmdline.ok()?.quote_where(limits)
+}

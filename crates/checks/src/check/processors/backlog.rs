@@ -1,0 +1,199 @@
+//! D18: frames that a CPU's backlog dropped, and rounds that ended with work left.
+
+use std::ops::Deref;
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use ringway_evidence::fact::{
+    BacklogMax, Basis, BudgetFrames, BudgetUsecs, Span, Tried, float, share,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::softnet::{Row, Softnet};
+use ringway_evidence::{Quote, Text};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D18",
+    slug: "backlog",
+    title: "a CPU's backlog drops or is cut short",
+    group: Group::Processors,
+    sources: &["throughput-guide:long-queues"],
+    explanation: include_str!("backlog.md"),
+    absent: "no CPU",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        softnet: Span<Softnet>,
+        backlog: Tried<BacklogMax>,
+        frames: Tried<BudgetFrames>,
+        usecs: Tried<BudgetUsecs>,
+    }
+}
+
+/// Cut rounds per frame from which it is more than an occasional burst: alarms on "more than none"
+/// are wrong on nearly every host.
+const SQUEEZED_SHARE_MAX: f64 = 0.001;
+/// Fewer cut rounds than this between two samples are a burst.
+const SQUEEZED_MIN: u32 = 10;
+/// Drops or cut rounds a second, averaged since the boot, from which that is how the host is and
+/// not what it was once.
+const SINCE_BOOT_MIN: f64 = 1.0;
+/// More waiting frames than this only add delay.
+const BACKLOG_MAX: u64 = 16_384;
+const BACKLOG: &str = "net.core.netdev_max_backlog";
+/// Frames or microseconds of a round above which it only keeps a CPU from all else: 100 ms.
+const ROUND_MAX: u64 = 100_000;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.softnet;
+    // A file that was cut between two lines says less, and nothing in it says that.
+    if span.after.rows.len() < span.before.rows.len() {
+        return Err(span.text.unreadable(None, "fewer CPUs than in the first sample"));
+    }
+    let before = |cpu| span.past(span.before.rows.iter().find(|row| row.cpu == cpu));
+    let since = |row: &Row| Some(row.since(&before(row.cpu)?));
+    let rows: Vec<Row> = span.after.rows.iter().filter_map(since).collect();
+    out.add(drops(facts, &rows));
+    out.add(squeezes(facts, &rows));
+    out.well("no backlog drops frames", rows.first().map(|row| span.text.quote(row.line)));
+    Ok(())
+}
+
+fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
+    let span = &facts.softnet;
+    let guilty: Vec<&Row> = rows.iter().filter(|row| row.dropped > 0).collect();
+    let dropped: u64 = guilty.iter().map(|row| u64::from(row.dropped)).sum();
+    if dropped == 0 {
+        return None;
+    }
+    let rate = float(dropped) / span.seconds;
+    // Some since the boot may be of one bad minute long ago.
+    if span.basis == Basis::SinceBoot && rate < SINCE_BOOT_MIN {
+        return None;
+    }
+    let (severity, confidence, when) = match span.basis {
+        Basis::Samples => (Severity::Problem, Confidence::High, ""),
+        Basis::SinceBoot => (Severity::Warning, Confidence::Low, ", averaged since the boot"),
+    };
+    let (advice, quote) = match facts.backlog.get() {
+        Ok(text) => (text.number().ok().and_then(longer_backlog), Some(text.quote(1))),
+        Err(_) => (None, None),
+    };
+    let summary =
+        format!("{} drop {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
+    let finding = Finding::new(severity, cpus(&guilty), summary)
+        .cause(
+            "Frames of vifs, TAP devices, veth, and those that RPS moves wait in a queue of each \
+             CPU; it was full. Cards with NAPI do not use it.",
+        )
+        .quote(guilty.iter().map(|row| span.text.quote(row.line)))
+        .quote(quote)
+        .confidence(confidence)
+        .advise(Advice::by_hand(
+            "First see why that CPU cannot keep up: D03, D04 and D14 spread its work.",
+            &["ringway doctor explain D04"],
+        ));
+    Some(advice.into_iter().fold(finding, Finding::advise))
+}
+
+/// Bursts fit into a queue four times as long; what is always too much fits into none.
+fn longer_backlog(current: u64) -> Option<Advice> {
+    let proposed = current.saturating_mul(4).min(BACKLOG_MAX);
+    let change = Change::raise(Knob::Sysctl { name: BACKLOG.to_owned() }, current, proposed)?;
+    Some(Advice::by_change(
+        format!(
+            "If it is bursts: let more frames wait (now {current}). The 300000 of old guides only \
+             turns loss into delay."
+        ),
+        [change],
+    ))
+}
+
+fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
+    let span = &facts.softnet;
+    let is_load = |row: &Row| {
+        span.basis == Basis::Samples || f64::from(row.squeezed) / span.seconds >= SINCE_BOOT_MIN
+    };
+    let is_guilty = |row: &&Row| {
+        row.squeezed >= SQUEEZED_MIN
+            && is_load(row)
+            && share(u64::from(row.squeezed), u64::from(row.processed)) > SQUEEZED_SHARE_MAX
+    };
+    let guilty: Vec<&Row> = rows.iter().filter(is_guilty).collect();
+    let worst = guilty.iter().max_by_key(|row| row.squeezed)?;
+    let percent = 100.0 * share(u64::from(worst.squeezed), u64::from(worst.processed));
+    let summary = format!(
+        "{} ended {:.0} rounds/s with frames left, {percent:.2} % of what it took in",
+        cpus(&guilty),
+        f64::from(worst.squeezed) / span.seconds
+    );
+    let confidence = match span.basis {
+        Basis::Samples => Confidence::Medium,
+        Basis::SinceBoot => Confidence::Low,
+    };
+    // What ends a round: frames, and microseconds since Linux 4.12.
+    let budgets: [(&str, Option<&Text>); 2] = [
+        ("net.core.netdev_budget", facts.frames.ok().map(Deref::deref)),
+        ("net.core.netdev_budget_usecs", facts.usecs.ok().map(Deref::deref)),
+    ];
+    let (changes, quotes): (Vec<Change>, Vec<Quote>) =
+        budgets.into_iter().filter_map(|(name, text)| doubled(name, text?)).unzip();
+    let advice = if changes.is_empty() {
+        Advice::by_hand(
+            "How long a round may take is set for the whole machine, and is not seen here or is \
+             long already: net.core.netdev_budget frames and net.core.netdev_budget_usecs. Spread \
+             its work instead: D03, D04 and D14.",
+            &["ringway doctor explain D04"],
+        )
+    } else {
+        Advice::by_change(
+            "Let a round take more frames, and, since Linux 4.12, more time: it ends at whichever \
+             comes first. Other work of that CPU waits.",
+            changes,
+        )
+    };
+    let finding = Finding::new(Severity::Warning, cpus(&guilty), summary)
+        .cause(
+            "Rounds reach netdev_budget or netdev_budget_usecs: more comes in than one CPU takes.",
+        )
+        .quote(guilty.iter().map(|row| span.text.quote(row.line)))
+        .quote(quotes)
+        .confidence(confidence);
+    Some(finding.advise(advice))
+}
+
+/// A limit of a round, twice as large.
+fn doubled(name: &str, text: &Text) -> Option<(Change, Quote)> {
+    let current = text.number().ok().filter(|current| *current > 0)?;
+    let knob = Knob::Sysctl { name: name.to_owned() };
+    let change = Change::raise(knob, current, current.saturating_mul(2).min(ROUND_MAX))?;
+    Some((change, text.quote(1)))
+}
+
+fn cpus(rows: &[&Row]) -> String {
+    let names: Vec<String> = rows.iter().map(|row| row.cpu.to_string()).collect();
+    format!("{} {}", if names.len() == 1 { "CPU" } else { "CPUs" }, names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    const SOFTNET: &str = "0007a508 000000af 0000005f 00000000 00000000 00000000 00000000 00000000 \
+                           00000000 00000000 00000000 00000000 00000000\n";
+
+    #[test]
+    fn a_few_drops_since_the_boot_are_no_rate() {
+        let severity = |uptime: &str| {
+            let pieces = [("proc/uptime", uptime), ("proc/net/softnet_stat", SOFTNET)];
+            let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+            let host = Host::new(Source::Memory(pieces.map(own).into()));
+            CHECK.run(&host).iter().map(|found| found.severity).max()
+        };
+        assert_eq!(severity("10.0 1\n"), Some(Severity::Warning));
+        assert_eq!(severity("864000.0 1\n"), Some(Severity::Ok));
+    }
+}

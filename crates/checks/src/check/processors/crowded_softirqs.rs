@@ -1,0 +1,193 @@
+//! D04: one CPU does all the softirqs of a host, the others none.
+
+use std::collections::BTreeSet;
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use ringway_evidence::Quote;
+use ringway_evidence::fact::{
+    Basis, Interfaces, NetIrq, NetIrqs, NicRole, Span, Tried, float, share,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::cpu::CpuTimes;
+use ringway_evidence::parse::cpus::{cpu_mask, masked_cpus};
+use ringway_evidence::parse::nic::{Moved, NicCounters};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D04",
+    slug: "crowded-softirqs",
+    title: "one CPU does all the deferred work",
+    group: Group::Processors,
+    sources: &[
+        "throughput-guide:softirq",
+        "throughput-guide:card-queues",
+        "throughput-guide:spread-interrupts",
+        "throughput-guide:tools",
+        "network-node-blog:one-core",
+    ],
+    explanation: include_str!("crowded_softirqs.md"),
+    absent: "one CPU",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        times: Span<CpuTimes>,
+        nics: Interfaces,
+        moved: Tried<Span<NicCounters>>,
+        irqs: Tried<NetIrqs>,
+    }
+}
+
+/// Share of a CPU's time in softirqs from which it is the one.
+const BUSY: f64 = 0.6;
+/// Share below which the others idle in comparison: their median.
+const IDLE: f64 = 0.2;
+
+/// Interrupts of a network queue a second from which they are what keeps a CPU busy. It is low,
+/// because a queue that is polled without a pause interrupts seldom.
+const IRQS_MIN: f64 = 10.0;
+/// Packets a second from which an interface receives anything.
+const PACKETS_MIN: f64 = 1000.0;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.times;
+    let mut shares: Vec<(f64, usize, usize)> = Vec::new();
+    for (cpu, after) in &span.after.cpus {
+        let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
+        let spent = after.since(&before);
+        shares.push((share(spent.softirq, spent.had()), *cpu, spent.line));
+    }
+    if shares.len() < 2 {
+        return not_here(CHECK.absent);
+    }
+    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (busy, cpu, line) = shares[0];
+    // The median of the others, so that one of two CPUs can be seen as well.
+    let others = &shares[1..];
+    let (median, _, other) = others[others.len() / 2];
+    let percent = busy * 100.0;
+    if busy < BUSY || median >= IDLE {
+        let summary = format!("softirqs take at most {percent:.0} % of a CPU (CPU {cpu})");
+        out.well(summary, Some(span.text.quote(line)));
+        return Ok(());
+    }
+    let summary = format!(
+        "softirqs take {percent:.0} % of CPU {cpu}, and {:.0} % of most others",
+        median * 100.0
+    );
+    let confidence = if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low };
+    let busy_nics = receiving(facts);
+    let (cause, advice, quote) = brought_by(facts, cpu, &busy_nics);
+    let finding = Finding::new(Severity::Problem, format!("CPU {cpu}"), summary)
+        .cause(cause)
+        .quote([span.text.quote(line), span.text.quote(other)])
+        .quote(quote)
+        .confidence(confidence)
+        .advise(advice);
+    let changes = packet_steering(facts, &span.after, &busy_nics);
+    out.add([if changes.is_empty() {
+        finding
+    } else {
+        finding.advise(Advice::by_change(
+            "A card with one queue can hand frames to all CPUs in software (RPS). It costs an \
+             interrupt between CPUs for each batch.",
+            changes,
+        ))
+    }]);
+    Ok(())
+}
+
+/// Interfaces that receive packets; none if nothing says which.
+fn receiving(facts: &Facts) -> Option<BTreeSet<String>> {
+    let span = facts.moved.ok()?;
+    let is_busy = |(nic, after): &(&String, &Moved)| {
+        let before = span.past(span.before.nics.get(*nic));
+        before.is_some_and(|before| {
+            float(after.since(&before).rx_packets) / span.seconds >= PACKETS_MIN
+        })
+    };
+    Some(span.after.nics.iter().filter(is_busy).map(|(nic, _)| nic.clone()).collect())
+}
+
+/// What brings the work to a CPU, as far as the evidence says it, and what to do about that.
+fn brought_by(
+    facts: &Facts,
+    cpu: usize,
+    busy: &Option<BTreeSet<String>>,
+) -> (String, Advice, Option<Quote>) {
+    let see = "grep -E 'CPU|eth|en|vif|virtio' /proc/interrupts";
+    let known = facts.irqs.ok();
+    let span = known.map(|known| &known.span);
+    let irqs = known.map(NetIrqs::all).unwrap_or_default();
+    let column = span.and_then(|span| span.after.cpus.iter().position(|one| *one == cpu));
+    let on_it = |irq: &&NetIrq<'_>| column.and_then(|at| irq.counts.get(at)).copied().unwrap_or(0);
+    if let (Some(span), Some(most)) = (span, irqs.iter().max_by_key(on_it)) {
+        let rate = float(on_it(&most)) / span.seconds;
+        if rate >= IRQS_MIN {
+            let cause = format!(
+                "{rate:.0} interrupts/s of {} come on it: its card has one queue, or all of them \
+                 are served there.",
+                most.of.device
+            );
+            let advice = Advice::by_hand(
+                "Several lines of one card: D03 spreads them; one line: use more queues (D14).",
+                &[see],
+            );
+            return (cause, advice, Some(span.text.quote(most.row.line)));
+        }
+    }
+    let is_single = |nic: &&String| facts.nics.rx_queues(nic) == 1 && is_own(facts, nic);
+    let single = busy.as_ref().and_then(|busy| busy.iter().find(is_single));
+    if let Some(nic) = single {
+        let cause = format!("{nic} receives by one queue, which one CPU serves.");
+        let advice = Advice::by_hand("Use more queues, if it has them (D14).", &[see]);
+        return (cause, advice, None);
+    }
+    if span.is_none() || busy.is_none() {
+        let cause = "What brings the work is not seen: a card with one queue, a card whose queues \
+                     are all served there, or what programs of this host send through interfaces \
+                     of software.";
+        let advice = Advice::by_hand("See whose interrupts they are: D03, D14.", &[see]);
+        return (cause.to_owned(), advice, None);
+    }
+    let cause = "No interrupt of a card comes on it, and no card with one queue receives much. So \
+                 it is what programs of this host send through interfaces of software, which is \
+                 done where they run, with its filters; or it is no network at all.";
+    let advice = Advice::by_hand(
+        "See which softirqs they are, and which programs run on that CPU; let those run on others, \
+         or send less through filters and bridges.",
+        &["cat /proc/softirqs"],
+    );
+    (cause.to_owned(), advice, None)
+}
+
+/// Whether an interface is where packets come into this host.
+fn is_own(facts: &Facts, nic: &str) -> bool {
+    !matches!(facts.nics.role(nic), NicRole::Software | NicRole::Backend)
+}
+
+/// RPS for interfaces that receive by one queue, of those that receive anything.
+fn packet_steering(
+    facts: &Facts,
+    times: &CpuTimes,
+    busy: &Option<BTreeSet<String>>,
+) -> Vec<Change> {
+    let online = times.cpus.keys().copied();
+    let mut changes = Vec::new();
+    for nic in facts.nics.names() {
+        let rx = facts.nics.rx_queues(&nic);
+        let is_idle = busy.as_ref().is_some_and(|busy| !busy.contains(&nic));
+        if rx != 1 || is_idle || !is_own(facts, &nic) {
+            continue;
+        }
+        let current = facts.nics.rps_cpus(&nic, 0).map(|text| text.value().to_owned());
+        let had = current.as_deref().and_then(masked_cpus).unwrap_or_default();
+        if online.clone().all(|cpu| had.contains(&cpu)) {
+            continue;
+        }
+        let knob = Knob::Rps { nic, queue: 0 };
+        changes.extend(Change::replace(knob, current, cpu_mask(online.clone().chain(had))));
+    }
+    changes
+}

@@ -1,0 +1,109 @@
+//! D27: the hypervisor runs somebody else while this guest has work.
+
+use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::Gap;
+use ringway_evidence::fact::{Basis, HostKind, Kind, Span, Tried, XenDomains, XenInfo, share};
+use ringway_evidence::facts;
+use ringway_evidence::parse::cpu::CpuTimes;
+use ringway_evidence::parse::domains::{Domains, XlInfo};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D27",
+    slug: "stolen-time",
+    title: "the hypervisor gives its CPUs to others",
+    group: Group::Processors,
+    sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
+    explanation: include_str!("stolen_time.md"),
+    absent: "nobody below could steal",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        kind: HostKind,
+        times: Tried<Span<CpuTimes>>,
+        domains: Tried<XenDomains>,
+        xen: Tried<XenInfo>,
+    }
+}
+
+/// Share of the time of all CPUs that were stolen.
+const STOLEN: f64 = 0.05;
+/// The same, from which nothing else is worth looking at.
+const STARVED: f64 = 0.20;
+
+/// CPUs that the guide left to domain 0 when it gave each of the others to a guest
+/// (`throughput-guide:one-cpu-guests`).
+const LEFT_TO_DOM0: u32 = 4;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    out.add([stolen(facts)?]);
+    out.add(promised(facts)?);
+    Ok(())
+}
+
+/// More virtual CPUs than the guide found best; only domain 0 can see that.
+fn promised(facts: &Facts) -> Result<Option<Finding>, Gap> {
+    if facts.kind.kind != Kind::XenDom0 {
+        return Ok(None);
+    }
+    let (Some(list), Some(info)) = (facts.domains.ok(), facts.xen.ok()) else { return Ok(None) };
+    let guests = Domains::parse(list)?.domains;
+    let guests = guests.iter().filter(|(id, _)| **id != 0).map(|(_, guest)| guest.vcpus);
+    let vcpus = guests.fold(0, u32::saturating_add);
+    let parsed = XlInfo::parse(info)?;
+    let Some((cpus, line)) = parsed.get("nr_cpus") else { return Ok(None) };
+    let cpus: u32 =
+        cpus.parse().map_err(|_| info.unreadable(Some(line), "expected a number of CPUs"))?;
+    let best = cpus.saturating_sub(LEFT_TO_DOM0);
+    if vcpus <= best {
+        return Ok(None);
+    }
+    let summary = format!("guests have {vcpus} virtual CPUs on {cpus} real ones");
+    let finding = Finding::new(Severity::Note, "guests", summary)
+        .cause(format!(
+            "The guide's guests of one CPU together were fastest when they were {best} on so many: \
+             as many as CPUs less 4, which domain 0 used. That was for guests that all \
+             move packets at once; idle ones cost nothing."
+        ))
+        .quote([info.quote(line)]);
+    Ok(Some(finding))
+}
+
+fn stolen(facts: &Facts) -> Result<Finding, Gap> {
+    if matches!(facts.kind.kind, Kind::Bare | Kind::KvmHost) {
+        return not_here(CHECK.absent);
+    }
+    let span = facts.times.get()?;
+    let (mut stolen, mut total) = (0_u64, 0_u64);
+    let mut worst = (0, 0);
+    for (cpu, after) in &span.after.cpus {
+        let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
+        let spent = after.since(&before);
+        stolen = stolen.saturating_add(spent.steal);
+        total = total.saturating_add(spent.total);
+        worst = worst.max((spent.steal, spent.line));
+    }
+    let part = share(stolen, total);
+    let percent = part * 100.0;
+    let quote = Some(span.text.quote(worst.1)).filter(|_| worst.1 > 0);
+    if part <= STOLEN {
+        return Ok(all_well(format!("{percent:.1} % of the CPU time was stolen"), quote));
+    }
+    let severity = if part >= STARVED { Severity::Problem } else { Severity::Warning };
+    let summary = format!("the hypervisor gave {percent:.0} % of this guest's CPU time to others");
+    let finding = Finding::new(severity, "steal", summary)
+        .cause(
+            "More virtual CPUs want to run than there are real ones. Packets wait until the guest \
+             runs again, and its own CPU figures are worth little.",
+        )
+        .quote(quote)
+        .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
+        .advise(Advice::by_hand(
+            "On the host: fewer virtual CPUs, or CPUs of their own for who moves packets. Measure \
+             again only then.",
+            &[],
+        ));
+    Ok(finding)
+}

@@ -1,0 +1,285 @@
+//! D06: one queue, or one backend thread, does the work of all.
+
+use std::collections::BTreeMap;
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::fact::{
+    Basis, Connections, Interfaces, NicRole, QueueCounters, Span, Tried, float, sum,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::ethtool::{Statistics, queue_counter};
+use ringway_evidence::parse::qdisc::Qdiscs;
+use ringway_evidence::parse::threads::Threads;
+use ringway_evidence::{Gap, Quote};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D06",
+    slug: "uneven-load",
+    title: "queues or threads are loaded unevenly",
+    group: Group::Queues,
+    sources: &[
+        "throughput-guide:spread-vifs",
+        "throughput-guide:spread-cards",
+        "multi-queue-study:placement",
+        "multi-queue-study:more-queues",
+        "multi-queue-series:conditions",
+        "multi-queue-series:hash",
+    ],
+    explanation: include_str!("uneven_load.md"),
+    absent: "no queues that are counted one by one",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        nics: Interfaces,
+        counters: QueueCounters,
+        qdiscs: Tried<Span<Qdiscs>>,
+        threads: Tried<Span<Threads>>,
+        connections: Tried<Connections>,
+    }
+}
+
+/// The fullest queue over the mean, from which it matters.
+const UNEVEN: f64 = 1.5;
+/// How much worse than chance it has to be.
+const OVER_CHANCE: f64 = 1.2;
+/// Bytes a second below which an uneven spread costs nothing.
+const BYTES_PER_SECOND_MIN: f64 = 1_000_000.0;
+/// Ticks of CPU time a second of a thread that is worth spreading; 100 are a whole CPU.
+const TICKS_PER_SECOND_MIN: f64 = 50.0;
+
+/// What each queue of one interface moved in one direction.
+struct Loads {
+    direction: &'static str,
+    bytes: BTreeMap<usize, u64>,
+    seconds: f64,
+    quotes: Vec<Quote>,
+}
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let mut judged = 0;
+    for nic in facts.nics.names() {
+        let role = facts.nics.role(&nic);
+        if role == NicRole::Software {
+            continue;
+        }
+        for loads in loads(facts, &nic)? {
+            judged += 1;
+            out.add(uneven(facts, &nic, role, &loads));
+        }
+    }
+    if let Some(finding) = threads(facts)? {
+        out.add([finding]);
+        judged += 1;
+    }
+    if judged > 0 {
+        out.well("queues are loaded evenly, or hardly at all", None);
+    }
+    Ok(())
+}
+
+/// Both directions of an interface, as far as somebody counts its queues: the driver, or `mq`.
+fn loads(facts: &Facts, nic: &str) -> Result<Vec<Loads>, Gap> {
+    let mut found = match facts.counters.of(nic) {
+        Ok(span) => {
+            let is_same = span.before.counters.keys().eq(span.after.counters.keys());
+            if span.basis == Basis::Samples && !is_same {
+                return Err(span.text.unreadable(None, "other counters than in the first sample"));
+            }
+            by_driver(&span)
+        }
+        // Many drivers have no statistics; then there may be others that count.
+        Err(Gap::Missing { .. } | Gap::NotHere(_)) => Vec::new(),
+        Err(gap) => return Err(gap),
+    };
+    if found.iter().all(|loads| loads.direction != "transmit") {
+        match facts.qdiscs.get() {
+            Ok(span) => found.extend(by_mq(span, nic)),
+            Err(Gap::Missing { .. } | Gap::NotHere(_)) => {}
+            Err(gap) => return Err(gap),
+        }
+    }
+    found.retain(|loads| loads.bytes.len() > 1);
+    Ok(found)
+}
+
+fn by_driver(span: &Span<Statistics>) -> Vec<Loads> {
+    let mut found = Vec::new();
+    for (is_tx, direction) in [(true, "transmit"), (false, "receive")] {
+        let mut bytes = BTreeMap::new();
+        let mut quotes = Vec::new();
+        for (name, (count, line)) in &span.after.counters {
+            let Some((counter, queue)) = queue_counter(name) else { continue };
+            if counter.is_tx == is_tx && counter.is_bytes {
+                let Some((before, _)) = span.past(span.before.counters.get(name)) else { continue };
+                bytes.insert(queue, count.saturating_sub(before));
+                quotes.push(span.text.quote(*line));
+            }
+        }
+        found.push(Loads { direction, bytes, seconds: span.seconds, quotes });
+    }
+    found.retain(|loads| !loads.bytes.is_empty());
+    found
+}
+
+fn by_mq(span: &Span<Qdiscs>, nic: &str) -> Option<Loads> {
+    let before = span.before.queue_bytes(nic);
+    let after = span.after.queue_bytes(nic);
+    let since = |(queue, bytes): (&usize, &u64)| {
+        Some((*queue, bytes.saturating_sub(span.past(before.get(queue))?)))
+    };
+    let bytes: BTreeMap<usize, u64> = after.iter().filter_map(since).collect();
+    let list = |(queue, bytes): (&usize, &u64)| format!("queue {queue}: {bytes} bytes");
+    let text = bytes.iter().map(list).collect::<Vec<_>>().join(", ");
+    let quote = Quote { file: span.text.origin().to_owned(), line: None, text };
+    (!bytes.is_empty()).then(|| Loads {
+        direction: "transmit",
+        bytes,
+        seconds: span.seconds,
+        quotes: vec![quote],
+    })
+}
+
+fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Finding> {
+    let queues = loads.bytes.len();
+    let total = sum(loads.bytes.values());
+    if float(total) / loads.seconds < BYTES_PER_SECOND_MIN {
+        return None;
+    }
+    let (fullest, most) = loads.bytes.iter().max_by_key(|(_, bytes)| **bytes)?;
+    let uneven = float(*most) * count(queues) / float(total);
+    if uneven <= UNEVEN {
+        return None;
+    }
+    // Only who ends the connections knows how many there are.
+    let is_end = role != NicRole::Backend && !facts.nics.is_forwarding(nic);
+    let flows = if is_end { flows(facts) } else { None };
+    let chance = flows.map(|flows| expected(flows, queues));
+    let direction = loads.direction;
+    let mut summary = format!(
+        "queue {fullest} of {nic} carries {uneven:.1} times the mean of {queues} ({direction})"
+    );
+    if let (Some(flows), Some(chance)) = (flows, chance) {
+        summary += &format!("; {flows} flows make {chance:.1} by chance");
+    }
+    // An end of connections that does not say how many it has cannot tell chance from fault.
+    let is_chance = chance.map_or(is_end, |chance| uneven <= chance * OVER_CHANCE);
+    let severity = if is_chance { Severity::Note } else { Severity::Warning };
+    let finding = Finding::new(severity, nic, summary)
+        .cause(
+            "A flow stays on the queue that its hash chooses, so few flows fall unevenly, and \
+             frames without ports (other protocols, some tunnels) all fall on the same one.",
+        )
+        .quote(loads.quotes.iter().cloned())
+        .confidence(if flows.is_some() { Confidence::Medium } else { Confidence::Low })
+        .advise(Advice::by_hand(
+            "Use more flows than queues: at four flows a queue, chance alone keeps the fullest \
+             below twice the mean. If there are many already, look at what they have in common: \
+             one tunnel, one pair of addresses, fragments.",
+            &[],
+        ));
+    Some(finding)
+}
+
+/// The kernel's backend of before 3.12: fixed groups of vifs, a thread each.
+fn threads(facts: &Facts) -> Result<Option<Finding>, Gap> {
+    let span = match facts.threads.get() {
+        Err(Gap::Missing { .. }) => return Ok(None),
+        other => other?,
+    };
+    let mut spent = Vec::new();
+    for (id, thread) in &span.after.threads {
+        if thread.name.starts_with("netback/") {
+            let before = span.before.threads.get(id).map(|thread| thread.ticks);
+            let Some(before) = span.past(before.as_ref()) else { continue };
+            spent.push((thread, thread.ticks.saturating_sub(before)));
+        }
+    }
+    let total = sum(spent.iter().map(|(_, ticks)| ticks));
+    let Some((busiest, most)) = spent.iter().max_by_key(|(_, ticks)| *ticks) else {
+        return Ok(None);
+    };
+    let uneven = if total == 0 { 0.0 } else { float(*most) * count(spent.len()) / float(total) };
+    if uneven <= UNEVEN || float(*most) / span.seconds < TICKS_PER_SECOND_MIN {
+        return Ok(None);
+    }
+    let summary =
+        format!("{} does {uneven:.1} times the mean of {} threads", busiest.name, spent.len());
+    let finding = Finding::new(Severity::Warning, busiest.name.clone(), summary)
+        .cause("vifs are bound to a thread when they are made, whatever they will carry.")
+        .quote(spent.iter().map(|(thread, ticks)| thread.quote(*ticks, span.seconds)))
+        .advise(Advice::by_hand(
+            "Make the vifs with the most traffic anew, one after the other, so that they fall on \
+             different threads; or use a kernel of 3.12 or later, with a thread for each queue.",
+            &[],
+        ));
+    Ok(Some(finding))
+}
+
+/// TCP connections that are established and leave this host.
+fn flows(facts: &Facts) -> Option<usize> {
+    let sockets = &facts.connections.ok()?.sockets;
+    let flows = sockets.all.iter().filter(|socket| !socket.is_local()).count();
+    (flows > 0).then_some(flows)
+}
+
+/// What the fullest of `queues` carries over the mean if flows of the same rate choose at random.
+fn expected(flows: usize, queues: usize) -> f64 {
+    let (flows_count, queues_count) = (count(flows), count(queues));
+    if flows > FLOWS_EXACT_MAX {
+        // The largest of many normal variables: good to a few percent from here on.
+        return 1.0 + (2.0 * queues_count.ln() * (queues_count - 1.0) / flows_count).sqrt();
+    }
+    let fullest: f64 = (0..flows).map(|most| 1.0 - none_above(flows, queues, most)).sum();
+    fullest * queues_count / flows_count
+}
+
+/// Flows up to which the expectation is counted out.
+const FLOWS_EXACT_MAX: usize = 24;
+
+/// The probability that no queue has more than `most` flows: queues are added one by one, each
+/// taking some of the flows that are left with binomial probability.
+fn none_above(flows: usize, queues: usize, most: usize) -> f64 {
+    let mut left = vec![0.0; flows + 1];
+    left[flows] = 1.0;
+    for queue in 0..queues {
+        let chance = 1.0 / count(queues - queue);
+        let mut next = vec![0.0; flows + 1];
+        for (of, probability) in left.iter().enumerate() {
+            for taken in 0..=most.min(of) {
+                next[of - taken] += probability * binomial(of, taken, chance);
+            }
+        }
+        left = next;
+    }
+    left[0]
+}
+
+/// The probability of `hits` in `tries`.
+fn binomial(tries: usize, hits: usize, chance: f64) -> f64 {
+    let misses = tries - hits;
+    let ways: f64 = (1..=hits).map(|hit| count(misses + hit) / count(hit)).product();
+    let power = |base: f64, times: usize| std::iter::repeat_n(base, times).product::<f64>();
+    ways * power(chance, hits) * power(1.0 - chance, misses)
+}
+
+fn count(number: usize) -> f64 {
+    float(u64::try_from(number).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_is_what_probability_says() {
+        // Two flows on two queues: together half of the time, so 1.5 on average.
+        assert!((expected(2, 2) - 1.5).abs() < 1e-9);
+        assert!((expected(1, 4) - 4.0).abs() < 1e-9);
+        assert!((expected(4, 4) - 2.125).abs() < 1e-9);
+        let (exact, near) = (expected(24, 4), expected(25, 4));
+        assert!((exact - near).abs() < 0.2, "{exact} {near}");
+    }
+}

@@ -1,0 +1,288 @@
+//! D14: queues that are there and not used.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use ringway_evidence::fact::{
+    Channels, Interfaces, NetfrontQueues, NicRole, OnlineCpus, RingwayVifs, Tried, VifStore,
+    XenDomains,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::Counters;
+use ringway_evidence::parse::ethtool::{Setting, Settings};
+use ringway_evidence::parse::ringway::{Vif, Vifs};
+use ringway_evidence::parse::xenstore::Nodes;
+use ringway_evidence::{Gap, Quote, Text};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D14",
+    slug: "unused-queues",
+    title: "queues are not used",
+    group: Group::Queues,
+    sources: &[
+        "multi-queue-series:keys",
+        "network-node-blog:one-core",
+        "network-node-blog:three-things",
+        "network-node-blog:libvirt",
+        "network-node-blog:queues-per-cpu",
+        "network-node-blog:ethtool",
+        "network-node-blog:setup",
+        "network-node-blog:old-kernel",
+        "network-node-blog:new-kernel",
+        "network-node-blog:nova",
+    ],
+    explanation: include_str!("unused_queues.md"),
+    absent: "no interface with queues",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        cpus: OnlineCpus,
+        nics: Interfaces,
+        channels: Channels,
+        vifs: Tried<RingwayVifs>,
+        netfront: Tried<NetfrontQueues>,
+        store: Tried<VifStore>,
+        domains: Tried<XenDomains>,
+    }
+}
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let OnlineCpus(cpus) = facts.cpus;
+    if cpus < 2 {
+        return not_here("one CPU");
+    }
+    let mut is_any_seen = false;
+    for nic in facts.nics.names() {
+        let found = match facts.nics.role(&nic) {
+            NicRole::Software => continue,
+            NicRole::Backend => look_at_vif(facts, &nic),
+            NicRole::Frontend if facts.nics.driver(&nic).as_deref() == Some("vif") => {
+                look_at_netfront(facts, &nic, cpus)
+            }
+            role => look_at_channels(facts, &nic, role, cpus),
+        };
+        match found {
+            Ok(found) => out.add(found),
+            Err(Gap::NotHere(_)) => continue,
+            Err(gap) => out.unread(nic, &gap),
+        }
+        is_any_seen = true;
+    }
+    match facts.vifs.get().and_then(|text| Ok((Vifs::parse(text)?.all, text))) {
+        Ok((vifs, text)) => {
+            is_any_seen |= !vifs.is_empty();
+            out.add(vifs.iter().filter_map(|vif| limited(vif, cpus, text)));
+        }
+        // No ringway runs here, or it is not ours to ask.
+        Err(Gap::Missing { .. }) => {}
+        Err(gap) => {
+            is_any_seen = true;
+            out.unread("ringway", &gap);
+        }
+    }
+    if !is_any_seen {
+        return not_here(CHECK.absent);
+    }
+    out.well(format!("queues enough for {cpus} CPUs"), None);
+    Ok(())
+}
+
+fn look_at_channels(
+    facts: &Facts,
+    nic: &str,
+    role: NicRole,
+    cpus: u64,
+) -> Result<Option<Finding>, Gap> {
+    let text = facts.channels.of(nic).map_err(|gap| match gap {
+        // A driver with one queue has nothing to be set.
+        Gap::Missing { why, .. } if why.contains("not supported") => Gap::NotHere(why),
+        other => other,
+    })?;
+    let channels = Settings::parse(&text)?;
+    let kinds = kinds(&channels);
+    if kinds.is_empty() {
+        return not_here("it has no channels");
+    }
+    for (_, current, maximum) in &kinds {
+        if current.value > maximum.value || current.value == 0 {
+            let why = "more channels than there can be, or none";
+            return Err(text.unreadable(Some(current.line), why));
+        }
+    }
+    let is_single = role == NicRole::Frontend && kinds.iter().all(|(.., max)| max.value == 1);
+    let is_few = |(_, current, max): &Kind| current.value < cpus.min(max.value);
+    let few: Vec<Kind> = kinds.iter().copied().filter(is_few).collect();
+    let lines = |(_, current, max): &Kind| [text.quote(max.line), text.quote(current.line)];
+    if few.is_empty() {
+        let quotes: Vec<Quote> = kinds.iter().flat_map(lines).collect();
+        return Ok(is_single.then(|| single(facts, nic, cpus, quotes)));
+    }
+    let severity = match role {
+        NicRole::Physical if few.iter().all(|(_, current, _)| current.value > 1) => Severity::Note,
+        _ => Severity::Warning,
+    };
+    Ok(Some(unused(nic, severity, &few, cpus).quote(few.iter().flat_map(lines))))
+}
+
+/// What a driver calls its queues, how many are used, and how many there can be.
+type Kind = (&'static str, Setting, Setting);
+
+/// Pairs of queues, or those of each direction where a driver has no pairs.
+fn kinds(channels: &Settings) -> Vec<Kind> {
+    let kind = |which: &'static str| {
+        let maximum = channels.maximum.get(which).filter(|maximum| maximum.value > 0)?;
+        Some((which, *channels.current.get(which)?, *maximum))
+    };
+    match kind("combined") {
+        Some(pairs) => vec![pairs],
+        None => ["rx", "tx"].into_iter().filter_map(kind).collect(),
+    }
+}
+
+fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
+    let said = |(which, current, max): &Kind| {
+        let kind = if *which == "combined" { String::new() } else { format!("{which} ") };
+        format!("{} of {} {kind}queues", current.value, cpus.min(max.value))
+    };
+    let said: Vec<String> = few.iter().map(said).collect();
+    let change = |(which, current, max): &Kind| {
+        let knob = Knob::Channels { nic: nic.to_owned(), which: (*which).to_owned() };
+        Change::raise(knob, current.value, cpus.min(max.value))
+    };
+    let summary = format!("{nic} uses {} that it could", said.join(" and "));
+    Finding::new(severity, nic, summary)
+        .cause("Each queue is served by one CPU at a time; CPUs without a queue do not help.")
+        .advise(Advice::by_change(
+            "Use a queue for each CPU. It can be done while traffic flows, though \
+             some drivers interrupt it for a moment; put it into the interface's configuration.",
+            few.iter().filter_map(change),
+        ))
+        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (SWITCH, 2016)")
+}
+
+/// A vif of a running ringway whose guest uses all queues that it may ask for. No more than a note:
+/// who runs many guests may want it so.
+fn limited(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
+    let Vif { name, max_queues, queues } = vif;
+    let is_all = u64::try_from(queues.len()) == Ok(*max_queues);
+    if !is_all || *max_queues == 0 || *max_queues >= cpus {
+        return None;
+    }
+    let summary = format!("the guest of {name} uses all {max_queues} queues that ringway offers");
+    let said = format!("{name}: max_queues {max_queues}, {} in use", queues.len());
+    let knob = Knob::MaxQueues { vif: name.clone() };
+    let finding = Finding::new(Severity::Note, name, summary)
+        .cause("Each queue is served by one worker at a time, and this host has more CPUs.")
+        .quote([Quote { file: text.origin().to_owned(), line: None, text: said }])
+        .advise(Advice::by_change(
+            "Let it ask for one for each CPU; it reconnects for that. ringway needs as many \
+             workers, and the guest as many CPUs.",
+            Change::raise(knob, max_queues, cpus),
+        ));
+    Some(finding)
+}
+
+fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
+    let advice = match facts.nics.driver(nic).as_deref() {
+        Some("virtio_net") => Advice::by_hand(
+            format!(
+                "On the host: <driver name='vhost' queues='{cpus}'/> in the interface's libvirt \
+                 XML, or queues={cpus} and mq=on for QEMU; then start the guest anew. In OpenStack \
+                 since Liberty: hw_vif_multiqueue_enabled=true of the image."
+            ),
+            &[],
+        ),
+        _ => Advice::by_hand(
+            "On the host: max_queues of xen_netback, or max-queues of ringway; in the guest: \
+             max_queues of xen_netfront.",
+            &[],
+        ),
+    };
+    Finding::new(Severity::Note, nic, format!("the host of {nic} offers one queue for {cpus} CPUs"))
+        .cause("Each queue is served by one CPU at a time.")
+        .quote(quotes)
+        .advise(advice)
+        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (SWITCH, 2016)")
+}
+
+/// A guest's end of a vif, whose driver has no channels to be asked for. If the host is what offers
+/// too few, D15 says so.
+fn look_at_netfront(facts: &Facts, nic: &str, cpus: u64) -> Result<Option<Finding>, Gap> {
+    let (used, seen) = facts.nics.tx_queues(nic).ok_or_else(no_queues)?;
+    let text = facts.netfront.get()?;
+    if used >= cpus || used < text.number()? {
+        return Ok(None);
+    }
+    let summary = format!("{nic} uses {used} queues; this guest has {cpus} CPUs");
+    let finding = Finding::new(Severity::Warning, nic, summary)
+        .cause("Each queue is served by one CPU at a time, and xen_netfront asks for no more.")
+        .quote([seen, text.quote(1)])
+        .advise(Advice::by_hand(
+            "Let it ask for one for each CPU, and see that the host offers as many. The interface \
+             has to connect anew, so start the guest again.",
+            &[&format!(
+                "echo options xen_netfront max_queues={cpus} >> /etc/modprobe.d/xen-netfront.conf"
+            )],
+        ))
+        .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (multi-queue study)");
+    Ok(Some(finding))
+}
+
+fn no_queues() -> Gap {
+    Gap::NotHere("no queues are seen".to_owned())
+}
+
+/// A vif's queues, as the host sees them, beside what the host offers and the guest could use.
+fn look_at_vif(facts: &Facts, vif: &str) -> Result<Option<Finding>, Gap> {
+    let (domain, handle) = vif
+        .strip_prefix("vif")
+        .and_then(|rest| rest.split_once('.'))
+        .ok_or_else(|| Gap::NotHere("no vif".to_owned()))?;
+    let store = facts.store.get()?;
+    let nodes = Nodes::parse(store)?;
+    let node = format!("/local/domain/0/backend/vif/{domain}/{handle}/multi-queue-max-queues");
+    let offered: u64 = match nodes.get(&node).map(str::parse) {
+        Some(Ok(offered)) => offered,
+        Some(Err(_)) => return Err(store.unreadable(nodes.line(&node), "expected a number")),
+        None => 1,
+    };
+    let (used, _) = facts.nics.tx_queues(vif).ok_or_else(no_queues)?;
+    let domains = facts.domains.get()?;
+    let Some((vcpus, line)) = vcpus_of(domains, domain)? else {
+        return Err(domains.unreadable(None, format!("expected a line with domain {domain}")));
+    };
+    let possible = vcpus.min(offered);
+    let summary =
+        format!("{vif} uses {used} queues; its guest has {vcpus} CPUs, the host offers {offered}");
+    Ok((used < possible).then(|| {
+        Finding::new(Severity::Warning, vif, summary)
+            .cause("The guest asked for fewer queues than it has CPUs: an old or limited frontend.")
+            .quote(nodes.line(&node).map(|line| store.quote(line)))
+            .quote([domains.quote(line)])
+            .advise(Advice::by_hand(
+                "In the guest: raise max_queues of xen_netfront (8 by default), \
+                 or use a kernel of 3.16 or later, and connect anew.",
+                &[],
+            ))
+            .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (multi-queue study)")
+    }))
+}
+
+/// A domain's CPUs, by `xl list`, whose names may have spaces.
+fn vcpus_of(text: &Text, domain: &str) -> Result<Option<(u64, usize)>, Gap> {
+    for (line, row) in text.lines().skip(1) {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let [_, .., id, _, vcpus, _, _] = words.as_slice() else {
+            return Err(
+                text.unreadable(Some(line), "expected name, id, memory, VCPUs, state, time")
+            );
+        };
+        if *id == domain {
+            let vcpus = vcpus.parse();
+            let vcpus = vcpus.map_err(|_| text.unreadable(Some(line), "expected a number"))?;
+            return Ok(Some((vcpus, line)));
+        }
+    }
+    Ok(None)
+}

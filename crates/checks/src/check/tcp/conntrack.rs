@@ -1,0 +1,176 @@
+//! D31: the table of tracked connections is full, or nearly.
+
+use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use ringway_evidence::fact::{Basis, ConntrackCount, ConntrackMax, Release, Span, Tried, share};
+use ringway_evidence::facts;
+use ringway_evidence::parse::conntrack::Conntrack;
+use ringway_evidence::{Gap, Quote};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D31",
+    slug: "conntrack",
+    title: "connection tracking is full, or loses packets",
+    group: Group::Tcp,
+    sources: &["network-node-blog:node"],
+    explanation: include_str!("conntrack.md"),
+    absent: "no connections are tracked",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        max: Tried<ConntrackMax>,
+        count: Tried<ConntrackCount>,
+        stat: Tried<Span<Conntrack>>,
+        release: Tried<Release>,
+    }
+}
+
+/// Share of the table from which it soon is full.
+const NEARLY: f64 = 0.8;
+/// Packets a second that raced for an entry and lost, from which it is more than chance.
+const CLASHES_MIN: f64 = 1.0;
+/// The first kernel that settles a race where it can; before, the later packet was always dropped.
+const SETTLED_SINCE: (u32, u32) = (4, 7);
+const KNOB: &str = "net.netfilter.nf_conntrack_max";
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let max_text = match facts.max.get() {
+        Err(Gap::Missing { why, .. }) if why == "not there" => {
+            return not_here(CHECK.absent);
+        }
+        other => other?,
+    };
+    let count_text = facts.count.get()?;
+    let (count, max) = (count_text.number()?, max_text.number()?);
+    let lost = Lost::of(facts)?;
+    let full = if max == 0 { 0.0 } else { share(count, max) };
+    let table = Table { count, max, quotes: [count_text.quote(1), max_text.quote(1)] };
+    if full > NEARLY || lost.evicted > 0 || (lost.dropped > 0 && lost.clashed == 0) {
+        out.add([table.judge(&lost)]);
+        return Ok(());
+    }
+    if let Some(finding) = lost.judge(facts) {
+        out.add([finding]);
+        return Ok(());
+    }
+    if max == 0 {
+        // 0 means no limit.
+        out.well("tracked connections have no limit", Some(max_text.quote(1)));
+        return Ok(());
+    }
+    let summary = format!("{count} of {max} connections are tracked");
+    out.well(summary, Some(count_text.quote(1)));
+    Ok(())
+}
+
+/// How many entries there are.
+struct Table {
+    count: u64,
+    max: u64,
+    quotes: [Quote; 2],
+}
+
+impl Table {
+    fn judge(self, lost: &Lost) -> Finding {
+        let Table { count, max, quotes } = self;
+        let packets = lost.dropped.wrapping_add(lost.evicted);
+        let (severity, summary) = if packets > 0 {
+            let summary =
+                format!("{packets} packets were dropped for want of an entry; {count} of {max}");
+            (Severity::Problem, summary)
+        } else {
+            (Severity::Warning, format!("{count} of {max} connections are tracked"))
+        };
+        let finding = Finding::new(severity, "conntrack", summary)
+            .cause("Packets of new connections are dropped when the table is full; old ones go on.")
+            .quote(quotes)
+            .quote(lost.quote.clone().filter(|_| packets > 0));
+        if max == 0 {
+            return finding.advise(Advice::by_hand(
+                "The table has no limit, so memory may be short, or a helper dropped them.",
+                &["dmesg | grep conntrack"],
+            ));
+        }
+        let knob = Knob::Sysctl { name: KNOB.to_owned() };
+        let change = Change::raise(knob, max, max.saturating_mul(2));
+        finding.advise(Advice::by_change(
+            "Make it larger; see in /proc/slabinfo what an entry takes (nf_conntrack). Raise \
+             hashsize of nf_conntrack with it, or lookups get slow; do not track what needs no \
+             tracking (notrack).",
+            change,
+        ))
+    }
+}
+
+/// What became of packets between the samples.
+#[derive(Default)]
+struct Lost {
+    /// For want of an entry, or because a race could not be settled.
+    dropped: u32,
+    /// Entries that went before their time to make room.
+    evicted: u32,
+    /// Entries that another CPU had made meanwhile.
+    clashed: u32,
+    seconds: f64,
+    quote: Option<Quote>,
+}
+
+impl Lost {
+    fn of(facts: &Facts) -> Result<Lost, Gap> {
+        let span = match facts.stat.get() {
+            // Kernels may be built without this file.
+            Err(Gap::Missing { .. }) => return Ok(Lost::default()),
+            other => other?,
+        };
+        // What was lost since the boot may be long over.
+        if span.basis == Basis::SinceBoot {
+            return Ok(Lost::default());
+        }
+        if span.before.lines != span.after.lines {
+            return Err(span.text.unreadable(None, "other CPUs than in the first sample"));
+        }
+        let since = |of: fn(&Conntrack) -> u32| of(&span.after).wrapping_sub(of(&span.before));
+        Ok(Lost {
+            dropped: since(|stat| stat.drop),
+            evicted: since(|stat| stat.early_drop),
+            clashed: since(|stat| stat.insert_failed),
+            seconds: span.seconds,
+            quote: Some(span.text.quote(2)),
+        })
+    }
+
+    /// Packets that raced for the entry of a new connection.
+    fn judge(&self, facts: &Facts) -> Option<Finding> {
+        let rate = f64::from(self.clashed) / self.seconds.max(1e-9);
+        if rate < CLASHES_MIN {
+            return None;
+        }
+        let is_settled =
+            facts.release.ok().and_then(Release::version).is_none_or(|one| one >= SETTLED_SINCE);
+        if is_settled && self.dropped == 0 {
+            let summary = format!("{rate:.1} packets/s raced for an entry, and none was lost");
+            return Some(all_well(summary, self.quote.clone()));
+        }
+        let lost = if is_settled { self.dropped } else { self.clashed };
+        let summary = format!("{lost} packets were dropped: another one had made their entry");
+        let finding = Finding::new(Severity::Warning, "conntrack", summary)
+            .cause(
+                "Two first packets of one connection, on two CPUs at once, each make an entry, and \
+                 the second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at \
+                 once from one port, do that; a resolver waits 5 s for the answer to one that is \
+                 lost (resolv.conf(5)). The table is not too small.",
+            )
+            .quote(self.quote.clone())
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(
+                "Do not track such packets (notrack for UDP port 53), or have resolvers ask one \
+                 after the other, by the option single-request-reopen of resolv.conf(5) where \
+                 they run; Linux 4.7 and later drop only where addresses are translated \
+                 differently.",
+                &[],
+            ));
+        Some(finding)
+    }
+}

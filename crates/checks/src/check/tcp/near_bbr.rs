@@ -1,0 +1,97 @@
+//! D26: BBR on paths whose round trip is below what it can measure.
+
+use crate::check::{Check, Group, Judged, Verdicts, rule, use_cubic};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::fact::{CongestionControls, Connections, TcpCongestion};
+use ringway_evidence::facts;
+use ringway_evidence::parse::sockets::Socket;
+
+pub(crate) const CHECK: Check = Check {
+    id: "D26",
+    slug: "near-bbr",
+    title: "BBR between guests of one host",
+    group: Group::Tcp,
+    sources: &["throughput-guide:domain-0-settings"],
+    explanation: include_str!("near_bbr.md"),
+    absent: "no connection to tell by",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        congestion: TcpCongestion,
+        connections: Connections,
+        controls: CongestionControls,
+    }
+}
+
+/// Shortest round trips below this are those of a host or a rack. Smoothed ones have the queue in
+/// them, which load makes long, however near the other end is.
+const RTT_MS: f64 = 1.0;
+/// Part of the time in which another window held it (D11), from which that is the reason.
+const OTHER_WINDOW: f64 = 0.2;
+/// Connections that a finding quotes.
+const QUOTES_MAX: usize = 3;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let setting = &facts.congestion;
+    let Connections { sockets, text } = &facts.connections;
+    // What stays on this host passes no guest.
+    let is_near = |socket: &&Socket| {
+        let trip = socket.min_rtt_ms.or(socket.rtt_ms);
+        !socket.is_local() && trip.is_some_and(|trip| trip < RTT_MS)
+    };
+    let guilty: Vec<&Socket> =
+        sockets.all.iter().filter(|socket| socket.congestion == "bbr").filter(is_near).collect();
+    if guilty.is_empty() {
+        if setting.value().is_empty() {
+            return Err(setting.unreadable(Some(1), "expected the name of an algorithm"));
+        }
+        if sockets.all.is_empty() && setting.value() == "bbr" {
+            return Ok(());
+        }
+        out.well("no near connection uses BBR", Some(setting.quote(1)));
+        return Ok(());
+    }
+    let summary = format!(
+        "{} connections whose shortest round trip is below {RTT_MS} ms use BBR",
+        guilty.len()
+    );
+    // What is sent at once is not held back by how it is sent.
+    let is_held = |socket: &&&Socket| {
+        socket.notsent_bytes > 0
+            && socket.rwnd_limited < OTHER_WINDOW
+            && socket.sndbuf_limited < OTHER_WINDOW
+    };
+    let held = guilty.iter().filter(is_held).count();
+    if held == 0 {
+        let finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary)
+            .cause(
+                "None of them waits with something to send that no window holds, so it costs \
+                 nothing now.",
+            );
+        let quotes = guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line));
+        out.add([finding.quote(quotes)]);
+        return Ok(());
+    }
+    let summary = format!("{summary}; {held} of them wait with more to send");
+    let finding = Finding::new(Severity::Warning, "net.ipv4.tcp_congestion_control", summary)
+        .cause(
+            "BBR paces by what it measures of rate and delay; within a host both are those of a \
+             queue in memory, and it sends less than cubic would.",
+        )
+        .quote(guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line)))
+        .confidence(Confidence::Medium);
+    let advice = if setting.value() == "bbr" {
+        let text =
+            "Use cubic by default, and BBR where the way is far: ip route change ... congctl bbr.";
+        use_cubic(&facts.controls, "bbr", text)
+    } else {
+        Advice::by_hand(
+            "The application or the route chose it: see its configuration.",
+            &["ip route"],
+        )
+    };
+    out.add([finding.advise(advice)]);
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Which check or explanation answers each place of the sources that the doctor rests on.
+
+use ringway_sources::{all, numbered};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::check::{CATALOGUE, Check};
+
+/// Something that is explained and is no check.
+pub struct Topic {
+    /// What `doctor explain` takes.
+    pub id: &'static str,
+    /// In one line.
+    pub title: &'static str,
+    /// The places of sources that it answers.
+    pub sources: &'static [&'static str],
+    /// The text, with `{ID}` where it cites.
+    pub explanation: &'static str,
+}
+
+/// All of them.
+pub static TOPICS: &[Topic] = &[Topic {
+    id: "measuring",
+    title: "how to measure before and after",
+    sources: &[
+        "throughput-guide:applies-to",
+        "throughput-guide:scenarios",
+        "throughput-guide:start-simple",
+        "throughput-guide:iperf-rules",
+        "throughput-guide:iperf-build",
+        "throughput-guide:iperf-windows",
+        "throughput-guide:iperf-commands",
+        "throughput-guide:iperf-many-guests",
+        "throughput-guide:netperf",
+        "throughput-guide:netserver",
+        "throughput-guide:netperf-parallel",
+        "throughput-guide:ntttcp",
+        "throughput-guide:cpu-bound",
+        "throughput-guide:pairs-and-threads",
+        "network-node-blog:method",
+        "network-node-blog:one-queue",
+    ],
+    explanation: include_str!("measuring.md"),
+}];
+
+/// The sources whose every place the doctor answers, but for what they measured.
+const COVERED: [&str; 2] = ["throughput-guide", "network-node-blog"];
+
+/// A place of a source, and who answers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Covered {
+    /// Its id in `docs/sources.toml`, such as `throughput-guide:netback-full`.
+    #[serde(rename = "row")]
+    pub source: String,
+    /// What it says.
+    pub about: String,
+    /// Checks that look for it.
+    pub checks: Vec<String>,
+    /// Topics that explain it.
+    pub explained: Vec<String>,
+}
+
+/// Every place of the sources that are covered whole, and those of others that a check answers, in
+/// the order of the sources.
+pub fn coverage() -> Vec<Covered> {
+    let places = all().place.iter().map(|place| covered(&place.id, &place.claim));
+    places.filter(|one| is_required(&one.source) || one.is_answered()).collect()
+}
+
+/// The places that nothing answers.
+pub fn missing(coverage: &[Covered]) -> Vec<&Covered> {
+    coverage.iter().filter(|one| !one.is_answered()).collect()
+}
+
+/// An explanation with numbers for its citations, and the list of its sources below it: those of
+/// its text, then those of `sources` that the text does not name.
+pub fn explained(explanation: &str, sources: &[&str]) -> String {
+    let (text, cited) = numbered(explanation);
+    let list =
+        ringway_sources::list(cited.iter().map(String::as_str).chain(sources.iter().copied()));
+    if list.is_empty() { text } else { format!("{text}\n{list}") }
+}
+
+impl Covered {
+    fn is_answered(&self) -> bool {
+        !self.checks.is_empty() || !self.explained.is_empty()
+    }
+}
+
+fn is_required(id: &str) -> bool {
+    id.split_once(':').is_some_and(|(source, _)| COVERED.contains(&source))
+}
+
+fn covered(id: &str, about: &str) -> Covered {
+    let answers = |check: &&Check| check.sources.contains(&id);
+    let looking = CATALOGUE.iter().filter(answers);
+    let topics = TOPICS.iter().filter(|topic| topic.sources.contains(&id)).map(|topic| topic.id);
+    Covered {
+        source: id.to_owned(),
+        about: about.to_owned(),
+        checks: looking.map(|check| check.id.to_owned()).collect(),
+        explained: topics.map(str::to_owned).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What has to be answered of sources that are not covered whole.
+    const REQUIRED: [&str; 9] = [
+        "multi-queue-study:guest-cpus",
+        "multi-queue-study:placement",
+        "multi-queue-study:interrupts",
+        "multi-queue-study:rx",
+        "multi-queue-study:rx-limits",
+        "multi-queue-series:maximum",
+        "arm64-latency-report:tx",
+        "arm64-latency-report:domain-switch",
+        "arm64-latency-report:bounce-buffer",
+    ];
+
+    fn texts() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static str)> {
+        let checks = CATALOGUE.iter().map(|check| (check.id, check.sources, check.explanation));
+        checks.chain(TOPICS.iter().map(|topic| (topic.id, topic.sources, topic.explanation)))
+    }
+
+    #[test]
+    fn every_place_is_answered() {
+        let coverage = coverage();
+        assert_eq!(missing(&coverage), Vec::<&Covered>::new());
+        assert!(coverage.len() > 90, "{} places", coverage.len());
+        for id in REQUIRED {
+            assert!(coverage.iter().any(|covered| covered.source == id), "{id} is not answered");
+        }
+    }
+
+    #[test]
+    fn no_check_answers_a_place_that_is_not_there() {
+        for (id, answered, _) in texts() {
+            for source in answered {
+                assert!(ringway_sources::find(source).is_some(), "{id} names {source}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_answers_a_place_cites_it() {
+        for (id, answered, text) in texts() {
+            let (_, cited) = numbered(text);
+            for source in answered {
+                assert!(cited.iter().any(|one| one == source), "{id} does not cite {source}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_explanation_ends_with_titles_and_addresses() {
+        for (id, answered, text) in texts() {
+            let shown = explained(text, answered);
+            assert!(!shown.contains("{throughput") && !shown.contains("{network"), "{id}: {shown}");
+            let sources = shown.split_once("\nSources\n").map(|(_, sources)| sources);
+            assert_eq!(sources.is_some(), !answered.is_empty(), "{id}");
+            assert!(sources.is_none_or(|sources| sources.contains("https://")), "{id}");
+        }
+    }
+}

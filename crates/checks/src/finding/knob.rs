@@ -1,0 +1,418 @@
+//! A setting that the doctor knows to name, to read and to set.
+
+use std::borrow::Cow;
+use std::io;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use ringway_evidence::NicSettings;
+
+/// A setting that a change can be made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Knob {
+    /// A sysctl by its dotted name.
+    Sysctl {
+        /// Such as `net.core.netdev_budget`.
+        name: String,
+    },
+    /// The CPUs that may serve an interrupt: a list such as `0-3`.
+    IrqAffinity {
+        /// Its number.
+        irq: u32,
+    },
+    /// The CPUs that take frames over from a queue in software: a hexadecimal mask.
+    Rps {
+        /// The interface.
+        nic: String,
+        /// Its receive queue.
+        queue: u32,
+    },
+    /// The CPUs that send by a queue: a hexadecimal mask.
+    Xps {
+        /// The interface.
+        nic: String,
+        /// Its transmit queue.
+        queue: u32,
+    },
+    /// An offload: `on` or `off`.
+    Offload {
+        /// The interface.
+        nic: String,
+        /// The name that `ethtool -K` takes.
+        feature: String,
+    },
+    /// The number of queues.
+    Channels {
+        /// The interface.
+        nic: String,
+        /// `combined`, `rx` or `tx`.
+        which: String,
+    },
+    /// The entries of a ring.
+    Ring {
+        /// The interface.
+        nic: String,
+        /// `rx` or `tx`.
+        which: String,
+    },
+    /// Packets that may wait before an interface.
+    TxQueueLen {
+        /// The interface.
+        nic: String,
+    },
+    /// The longest packet, in bytes.
+    Mtu {
+        /// The interface.
+        nic: String,
+    },
+    /// The queueing discipline at the root of an interface, as `tc` writes it: `fq_codel`, or
+    /// `tbf rate 100Mbit burst 32Kb latency 50ms`.
+    Qdisc {
+        /// The interface.
+        nic: String,
+    },
+    /// The queues that a guest of ringway may ask for.
+    MaxQueues {
+        /// The vif.
+        vif: String,
+    },
+    /// A parameter of a loaded module. Set by hand only: it is for every guest from then on.
+    Parameter {
+        /// Such as `xen_netback`.
+        module: String,
+        /// Such as `max_queues`.
+        name: String,
+    },
+    /// The virtual functions of a card. Set by hand only: guests may have them.
+    VirtualFunctions {
+        /// The interface.
+        nic: String,
+    },
+}
+
+/// All that is known of a knob. What is shown, read, set, taken back, persisted and emitted derives
+/// from this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description<'a> {
+    /// What is set, for people.
+    pub name: String,
+    /// The interface that it is a setting of.
+    pub nic: Option<&'a str>,
+    /// Where it is kept.
+    pub store: Store<'a>,
+    /// Who may set it, and what that may do.
+    pub risk: Risk,
+    /// How its value is written.
+    pub form: Form,
+    /// The greatest number that the kernel takes for it.
+    pub number_max: u64,
+    /// How libvirt has it of a guest's interface.
+    pub libvirt: Option<Libvirt>,
+}
+
+/// Where a setting is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Store<'a> {
+    /// A sysctl, by its dotted name.
+    Sysctl(&'a str),
+    /// A file below the root.
+    File(String),
+    /// A file of an interface, by its name there, which is also a word of `ip link`.
+    Link {
+        /// In `/sys/class/net/NIC`.
+        file: &'static str,
+        /// Of `ip link set dev NIC`.
+        word: &'static str,
+    },
+    /// What a tool sets: its words, the value behind them; and how it is read.
+    Tool(Vec<&'a str>, Query<'a>),
+}
+
+/// How a setting that a tool sets is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Query<'a> {
+    /// A switch of an interface, by the name that `ethtool -K` takes.
+    Feature(&'a str),
+    /// A number of an interface.
+    Number(NicSettings, &'a str),
+    /// The discipline at the root of an interface.
+    Qdisc,
+    /// The queues of a vif of a running ringway.
+    MaxQueues,
+}
+
+/// Who may set a knob, and what that may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Risk {
+    /// Nothing is interrupted.
+    None,
+    /// It can interrupt traffic: a driver may take its link down and up for it.
+    Disrupts,
+    /// No program sets it, because it is for more than what was looked at.
+    ByHand,
+}
+
+/// How a value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Words.
+    Plain,
+    /// A list of CPUs such as `0-3`.
+    CpuList,
+    /// A hexadecimal mask of CPUs.
+    CpuMask,
+    /// A queueing discipline, whose options are shown though no user set them.
+    Qdisc,
+}
+
+/// How libvirt has a setting of a guest's interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Libvirt {
+    /// The queues of `<driver>`.
+    Queues,
+    /// A queue's size, of `rx` or `tx`.
+    QueueSize,
+    /// `<mtu>`.
+    Mtu,
+    /// Attributes of `<host>` and `<guest>`.
+    Offload(&'static [&'static str]),
+}
+
+impl Knob {
+    /// All that is known of it: the one place where a knob is taken apart.
+    pub fn describe(&self) -> Description<'_> {
+        let (name, nic, store) = self.kept();
+        let risk = match self {
+            Knob::Channels { .. } | Knob::Ring { .. } | Knob::Mtu { .. } => Risk::Disrupts,
+            Knob::MaxQueues { .. } => Risk::Disrupts,
+            Knob::Parameter { .. } | Knob::VirtualFunctions { .. } => Risk::ByHand,
+            _ => Risk::None,
+        };
+        let form = match self {
+            Knob::IrqAffinity { .. } => Form::CpuList,
+            Knob::Rps { .. } | Knob::Xps { .. } => Form::CpuMask,
+            Knob::Qdisc { .. } => Form::Qdisc,
+            _ => Form::Plain,
+        };
+        let number_max = match self {
+            // Those that the doctor knows are of type int.
+            Knob::Sysctl { .. } => u64::from(u32::MAX >> 1),
+            Knob::Mtu { .. } => u64::from(u16::MAX),
+            _ => u64::from(u32::MAX),
+        };
+        let libvirt = match self {
+            Knob::Channels { which, .. } if which == "combined" => Some(Libvirt::Queues),
+            Knob::Ring { .. } => Some(Libvirt::QueueSize),
+            Knob::Mtu { .. } => Some(Libvirt::Mtu),
+            Knob::Offload { feature, .. } => match feature.as_str() {
+                "tx" | "rx" => Some(Libvirt::Offload(&["csum"])),
+                "tso" => Some(Libvirt::Offload(&["tso4", "tso6"])),
+                _ => None,
+            },
+            _ => None,
+        };
+        Description { name, nic, store, risk, form, number_max, libvirt }
+    }
+
+    /// Its name for people, the interface that it belongs to, and where it is kept.
+    fn kept(&self) -> (String, Option<&str>, Store<'_>) {
+        match self {
+            Knob::Sysctl { name } => (name.clone(), None, Store::Sysctl(name)),
+            Knob::IrqAffinity { irq } => {
+                let file = format!("proc/irq/{irq}/smp_affinity_list");
+                (format!("CPUs of interrupt {irq}"), None, Store::File(file))
+            }
+            Knob::Rps { nic, queue } => {
+                let file = format!("sys/class/net/{nic}/queues/rx-{queue}/rps_cpus");
+                (format!("RPS of {nic} rx-{queue}"), Some(nic), Store::File(file))
+            }
+            Knob::Xps { nic, queue } => {
+                let file = format!("sys/class/net/{nic}/queues/tx-{queue}/xps_cpus");
+                (format!("XPS of {nic} tx-{queue}"), Some(nic), Store::File(file))
+            }
+            Knob::Offload { nic, feature } => {
+                let words = vec!["ethtool", "-K", nic, feature];
+                let store = Store::Tool(words, Query::Feature(feature));
+                (format!("{feature} of {nic}"), Some(nic), store)
+            }
+            Knob::Channels { nic, which } => {
+                let words = vec!["ethtool", "-L", nic, which];
+                let store = Store::Tool(words, Query::Number(NicSettings::Channels, which));
+                (format!("{which} channels of {nic}"), Some(nic), store)
+            }
+            Knob::Ring { nic, which } => {
+                let words = vec!["ethtool", "-G", nic, which];
+                let store = Store::Tool(words, Query::Number(NicSettings::Rings, which));
+                (format!("{which} ring of {nic}"), Some(nic), store)
+            }
+            Knob::TxQueueLen { nic } => {
+                let store = Store::Link { file: "tx_queue_len", word: "txqueuelen" };
+                (format!("txqueuelen of {nic}"), Some(nic), store)
+            }
+            Knob::Mtu { nic } => {
+                let store = Store::Link { file: "mtu", word: "mtu" };
+                (format!("MTU of {nic}"), Some(nic), store)
+            }
+            Knob::Qdisc { nic } => {
+                let words = vec!["tc", "qdisc", "replace", "dev", nic, "root"];
+                (format!("qdisc of {nic}"), Some(nic), Store::Tool(words, Query::Qdisc))
+            }
+            Knob::MaxQueues { vif } => {
+                let words = vec!["ringway", "vif", "set", "--reconnect", vif, "max-queues"];
+                (format!("max-queues of {vif}"), Some(vif), Store::Tool(words, Query::MaxQueues))
+            }
+            Knob::Parameter { module, name } => {
+                let file = format!("sys/module/{module}/parameters/{name}");
+                (format!("{name} of {module}"), None, Store::File(file))
+            }
+            Knob::VirtualFunctions { nic } => {
+                let file = format!("sys/class/net/{nic}/device/sriov_numvfs");
+                (format!("virtual functions of {nic}"), Some(nic), Store::File(file))
+            }
+        }
+    }
+
+    /// What it belongs to, for people.
+    pub fn subject(&self) -> String {
+        match self {
+            Knob::Sysctl { name } => name.clone(),
+            Knob::IrqAffinity { irq } => format!("irq {irq}"),
+            Knob::Parameter { module, name } => format!("{module}.{name}"),
+            other => other.nic().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// The interface that it is a setting of.
+    pub fn nic(&self) -> Option<&str> {
+        self.describe().nic
+    }
+
+    /// What is set, for people.
+    pub fn name(&self) -> String {
+        self.describe().name
+    }
+
+    /// Whether setting it can interrupt traffic: a driver may take its link down and up for it.
+    pub fn is_disruptive(&self) -> bool {
+        self.describe().risk == Risk::Disrupts
+    }
+
+    /// Whether no program sets it, because it is for more than what was looked at.
+    pub fn is_set_by_hand(&self) -> bool {
+        self.describe().risk == Risk::ByHand
+    }
+
+    /// The file that holds it, below the root; none if a tool has it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that would lead elsewhere, or that a tool takes for an option:
+    /// names come from journals and from evidence, which other people write.
+    pub fn path(&self) -> io::Result<Option<String>> {
+        if let Knob::Parameter { module, name } = self {
+            plain(module)?;
+            plain(name)?;
+        }
+        self.describe().path()
+    }
+
+    /// The command that sets it, for a shell.
+    pub fn command(&self, value: &str) -> String {
+        self.describe().command(value)
+    }
+}
+
+impl Description<'_> {
+    fn path(&self) -> io::Result<Option<String>> {
+        self.nic.map_or(Ok(()), plain)?;
+        Ok(match &self.store {
+            Store::Sysctl(name) => Some(format!("proc/sys/{}", sysctl_path(name)?)),
+            Store::File(path) => Some(path.clone()),
+            Store::Link { file, .. } => self.nic.map(|nic| format!("sys/class/net/{nic}/{file}")),
+            Store::Tool(..) => None,
+        })
+    }
+
+    /// The words of the tool that sets it; none if it is a file that is written.
+    pub fn words(&self, value: &str) -> Option<Vec<String>> {
+        let before = match &self.store {
+            Store::Tool(words, _) => words.clone(),
+            Store::Link { word, .. } => vec!["ip", "link", "set", "dev", self.nic?, word],
+            Store::Sysctl(_) | Store::File(_) => return None,
+        };
+        Some(before.into_iter().chain(value.split_whitespace()).map(str::to_owned).collect())
+    }
+
+    /// The command that sets it, for a shell.
+    pub fn command(&self, value: &str) -> String {
+        if let Some(words) = self.words(value) {
+            return words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
+        }
+        match &self.store {
+            Store::Sysctl(name) => {
+                format!("sysctl -w {}={}", shell_word(name), shell_word(value))
+            }
+            _ => {
+                let path = self.path().ok().flatten().unwrap_or_default();
+                format!("echo {} > {}", shell_word(value), shell_word(&format!("/{path}")))
+            }
+        }
+    }
+}
+
+/// A word that a shell takes as it stands: in quotes, if anything in it means something to one.
+pub fn shell_word(word: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        return Cow::Borrowed(word);
+    }
+    Cow::Owned(format!("'{}'", word.replace('\'', "'\\''")))
+}
+
+/// Refuses what would lead elsewhere.
+fn plain(name: &str) -> io::Result<()> {
+    let is_plain = !name.is_empty()
+        && !name.starts_with(['-', '.'])
+        && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+    if is_plain { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// As sysctl(8): dots part, and a slash stands for a dot in a name.
+fn sysctl_path(name: &str) -> io::Result<String> {
+    let swap = |letter| match letter {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    let path: String = name.chars().map(swap).collect();
+    path.split('/').try_for_each(plain)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_out_of_its_directory() {
+        for name in ["net/../../x", "....etc.passwd", "", "net..x"] {
+            assert!(Knob::Sysctl { name: name.to_owned() }.path().is_err(), "{name}");
+        }
+        assert!(Knob::Mtu { nic: "../x".to_owned() }.path().is_err());
+        // A flag of a tool is no interface.
+        assert!(Knob::Qdisc { nic: "-batch".to_owned() }.path().is_err());
+        let knob = Knob::Sysctl { name: "net.ipv4.conf.eth0/1.rp_filter".to_owned() };
+        let path = knob.path().expect("a name");
+        assert_eq!(path.as_deref(), Some("proc/sys/net/ipv4/conf/eth0.1/rp_filter"));
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_shell() {
+        let mtu = Knob::Mtu { nic: "a;b'c".to_owned() };
+        assert_eq!(mtu.command("1500"), r"ip link set dev 'a;b'\''c' mtu 1500");
+        let rps = Knob::Rps { nic: "$x".to_owned(), queue: 0 };
+        assert_eq!(rps.command("3"), "echo 3 > '/sys/class/net/$x/queues/rx-0/rps_cpus'");
+        assert_eq!(shell_word(""), "''");
+    }
+}

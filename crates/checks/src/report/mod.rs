@@ -1,0 +1,195 @@
+//! What the doctor says of a host, for programs; [`text`] shows the same to people.
+
+mod scope;
+pub mod text;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use scope::{How, Looked, Scope};
+
+use crate::check::contradiction::contradictions;
+use crate::check::{CATALOGUE, Check};
+use crate::finding::{Finding, Severity};
+use ringway_evidence::Netns;
+use ringway_evidence::fact::{Host, HostKind, KernelRelease, Namespace, Remarks};
+
+/// The version of the JSON output: raised when a field changes its meaning or goes.
+pub const FORMAT: u32 = 1;
+
+/// A whole diagnosis.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Report {
+    /// The version of this format.
+    pub format: u32,
+    /// What kind of host it is.
+    pub host: HostKind,
+    /// Its kernel's release, if it is known.
+    pub kernel: Option<String>,
+    /// Seconds between the two samples; none if there was one.
+    pub interval_seconds: Option<f64>,
+    /// The worst of all findings.
+    pub worst: Severity,
+    /// Whether enough could be read to say that nothing else is wrong. If not, and nothing is a
+    /// warning or a problem, there is no verdict.
+    pub is_conclusive: bool,
+    /// In one line.
+    pub verdict: String,
+    /// How much was looked at.
+    pub scope: Scope,
+    /// What limits the evidence as a whole: an archive that ends early, a network namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+    /// By check, the worst of each first. A check that does not fit this host has none.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Looks at a host with all checks, or with those of `only`.
+    pub fn of(host: &Host, only: &[String]) -> Report {
+        let is_wanted =
+            |check: &&Check| only.is_empty() || only.iter().any(|name| check.is_called(name));
+        let checks = CATALOGUE.iter().filter(is_wanted);
+        let (mut findings, mut scope) = (Vec::new(), Scope::default());
+        for check in checks {
+            let (found, ended) = check.look(host);
+            findings.extend(found);
+            scope.add(check, ended);
+        }
+        findings.extend(contradictions(&findings));
+        let kernel = host.fact::<KernelRelease>().ok();
+        Report {
+            format: FORMAT,
+            host: host.fact().unwrap_or_else(|_| HostKind::unknown()),
+            kernel: kernel.map(|release| release.value().to_owned()),
+            interval_seconds: host.interval().map(|interval| interval.as_secs_f64()),
+            worst: findings.iter().map(|one| one.severity).max().unwrap_or(Severity::Unknown),
+            is_conclusive: scope.is_enough(),
+            verdict: verdict(&findings, &scope),
+            scope,
+            remarks: remarks(host),
+            findings,
+        }
+    }
+
+    /// What a program exits with: 0 if nothing is wrong, 3 for warnings, 4 for problems. 1 and 2
+    /// are the doctor's own failures, and 5 that too little could be read for a verdict.
+    pub fn exit_code(&self) -> u8 {
+        match self.worst {
+            Severity::Warning => 3,
+            Severity::Problem => 4,
+            Severity::Ok | Severity::Note | Severity::Unknown if self.is_conclusive => 0,
+            Severity::Ok | Severity::Note | Severity::Unknown => 5,
+        }
+    }
+}
+
+/// The schema of [`Report`], as it is published.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Report);
+    serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n"
+}
+
+fn verdict(findings: &[Finding], scope: &Scope) -> String {
+    let count = |severity| findings.iter().filter(|one| one.severity == severity).count();
+    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
+    let verdict = match (problems, warnings) {
+        (0, 0) if !scope.is_enough() => "No verdict: too little could be read".to_owned(),
+        (0, 0) => "Nothing wrong was found".to_owned(),
+        _ => {
+            // The first of the worst: checks are in the order in which one should look.
+            let worst = findings.iter().rev().max_by_key(|one| one.severity);
+            let worst = worst.map(|one| format!(": {}", one.summary)).unwrap_or_default();
+            let problems = number(problems, "problem");
+            let parts: Vec<String> =
+                problems.into_iter().chain(number(warnings, "warning")).collect();
+            parts.join(" and ") + &worst
+        }
+    };
+    format!("{verdict}; {}.", scope.summary())
+}
+
+fn remarks(host: &Host) -> Vec<String> {
+    let mut remarks = host.fact().map_or_else(|_| Vec::new(), |Remarks(remarks)| remarks);
+    if matches!(host.fact(), Ok(Namespace(Some(Netns::Other)))) {
+        remarks.push(
+            "this is a network namespace, not that of the machine: its cards, and what is set for \
+             all of it, were not looked at"
+                .to_owned(),
+        );
+    }
+    remarks
+}
+
+/// "2 warnings"; none for 0.
+fn number(count: usize, of: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {of}")),
+        _ => Some(format!("{count} {of}s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Ended;
+    use ringway_evidence::Source;
+
+    #[test]
+    fn the_published_schema_is_that_of_the_output() {
+        let published = include_str!("../../../../docs/doctor-schema.json");
+        assert_eq!(published, schema(), "write `ringway doctor schema` to docs/doctor-schema.json");
+    }
+
+    fn scope(ran: usize, unread: usize, not_here: usize) -> Scope {
+        let checks = CATALOGUE.iter();
+        let ends = std::iter::repeat_n(Ended::Ran, ran)
+            .chain(std::iter::repeat_n(Ended::Unread("x".to_owned()), unread))
+            .chain(std::iter::repeat_n(Ended::NotHere("y".to_owned()), not_here));
+        let mut scope = Scope::default();
+        checks.zip(ends).for_each(|(check, ended)| scope.add(check, ended));
+        scope
+    }
+
+    #[test]
+    fn a_verdict_is_one_line_with_the_worst_and_how_much_was_looked_at() {
+        let warning = Finding::new(Severity::Warning, "a", "slow");
+        let problem = Finding::new(Severity::Problem, "b", "broken");
+        let unknown = Finding::new(Severity::Unknown, "c", "x");
+        let some = scope(23, 2, 7);
+        assert_eq!(
+            verdict(&[warning.clone(), problem, unknown.clone()], &some),
+            "1 problem and 1 warning: broken; 23 of 32 checks ran, 2 could not read their \
+             evidence, 7 are about what is not here."
+        );
+        assert_eq!(verdict(&[], &scope(1, 0, 0)), "Nothing wrong was found; 1 of 1 checks ran.");
+        let little = scope(2, 19, 11);
+        let said = verdict(&[unknown], &little);
+        assert!(said.starts_with("No verdict: too little could be read; 2 of 32 "), "{said}");
+        // What was found is said, however little was looked at.
+        assert!(verdict(&[warning], &little).starts_with("1 warning: slow"));
+        assert!(verdict(&[], &scope(0, 0, 3)).starts_with("No verdict"));
+    }
+
+    #[test]
+    fn what_could_not_be_looked_at_is_no_all_clear() {
+        let report = |pieces: &[(&str, &str)]| {
+            let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+            Report::of(&Host::new(Source::Memory(pieces.iter().map(own).collect())), &[])
+        };
+        // Little of a host: what is not said to be there is not known to be absent.
+        let little = report(&[("proc/uptime", "9.0 1\n"), ("proc/loadavg", "0\n")]);
+        assert_eq!((little.exit_code(), little.is_conclusive), (5, false), "{little:#?}");
+        assert_eq!(little.scope.not_here, 0, "{little:#?}");
+        let namespace = report(&[
+            ("netns", "other\n"),
+            ("proc/uptime", "9.0 1\n"),
+            ("proc/net/dev", "a\nb\n  lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"),
+        ]);
+        assert!(namespace.remarks[0].contains("network namespace"), "{namespace:#?}");
+        assert!(namespace.scope.missed(How::NotHere).all(|one| one.why.is_some()));
+        assert!(namespace.scope.not_here > 0, "{namespace:#?}");
+    }
+}

@@ -1,0 +1,186 @@
+//! A report for people: grouped, terse, the verdict last.
+
+use std::fmt::Write;
+
+use ringway_sources::titles;
+
+use super::{How, Looked, Report};
+use crate::check::{self, CATALOGUE, Check, Group};
+use crate::finding::{Finding, Severity};
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// What is wrong with its evidence and advice, the rest in a line each.
+    Terse,
+    /// Evidence for everything.
+    Full,
+}
+
+const GROUPS: [Group; 5] =
+    [Group::Datapath, Group::Processors, Group::Queues, Group::Links, Group::Tcp];
+
+/// The whole report.
+pub fn render(report: &Report, detail: Detail) -> String {
+    let mut text = head(report, detail);
+    for group in GROUPS {
+        let body: String = CATALOGUE
+            .iter()
+            .filter(|check| check.group == group)
+            .map(|check| of_check(check, report, detail))
+            .collect();
+        if !body.is_empty() {
+            let _ = write!(text, "\n{}\n{body}", group.title());
+        }
+    }
+    text += &missed(report, detail);
+    text += &sources(report, detail);
+    let _ = write!(text, "\n{}\n", report.verdict);
+    text
+}
+
+/// What the checks that say something rest on.
+fn sources(report: &Report, detail: Detail) -> String {
+    if detail == Detail::Terse {
+        return String::new();
+    }
+    let checks = report.findings.iter().filter_map(|found| check::find(&found.check));
+    let titles = titles(checks.flat_map(|check| check.sources.iter().copied()));
+    if titles.is_empty() { titles } else { format!("\n{titles}") }
+}
+
+/// Checks that say nothing above: those that are about what this host does not have, and those that
+/// could not know whether it has that.
+fn missed(report: &Report, detail: Detail) -> String {
+    let is_silent = |one: &&Looked| !report.findings.iter().any(|found| found.check == one.check);
+    let mut text = String::new();
+    for (how, head) in [
+        (How::NotHere, "Not looked for, because it is not here"),
+        (How::Unread, "Not looked for, because nothing says whether it is here"),
+    ] {
+        let silent: Vec<&Looked> = report.scope.missed(how).filter(is_silent).collect();
+        if silent.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n{head}");
+        if detail == Detail::Full {
+            for Looked { check, why, .. } in silent {
+                let title = check::find(check).map(|check| check.title).unwrap_or_default();
+                let _ = writeln!(text, "      {check} {title}: {}", why.as_deref().unwrap_or(""));
+            }
+        } else {
+            let ids: Vec<&str> = silent.iter().map(|one| one.check.as_str()).collect();
+            wrapped(&mut text, &format!("{}; see -v", ids.join(" ")));
+        }
+    }
+    text
+}
+
+fn head(report: &Report, detail: Detail) -> String {
+    let mut text = format!("This is {}", report.host);
+    if let Some(kernel) = &report.kernel {
+        let _ = write!(text, ", Linux {kernel}");
+    }
+    match report.interval_seconds {
+        Some(seconds) => {
+            let _ = writeln!(text, "; two samples, {seconds:.1} s apart.");
+        }
+        None => text += "; one sample, so rates are means since the boot.\n",
+    }
+    for remark in &report.remarks {
+        wrapped(&mut text, &format!("Note: {remark}."));
+    }
+    if detail == Detail::Full || report.host.evidence.is_empty() {
+        for quote in &report.host.evidence {
+            let _ = writeln!(text, "      {}", quoted(quote));
+        }
+    } else if let Some(quote) = report.host.evidence.first() {
+        let _ = writeln!(text, "  by {}", quoted(quote));
+    }
+    text
+}
+
+fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
+    let findings: Vec<&Finding> =
+        report.findings.iter().filter(|one| one.check == check.id).collect();
+    let is_unknown = |one: &&&Finding| one.severity == Severity::Unknown;
+    let unknown = findings.iter().filter(is_unknown).count();
+    let mut text = String::new();
+    let mut is_first = true;
+    for finding in findings {
+        // Many interfaces cannot be read for the same reason.
+        if finding.severity == Severity::Unknown && detail == Detail::Terse {
+            if !std::mem::take(&mut is_first) {
+                continue;
+            }
+            text += &of_finding(check, finding, detail);
+            if unknown > 1 {
+                let _ = writeln!(text, "      and {} more like it, see -v", unknown - 1);
+            }
+        } else {
+            text += &of_finding(check, finding, detail);
+        }
+    }
+    text
+}
+
+fn of_finding(check: &Check, finding: &Finding, detail: Detail) -> String {
+    let mut text = format!("  {} {} {}\n", mark(finding.severity), check.id, finding.summary);
+    let is_wrong = finding.severity >= Severity::Warning;
+    if is_wrong || detail == Detail::Full {
+        for quote in &finding.evidence {
+            let _ = writeln!(text, "      {}", quoted(quote));
+        }
+        wrapped(&mut text, &finding.cause);
+    }
+    if is_wrong || detail == Detail::Full {
+        for advice in &finding.advice {
+            wrapped(&mut text, &format!("-> {}", advice.text));
+            for command in &advice.commands {
+                let _ = writeln!(text, "         {command}");
+            }
+        }
+    }
+    if detail == Detail::Full {
+        if let Some(gain) = &finding.gain {
+            wrapped(&mut text, &format!("Gain: {gain}."));
+        }
+    }
+    text
+}
+
+fn mark(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Ok => "[✓]",
+        Severity::Unknown => "[?]",
+        Severity::Note => "[i]",
+        Severity::Warning => "[!]",
+        Severity::Problem => "[✗]",
+    }
+}
+
+fn quoted(quote: &ringway_evidence::Quote) -> String {
+    let line = quote.line.map(|line| format!(":{line}")).unwrap_or_default();
+    format!("{}{line}: {}", quote.file, quote.text)
+}
+
+/// Columns of running text.
+const COLUMNS: usize = 96;
+
+/// Adds text at an indent, broken between words.
+fn wrapped(into: &mut String, text: &str) {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + word.chars().count() + 7 > COLUMNS {
+            let _ = writeln!(into, "      {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    if !line.is_empty() {
+        let _ = writeln!(into, "      {line}");
+    }
+}

@@ -1,0 +1,314 @@
+//! Counters at both samples: which file or tool has each kind.
+
+use super::named::{RINGWAY_VIFS, RingwayVifs};
+use super::{Basis, Fact, Reader, Span};
+use crate::parse::classes::Classes;
+use crate::parse::conntrack::Conntrack;
+use crate::parse::cpu::CpuTimes;
+use crate::parse::domains::VcpuTimes;
+use crate::parse::ethtool::Statistics;
+use crate::parse::nic::NicCounters;
+use crate::parse::ovs::Lookups;
+use crate::parse::police::Policers;
+use crate::parse::protocols::Protocols;
+use crate::parse::qdisc::{Hook, Qdiscs};
+use crate::parse::ringway::Vifs;
+use crate::parse::sockets::Sockets;
+use crate::parse::softnet::Softnet;
+use crate::parse::threads::Threads;
+use crate::parse::{Counters, Single};
+use crate::{Gap, Piece, Quote, Text};
+
+/// Counters of one file of the kernel, at both samples.
+macro_rules! files {
+    ($($counters:ty = $file:literal;)*) => {$(
+        impl Fact for Span<$counters> {
+            const PIECES: &'static [Piece] = &[Piece::Counters($file)];
+
+            fn read(at: &Reader) -> Result<Self, Gap> {
+                at.span($file)
+            }
+        }
+    )*};
+}
+
+files! {
+    Conntrack = "proc/net/stat/nf_conntrack";
+    CpuTimes = "proc/stat";
+    NicCounters = "proc/net/dev";
+    Softnet = "proc/net/softnet_stat";
+}
+
+impl Fact for Span<Threads> {
+    const PIECES: &'static [Piece] = &[Piece::Threads(&[
+        "ksoftirqd/",
+        "vif",
+        "netback/",
+        "vhost-",
+        "CPU ",
+        "ovs-vswitchd",
+        "handler",
+        "revalidator",
+        "irqbalance",
+        "qemu",
+        "napi/",
+        "ringway",
+    ])];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.span("threads")
+    }
+}
+
+/// The daemon that moves interrupts, if it runs: its number and name.
+#[derive(Debug)]
+pub struct Irqbalance(pub Option<(u64, String)>);
+
+impl Fact for Irqbalance {
+    const PIECES: &'static [Piece] = <Span<Threads> as Fact>::PIECES;
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let threads = Threads::parse(&at.latest("threads")?)?;
+        let daemon = threads.threads.values().find(|thread| thread.name == "irqbalance");
+        Ok(Irqbalance(daemon.map(|thread| (thread.id, thread.name.clone()))))
+    }
+}
+
+impl Fact for Span<Sockets> {
+    const PIECES: &'static [Piece] = &[Piece::Connections];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.connections_span()
+    }
+}
+
+/// What protocols counted between both samples, of `/proc/net/snmp` and `/proc/net/netstat`.
+#[derive(Debug)]
+pub struct NetCounters {
+    spans: [Span<Protocols>; 2],
+    /// Between the samples.
+    pub seconds: f64,
+    /// How they came about.
+    pub basis: Basis,
+}
+
+impl Fact for NetCounters {
+    const PIECES: &'static [Piece] =
+        &[Piece::Counters("proc/net/snmp"), Piece::Counters("proc/net/netstat")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let snmp: Span<Protocols> = at.span("proc/net/snmp")?;
+        let (seconds, basis) = (snmp.seconds, snmp.basis);
+        Ok(NetCounters { spans: [snmp, at.span("proc/net/netstat")?], seconds, basis })
+    }
+}
+
+impl NetCounters {
+    /// How much a counter grew, such as `Tcp.RetransSegs`; 0 of one that this kernel does not have.
+    pub fn since(&self, name: &str) -> u64 {
+        let of = |span: &Span<Protocols>| {
+            let before = span.past(span.before.counters.get(name))?;
+            Some(span.after.counters.get(name)?.saturating_sub(before))
+        };
+        self.spans.iter().find_map(of).unwrap_or(0)
+    }
+
+    /// The line of a protocol.
+    pub fn quote(&self, protocol: &str) -> Option<Quote> {
+        let of = |span: &Span<Protocols>| Some(span.text.quote(*span.after.lines.get(protocol)?));
+        self.spans.iter().find_map(of)
+    }
+}
+
+/// TCP connections that are established, as they were at last.
+#[derive(Debug)]
+pub struct Connections {
+    /// All of them.
+    pub sockets: Sockets,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for Connections {
+    const PIECES: &'static [Piece] = &[Piece::Connections];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.connections()?;
+        Ok(Connections { sockets: Sockets::parse(&text)?, text })
+    }
+}
+
+impl Fact for Span<Vifs> {
+    const PIECES: &'static [Piece] = RingwayVifs::PIECES;
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.command_span(RINGWAY_VIFS)
+    }
+}
+
+impl Fact for Span<VcpuTimes> {
+    const PIECES: &'static [Piece] = &[Piece::Sampled(&["xl", "vcpu-list"])];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.command_span(&["xl", "vcpu-list"])
+    }
+}
+
+const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
+
+impl Fact for Span<Qdiscs> {
+    const PIECES: &'static [Piece] = &[Piece::Sampled(QDISCS)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.command_span(QDISCS)
+    }
+}
+
+/// Queueing disciplines, as they were at last, and at the first sample as far as that is known.
+#[derive(Debug)]
+pub struct Disciplines {
+    /// At the first sample.
+    pub before: Qdiscs,
+    /// At the last.
+    pub now: Qdiscs,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for Disciplines {
+    const PIECES: &'static [Piece] = &[Piece::Sampled(QDISCS)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.command(QDISCS)?;
+        let now = Qdiscs::parse(&text)?;
+        let before = at.command_span::<Qdiscs>(QDISCS).map(|span| span.before).unwrap_or_default();
+        Ok(Disciplines { before, now, text })
+    }
+}
+
+/// What a switch found among the flows that it has cached: as the daemon counts, or the kernel
+/// where it does not answer. `ovs-dpctl` sees no datapath in user space.
+#[derive(Debug)]
+pub struct SwitchLookups(pub Span<Lookups>);
+
+const DAEMON: &[&str] = &["ovs-appctl", "dpctl/show"];
+const KERNEL: &[&str] = &["ovs-dpctl", "show"];
+
+impl Fact for SwitchLookups {
+    const PIECES: &'static [Piece] = &[Piece::Sampled(DAEMON), Piece::Sampled(KERNEL)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let daemon = match at.command_span(DAEMON) {
+            Err(gap @ Gap::Missing { .. }) => gap,
+            other => return other.map(SwitchLookups),
+        };
+        match at.command_span(KERNEL) {
+            Err(gap) if !is_absent(&gap) => Err(gap),
+            // There is one that we may not ask.
+            Err(_) if !is_absent(&daemon) => Err(daemon),
+            Err(_) => Err(Gap::NotHere("no Open vSwitch".to_owned())),
+            Ok(span) => Ok(SwitchLookups(span)),
+        }
+    }
+}
+
+/// Whether what it asks is not there: the tool, the kernel's module, or a daemon's file.
+fn is_absent(gap: &Gap) -> bool {
+    let absent = ["not installed", "not there", "'ovs_datapath' does not exist", "No such file"];
+    matches!(gap, Gap::Missing { why, .. } if absent.iter().any(|absent| why.contains(absent)))
+}
+
+/// Counters of each interface, or of parts of it, which are read one by one.
+macro_rules! of_interfaces {
+    ($($(#[$about:meta])* $name:ident = $piece:expr;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug)]
+        pub struct $name(Reader);
+
+        impl Fact for $name {
+            const PIECES: &'static [Piece] = &[$piece];
+
+            fn read(at: &Reader) -> Result<Self, Gap> {
+                Ok($name(at.clone()))
+            }
+        }
+    )*};
+}
+
+of_interfaces! {
+    /// Counters of queues, as drivers have them. Netlink has those of the standards only.
+    QueueCounters = Piece::Sampled(&["ethtool", "-S", "{nic}"]);
+    /// Frames that each card missed because its ring was full.
+    Missed = Piece::Counters("sys/class/net/*/statistics/rx_missed_errors");
+    /// What filters that police did.
+    FilterCounters = Piece::Filters;
+    /// What classes of HTB and HFSC did.
+    ClassCounters = Piece::Classes;
+}
+
+impl QueueCounters {
+    /// Those of one interface.
+    pub fn of(&self, nic: &str) -> Result<Span<Statistics>, Gap> {
+        self.0.command_span(&["ethtool", "-S", nic])
+    }
+}
+
+impl Missed {
+    /// Those of one interface.
+    pub fn of(&self, nic: &str) -> Result<Span<Single>, Gap> {
+        self.0.span(&format!("sys/class/net/{nic}/statistics/rx_missed_errors"))
+    }
+}
+
+impl FilterCounters {
+    /// Those of one place of an interface.
+    pub fn of(&self, hook: Hook, nic: &str) -> Result<Span<Policers>, Gap> {
+        self.0.command_span(&hook.command(nic))
+    }
+}
+
+impl ClassCounters {
+    /// Those of one interface.
+    pub fn of(&self, nic: &str) -> Result<Span<Classes>, Gap> {
+        self.0.command_span(&["tc", "-s", "class", "show", "dev", nic])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Source;
+    use crate::fact::Host;
+
+    const NO_MODULE: &str = "|INFO|Generic Netlink family 'ovs_datapath' does not exist.";
+    const OF_DAEMON: &str = "commands/ovs-appctl_dpctl.show";
+    const OF_KERNEL: &str = "commands/ovs-dpctl_show";
+
+    fn lookups(pieces: &[(&str, &str)], refused: &[(&str, &str)]) -> Result<u64, Gap> {
+        let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        let refused: String =
+            refused.iter().map(|(path, why)| format!("{path}\t{why}\n")).collect();
+        let more = [("proc/uptime", "10.0 9\n"), ("refused", refused.as_str())];
+        let host = Host::new(Source::Memory(pieces.iter().chain(&more).map(own).collect()));
+        host.fact::<SwitchLookups>().map(|SwitchLookups(span)| span.after.missed)
+    }
+
+    #[test]
+    fn the_daemon_is_asked_first_and_the_kernel_in_its_place() {
+        let netdev = (OF_DAEMON, "netdev@ovs-netdev:\n  lookups: hit:1 missed:20000 lost:0\n");
+        let system = (OF_KERNEL, "system@ovs-system:\n  lookups: hit:20000 missed:1 lost:0\n");
+        assert_eq!(lookups(&[netdev, system], &[]), Ok(20000));
+        assert_eq!(lookups(&[netdev], &[(OF_KERNEL, NO_MODULE)]), Ok(20000));
+        assert_eq!(lookups(&[system], &[(OF_DAEMON, "open: No such file or directory")]), Ok(1));
+        assert_eq!(lookups(&[system], &[(OF_DAEMON, "open: Permission denied")]), Ok(1));
+    }
+
+    #[test]
+    fn a_daemon_that_may_not_be_asked_is_no_absent_one() {
+        let no_module = (OF_KERNEL, NO_MODULE);
+        let absent = lookups(&[], &[no_module, (OF_DAEMON, "open: No such file or directory")]);
+        assert!(matches!(absent, Err(Gap::NotHere(_))));
+        let locked = lookups(&[], &[no_module, (OF_DAEMON, "open: Permission denied")]);
+        assert!(matches!(locked, Err(Gap::Missing { .. })));
+    }
+}

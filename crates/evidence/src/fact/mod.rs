@@ -1,0 +1,95 @@
+//! Facts: what the evidence says of a host, typed. A fact names its pieces of evidence and reads
+//! those alone; a check says which facts it needs and is handed them. So what is collected is the
+//! union of what facts name, and no check can depend on what is not recorded.
+//!
+//! Read first: `named.rs`, most of which is a file and a name for it.
+
+mod backend;
+mod counters;
+mod interfaces;
+mod irqs;
+mod kind;
+mod named;
+mod reader;
+mod scope;
+mod stack;
+mod thread_names;
+
+pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, OnlineCpus, Served};
+pub use counters::{
+    ClassCounters, Connections, Disciplines, FilterCounters, Irqbalance, Missed, NetCounters,
+    QueueCounters, SwitchLookups,
+};
+pub use interfaces::{Interfaces, NicRole};
+pub use irqs::{Layout, NetIrq, NetIrqs, Queue};
+pub use kind::{HostKind, Kind};
+pub use named::*;
+pub use reader::{Basis, Host, Reader, Span};
+pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
+pub use stack::Stack;
+
+pub use crate::number::{float, share, sum};
+
+use crate::{Gap, Piece};
+
+/// Something that is known of a host.
+pub trait Fact: Sized {
+    /// What it is read from. Its reader refuses everything else.
+    const PIECES: &'static [Piece];
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// A gap, if it is not there or cannot be read: a check that needs it then says so.
+    fn read(at: &Reader) -> Result<Self, Gap>;
+}
+
+/// A fact that a check can do without, or needs only if something else is so.
+#[derive(Debug)]
+pub struct Tried<T>(Result<T, Gap>);
+
+impl<T> Tried<T> {
+    /// The fact, where it is needed after all.
+    ///
+    /// # Errors
+    /// Why it could not be read.
+    pub fn get(&self) -> Result<&T, Gap> {
+        self.0.as_ref().map_err(Gap::clone)
+    }
+
+    /// The fact, if it could be read.
+    pub fn ok(&self) -> Option<&T> {
+        self.0.as_ref().ok()
+    }
+}
+
+impl<T: Fact> Fact for Tried<T> {
+    const PIECES: &'static [Piece] = T::PIECES;
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(Tried(T::read(at)))
+    }
+}
+
+/// Declares the facts that a check needs. They are read in their order, and the first that cannot
+/// be read is what the check says; what it can do without is [`Tried`].
+#[macro_export]
+macro_rules! facts {
+    ($(#[$about:meta])* $visible:vis struct $name:ident {
+        $($(#[$what:meta])* $field:ident: $fact:ty),* $(,)?
+    }) => {
+        $(#[$about])*
+        $visible struct $name {
+            $($(#[$what])* $field: $fact),*
+        }
+
+        impl $crate::fact::Fact for $name {
+            const PIECES: &'static [$crate::Piece] =
+                &[$($crate::Piece::All(<$fact as $crate::fact::Fact>::PIECES)),*];
+
+            fn read(at: &$crate::fact::Reader) -> Result<Self, $crate::Gap> {
+                Ok($name { $($field: at.fact::<$fact>()?),* })
+            }
+        }
+    };
+}

@@ -1,0 +1,494 @@
+//! Facts that are one file, or what one tool prints, with a name.
+
+use std::ops::Deref;
+
+use super::{Fact, Reader};
+use crate::{Gap, NicSettings, Piece, Quote, Text};
+
+/// A fact that is the text of one piece of evidence.
+macro_rules! texts {
+    ($read:ident, $kind:path; $($(#[$about:meta])* $name:ident = $place:expr;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug)]
+        pub struct $name(Text);
+
+        impl Fact for $name {
+            const PIECES: &'static [Piece] = &[$kind($place)];
+
+            fn read(at: &Reader) -> Result<Self, Gap> {
+                at.$read($place).map($name)
+            }
+        }
+
+        impl Deref for $name {
+            type Target = Text;
+
+            fn deref(&self) -> &Text {
+                &self.0
+            }
+        }
+    )*};
+}
+
+texts! { file, Piece::File;
+    /// The release of the kernel.
+    KernelRelease = "proc/sys/kernel/osrelease";
+    /// The kernel's command line.
+    CommandLine = "proc/cmdline";
+    /// Frames that may wait before a CPU.
+    BacklogMax = "proc/sys/net/core/netdev_max_backlog";
+    /// Frames that a round of softirqs takes in.
+    BudgetFrames = "proc/sys/net/core/netdev_budget";
+    /// Microseconds that it takes, since Linux 4.12.
+    BudgetUsecs = "proc/sys/net/core/netdev_budget_usecs";
+    /// The queueing discipline that interfaces get.
+    DefaultQdisc = "proc/sys/net/core/default_qdisc";
+    /// The largest send buffer that a program may ask for.
+    SendBufferMax = "proc/sys/net/core/wmem_max";
+    /// Sizes of TCP's send buffers.
+    TcpSendBuffers = "proc/sys/net/ipv4/tcp_wmem";
+    /// Congestion control of new connections.
+    TcpCongestion = "proc/sys/net/ipv4/tcp_congestion_control";
+    /// All that the kernel has of it.
+    TcpCongestionAvailable = "proc/sys/net/ipv4/tcp_available_congestion_control";
+    /// Those of which every program may choose.
+    TcpCongestionAllowed = "proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    /// Seconds that connections are kept which one end has closed.
+    TcpFinTimeout = "proc/sys/net/ipv4/tcp_fin_timeout";
+    /// Bytes that TCP lets wait below it.
+    TcpBelow = "proc/sys/net/ipv4/tcp_limit_output_bytes";
+    /// Whether TCP looks for the longest packet itself.
+    TcpMtuProbing = "proc/sys/net/ipv4/tcp_mtu_probing";
+    /// Selective acknowledgements.
+    TcpSack = "proc/sys/net/ipv4/tcp_sack";
+    /// Timestamps.
+    TcpTimestamps = "proc/sys/net/ipv4/tcp_timestamps";
+    /// Windows above 64 KiB.
+    TcpWindowScaling = "proc/sys/net/ipv4/tcp_window_scaling";
+    /// Connections that may be tracked.
+    ConntrackMax = "proc/sys/net/netfilter/nf_conntrack_max";
+    /// The version of a module of Open vSwitch that is not the kernel's own.
+    SwitchModule = "sys/module/openvswitch/version";
+    /// Which switch XAPI uses.
+    XapiBackend = "etc/xensource/network.conf";
+    /// What XAPI knows of this host's installation.
+    XapiInventory = "etc/xensource-inventory";
+    /// How many CPUs a service of old XenServers leaves to domain 0.
+    UnplugSetting = "etc/sysconfig/unplug-vcpus";
+    /// That service.
+    UnplugService = "etc/init.d/unplug-vcpus";
+    /// CPUs that the kernel has.
+    CpusPresent = "sys/devices/system/cpu/present";
+    /// CPUs that it uses.
+    CpusOnline = "sys/devices/system/cpu/online";
+    /// Queues that netfront may ask for.
+    NetfrontQueues = "sys/module/xen_netfront/parameters/max_queues";
+}
+
+texts! { latest, Piece::Counters;
+    /// Connections that are tracked.
+    ConntrackCount = "proc/sys/net/netfilter/nf_conntrack_count";
+    /// CPU times, with a line for all CPUs together.
+    CpuLines = "proc/stat";
+}
+
+texts! { command, Piece::Command;
+    /// What Open vSwitch lets in of each interface. Only these columns: among the others there are
+    /// keys of tunnels.
+    SwitchLimits = &["ovs-vsctl", "--columns=name,ingress_policing_rate", "list", "interface"];
+    /// Guests by XAPI, of which only these parameters are asked: others hold what administrators
+    /// wrote.
+    XapiGuests = &[
+        "xe",
+        "vm-list",
+        "is-control-domain=false",
+        "params=uuid,dom-id,name-label,power-state,PV-drivers-version",
+    ];
+    /// Networks by XAPI, with what their interfaces get when they are plugged.
+    XapiNetworks = &["xe", "network-list", "params=uuid,bridge,MTU"];
+    /// Cards by XAPI, those of all hosts of the pool.
+    XapiCards = &[
+        "xe",
+        "pif-list",
+        "params=uuid,device,currently-attached,MTU,VLAN,management,network-uuid,host-uuid",
+    ];
+    /// Interfaces of guests by XAPI.
+    XapiVifs =
+        &["xe", "vif-list", "params=uuid,vm-uuid,device,MAC,MTU,currently-attached,network-uuid"];
+    /// What the hypervisor says of itself.
+    XenInfo = &["xl", "info"];
+    /// Domains, with their CPUs.
+    XenDomains = &["xl", "list"];
+    /// Xen's vifs, by the part of XenStore that their backends keep. Only this part: elsewhere in
+    /// the store there are passwords of consoles.
+    VifStore = &["xenstore-ls", "-f", "/local/domain/0/backend/vif"];
+}
+
+/// The command that lists the vifs of a running ringway.
+pub(super) const RINGWAY_VIFS: &[&str] = &["ringway", "vif", "list", "--json"];
+
+texts! { command, Piece::Sampled;
+    /// The vifs of a running ringway; asked of the program that we are part of.
+    RingwayVifs = RINGWAY_VIFS;
+    /// Virtual CPUs of Xen, as they were at last.
+    XenVcpus = &["xl", "vcpu-list"];
+}
+
+/// The names of loaded modules, or the file that lists them.
+#[derive(Debug)]
+pub struct Modules(pub Text);
+
+impl Fact for Modules {
+    const PIECES: &'static [Piece] = &[Piece::Names("sys/module"), Piece::File("proc/modules")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.file("sys/module.names").or_else(|_| at.file("proc/modules")).map(Modules)
+    }
+}
+
+/// The kernel's release, in the file that has nothing else or in the one that has more.
+#[derive(Debug)]
+pub struct Release(pub Text);
+
+impl Fact for Release {
+    const PIECES: &'static [Piece] =
+        &[Piece::File("proc/sys/kernel/osrelease"), Piece::File("proc/version")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.file("proc/sys/kernel/osrelease").or_else(|_| at.file("proc/version")).map(Release)
+    }
+}
+
+impl Release {
+    /// Its first two numbers, such as (6, 1); none if they are not there.
+    pub fn version(&self) -> Option<(u32, u32)> {
+        let release = self.0.value().trim_start_matches("Linux version ");
+        let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+}
+
+/// The groups of the IOMMU, by their names.
+#[derive(Debug)]
+pub struct IommuGroups(pub Text);
+
+impl Fact for IommuGroups {
+    const PIECES: &'static [Piece] = &[Piece::Names("sys/kernel/iommu_groups")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.file("sys/kernel/iommu_groups.names").map(IommuGroups)
+    }
+}
+
+/// The kernel's messages, which only a sos report has.
+#[derive(Debug)]
+pub struct KernelMessages(pub Text);
+
+impl Fact for KernelMessages {
+    const PIECES: &'static [Piece] =
+        &[Piece::SavedCommand(&["dmesg"]), Piece::SavedCommand(&["dmesg", "-T"])];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.command(&["dmesg"]).or_else(|_| at.command(&["dmesg", "-T"])).map(KernelMessages)
+    }
+}
+
+/// The package of irqbalance, where a package manager knows it.
+#[derive(Debug)]
+pub struct IrqbalancePackage(pub Text);
+
+impl Fact for IrqbalancePackage {
+    const PIECES: &'static [Piece] = &[
+        Piece::Command(&["dpkg-query", "-W", "irqbalance"]),
+        Piece::Command(&["rpm", "-q", "irqbalance"]),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let of_debian = at.command(&["dpkg-query", "-W", "irqbalance"]);
+        of_debian.or_else(|_| at.command(&["rpm", "-q", "irqbalance"])).map(IrqbalancePackage)
+    }
+}
+
+/// Where the time of all CPUs goes, on Xen.
+#[derive(Debug)]
+pub struct CpuProfile(pub Text);
+
+impl Fact for CpuProfile {
+    const PIECES: &'static [Piece] = &[Piece::Profile];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.profile().map(CpuProfile)
+    }
+}
+
+/// A file of each interface.
+macro_rules! of_interfaces {
+    ($($(#[$about:meta])* $name:ident = $piece:path, $file:literal;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug)]
+        pub struct $name(Reader);
+
+        impl Fact for $name {
+            const PIECES: &'static [Piece] = &[$piece(concat!("sys/class/net/*/", $file))];
+
+            fn read(at: &Reader) -> Result<Self, Gap> {
+                Ok($name(at.clone()))
+            }
+        }
+
+        impl $name {
+            /// That of one interface.
+            pub fn of(&self, nic: &str) -> Result<Text, Gap> {
+                self.0.file(&format!(concat!("sys/class/net/{}/", $file), nic))
+            }
+        }
+    )*};
+}
+
+of_interfaces! {
+    /// The longest packet of each interface.
+    Mtus = Piece::File, "mtu";
+    /// What each says of its speed, in Mbit/s.
+    Speeds = Piece::File, "speed";
+    /// Whether each is up.
+    LinkStates = Piece::File, "operstate";
+    /// What kind of link each is, by the numbers of `linux/if_arp.h`.
+    LinkTypes = Piece::File, "type";
+    /// Packets that may wait before each.
+    QueueLengths = Piece::File, "tx_queue_len";
+    /// The NUMA node of each card.
+    CardNodes = Piece::File, "device/numa_node";
+    /// Virtual functions that a card has.
+    FunctionsMade = Piece::File, "device/sriov_numvfs";
+    /// Virtual functions that it can have.
+    FunctionsMax = Piece::File, "device/sriov_totalvfs";
+    /// How the IOMMU maps what a card reads and writes.
+    IommuTypes = Piece::File, "device/iommu_group/type";
+}
+
+/// Settings of each interface, as the kernel or a tool says them.
+macro_rules! settings {
+    ($($(#[$about:meta])* $name:ident = $settings:path;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug)]
+        pub struct $name(Reader);
+
+        impl Fact for $name {
+            const PIECES: &'static [Piece] = &[Piece::Settings($settings)];
+
+            fn read(at: &Reader) -> Result<Self, Gap> {
+                Ok($name(at.clone()))
+            }
+        }
+
+        impl $name {
+            /// Those of one interface.
+            pub fn of(&self, nic: &str) -> Result<Text, Gap> {
+                self.0.settings(nic, $settings)
+            }
+        }
+    )*};
+}
+
+settings! {
+    /// Offloads.
+    Offloads = NicSettings::Features;
+    /// Queues, where a driver lets them be set.
+    Channels = NicSettings::Channels;
+    /// Lengths of queues of cards.
+    Rings = NicSettings::Rings;
+    /// When a card interrupts.
+    Coalescence = NicSettings::Coalescing;
+}
+
+/// Guests by libvirt.
+#[derive(Debug)]
+pub struct Guests(Reader);
+
+/// Their names, one a line.
+const GUESTS: &[&str] = &["virsh", "-r", "list", "--name"];
+
+impl Fact for Guests {
+    // Without --security-info the XML has no passwords.
+    const PIECES: &'static [Piece] =
+        &[Piece::Command(GUESTS), Piece::Command(&["virsh", "-r", "dumpxml", "{guest}"])];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(Guests(at.clone()))
+    }
+}
+
+impl Guests {
+    /// Their names, one a line.
+    pub fn names(&self) -> Result<Text, Gap> {
+        self.0.command(GUESTS)
+    }
+
+    /// The configuration of one.
+    pub fn of(&self, name: &str) -> Result<Text, Gap> {
+        self.0.command(&["virsh", "-r", "dumpxml", name])
+    }
+}
+
+/// What guests of Xen ask for, by the part of XenStore that their frontends keep.
+#[derive(Debug)]
+pub struct FrontendStores(Reader);
+
+impl Fact for FrontendStores {
+    // Only these parts: elsewhere in the store there are passwords of consoles.
+    const PIECES: &'static [Piece] =
+        &[Piece::Command(&["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"])];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(FrontendStores(at.clone()))
+    }
+}
+
+impl FrontendStores {
+    /// That of one domain.
+    pub fn of(&self, domain: &str) -> Result<Text, Gap> {
+        self.0.command(&["xenstore-ls", "-f", &format!("/local/domain/{domain}/device/vif")])
+    }
+}
+
+/// How many queues Xen's drivers may have, as they were loaded.
+#[derive(Debug)]
+pub struct ModuleQueues(Reader);
+
+impl Fact for ModuleQueues {
+    const PIECES: &'static [Piece] = &[
+        Piece::File("sys/module/xen_netback/parameters/*"),
+        Piece::File("sys/module/xen_netfront/parameters/*"),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(ModuleQueues(at.clone()))
+    }
+}
+
+impl ModuleQueues {
+    /// That of one module, such as `xen_netback`.
+    pub fn of(&self, module: &str) -> Result<Text, Gap> {
+        self.0.file(&format!("sys/module/{module}/parameters/max_queues"))
+    }
+}
+
+/// What an administrator wrote for `modprobe`.
+#[derive(Debug)]
+pub struct ModuleOptions(Reader);
+
+/// Where that is.
+const MODPROBE: &str = "etc/modprobe.d";
+
+impl Fact for ModuleOptions {
+    const PIECES: &'static [Piece] = &[Piece::File("etc/modprobe.d/*")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(ModuleOptions(at.clone()))
+    }
+}
+
+impl ModuleOptions {
+    /// The files that can be read.
+    pub fn all(&self) -> Vec<Text> {
+        let names = self.0.list(MODPROBE).into_iter();
+        names.filter_map(|name| self.0.file(&format!("{MODPROBE}/{name}")).ok()).collect()
+    }
+}
+
+/// What packets met on the way to hosts that `--path` names.
+#[derive(Debug)]
+pub struct Paths(Reader);
+
+impl Fact for Paths {
+    const PIECES: &'static [Piece] = &[Piece::Saved("probes/*")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(Paths(at.clone()))
+    }
+}
+
+impl Paths {
+    /// One text for each.
+    pub fn all(&self) -> Result<Vec<Text>, Gap> {
+        let folder = crate::probe::FOLDER;
+        self.0.list(folder).iter().map(|name| self.0.file(&format!("{folder}/{name}"))).collect()
+    }
+}
+
+/// Which sysctls of TCP's buffers are there: a network namespace has not all of them.
+#[derive(Debug)]
+pub struct BufferSettings(Reader);
+
+impl Fact for BufferSettings {
+    const PIECES: &'static [Piece] =
+        &[Piece::File("proc/sys/net/ipv4/tcp_wmem"), Piece::File("proc/sys/net/core/wmem_max")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(BufferSettings(at.clone()))
+    }
+}
+
+impl BufferSettings {
+    /// The command that shows those of some sysctls that are there; none if none is.
+    pub fn command(&self, names: &[&str]) -> Option<String> {
+        let is_there = |name: &&&str| self.0.has(&format!("proc/sys/{}", name.replace('.', "/")));
+        let names: Vec<&str> = names.iter().filter(is_there).copied().collect();
+        (!names.is_empty()).then(|| format!("sysctl {}", names.join(" ")))
+    }
+}
+
+/// Which version of Xen runs this guest or domain.
+#[derive(Debug)]
+pub struct XenVersion(Reader);
+
+impl Fact for XenVersion {
+    const PIECES: &'static [Piece] =
+        &[Piece::File("sys/hypervisor/version/major"), Piece::File("sys/hypervisor/version/minor")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(XenVersion(at.clone()))
+    }
+}
+
+impl XenVersion {
+    /// The first number, and the line that says so.
+    pub fn major(&self) -> Result<(u64, Quote), Gap> {
+        self.number("major")
+    }
+
+    /// The second.
+    pub fn minor(&self) -> Result<(u64, Quote), Gap> {
+        self.number("minor")
+    }
+
+    fn number(&self, name: &str) -> Result<(u64, Quote), Gap> {
+        let text = self.0.file(&format!("sys/hypervisor/version/{name}"))?;
+        Ok((text.number()?, text.quote(1)))
+    }
+}
+
+/// The CPUs of each NUMA node of this kernel.
+#[derive(Debug)]
+pub struct NumaNodes(Reader);
+
+impl Fact for NumaNodes {
+    const PIECES: &'static [Piece] = &[Piece::File("sys/devices/system/node/node*/cpulist")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(NumaNodes(at.clone()))
+    }
+}
+
+impl NumaNodes {
+    /// A list of CPUs for each node.
+    pub fn all(&self) -> Result<Vec<(usize, Text)>, Gap> {
+        let names = self.0.list("sys/devices/system/node");
+        let nodes = names.iter().filter_map(|name| Some((name, name.strip_prefix("node")?)));
+        let nodes = nodes.filter_map(|(name, node)| Some((name, node.parse().ok()?)));
+        let list = |(name, node): (&String, usize)| {
+            Ok((node, self.0.file(&format!("sys/devices/system/node/{name}/cpulist"))?))
+        };
+        nodes.map(list).collect()
+    }
+}

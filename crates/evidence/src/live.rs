@@ -1,0 +1,345 @@
+//! Collects the evidence of the host that we run on, twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::access::{Netns, read_only};
+use super::manifest::{Manifest, NETNS, PROFILE, Words};
+use super::netlink::{CONNECTIONS, Ethtool, connections};
+use super::piece::Piece;
+use super::source::{
+    PIECE_BYTES_MAX, PIECES_MAX, READ_ONLY_FILE, REFUSED_FILE, Source, command_path, text_of,
+};
+use super::text::Text;
+use super::tool::{TOOL_SECONDS_MAX, late, output, piped};
+use crate::parse::Counters;
+use crate::parse::qdisc::Qdiscs;
+
+/// Interfaces, guests and domains that are asked for; a host may have a thousand.
+const NAMES_MAX: usize = 256;
+
+/// Queueing disciplines, which say where there are filters and classes.
+const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
+
+/// Takes two samples of these pieces, `interval` apart. Needs no rights; what it may not read it
+/// remembers.
+pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
+    let manifest = Manifest::of(pieces);
+    let mut taken = Taken::default();
+    taken.sample(1, &manifest);
+    // The settings are read between both samples, and that counts as waiting.
+    let begun = Instant::now();
+    taken.files(&manifest.files, "");
+    taken.access();
+    taken.links(&manifest);
+    taken.directories(&manifest);
+    taken.interfaces(Ethtool::open(), &manifest);
+    taken.commands(&manifest.commands, "");
+    if manifest.has_profile {
+        taken.profile();
+    }
+    thread::sleep(interval.saturating_sub(begun.elapsed()));
+    taken.sample(2, &manifest);
+    taken.finish()
+}
+
+#[derive(Default)]
+struct Taken {
+    pieces: BTreeMap<String, String>,
+    refused: BTreeMap<String, String>,
+    /// Tools that are not installed: they are looked for once.
+    absent: BTreeSet<String>,
+}
+
+impl Taken {
+    fn sample(&mut self, number: u32, manifest: &Manifest) {
+        let prefix = format!("sample-{number}/");
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let seconds = format!("{}.{:09}\n", now.tv_sec, now.tv_nsec);
+        self.pieces.insert(format!("{prefix}monotonic"), seconds);
+        self.files(&manifest.counters, &prefix);
+        self.threads(&manifest.threads, &prefix);
+        if manifest.has_connections {
+            self.connections(&prefix);
+        }
+        self.commands(&manifest.sampled, &prefix);
+        self.filters(manifest, &prefix);
+    }
+
+    fn connections(&mut self, prefix: &str) {
+        match connections() {
+            Ok(text) => self.keep(format!("{prefix}{CONNECTIONS}"), text),
+            // Also that the kernel cannot: no check may take that for a host without any.
+            Err(error) => drop(self.refused.insert(CONNECTIONS.to_owned(), error.to_string())),
+        }
+    }
+
+    fn files(&mut self, patterns: &BTreeSet<&str>, prefix: &str) {
+        for pattern in patterns {
+            for path in expand(pattern) {
+                match read(Path::new(&format!("/{path}"))) {
+                    Ok(text) => self.keep(format!("{prefix}{path}"), text),
+                    Err(error) => self.refuse(path, &error),
+                }
+            }
+        }
+    }
+
+    /// Which settings can be seen and not be set, and in which network namespace that is.
+    fn access(&mut self) {
+        if let Some(netns) = Netns::live() {
+            self.keep(NETNS.to_owned(), format!("{}\n", netns.word()));
+        }
+        let is_setting = |path: &&String| {
+            ["proc/sys/", "proc/irq/"].iter().any(|top| path.starts_with(top))
+                || ["/mtu", "/tx_queue_len", "ps_cpus"].iter().any(|end| path.ends_with(end))
+        };
+        let line = |path: &String| {
+            let why = read_only(Path::new(&format!("/{path}"))).ok()??;
+            Some(format!("{path}\t{why}\n"))
+        };
+        let lines: String = self.pieces.keys().filter(is_setting).filter_map(line).collect();
+        self.keep(READ_ONLY_FILE.to_owned(), lines);
+    }
+
+    fn links(&mut self, manifest: &Manifest) {
+        for path in manifest.links.iter().flat_map(|pattern| expand(pattern)) {
+            if let Ok(target) = fs::read_link(format!("/{path}")) {
+                // A name of its own, because the link itself is a directory to look below.
+                self.keep(format!("{path}.link"), format!("{}\n", target.display()));
+            }
+        }
+    }
+
+    fn directories(&mut self, manifest: &Manifest) {
+        for path in &manifest.names {
+            let names = names(Path::new(&format!("/{path}")));
+            if !names.is_empty() {
+                self.keep(format!("{path}.names"), names.join("\n") + "\n");
+            }
+        }
+    }
+
+    /// The CPU time of threads that move frames: one line of `stat` each.
+    fn threads(&mut self, starts: &BTreeSet<&str>, prefix: &str) {
+        if starts.is_empty() {
+            return;
+        }
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let mut lines = String::new();
+        for process in names(Path::new("/proc")).into_iter().filter(is_number) {
+            for thread in names(Path::new(&format!("/proc/{process}/task"))) {
+                let path = format!("/proc/{process}/task/{thread}/stat");
+                let Ok(stat) = read(Path::new(&path)) else { continue };
+                let name = stat.split_once('(').map_or("", |(_, rest)| rest);
+                if starts.iter().any(|start| name.starts_with(start)) {
+                    lines += stat.trim_end();
+                    lines.push('\n');
+                }
+            }
+        }
+        self.keep(format!("{prefix}threads"), lines);
+    }
+
+    fn commands(&mut self, commands: &BTreeSet<Words>, prefix: &str) {
+        for words in commands {
+            let is_place = |place: &&str| words.iter().any(|word| word.contains(place));
+            let Some(place) = ["{nic}", "{guest}", "{domid}"].into_iter().find(is_place) else {
+                self.command(prefix, words);
+                continue;
+            };
+            for name in stands_for(place) {
+                let words: Vec<String> =
+                    words.iter().map(|word| word.replace(place, &name)).collect();
+                self.command(prefix, &words.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// What filters and classes saw of traffic. Most interfaces have none: their disciplines tell.
+    fn filters(&mut self, manifest: &Manifest, prefix: &str) {
+        let path = format!("{prefix}{}", command_path(QDISCS));
+        let Some(body) = self.pieces.get(&path) else { return };
+        let Ok(qdiscs) = Qdiscs::parse(&Text::new(path, body.as_str())) else { return };
+        let hooks = qdiscs.hooks().into_iter().take(NAMES_MAX).filter(|_| manifest.has_filters);
+        for (nic, hook) in hooks {
+            self.command(prefix, &hook.command(nic));
+        }
+        let classful = qdiscs.with_classes().take(NAMES_MAX).filter(|_| manifest.has_classes);
+        for nic in classful {
+            self.command(prefix, &["tc", "-s", "class", "show", "dev", nic]);
+        }
+    }
+
+    /// Settings of interfaces over netlink; through the tool if the kernel is too old for that.
+    fn interfaces(&mut self, mut ethtool: io::Result<Ethtool>, manifest: &Manifest) {
+        let deadline = Instant::now() + Duration::from_secs(TOOL_SECONDS_MAX);
+        for nic in stands_for("{nic}") {
+            for settings in manifest.settings.iter().copied() {
+                let Ok(ethtool) = &mut ethtool else {
+                    self.command("", &settings.command(&nic));
+                    continue;
+                };
+                let is_late = Instant::now() > deadline;
+                let answer = if is_late { Err(late()) } else { ethtool.ask(&nic, settings) };
+                match answer {
+                    Ok(text) => self.keep(settings.path(&nic), text),
+                    Err(error) => self.refuse(settings.path(&nic), &error),
+                }
+            }
+        }
+    }
+
+    /// Where the time of all CPUs goes, on Xen.
+    fn profile(&mut self) {
+        let [record, report] = PROFILE;
+        let is_xen = read(Path::new("/sys/hypervisor/type")).is_ok_and(|text| text.trim() == "xen");
+        if !is_xen {
+            return;
+        }
+        let path = command_path(report);
+        match piped(record, report) {
+            Ok(text) => self.keep(path, text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.refused.insert(path, "perf is not installed".to_owned());
+            }
+            Err(error) => self.refuse(path, &error),
+        }
+    }
+
+    fn command(&mut self, prefix: &str, words: &[&str]) {
+        let path = command_path(words);
+        let tool = words.first().copied().unwrap_or_default();
+        if self.absent.contains(tool) {
+            self.refused.insert(path, format!("{tool} is not installed"));
+            return;
+        }
+        match output(words) {
+            Ok(text) => self.keep(format!("{prefix}{path}"), text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.absent.insert(tool.to_owned());
+                self.refused.insert(path, format!("{tool} is not installed"));
+            }
+            Err(error) => self.refuse(path, &error),
+        }
+    }
+
+    fn keep(&mut self, path: String, text: String) {
+        if self.pieces.len() < PIECES_MAX {
+            self.pieces.insert(path, text);
+        }
+    }
+
+    /// Remembers why something could not be read, unless it is simply not there.
+    fn refuse(&mut self, path: String, error: &io::Error) {
+        if error.kind() != io::ErrorKind::NotFound {
+            self.refused.insert(path, error.to_string());
+        }
+    }
+
+    fn finish(mut self) -> Source {
+        let line =
+            |(path, why): (&String, &String)| format!("{path}\t{}\n", why.replace('\n', " "));
+        let refused = self.refused.iter().map(line).collect();
+        self.pieces.insert(REFUSED_FILE.to_owned(), refused);
+        Source::Memory(self.pieces)
+    }
+}
+
+/// The paths that a pattern stands for. A `*` may end a name that it begins.
+fn expand(pattern: &str) -> Vec<String> {
+    let mut paths = vec![String::new()];
+    for part in pattern.split('/') {
+        let join = |path: &String, name: &str| {
+            if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+        };
+        paths = match part.strip_suffix('*') {
+            None => paths.iter().map(|path| join(path, part)).collect(),
+            Some(start) => paths
+                .iter()
+                .flat_map(|path| {
+                    let names = names(Path::new(&format!("/{path}")));
+                    let named = names.into_iter().filter(|name| name.starts_with(start));
+                    named.map(|name| join(path, &name)).collect::<Vec<_>>()
+                })
+                .collect(),
+        };
+    }
+    paths.truncate(PIECES_MAX);
+    paths
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .take(PIECES_MAX)
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(PIECE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    text_of(bytes).map_err(io::Error::other)
+}
+
+/// The names that stand for a place in a command.
+fn stands_for(place: &str) -> Vec<String> {
+    let printed = |words: &[&str]| output(words).unwrap_or_default();
+    let lines = |text: String| -> Vec<String> {
+        let names = text.lines().map(str::trim);
+        // What begins with a dash would be taken for an option.
+        names.filter(|name| !name.is_empty() && !name.starts_with('-')).map(str::to_owned).collect()
+    };
+    let mut names = match place {
+        "{guest}" => lines(printed(&["virsh", "-r", "list", "--name"])),
+        "{domid}" => lines(printed(&["xenstore-list", "/local/domain"])),
+        _ => names(Path::new("/sys/class/net")),
+    };
+    names.truncate(NAMES_MAX);
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NicSettings;
+
+    #[test]
+    fn this_host_is_collected_twice() {
+        let pieces = [Piece::Counters("proc/stat"), Piece::File("proc/version")];
+        let source = collect(Duration::from_millis(10), &pieces);
+        for file in ["sample-1/proc/stat", "sample-2/proc/stat", "proc/version"] {
+            assert!(source.file(file).is_ok(), "{file}");
+        }
+        let at = |sample: u32| {
+            let text = source.file(&format!("sample-{sample}/monotonic")).expect("a time");
+            text.value().parse::<f64>().expect("a number")
+        };
+        assert!(at(2) - at(1) >= 0.01);
+    }
+
+    #[test]
+    fn on_an_old_kernel_settings_are_what_the_tool_prints() {
+        let mut taken = Taken::default();
+        let manifest = Manifest::of(&[Piece::Settings(NicSettings::Features)]);
+        taken.interfaces(Err(io::ErrorKind::NotFound.into()), &manifest);
+        let path = command_path(&["ethtool", "-k", "lo"]);
+        assert!(taken.pieces.contains_key(&path) || taken.refused.contains_key(&path));
+        assert!(!taken.pieces.keys().any(|path| path.starts_with("netlink/")));
+    }
+
+    #[test]
+    fn a_pattern_stands_for_what_is_there() {
+        assert_eq!(expand("proc/versio*"), ["proc/version"]);
+        assert!(expand("proc/sys/net/*").len() > 1);
+        assert!(expand("proc/no-such/*/x").is_empty());
+    }
+}

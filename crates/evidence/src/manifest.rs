@@ -1,0 +1,95 @@
+//! What is collected of a live host: the pieces that facts name, and these.
+
+use std::collections::BTreeSet;
+
+use super::netlink::NicSettings;
+use super::piece::Piece;
+
+/// What no check reads, for people who open a record and for later doctors: a record of a host that
+/// is gone can only hold what was thought of.
+pub(super) const RECORDED: &[Piece] = &[
+    Piece::Counters("proc/softirqs"),
+    Piece::Counters("proc/uptime"),
+    Piece::File("etc/os-release"),
+    Piece::File("proc/net/bonding/*"),
+    Piece::File("proc/sys/net/core/dev_weight"),
+    Piece::File("proc/sys/net/core/rmem_max"),
+    Piece::File("proc/sys/net/ipv4/ip_forward"),
+    // By name, because among all of them there is the key of TCP Fast Open.
+    Piece::File("proc/sys/net/ipv4/tcp_dsack"),
+    Piece::File("proc/sys/net/ipv4/tcp_moderate_rcvbuf"),
+    Piece::File("proc/sys/net/ipv4/tcp_rmem"),
+    Piece::File("proc/sys/net/netfilter/nf_conntrack_buckets"),
+    Piece::File("sys/hypervisor/version/extra"),
+    Piece::File("sys/module/vhost_net/parameters/*"),
+    Piece::Names("dev/xen"),
+    Piece::Command(&["ovs-vsctl", "--version"]),
+    // Only this part: elsewhere in the store there are passwords of consoles.
+    Piece::Command(&["xenstore-ls", "-f", "device/vif"]),
+];
+
+/// Which network namespace it is: `initial` or `other`.
+pub(crate) const NETNS: &str = "netns";
+
+/// Samples all CPUs for a second, where a hypervisor's calls could take the time; the recording
+/// goes to the second tool, never to a file. It is only run on Xen, and needs root.
+pub(crate) const PROFILE: [&[&str]; 2] = [
+    &["perf", "record", "-q", "-e", "cpu-clock", "-a", "-F", "199", "-o", "-", "--", "sleep", "1"],
+    &["perf", "report", "-q", "-i", "-", "--stdio", "--sort", "comm,sym", "-t", "|"],
+];
+
+/// A command of a tool, none of which changes anything.
+pub(super) type Words = &'static [&'static str];
+
+/// Everything to collect, by how that is done, and each once.
+#[derive(Debug, Default)]
+pub(super) struct Manifest {
+    /// Read once, if they are not counters as well.
+    pub(super) files: BTreeSet<&'static str>,
+    /// Read in both samples.
+    pub(super) counters: BTreeSet<&'static str>,
+    /// Links, of which the target is kept.
+    pub(super) links: BTreeSet<&'static str>,
+    /// Directories, of which the names are kept.
+    pub(super) names: BTreeSet<&'static str>,
+    /// Run once.
+    pub(super) commands: BTreeSet<Words>,
+    /// Run in both samples.
+    pub(super) sampled: BTreeSet<Words>,
+    /// Beginnings of the names of threads.
+    pub(super) threads: BTreeSet<&'static str>,
+    /// What is asked about each interface.
+    pub(super) settings: Vec<NicSettings>,
+    pub(super) has_connections: bool,
+    pub(super) has_filters: bool,
+    pub(super) has_classes: bool,
+    pub(super) has_profile: bool,
+}
+
+impl Manifest {
+    /// Of these pieces, and of what is recorded in any case.
+    pub(super) fn of(pieces: &[Piece]) -> Manifest {
+        let mut all = Manifest::default();
+        for piece in Piece::each(pieces).into_iter().chain(RECORDED.iter().copied()) {
+            match piece {
+                Piece::File(path) => drop(all.files.insert(path)),
+                Piece::Counters(path) => drop(all.counters.insert(path)),
+                Piece::Link(path) => drop(all.links.insert(path)),
+                Piece::Names(path) => drop(all.names.insert(path)),
+                Piece::Command(words) => drop(all.commands.insert(words)),
+                Piece::Sampled(words) => drop(all.sampled.insert(words)),
+                Piece::Threads(starts) => all.threads.extend(starts),
+                Piece::Settings(one) if all.settings.contains(&one) => {}
+                Piece::Settings(one) => all.settings.push(one),
+                Piece::Connections => all.has_connections = true,
+                Piece::Filters => all.has_filters = true,
+                Piece::Classes => all.has_classes = true,
+                Piece::Profile => all.has_profile = true,
+                Piece::Saved(_) | Piece::SavedCommand(_) | Piece::All(_) => {}
+            }
+        }
+        all.files.retain(|path| !all.counters.contains(path));
+        all.commands.retain(|words| !all.sampled.contains(words));
+        all
+    }
+}

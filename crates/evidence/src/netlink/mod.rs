@@ -1,0 +1,102 @@
+//! What the kernel says over netlink, as text: a person can read and write it, and a finding can
+//! quote it.
+//!
+//! Each answer is a file of lines below `netlink/` in the record. Its head says how many lines
+//! follow, so that a file which lost some is not taken for a host that lacks something:
+//!
+//! ```text
+//! netlink/eth0/features        netlink/eth0/channels      sample-1/netlink/connections
+//! features of eth0: 64         channels of eth0: 2        connections: 1 of 1
+//! tx-scatter-gather: on        combined: 2                192.0.2.1:22 192.0.2.9:4711 cubic
+//! tx-lockless: off [fixed]     combined max: 8                rtt=321 rttvar=12 snd_cwnd=10 ...
+//! ```
+//!
+//! (A connection is one line.) Features have the kernel's names, and behind them what `ethtool -k`
+//! says of them. Numbers of connections have the names and units of `struct tcp_info`.
+
+mod connections;
+mod ethtool;
+
+use std::fmt::Display;
+use std::io;
+
+pub(super) use connections::connections;
+pub(super) use ethtool::Ethtool;
+
+use super::text::Text;
+use super::tool::output;
+
+/// Where the answers are in a record.
+const FOLDER: &str = "netlink";
+/// The file of TCP connections, below that of a sample.
+pub(crate) const CONNECTIONS: &str = "netlink/connections";
+/// What printed connections in older records.
+pub(crate) const CONNECTIONS_COMMAND: &[&str] = &["ss", "-tinHO", "state", "established"];
+
+/// A group of settings of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NicSettings {
+    /// Offloads.
+    Features,
+    /// Queues.
+    Channels,
+    /// Lengths of queues.
+    Rings,
+    /// When an interrupt is raised.
+    Coalescing,
+}
+
+impl NicSettings {
+    /// All of them.
+    pub const ALL: [NicSettings; 4] =
+        [NicSettings::Features, NicSettings::Channels, NicSettings::Rings, NicSettings::Coalescing];
+
+    /// The name of its file, with which the head of the file begins.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            NicSettings::Features => "features",
+            NicSettings::Channels => "channels",
+            NicSettings::Rings => "rings",
+            NicSettings::Coalescing => "coalescing",
+        }
+    }
+
+    /// Where it is in a record.
+    pub(crate) fn path(self, nic: &str) -> String {
+        format!("{FOLDER}/{nic}/{}", self.name())
+    }
+
+    /// The command that says the same: in a sos report, an older record, and on a kernel before
+    /// 5.6, which has no such family of netlink.
+    pub(crate) fn command(self, nic: &str) -> [&str; 3] {
+        let option = match self {
+            NicSettings::Features => "-k",
+            NicSettings::Channels => "-l",
+            NicSettings::Rings => "-g",
+            NicSettings::Coalescing => "-c",
+        };
+        ["ethtool", option, nic]
+    }
+}
+
+/// Asks this host, over netlink or, if its kernel is too old for that, through the tool.
+pub fn nic_settings(nic: &str, settings: NicSettings) -> io::Result<Text> {
+    match Ethtool::open() {
+        Ok(mut ethtool) => Ok(Text::new(settings.path(nic), ethtool.ask(nic, settings)?)),
+        Err(_) => {
+            let command = settings.command(nic);
+            Ok(Text::new(command.join(" "), output(&command)?))
+        }
+    }
+}
+
+/// A file of the record. What stands in a line has no line break: the caller sees to that.
+fn file(head: impl Display, lines: &[String]) -> String {
+    let mut text = head.to_string();
+    text.push('\n');
+    for line in lines {
+        text += line;
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,76 @@
+//! Readers of evidence: from a [`Text`] to values that know their lines.
+//!
+//! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
+//! its line. Property tests hold them to that. Why these are our own: `docs/adr/0014`.
+
+pub mod classes;
+pub mod coalesce;
+pub mod conntrack;
+pub mod cpu;
+pub mod cpus;
+pub mod domains;
+pub mod ethtool;
+pub mod interrupts;
+pub mod libvirt;
+pub mod nic;
+pub mod ovs;
+pub mod path;
+pub mod police;
+pub mod profile;
+pub mod protocols;
+pub mod qdisc;
+pub mod ringway;
+pub mod sockets;
+pub mod softnet;
+pub mod threads;
+pub mod xapi;
+pub mod xenstore;
+
+use crate::{Gap, Text};
+
+/// Counters of a host, of which two samples make rates.
+pub trait Counters: Sized {
+    /// Reads them.
+    fn parse(text: &Text) -> Result<Self, Gap>;
+}
+
+/// A file that is one counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Single(pub u64);
+
+impl Counters for Single {
+    fn parse(text: &Text) -> Result<Single, Gap> {
+        text.number().map(Single)
+    }
+}
+
+/// The lines below the head of a file of `netlink/`, if the text is one: the head has the name of
+/// such a file and the number of lines (see [`evidence::netlink`](crate::netlink)).
+fn answered<'a>(text: &'a Text, name: &str) -> Result<Option<Vec<(usize, &'a str)>>, Gap> {
+    let mut lines = text.lines();
+    let head = lines.next().map_or("", |(_, head)| head);
+    let Some((subject, rest)) = head.split_once(": ") else { return Ok(None) };
+    if subject.split(' ').next() != Some(name) {
+        return Ok(None);
+    }
+    let count: Option<usize> = rest.split(' ').next().and_then(|count| count.parse().ok());
+    let lines: Vec<(usize, &str)> = lines.collect();
+    match count {
+        Some(count) if count == lines.len() => Ok(Some(lines)),
+        Some(count) => Err(text.unreadable(None, format!("expected {count} lines below the head"))),
+        None => Err(text.unreadable(Some(1), "expected a number of lines")),
+    }
+}
+
+/// The next word of a line as a number.
+fn next_number<'a>(
+    words: &mut impl Iterator<Item = &'a str>,
+    text: &Text,
+    line: usize,
+) -> Result<u64, Gap> {
+    let number = words.next().and_then(|word| word.parse().ok());
+    number.ok_or_else(|| text.unreadable(Some(line), "expected a number"))
+}
+
+#[cfg(test)]
+mod tests;

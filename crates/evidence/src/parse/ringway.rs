@@ -1,0 +1,55 @@
+//! `ringway vif list --json`: what guests of a running ringway may ask for, and what they use.
+
+use serde::Deserialize;
+
+use super::Counters;
+use crate::{Gap, Text};
+
+/// All vifs, and the uplink, which has no guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vifs {
+    /// In the order that the tool prints.
+    pub all: Vec<Vif>,
+}
+
+/// One vif, as far as checks look.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Vif {
+    /// Such as `vif1.0`.
+    pub name: String,
+    /// Queues that its guest may ask for; 0 of the uplink.
+    pub max_queues: u64,
+    /// Those in use.
+    pub queues: Vec<Queue>,
+}
+
+/// What a queue has moved. Directions are the guest's.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Queue {
+    /// From 0.
+    pub index: usize,
+    /// Packets that the guest sent.
+    pub tx_packets: u64,
+    /// Bytes that the guest sent.
+    pub tx_bytes: u64,
+    /// Packets that the guest received.
+    pub rx_packets: u64,
+    /// Bytes that the guest received.
+    pub rx_bytes: u64,
+}
+
+impl Counters for Vifs {
+    fn parse(text: &Text) -> Result<Vifs, Gap> {
+        let all = serde_json::from_str(text.value())
+            .map_err(|error| text.unreadable(Some(error.line()), error.to_string()))?;
+        Ok(Vifs { all })
+    }
+}
+
+impl Vifs {
+    /// A queue by its vif's name and its number.
+    pub fn queue(&self, vif: &str, index: usize) -> Option<&Queue> {
+        let vif = self.all.iter().find(|known| known.name == vif)?;
+        vif.queues.iter().find(|queue| queue.index == index)
+    }
+}

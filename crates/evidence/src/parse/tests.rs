@@ -1,0 +1,221 @@
+//! No text whatever makes a reader panic, nor does any part of a sound one.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Gap, Text};
+
+type Reader = fn(&Text) -> Result<(), Gap>;
+
+const READERS: [(&str, Reader); 27] = [
+    ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
+        let read = interrupts::Interrupts::parse(text)?;
+        for row in read.rows.values() {
+            let _ = interrupts::queue_irq(row.name(), &["eth0".to_owned()]);
+        }
+        Ok(())
+    }),
+    ("00414509 00000000 00000000\n0042cd3c 00000000 00000001\n", |text| {
+        softnet::Softnet::parse(text).map(drop)
+    }),
+    ("cpu  5 4 3 2\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n", |text| {
+        cpu::CpuTimes::parse(text).map(drop)
+    }),
+    ("Inter-| R\n face |b\n lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", |text| {
+        nic::NicCounters::parse(text).map(drop)
+    }),
+    ("Features for eth0:\nrx-checksumming: on [fixed]\n\ttx: off\n", |text| {
+        ethtool::Features::parse(text).map(drop)
+    }),
+    ("Channel parameters for eth0:\nPre-set maximums:\nCombined:\t8\n", |text| {
+        ethtool::Settings::parse(text).map(drop)
+    }),
+    ("features of eth0: 2\ntx-scatter-gather: on\nrx-gro: off [fixed]\n", |text| {
+        ethtool::Features::parse(text).map(drop)
+    }),
+    ("channels of eth0: 2\ncombined: 2\ncombined max: 8\n", |text| {
+        ethtool::Settings::parse(text).map(drop)
+    }),
+    ("connections: 1 of 1\n10.0.0.1:1 [::1]:2 bbr rtt=321 busy_time=9 rwnd_limited=4\n", |text| {
+        sockets::Sockets::parse(text).map(drop)
+    }),
+    ("NIC statistics:\n rx_queue_0_bytes: 5\n", |text| {
+        let read = ethtool::Statistics::parse(text)?;
+        for name in read.counters.keys() {
+            let _ = ethtool::queue_counter(name);
+        }
+        Ok(())
+    }),
+    (
+        "[{\"name\":\"vif1.0\",\"max_queues\":4,\"queues\":[{\"index\":0,\"tx_packets\":1,\
+         \"tx_bytes\":60,\"rx_packets\":0,\"rx_bytes\":0}]}]\n",
+        |text| ringway::Vifs::parse(text).map(|read| drop(read.queue("vif1.0", 0).cloned())),
+    ),
+    (
+        "[{\"kind\":\"mq\",\"dev\":\"e\"},{\"kind\":\"x\",\"dev\":\"e\",\"parent\":\":1\"}]",
+        |text| qdisc::Qdiscs::parse(text).map(|read| drop((read.queue_bytes("e"), read.hooks()))),
+    ),
+    (
+        "filter protocol ip pref 5 u32 chain 0 fh 800::800 order 2048\n police 0x1 rate 5Mbit mtu \
+         2Kb action drop \n Sent 9 bytes 1 pkt (dropped 1, overlimits 1 requeues 0) \n",
+        |text| police::Policers::parse(text).map(drop),
+    ),
+    ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", |text| {
+        threads::Threads::parse(text).map(drop)
+    }),
+    ("entries insert_failed drop early_drop\n00000001 00000002 00000003 0000000a\n", |text| {
+        conntrack::Conntrack::parse(text).map(drop)
+    }),
+    ("0 0 10.0.0.1:1 10.0.0.2:2 ts bbr rtt:0.3/0.1 busy:9ms rwnd_limited:4ms(50.0%)\n", |text| {
+        sockets::Sockets::parse(text).map(drop)
+    }),
+    ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", |text| {
+        ovs::Lookups::parse(text).map(drop)
+    }),
+    ("Name ID VCPU CPU State Time(s) Affinity\nmy guest 7 3 - -b- 0.1 0-3 / all\n", |text| {
+        domains::VcpuTimes::parse(text)
+            .map(|read| assert!(read.of_domain(7) >= 0.0, "time runs forward"))
+    }),
+    ("Name ID Mem VCPUs State Time(s)\nmy guest 7 512 4 -b---- 3.0\n", |text| {
+        domains::Domains::parse(text).map(drop)
+    }),
+    ("NAME STATE CPU(sec) CPU(%)\nmy guest --b--- 95 0.0 no limit\n", |text| {
+        domains::Xentop::parse(text).map(drop)
+    }),
+    ("xen_major : 4\nxen_minor : 17\n", |text| {
+        domains::XlInfo::parse(text).map(|read| {
+            let _ = read.version();
+        })
+    }),
+    (" 98.77%|vif1.0-q0-guest|[k] xen_hypercall_sched_op\n", |text| {
+        profile::Profile::parse(text).map(drop)
+    }),
+    (
+        "<domain><vcpu cpuset='0-3'>2</vcpu><cputune><vcpupin vcpu='1' cpuset='2,4'/></cputune>\n\
+         <numatune><memory mode='strict' nodeset='0'/></numatune><name>a</name><devices>\n\
+         <interface><model type='e1000'/></interface></devices>\n</domain>\n",
+        |text| libvirt::Guest::parse(text).map(drop),
+    ),
+    ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
+    ("uuid ( RO) : 5a\n MTU ( RW): 9000\n bridge ( RO): xenbr6\n", |text| {
+        xapi::Network::all(text).map(drop)
+    }),
+    (
+        "uuid ( RO) : 1\n device ( RO): eth6\n currently-attached ( RO): true\n MTU ( RO): 9000\n\
+         VLAN ( RO): 7\n network-uuid ( RO): 5a\n host-uuid ( RO): 2c\n",
+        |text| xapi::Plug::all(text).map(drop),
+    ),
+    ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
+        xenstore::Nodes::parse(text).map(drop)
+    }),
+];
+
+#[test]
+fn sound_texts_are_read() {
+    for (sound, read) in READERS {
+        let read = read(&Text::new("x", sound));
+        assert!(read.is_ok(), "{sound}: {read:?}");
+    }
+}
+
+#[test]
+fn an_answer_of_the_kernel_that_lost_lines_is_refused() {
+    let is_answer =
+        |(sound, _): &&(&str, Reader)| sound.contains(": 2\n") || sound.contains(" of 1\n");
+    let answers: Vec<_> = READERS.iter().filter(is_answer).collect();
+    assert_eq!(answers.len(), 3);
+    for (sound, read) in answers {
+        let ends = sound.match_indices('\n').map(|(at, _)| at + 1);
+        for end in ends.filter(|end| *end < sound.len()) {
+            let torn = Text::new("x", &sound[..end]);
+            assert!(read(&torn).is_err(), "{}", torn.body());
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_a_reader_panic(text in "(?s).{0,200}") {
+        for (_, read) in READERS {
+            let _ = read(&Text::new("x", text.clone()));
+        }
+    }
+
+    #[test]
+    fn a_torn_or_altered_text_is_read_or_refused(
+        reader in 0..READERS.len(),
+        cut in 0_usize..400,
+        at in 0_usize..400,
+        with in "[ -~\n\t(){}:.\"]{0,3}",
+    ) {
+        let (sound, read) = READERS[reader];
+        let _ = read(&Text::new("x", sound.get(..cut).unwrap_or(sound)));
+        let at = at % (sound.len() + 1);
+        let altered = format!("{}{with}{}", &sound[..at], &sound[at..]);
+        let _ = read(&Text::new("x", altered));
+    }
+}
+
+/// What a reader makes of bytes, as they are on a disk: those that are no text never reach it.
+fn read_bytes(read: Reader, bytes: Vec<u8>) {
+    if let Ok(text) = String::from_utf8(bytes) {
+        let _ = read(&Text::new("x", text));
+    }
+}
+
+#[test]
+fn each_byte_may_be_the_last_one_or_another_one() {
+    for (sound, read) in READERS {
+        let sound = sound.as_bytes();
+        for at in 0..sound.len() {
+            read_bytes(read, sound[..at].to_vec());
+            read_bytes(read, [&sound[..at], &[0], &sound[at..]].concat());
+            for bit in 0..8 {
+                let mut altered = sound.to_vec();
+                altered[at] ^= 1 << bit;
+                read_bytes(read, altered);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_number_may_be_any_other_one() {
+    const NUMBERS: [&str; 8] = [
+        "18446744073709551615",
+        "18446744073709551616",
+        "4294967296",
+        "-1",
+        "1e308",
+        "nan",
+        "inf",
+        "",
+    ];
+    for (sound, read) in READERS {
+        let is_digit = |at: usize| sound.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+        let starts = (0..sound.len()).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1)));
+        for start in starts {
+            let end = (start..).find(|at| !is_digit(*at)).expect("the text ends");
+            for number in NUMBERS {
+                let altered = format!("{}{number}{}", &sound[..start], &sound[end..]);
+                let _ = read(&Text::new("x", altered));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_line_may_be_one_of_another_file_or_come_again() {
+    for (sound, read) in READERS {
+        let lines: Vec<&str> = sound.split_inclusive('\n').collect();
+        for foreign in READERS.iter().flat_map(|(text, _)| text.split_inclusive('\n')) {
+            for at in 0..lines.len() {
+                let mut altered = lines.clone();
+                altered[at] = foreign;
+                let _ = read(&Text::new("x", altered.concat()));
+                altered.insert(at, lines[at]);
+                let _ = read(&Text::new("x", altered.concat()));
+            }
+        }
+    }
+}
