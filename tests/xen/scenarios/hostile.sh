@@ -68,6 +68,15 @@ honest_pings() {
         }' "$1"
 }
 
+# A guest may overwrite what the toolstack has written for it, so that the next scenario would not find its
+# backend.
+restore_keys() {
+    local key
+    for key in "${!toolstack_keys[@]}"; do
+        xenstore-write "$(guest_path bad)/device/vif/0/$key" "${toolstack_keys[$key]}"
+    done
+}
+
 # NAME
 hostile_act() {
     local name=$1 status=0 account from to share pause sent lost slowest percent verdict=held
@@ -80,6 +89,7 @@ hostile_act() {
     to=$(uptime_ms)
     kill -INT $pings
     wait $pings || true
+    restore_keys
     read -r share pause <<< "$(honest_tcp "$from" "$to")"
     read -r sent lost slowest <<< "$(honest_pings "$state/pings")"
     percent=$((sent ? 100 * lost / sent : 100))
@@ -109,6 +119,10 @@ bridge_create
 backend_start 4
 guest_start good host=3
 guest_start bad netfront=no programs=yes memory=384
+declare -A toolstack_keys
+for key in backend backend-id mac; do
+    toolstack_keys[$key]=$(frontend_key bad "$key")
+done
 guest bad 'modprobe -a xen-gntalloc xen-evtchn' || say "the guest has no such modules to load"
 
 host_mac=$(cat /sys/class/net/br0/address)
