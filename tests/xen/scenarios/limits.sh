@@ -15,7 +15,7 @@ check_ping driver 10.77.0.2
 say "vifs until one is refused"
 refused=no
 for index in 1 2 3 4 5 6 7 8; do
-    timeout 120 xl network-attach a "mac=$(guest_mac $((2 + 16 * index))),bridge=br0,backend=driver" ||
+    timeout 120 xl network-attach a "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 backend=driver ||
         { refused=$index; break; }
     path=$(xenstore-read "$(guest_path a)/device/vif/$index/backend")
     end=$((SECONDS + 60))
