@@ -31,8 +31,8 @@ pub(crate) fn rx_producer_jump(stage: &mut Stage) -> Result<()> {
         let queue = stage.queue()?;
         queue.rx_produced = queue.rx_produced.wrapping_add(jump);
         queue.publish_rx();
-        // The backend looks there when it has a frame for this guest, and on a network that is quiet
-        // only a reply is one.
+        // The backend looks there when it has a frame for this guest, and on a quiet network only a
+        // reply is one.
         let deadline = Instant::now() + SOON;
         while stage.guest.is_served()? && Instant::now() < deadline {
             stage.introduce(victim)?;
