@@ -79,7 +79,7 @@ restore_keys() {
 
 # NAME
 hostile_act() {
-    local name=$1 status=0 account from to share pause sent lost slowest percent verdict=held
+    local name=$1 status=0 account parsed from to share pause sent lost slowest percent verdict=held
     ping -O -i 0.1 10.77.0.3 > "$state/pings" 2>&1 &
     local pings=$!
     from=$(uptime_ms)
@@ -109,8 +109,9 @@ hostile_act() {
     vif_is_connected good || fail "$name: the vif of the other guest was closed"
     rows+=("$(printf '%-24s %5s %6s %9s %9s  %s' "$name" "$share" "$percent %" "$pause ms" "$slowest ms" $verdict)")
     say "${rows[-1]}"
+    parsed=$(jq -c . <<< "$account" 2> /dev/null) || true
     measure "${name//-/_}" "$(jq -nc --argjson share "$share" --argjson lost $percent \
-        --argjson pause "$pause" --argjson slowest "$slowest" --argjson account "$(jq -c . <<< "$account" 2> /dev/null || echo null)" \
+        --argjson pause "$pause" --argjson slowest "$slowest" --argjson account "${parsed:-null}" \
         '{share: $share, lost_percent: $lost, longest_pause_ms: $pause, slowest_ping_ms: $slowest,
           is_served: $account.is_served, closed: ($account.closed // [] | length)}')"
 }

@@ -1,14 +1,14 @@
 //! Indices and events: what is in a ring page beside its slots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest};
 use ringway_wire::ring::{REQ_EVENT, RSP_EVENT, RSP_PROD, SLOTS};
 
-use crate::guest::state;
+use crate::guest::{SOON, state};
 use crate::machine::Event;
 use crate::stage::Stage;
 
@@ -25,11 +25,22 @@ pub(crate) fn tx_producer_jump(stage: &mut Stage) -> Result<()> {
 }
 
 pub(crate) fn rx_producer_jump(stage: &mut Stage) -> Result<()> {
+    let victim = stage.victim()?;
     JUMPS.into_iter().try_for_each(|jump| {
-        stage.provoke(|queue| {
-            queue.rx_produced = queue.rx_produced.wrapping_add(jump);
-            queue.publish_rx();
-        })
+        stage.guest.connect(1, 32)?;
+        let queue = stage.queue()?;
+        queue.rx_produced = queue.rx_produced.wrapping_add(jump);
+        queue.publish_rx();
+        // The backend looks there when it has a frame for this guest, and on a quiet network only a
+        // reply is one.
+        let deadline = Instant::now() + SOON;
+        while stage.guest.is_served()? && Instant::now() < deadline {
+            stage.introduce(victim)?;
+            stage.queue()?.rest();
+        }
+        let reason = stage.guest.closed()?;
+        stage.account.closed.push(reason);
+        Ok(())
     })
 }
 

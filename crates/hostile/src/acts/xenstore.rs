@@ -64,7 +64,7 @@ pub(crate) fn transactions_conflict(stage: &mut Stage) -> Result<()> {
 pub(crate) fn paths_deep(stage: &mut Stage) -> Result<()> {
     let mut commits = 0;
     let mut refused = 0;
-    let home = format!("/local/domain/{}/data", stage.guest.vif.frontend);
+    let home = format!("/local/domain/{}/data/hostile", stage.guest.vif.frontend);
     while !stage.is_over() {
         let depth = [900, 400, 100, 30][stage.random.usize(0..4)];
         let deep = format!("{home}{}", "/d".repeat(depth));
@@ -85,7 +85,7 @@ pub(crate) fn paths_deep(stage: &mut Stage) -> Result<()> {
 /// As many watches as the quota allows, on nodes that it changes all the time, and it does not read
 /// the events.
 pub(crate) fn events_unread(stage: &mut Stage) -> Result<()> {
-    let home = format!("/local/domain/{}/data", stage.guest.vif.frontend);
+    let home = format!("/local/domain/{}/data/hostile", stage.guest.vif.frontend);
     let mut deaf = Vec::new();
     for _ in 0..4 {
         let mut client = stage.guest.way.client()?;
@@ -108,7 +108,7 @@ pub(crate) fn events_unread(stage: &mut Stage) -> Result<()> {
 
 /// Transactions that are begun and never end, over as many connections as there may be.
 pub(crate) fn transactions_open(stage: &mut Stage) -> Result<()> {
-    let home = format!("/local/domain/{}/data", stage.guest.vif.frontend);
+    let home = format!("/local/domain/{}/data/hostile", stage.guest.vif.frontend);
     for number in 0..900 {
         if stage.guest.store.write(&format!("{home}/n{number}"), [b'x'; 1000]).is_err() {
             break;
