@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -22,6 +23,9 @@ use crate::descriptor::{self, Kind};
 /// How often the counters of peers are looked at. One that is full stops who raises it for as long,
 /// once: after that its peer is given up.
 pub const FULL_LOOK: Duration = Duration::from_millis(50);
+
+/// Counters that are looked at by one call.
+const LOOKED_AT_ONCE: usize = 64;
 
 /// A counter that one side raises and the other waits for.
 #[derive(Debug)]
@@ -167,21 +171,26 @@ fn look(new: &Receiver<Weak<Counter>>) {
         }
         known.extend(new.try_iter());
         known.retain(|counter| counter.strong_count() > 0);
-        let counters: Vec<Arc<Counter>> = known.iter().filter_map(Weak::upgrade).collect();
-        let mut fds: Vec<PollFd<'_>> =
-            counters.iter().map(|it| PollFd::new(&it.fd, PollFlags::OUT)).collect();
-        if poll(&mut fds, Some(&Timespec::default())).is_ok() {
-            let is_full = |fd: &PollFd<'_>| !fd.revents().contains(PollFlags::OUT);
-            for (counter, _) in counters.iter().zip(&fds).filter(|(_, fd)| is_full(fd)) {
-                // Before the write that waits can end.
-                counter.was_full.store(true, Ordering::Relaxed);
-                // It is readable, and if its peer has read it first, all is well.
-                let _ = counter.clear();
-            }
-        }
-        drop(fds);
-        drop(counters);
+        known.chunks(LOOKED_AT_ONCE).for_each(empty_full);
         thread::sleep(FULL_LOOK);
+    }
+}
+
+/// Looks at a few counters, without taking memory.
+fn empty_full(known: &[Weak<Counter>]) {
+    let counters: ArrayVec<Arc<Counter>, LOOKED_AT_ONCE> =
+        known.iter().filter_map(Weak::upgrade).collect();
+    let mut fds: ArrayVec<PollFd<'_>, LOOKED_AT_ONCE> =
+        counters.iter().map(|it| PollFd::new(&it.fd, PollFlags::OUT)).collect();
+    if poll(&mut fds, Some(&Timespec::default())).is_err() {
+        return;
+    }
+    let is_full = |fd: &PollFd<'_>| !fd.revents().contains(PollFlags::OUT);
+    for (counter, _) in counters.iter().zip(&fds).filter(|(_, fd)| is_full(fd)) {
+        // Before the write that waits can end.
+        counter.was_full.store(true, Ordering::Relaxed);
+        // It is readable, and if its peer has read it first, all is well.
+        let _ = counter.clear();
     }
 }
 
