@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
-    Budget, FrameBatch, FrameQueue, OffloadCaps, PortDown, PortQueue, QueueCounters,
+    Budget, FrameBatch, FrameQueue, OffloadCaps, PortDown, PortQueue, QueueCounters, Woken,
 };
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, scribble};
 use ringway_fuzz::{Input, frames};
@@ -131,7 +131,7 @@ impl<'m> Guest<'m> {
             }
             13 => {
                 self.back.arm()?;
-                self.back.woken()?;
+                self.back.woken(Woken::Unknown)?;
             }
             14 => self.disturb(input),
             _ => self.scribble(input),

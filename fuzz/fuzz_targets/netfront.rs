@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
-    Budget, FrameBatch, FrameQueue, OffloadCaps, PortDown, PortQueue, QueueCounters,
+    Budget, FrameBatch, FrameQueue, OffloadCaps, PortDown, PortQueue, QueueCounters, Woken,
 };
 use ringway_fuzz::Input;
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, scribble};
@@ -88,7 +88,7 @@ impl Bench {
             }
             14 => {
                 self.front.arm()?;
-                self.front.woken()?;
+                self.front.woken(Woken::Unknown)?;
             }
             _ => self.scribble(input),
         }

@@ -19,6 +19,9 @@ use joined::Joined;
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// How often a stretch without any allocation is looked for.
+const ATTEMPTS: usize = 10;
+
 fn main() {
     if cfg!(miri) {
         println!("SKIPPED: Miri's heap is not the program's");
@@ -57,12 +60,19 @@ fn measure(features: Features) {
     for _ in 0..20 {
         round(&mut packets);
     }
-    packets = 0;
-    let region = Region::new(HEAP);
-    for _ in 0..200 {
-        round(&mut packets);
-    }
-    let change = region.change();
-    assert_eq!(packets, 200 * 8);
-    assert_eq!(change.allocations + change.reallocations, 0, "{change:?}");
+    // The thread that looks after event descriptors takes a little when it starts, which may be now.
+    // What a frame took would be seen in every attempt.
+    let mut last = None;
+    let has_rest = (0..ATTEMPTS).any(|_| {
+        packets = 0;
+        let region = Region::new(HEAP);
+        for _ in 0..200 {
+            round(&mut packets);
+        }
+        let change = region.change();
+        assert_eq!(packets, 200 * 8);
+        last = Some(change);
+        change.allocations + change.reallocations == 0
+    });
+    assert!(has_rest, "{last:?}");
 }
