@@ -41,14 +41,9 @@ pub(crate) struct Outbox {
     state: Egress,
 }
 
-/// Memory that the frames of one queue may take, whatever others of its port have; and what a queue
-/// that stands still may keep. Less where little is left: see [`memory_min`].
+/// Memory that the frames of one queue may take, however little is left; and what a queue
+/// that stands still may keep.
 const MEMORY_MIN: usize = 128 << 10;
-/// As a part of what one port may take: 1 in this. So there is always something left, however many
-/// queues stand still.
-const MIN_PART: usize = 16;
-/// What a queue may take in any case: a few short frames.
-const MEMORY_SURE: usize = 8 << 10;
 
 /// How long a queue that nothing wakes is tried again before its frames are dropped: as long as
 /// Linux's backend keeps frames for a guest that takes none (`rx_drain_timeout_msecs` of
@@ -73,11 +68,6 @@ impl Enqueue<'_> {
 
 /// A port's frames may take so much of the memory that is left: 1 in this.
 const MEMORY_PART: usize = 4;
-
-/// What one queue may take, where a port may take so much.
-fn memory_min(memory_max: usize) -> usize {
-    MEMORY_MIN.min(memory_max / MIN_PART).max(MEMORY_SURE)
-}
 
 /// What one call of [`Outbox::send`] did.
 pub(crate) struct Sent {
@@ -169,12 +159,8 @@ impl Outbox {
 
     /// Whether another frame would take memory that others may need.
     fn takes_too_much(&self, memory_max: impl FnOnce() -> usize) -> bool {
-        if self.memory < MEMORY_SURE {
-            return false;
-        }
         let of_port = self.memory + self.memory_of_others;
-        let memory_max = memory_max();
-        self.memory >= memory_min(memory_max) && (self.is_stalled() || of_port >= memory_max)
+        self.memory >= MEMORY_MIN && (self.is_stalled() || of_port >= memory_max())
     }
 
     /// Sends what fits, and holds sources back or lets them go on. `of_port` are the addresses of
@@ -270,8 +256,7 @@ impl Outbox {
 
     /// Drops the newest frames of a queue that stands still, down to what it may keep.
     fn shed(&mut self, pool: &mut FramePool) {
-        let memory_min = memory_min(pool.bytes_left() / MEMORY_PART);
-        while self.waiting().reaches(LOW) || self.memory > memory_min {
+        while self.waiting().reaches(LOW) || self.memory > MEMORY_MIN {
             let Some(frame) = self.frames.pop_back().or_else(|| self.paid.pop_back()) else {
                 break;
             };

@@ -223,24 +223,6 @@ fn queues_that_are_full_leave_memory_for_others() {
 }
 
 #[test]
-fn queues_that_stand_still_leave_memory_for_others_however_many_they_are() {
-    let mut bench = Bench::new(2 << 20);
-    let sender = bench.port(1, 1, Stations::Many).remove(0);
-    let good = bench.port(2, 1, ONE).remove(0);
-    let full = (3..7_u8).flat_map(|number| bench.port(number, 16, ONE));
-    let full: Vec<Station> = full.inspect(|queue| queue.far().room = 0).collect();
-    sender.far().flows = 64;
-    sender.far().script = (3..7).flat_map(|number| [(number, 1500); 64]).collect();
-    sender.far().is_endless = true;
-    bench.run(SECOND / 8, |_| ());
-    // Each keeps something, and all together not all there is.
-    assert_eq!(full.len(), 64);
-    sender.far().script = [(2, 60_000)].into();
-    bench.run(SECOND / 50, |_| ());
-    assert!(good.far().received > 10, "{} frames", good.far().received);
-}
-
-#[test]
 fn a_source_that_a_failed_queue_held_goes_on() {
     let mut bench = Bench::new(MEMORY);
     let sender = bench.port(1, 1, ONE).remove(0);
