@@ -132,8 +132,8 @@ impl Counter {
             preadv2(&self.fd, &mut [IoSliceMut::new(number)], u64::MAX, ReadWriteFlags::NOWAIT)
         };
         let read = match read(&mut number) {
-            // Linux before 5.8, where a peer can hold up who listens.
-            Err(Errno::OPNOTSUPP) => rustix::io::read(&self.fd, &mut number),
+            // Linux before 5.8, and its emulation by QEMU: there a peer can hold up who listens.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::io::read(&self.fd, &mut number),
             read => read,
         };
         match read {
@@ -240,6 +240,13 @@ mod tests {
     #[test]
     fn a_peer_that_makes_its_kick_block_holds_nobody_up() {
         let (_peers, bell) = blocking(Bell::from_peer);
+        let mut number = [0; 8];
+        let buffer = &mut [IoSliceMut::new(&mut number)];
+        let read = preadv2(&bell.0.fd, buffer, u64::MAX, ReadWriteFlags::NOWAIT);
+        if let Err(Errno::OPNOTSUPP | Errno::NOSYS) = read {
+            eprintln!("SKIPPED: this system reads no eventfd without waiting");
+            return;
+        }
         assert!(!in_time(move || bell.clear()).unwrap());
     }
 
