@@ -60,7 +60,7 @@ fn measure(features: Features) {
     for _ in 0..20 {
         round(&mut packets);
     }
-    // The thread that looks after event descriptors takes a little when it starts, which may be now.
+    // The thread that looks after event descriptors takes a little when it starts, perhaps now.
     // What a frame took would be seen in every attempt.
     let mut last = None;
     let has_rest = (0..ATTEMPTS).any(|_| {
