@@ -5,7 +5,7 @@ use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::offloads as text;
 use ringway_evidence::fact::{Interfaces, LinkStates, LinkTypes, NicRole, Offloads};
 use ringway_evidence::facts;
-use ringway_evidence::parse::ethtool::{Feature, Features};
+use ringway_evidence::parse::ethtool::{Feature, Features, long_name};
 use ringway_evidence::{Gap, Text};
 
 pub(crate) const CHECK: Check = Check {
@@ -37,16 +37,9 @@ facts! {
     }
 }
 
-/// An offload that has to be on: its name in `ethtool -k`, and the one that `ethtool -K` takes.
-/// In the order in which they depend on each other.
-const WANTED: [(&str, &str); 6] = [
-    ("rx-checksumming", "rx"),
-    ("tx-checksumming", "tx"),
-    ("scatter-gather", "sg"),
-    ("tcp-segmentation-offload", "tso"),
-    ("generic-segmentation-offload", "gso"),
-    ("generic-receive-offload", "gro"),
-];
+/// Offloads that have to be on, by the names that `ethtool -K` takes, in the order in which they
+/// depend on each other.
+const WANTED: [&str; 6] = ["rx", "tx", "sg", "tso", "gso", "gro"];
 /// `ARPHRD_ETHER` of `linux/if_arp.h`.
 const ETHERNET: &str = "1";
 /// What a veth has off unless it is asked for.
@@ -88,7 +81,8 @@ fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap>
     let text = facts.offloads.of(nic)?;
     let features = Features::parse(&text)?;
     let mut off = Vec::new();
-    for (name, short) in WANTED {
+    for short in WANTED {
+        let name = long_name(short);
         let feature = features.get(name);
         let Some(feature) = feature else {
             return Err(text.unreadable(None, format!("expected a line with {name}")));
