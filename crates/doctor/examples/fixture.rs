@@ -81,7 +81,7 @@ fn cut(
     let whole = look(&pieces)?;
     let mut kept = Pieces::new();
     for (path, text) in pieces.clone() {
-        // Without its time a sample is none, and the other one may say the same.
+        // A sample without its time is not a sample, and the other one may say the same.
         if path.ends_with("/monotonic") {
             kept.insert(path, text);
             continue;

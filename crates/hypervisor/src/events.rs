@@ -29,7 +29,7 @@ pub enum QueueEvents<E> {
 }
 
 impl<E: EventChannel> QueueEvents<E> {
-    /// Tells the other end to look at a ring. An end that is gone is no error: whoever takes its
+    /// Tells the other end to look at a ring. An end that is gone is no error: the end that takes its
     /// place looks at the rings first.
     ///
     /// # Errors
