@@ -1,9 +1,9 @@
 //! What was changed, written down before it is: one JSON file a transaction.
 //!
-//! A process that finds such a file after a crash knows of each change whether it was only planned, may
-//! have been made, or was made and read back; [`undo`](super::undo) works from any of these. A file
-//! is replaced as a whole, so that there is never half of one. The directory is locked by the process that
-//! changes something.
+//! A process that finds such a file after a crash knows of each change whether it was only planned,
+//! may have been made, or was made and read back; [`undo`](super::undo) works from any of these. A
+//! file is replaced as a whole, so that there is never half of one. The directory is locked by the
+//! process that changes something.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -113,7 +113,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens it for changes; makes the directory if it is not there. Waits for the process that has it.
+    /// Opens it for changes; makes the directory if it is not there. Waits for the process that has
+    /// it.
     ///
     /// # Errors
     /// Without the right to write there.
@@ -169,7 +170,8 @@ impl Journal {
 /// Reads a transaction; needs no lock, because a file is whole or not there.
 ///
 /// # Errors
-/// `NotFound` if no transaction has that number, `InvalidData` if it is of another version or unreadable.
+/// `NotFound` if no transaction has that number, `InvalidData` if it is of another version or
+/// unreadable.
 pub fn read(dir: &Path, id: u64) -> io::Result<Transaction> {
     let text = fs::read_to_string(path(dir, id))?;
     let transaction: Transaction = serde_json::from_str(&text)?;

@@ -116,8 +116,8 @@ impl<H: Hypervisor> Frontend<H> {
         let keys = keys.unwrap_or_else(|| Keys::new(&dir, []));
         let found = Vif::from_frontend_keys(self.services.host.hypervisor.domid(), handle, &keys);
         if let Some(nic) = self.nics.get_mut(&handle) {
-            // Only we and the toolstack write our state: where it is not as we left it, the toolstack has
-            // removed the directory and made another.
+            // Only we and the toolstack write our state: where it is not as we left it, the
+            // toolstack has removed the directory and made another.
             let is_it = found == Ok(Some(nic.end.vif())) && keys.state() == nic.end.state();
             if is_it {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! A cell of a study as what it means: parsed once, before anything is built.
 //!
-//! A parameter that the study leaves out has its default here. A parameter that has a value has that
-//! value or is an error, never a default.
+//! A parameter that the study leaves out has its default here. A parameter that has a value has
+//! that value or is an error, never a default.
 
 use std::collections::BTreeMap;
 

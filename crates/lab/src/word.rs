@@ -1,5 +1,5 @@
-//! The words that parameters of a study may have, each list once: what a study is checked against is
-//! what a set-up is made of.
+//! The words that parameters of a study may have, each list once: what a study is checked against
+//! is what a set-up is made of.
 
 /// A parameter whose values are a few words.
 pub trait Word: Copy + 'static {

@@ -454,7 +454,8 @@ const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
   });
 </script>"#;
 
-/// A browser; if no browser is installed, says so past the capture of the test harness, so that it is seen.
+/// A browser; if no browser is installed, says so past the capture of the test harness, so that it
+/// is seen.
 fn browser() -> Option<&'static str> {
     let found = installed();
     if found.is_none() {

@@ -1,5 +1,5 @@
-//! How long a guest waits for its responses, measured at some of its slots: one at a time, so that the
-//! clock is read twice for a batch at most, and not for every packet.
+//! How long a guest waits for its responses, measured at some of its slots: one at a time, so that
+//! the clock is read twice for a batch at most, and not for every packet.
 
 use std::num::Wrapping;
 use std::time::{Duration, Instant};

@@ -17,8 +17,8 @@
 //! # Workers that use it at the same time
 //!
 //! No thread waits for another, and all accesses are relaxed: an entry depends on no other memory.
-//! An entry changes by compare-and-exchange only, and the thread that succeeds accounts for it, so the
-//! numbers of learned addresses are exact. What can be seen in between:
+//! An entry changes by compare-and-exchange only, and the thread that succeeds accounts for it, so
+//! the numbers of learned addresses are exact. What can be seen in between:
 //!
 //! 1. *A new address with the time of the entry that was there before.* It may count as aged:
 //!    a frame is flooded once more, or the entry is removed and learned again.

@@ -197,8 +197,8 @@ impl TunFile {
     }
 
     /// Whether half of the send buffer or more is free. If not, the file's descriptor becomes
-    /// writable when it is; the kernel reports it only where it was asked. A device that is not up has
-    /// no room.
+    /// writable when it is; the kernel reports it only where it was asked. A device that is not up
+    /// has no room.
     ///
     /// # Errors
     /// `EBADFD` if the device was deleted.

@@ -64,8 +64,8 @@ impl Mutation {
 pub(crate) struct Change {
     pub(crate) path: NodePath,
     pub(crate) reach: Reach,
-    /// Clients that may read one of these may know of the change: the node's own permissions, before
-    /// and after, and those of its directory.
+    /// Clients that may read one of these may know of the change: the node's own permissions,
+    /// before and after, and those of its directory.
     visible_by: Vec<Permissions>,
 }
 

@@ -1,8 +1,8 @@
 //! The wire, and the other host at its end.
 //!
-//! Without a rate, the namespace behind the device is the other host, and nothing is in between. With
-//! one, the device is a port of a bridge, and a veth pair to another namespace is shaped in both
-//! directions, so that the queue in front of the wire is behind all that is measured.
+//! Without a rate, the namespace behind the device is the other host, and nothing is in between.
+//! With one, the device is a port of a bridge, and a veth pair to another namespace is shaped in
+//! both directions, so that the queue in front of the wire is behind all that is measured.
 
 use std::fs;
 use std::io::ErrorKind;

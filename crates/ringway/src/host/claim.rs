@@ -140,8 +140,8 @@ fn make_private(path: &Path) -> Result<()> {
     let uid = geteuid().as_raw();
     if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
         bail!(
-            "run directory {shown}: expected a directory of user {uid} that no other user can write \
-             to; it belongs to {} and has mode {:o}",
+            "run directory {shown}: expected a directory of user {uid} that no other user can \
+             write to; it belongs to {} and has mode {:o}",
             found.uid(),
             found.mode() & 0o7777
         );

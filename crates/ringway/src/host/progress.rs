@@ -1,4 +1,5 @@
-//! What a host reports to the process that started it, on standard output: sentences, or lines of JSON.
+//! What a host reports to the process that started it, on standard output: sentences, or lines of
+//! JSON.
 
 use serde::Serialize;
 

@@ -52,9 +52,9 @@ pub(crate) struct Doctor {
     interval: u64,
     /// Also find the longest packet that passes to this host; may be given several times
     ///
-    /// Sends up to 100 packets that may not be fragmented to its IPv4 and IPv6 address, within 30 seconds
-    /// and most often one or two, and listens who refuses them. Needs no rights and sets nothing;
-    /// Ctrl-C ends it. D08 reports what it finds.
+    /// Sends up to 100 packets that may not be fragmented to its IPv4 and IPv6 address, within 30
+    /// seconds and most often one or two, and listens who refuses them. Needs no rights and sets
+    /// nothing; Ctrl-C ends it. D08 reports what it finds.
     #[arg(long = "path", value_name = "HOST", conflicts_with = "root")]
     paths: Vec<String>,
     /// Only these checks; may be given several times

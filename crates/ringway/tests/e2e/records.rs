@@ -47,9 +47,9 @@ struct State {
     name: &'static str,
     from: &'static str,
     /// What makes traffic in the host's namespace while it is recorded.
-    load: &'static [Step],
+    load: Vec<Step>,
     /// What makes it of the state before.
-    steps: &'static [Step],
+    steps: Vec<Step>,
 }
 
 /// An end of the link.
@@ -88,10 +88,10 @@ impl Scenario {
         let Some(pair) = (self.make)(self.check) else { return };
         let mut daemons = Vec::new();
         for state in &self.states {
-            for one in state.steps {
+            for one in &state.steps {
                 daemons.extend(step(&pair, *one));
             }
-            let _traffic = start(&pair, state.load);
+            let _traffic = start(&pair, &state.load);
             let name = format!("{}-{}-recorded", self.check, state.name);
             let tar = dir.join(format!("{name}.tar"));
             let line = format!("record --interval 3 {}", tar.display());

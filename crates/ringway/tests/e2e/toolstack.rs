@@ -96,7 +96,8 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     wait_state(&host, vif, "4");
     assert_eq!(host.log_count("waits for the hotplug script"), 1);
 
-    // The backend is asked to close, by a domain that may write its state, while the vif is to stay.
+    // The backend is asked to close, by a domain that may write its state, while the vif is to
+    // stay.
     write(&host, vif, "state", "5");
     host.wait("nothing to be attached", SOON, |host| {
         host.vif(&guest.name()).filter(|vif| vif.queues.is_empty())

@@ -133,7 +133,8 @@ fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_st
 fn who_may_make_no_namespace_learns_which_limit_it_is() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let (place, study) = tiny();
-    // In a user namespace without a map every user is the overflow user, who may not make another one.
+    // In a user namespace without a map every user is the overflow user, who may not make another
+    // one.
     let mut command = Command::new("unshare");
     command.arg("--user").arg(study.get_program()).args(study.get_args());
     let refused = command.output().expect("it starts");

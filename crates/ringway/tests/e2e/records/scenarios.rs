@@ -53,8 +53,11 @@ fn scenario<const N: usize>(
     Scenario { check, make, place, states: states.into() }
 }
 
+fn state(name: &'static str, from: &'static str, load: &[Step], steps: &[Step]) -> State {
+    State { name, from, load: load.to_vec(), steps: steps.to_vec() }
+}
+
 pub(super) fn all() -> Vec<Scenario> {
-    let state = |name, from, load, steps| State { name, from, load, steps };
     vec![
         scenario(
             "d07",
