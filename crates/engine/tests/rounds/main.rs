@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits};
-use ringway_engine::{Credit, IfIdle, Limits, Stations, Wait, Weight, egress_credit};
+use ringway_engine::{
+    Credit, IfIdle, Limits, Stations, Wait, Weight, egress_credit, segment_credit,
+};
 
 use bench::{Bench, DEVICE, ONE, Station, TRAITS};
 
@@ -404,6 +406,35 @@ fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
             assert!(sleeps < 10_000, "{queues} queues");
         }
         assert!(sleeps > 10, "{sleeps}");
+    }
+}
+
+#[test]
+fn short_segments_are_limited_over_all_queues_and_nothing_else_is() {
+    for (queues, size) in [(1, 48), (4, 48), (2, 250)] {
+        let mut bench = Bench::new(MEMORY);
+        let sender = bench.port(1, queues, ONE);
+        let receiver = bench.port(2, 1, ONE).remove(0);
+        let credit = Arc::new(segment_credit(bench.now));
+        let limits = Limits { segments: Some(credit), ..Limits::default() };
+        for queue in &sender {
+            bench.limit(queue, &limits);
+            queue.far().script = [(2, 60_000)].into();
+            queue.far().is_endless = true;
+            queue.far().gso = Some(Gso { kind: GsoKind::TcpV4, size });
+        }
+        bench.run(SECOND, |_| ());
+        let excess = 60_000 / u64::from(size) - 60_000 / 512;
+        let segments = receiver.far().received * excess;
+        assert!((49_000..53_000).contains(&segments), "{queues} queues, {size}: {segments}");
+        // Those of the usual length pay the debt, and are free.
+        for queue in &sender {
+            queue.far().gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+        }
+        let before = receiver.far().received;
+        bench.run(SECOND / 10, |_| ());
+        let frames = receiver.far().received - before;
+        assert!(frames > 1000, "{queues} queues, {size}: {frames}");
     }
 }
 
