@@ -58,7 +58,7 @@ impl Limits {
 
 /// A [`Credit`] for the excess segments of one vif.
 ///
-/// Whoever cuts a frame into them, often the host's kernel while we write, needs milliseconds for
+/// Cutting a frame into them, which is often left to the host's kernel, takes milliseconds for
 /// one of a thousand; nothing else leaves by that worker meanwhile. A share of rounds is no remedy:
 /// in a round in which others wait for acknowledgements, the vif would be alone.
 pub fn segment_credit(now: Instant) -> Credit {
