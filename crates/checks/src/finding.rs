@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use change::{Change, Purpose};
-pub use knob::{Description, Form, Knob, Libvirt, Query, Risk, Store, shell_word};
+pub use knob::{Description, Execution, Form, Knob, Libvirt, Query, Risk, Store, shell_word};
 
 use ringway_evidence::{Gap, Quote};
 

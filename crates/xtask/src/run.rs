@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::layers::Metadata;
+use crate::tree::Tree;
 
 /// The crate of the one program that people run.
 const PROGRAM: &str = "ringway";
@@ -33,12 +34,27 @@ pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
 }
 
-pub(crate) fn formatting(root: &Path) -> Result<()> {
+/// What becomes of code that is not formatted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Formatting {
+    /// It is formatted.
+    Write,
+    /// It is a failure.
+    Check,
+}
+
+/// Formats code, or checks that it is formatted. rustfmt goes by `mod`, which names no check of the
+/// doctor, so those are named here.
+pub(crate) fn formatting(root: &Path, tree: &Tree, how: Formatting) -> Result<()> {
     if is_missing(root, "fmt") {
         return skip("formatting", "cargo fmt is not installed (rustup component add rustfmt)");
     }
-    run(root, &["fmt", "--all", "--check"])?;
-    run(root, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+    let flag = (how == Formatting::Check).then_some("--check");
+    let all = ["fmt", "--all"].into_iter().chain(flag).chain(["--"]);
+    let checks = tree.checks().map(|file| file.path.as_str());
+    run(root, &all.chain(checks).collect::<Vec<_>>())?;
+    let fuzz = ["fmt", "--manifest-path", "fuzz/Cargo.toml"].into_iter().chain(flag);
+    run(root, &fuzz.collect::<Vec<_>>())
 }
 
 pub(crate) fn lints(root: &Path) -> Result<()> {

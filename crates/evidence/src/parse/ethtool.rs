@@ -67,6 +67,22 @@ impl Features {
     }
 }
 
+/// The words that `ethtool -K` takes for what `ethtool -k` prints by longer names.
+const WORDS: [(&str, &str); 7] = [
+    ("rx", "rx-checksumming"),
+    ("tx", "tx-checksumming"),
+    ("sg", "scatter-gather"),
+    ("tso", "tcp-segmentation-offload"),
+    ("gso", "generic-segmentation-offload"),
+    ("gro", "generic-receive-offload"),
+    ("lro", "large-receive-offload"),
+];
+
+/// The name in `ethtool -k` of what `ethtool -K` takes.
+pub fn long_name(word: &str) -> &str {
+    WORDS.iter().find(|(short, _)| *short == word).map_or(word, |(_, long)| long)
+}
+
 /// What `ethtool` has one name for, and the features of the kernel that it means.
 const GROUPS: [(&str, &str); 11] = [
     ("rx-checksumming", "rx-checksum"),
