@@ -98,13 +98,15 @@ impl Frame {
     /// segment beyond one for 512 bytes. Hosts of the Internet take no shorter ones, so a sender
     /// that asks for them has many frames made out of one.
     pub fn work(&self) -> usize {
-        match self.offload.gso {
-            None => self.len,
-            Some(gso) => {
-                let segments = self.len / usize::from(gso.size.max(1));
-                self.len + segments.saturating_sub(self.len / SEGMENT_USUAL) * FRAME_WORK
-            }
-        }
+        self.len + self.excess_segments() * FRAME_WORK
+    }
+
+    /// Segments that the frame asks for beyond one for 512 bytes: none, for what senders usually
+    /// ask for.
+    pub fn excess_segments(&self) -> usize {
+        let Some(gso) = self.offload.gso else { return 0 };
+        let segments = self.len / usize::from(gso.size.max(1));
+        segments.saturating_sub(self.len / SEGMENT_USUAL)
     }
 
     /// True for a frame of no bytes.

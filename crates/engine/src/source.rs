@@ -248,7 +248,7 @@ impl<Q: PortQueue> Source<Q> {
 
     /// When there will be credit, if there is not now.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
-        let due = self.limits.ingress.as_ref()?.due(now)?;
+        let due = self.limits.due(now)?;
         // A time beyond the clock's end is never reached; the limit may be changed before.
         Some(now.checked_add(due).unwrap_or(now + CREDIT_WAIT_MAX))
     }
@@ -257,10 +257,7 @@ impl<Q: PortQueue> Source<Q> {
         let batch = &*intake.batch;
         self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
         intake.shares.charge(self.share, batch.iter().map(cost).sum());
-        if let Some(credit) = &self.limits.ingress {
-            let bytes: usize = batch.iter().map(Frame::len).sum();
-            credit.spend(u64::try_from(bytes).unwrap_or(u64::MAX));
-        }
+        self.limits.spend(batch);
     }
 
     /// Finds where frames that came in go: one verdict for each.

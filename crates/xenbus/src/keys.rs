@@ -52,7 +52,8 @@ pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
 pub const MIRROR: &str = "ringway-mirror";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
-pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
+/// The most queues that are to be offered for a vif; in the backend's directory.
+pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 pub(crate) const COMPLETION_WANTED: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
 

@@ -212,7 +212,8 @@ fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_bac
         host.vif(&name).filter(|vif| vif.queues.len() == 1)
     });
     assert_eq!(host.node(&guest.vif().backend_state()).as_deref(), Some("4"));
-    assert_eq!(host.vif(&name).expect("it is served").error, None);
+    let vif = host.vif(&name).expect("it is served");
+    assert_eq!((vif.error, vif.max_queues), (None, 2), "the limit outlives the backend");
 }
 
 #[test]
