@@ -68,7 +68,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         self.judge_copies();
         match self.unanswered {
             None => self.answer_packets(),
-            Some(_) => self.owe_answers(&mut into[first_frame..]),
+            Some(_) => self.defer_responses(&mut into[first_frame..]),
         }
         let notified = self.publish_answers();
         // Whatever became of the event, a frame that was not filled must not go on.
@@ -151,7 +151,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Keeps those responses until the frames have left, each of which gets a receipt.
-    fn owe_answers(&mut self, frames: &mut [Frame]) {
+    fn defer_responses(&mut self, frames: &mut [Frame]) {
         let Some(unanswered) = &mut self.unanswered else { return };
         let scratch = &*self.scratch;
         let slots: usize = scratch.packets.iter().map(|packet| packet.slots).sum();

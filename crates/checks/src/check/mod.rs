@@ -82,19 +82,19 @@ impl Verdicts {
 
     /// Adds what two parts of a check say. What one of them could not read is said beside what the
     /// other found, and the check does not fit a host only if neither does.
-    fn both(&mut self, first: Looked, second: Looked, subject: &str) -> Judged {
+    fn both(&mut self, first: CheckResult, second: CheckResult, subject: &str) -> Judged {
         self.add(both(first, second, subject)?);
         Ok(())
     }
 
     /// What a part of a check says on its own.
-    fn part(absent: &str, judge: impl FnOnce(&mut Verdicts) -> Judged) -> Looked {
+    fn part(absent: &str, judge: impl FnOnce(&mut Verdicts) -> Judged) -> CheckResult {
         let mut verdicts = Verdicts::default();
         judge(&mut verdicts)?;
         verdicts.finish(absent)
     }
 
-    fn finish(self, absent: &str) -> Looked {
+    fn finish(self, absent: &str) -> CheckResult {
         match (self.findings.is_empty(), self.well) {
             (false, _) => Ok(self.findings),
             (true, Some(well)) => Ok(vec![well]),
@@ -104,7 +104,7 @@ impl Verdicts {
 }
 
 /// What a check found; nothing but what is in order on a healthy host.
-type Looked = Result<Vec<Finding>, Gap>;
+type CheckResult = Result<Vec<Finding>, Gap>;
 
 /// Says that a check does not fit this host.
 fn not_here<T>(absent: impl Into<String>) -> Result<T, Gap> {
@@ -267,7 +267,7 @@ fn queues_of(modules: &ModuleQueues, module: &str) -> Option<(Knob, u64)> {
     Some((knob, modules.of(module).ok()?.number().ok()?))
 }
 
-fn both(first: Looked, second: Looked, subject: &str) -> Looked {
+fn both(first: CheckResult, second: CheckResult, subject: &str) -> CheckResult {
     match (first, second) {
         (Ok(first), Ok(second)) => Ok([first, second].concat()),
         (other, Err(Gap::NotHere(_))) | (Err(Gap::NotHere(_)), other) => other,

@@ -463,7 +463,7 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
         ">RX BYTES",
         ">EVENTS OUT",
         ">EVENTS IN",
-        ">ANSWERED IN",
+        ">TX LATENCY (p50)",
         "DROPPED",
     ];
     let rows = vifs.iter().flat_map(|vif| {

@@ -2,7 +2,7 @@
 
 use super::stack::overhead;
 use super::{Facts, mtu, narrow, widen};
-use crate::check::{Looked, all_well};
+use crate::check::{CheckResult, all_well};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::packet_length as text;
 use ringway_evidence::parse::path::{Means, Path, Step};
@@ -12,7 +12,7 @@ const PROBING: &str = "net.ipv4.tcp_mtu_probing";
 /// Lines that a finding quotes of a path, and interfaces it quotes beside it.
 const QUOTES_MAX: usize = 6;
 
-pub(super) fn look(facts: &Facts) -> Looked {
+pub(super) fn look(facts: &Facts) -> CheckResult {
     let mut findings = Vec::new();
     for text in facts.paths.all()? {
         // Its name in a record is no file of the host.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Facts, mtu, narrow, widen};
-use crate::check::Looked;
+use crate::check::CheckResult;
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::packet_length as text;
 use ringway_evidence::Gap;
@@ -15,7 +15,7 @@ const VXLAN: u64 = 50;
 const WIREGUARD: u64 = 60;
 
 /// Those that send longer packets than what is below them takes. What is known already is left out.
-pub(super) fn look(facts: &Facts, known: &[String]) -> Looked {
+pub(super) fn look(facts: &Facts, known: &[String]) -> CheckResult {
     let stack = &facts.stack;
     let uppers: BTreeSet<&String> = stack.links.iter().map(|(upper, _)| upper).collect();
     let mut findings = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn look(facts: &Facts, known: &[String]) -> Looked {
 
 /// Tunnels that no interface is said to be below: routes choose one, packet by packet. Judged by
 /// the widest that there is, since no route leads through a wider one.
-pub(super) fn routed(facts: &Facts) -> Looked {
+pub(super) fn routed(facts: &Facts) -> CheckResult {
     let nics = facts.nics.names();
     let is_tunnel = |nic: &&String| overhead(facts, nic) > 0;
     let ways = nics.iter().filter(|nic| !is_tunnel(nic) && facts.nics.device_type(nic).is_none());

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use super::{Facts, mtu};
-use crate::check::{Looked, all_well};
+use crate::check::{CheckResult, all_well};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
 use crate::text::packet_length as text;
 use ringway_evidence::fact::Tried;
@@ -21,7 +21,7 @@ const QUOTES_MAX: usize = 3;
 /// Guests, and cards, that its advice names.
 const NAMED_MAX: usize = 16;
 
-pub(super) fn look(facts: &Facts) -> Looked {
+pub(super) fn look(facts: &Facts) -> CheckResult {
     let Some((networks, text)) = asked(&facts.networks, Network::all)? else {
         return Ok(Vec::new());
     };
