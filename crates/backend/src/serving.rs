@@ -9,7 +9,7 @@ use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding, Limits};
+use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 use ringway_xenbus::backend::NotAttached;
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 use rustix::io::Errno;
@@ -154,7 +154,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             queue: VifOrTap::Tap(queue),
             counters,
             flood: unlimited(),
-            stations: served.limited.stations(),
+            stations: Stations::Bridge(served.limited.weight()),
         });
         let taps = taps.collect();
         let forwarding = Forwarding::Patch(to);
