@@ -121,7 +121,7 @@ impl Settings {
         Ok(self.read("proc/sys/kernel/random/boot_id")?.trim().to_owned())
     }
 
-    /// Which network namespace this is; empty if nobody says.
+    /// Which network namespace this is; empty if it is unknown.
     pub fn netns(&self) -> String {
         let link = std::fs::read_link(self.root.join("proc/self/ns/net"));
         link.map(|link| link.display().to_string()).unwrap_or_default()

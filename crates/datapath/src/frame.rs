@@ -55,7 +55,7 @@ impl<const LEN: usize> Space<LEN> {
         }
     }
 
-    /// Out of the way of frames that nobody waits for.
+    /// Out of the way of frames that no sender waits for.
     #[cold]
     fn give_back(&mut self) {
         self.receipt = None;
@@ -294,7 +294,7 @@ impl FramePool {
     /// The same for large ones: 2 MiB.
     const KEEP_LARGE: usize = 32;
     /// The part of the budget, by size of buffer, that a worker keeps at most: what it keeps while
-    /// it sleeps, nobody else has.
+    /// it sleeps, no other thread has.
     const KEEP_PART: usize = 32;
 
     /// An empty pool on a shared budget.

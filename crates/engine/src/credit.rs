@@ -1,9 +1,9 @@
 //! A limit of what enters by a port: so many bytes, or segments, in each interval.
 //!
-//! One budget serves all queues of the port, whoever owns them. A queue takes in while there is
-//! credit, and what the last frame takes beyond it is paid back before the next: so the rate holds
-//! exactly in the long run, and no frame is too long for it. A queue without credit leaves its
-//! frames where they are, and its worker sleeps until there is some.
+//! One budget serves all queues of the port, on whichever worker they are. A queue takes in while
+//! there is credit, and what the last frame takes beyond it is paid back before the next: so the
+//! rate holds exactly in the long run, and no frame is too long for it. A queue without credit
+//! leaves its frames where they are, and its worker sleeps until there is some.
 
 use std::time::{Duration, Instant};
 

@@ -16,7 +16,7 @@
 //!
 //! # The way out
 //!
-//! Move what both need into a file of its own, below both, or pass it in. A circle that somebody is
+//! Move what both need into a file of its own, below both, or pass it in. A circle that someone is
 //! about to cut stands in [`ALLOWED`] until then. An entry that no longer matches a circle is a
 //! finding, so that none outlives its reason.
 

@@ -19,7 +19,7 @@ const SEEDS: &str = "0..10000";
 /// Crates whose atomics can be those of loom, by a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
 /// What all tests may take once they are built, which is five times what they take on two CPUs: a
-/// test that hangs is to be told by us, not by whoever runs us.
+/// test that hangs is to be reported here, and not by the build server.
 const TESTS_MINUTES_MAX: u32 = 40;
 /// The status with which `timeout` says so.
 const TIMED_OUT: i32 = 124;
@@ -114,7 +114,7 @@ pub(crate) fn all_tests(root: &Path) -> Result<()> {
         .arg(this_cargo())
         .args(arguments);
     let status = command.status().context("timeout, of coreutils")?;
-    // Whoever hangs has been named by the test harness after a minute.
+    // The test that hangs has been named by the test harness after a minute.
     ensure!(
         status.code() != Some(TIMED_OUT),
         "tests did not end within {TESTS_MINUTES_MAX} minutes; which: `has been running for over`"

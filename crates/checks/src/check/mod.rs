@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_look_could_not_read_is_told_beside_what_the_other_found() {
+    fn what_one_part_could_not_read_is_reported_beside_what_the_other_found() {
         let found = || Ok(vec![all_well("fine", None)]);
         let absent = |why: &str| Err(Gap::NotHere(why.to_owned()));
         let torn = || Err(Gap::Missing { file: "f".to_owned(), why: "torn".to_owned() });

@@ -145,7 +145,7 @@ fn of_guest(facts: &Facts, guest: &Guest, text: &Text) -> Result<Vec<Finding>, G
     Ok(findings)
 }
 
-/// A guest whose vif nobody connected to, and whose emulated card (`vifX.Y-emu`) is at work.
+/// A guest whose vif has no frontend, and whose emulated card (`vifX.Y-emu`) is at work.
 fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
     let store = facts.store.get()?;
     let nodes = Nodes::parse(store)?;

@@ -83,7 +83,7 @@ fn given(facts: &Facts, nic: &str) -> Finding {
         .advise(Advice::by_hand(text::given_advice(), &[]))
 }
 
-/// Functions of a card that nobody can be given without an IOMMU, or that could be made.
+/// Functions of a card that no guest can be given without an IOMMU, or that could be made.
 fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     let read = |text: Result<Text, Gap>| match text {
         Err(Gap::Missing { .. }) => Ok(None),

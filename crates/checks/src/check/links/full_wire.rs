@@ -34,7 +34,7 @@ facts! {
 
 /// Share of its speed from which a link carries what it can.
 const FULL: f64 = 0.97;
-/// Bytes on the wire for each frame that nobody counts: preamble, checksum and gap.
+/// Bytes on the wire for each frame that are not counted: preamble, checksum and gap.
 const FRAMING: u64 = 24;
 /// Cards that cut large packets may count them before that; so many bytes at most are one frame.
 const FRAME_BYTES: u64 = 1514;

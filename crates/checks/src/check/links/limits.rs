@@ -1,4 +1,4 @@
-//! D30: somebody set a limit, and traffic is at it.
+//! D30: a limit was set, and traffic is at it.
 
 #[path = "limits/police.rs"]
 mod police;

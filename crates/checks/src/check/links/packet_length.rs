@@ -59,7 +59,7 @@ const IPV6_MTU: u64 = 1280;
 type Hop = (String, u64, Quote);
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    // What XAPI has comes first: it sets its bridges anew, whatever else they are told.
+    // What XAPI has comes first: it sets its bridges again, over any other setting.
     let set = xapi::look(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
     let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
     let is_set_any = !set.is_empty();
@@ -98,7 +98,7 @@ fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     for nic in facts.nics.names() {
         let Some(master) = facts.nics.master(&nic) else { continue };
         let bridge = master.value().rsplit('/').next().unwrap_or_default().to_owned();
-        // Open vSwitch's members have a common master and many bridges: nothing can be told.
+        // Open vSwitch's members have a common master and many bridges: nothing can be said.
         if bridge == "ovs-system" {
             continue;
         }

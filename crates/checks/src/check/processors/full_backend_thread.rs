@@ -67,7 +67,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         (Confirmed::Unread(_), Basis::Samples) => Confidence::Medium,
         _ => Confidence::Low,
     };
-    let (cause, quote) = confirmed.told();
+    let (cause, quote) = confirmed.cause();
     let finding = Finding::new(severity, names.join(", "), summary)
         .cause(cause)
         .quote(full.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
@@ -97,7 +97,7 @@ fn confirm(facts: &Facts, backend: f64) -> Confirmed {
 }
 
 impl Confirmed {
-    fn told(self) -> (String, Option<Quote>) {
+    fn cause(self) -> (String, Option<Quote>) {
         let limit = text::cause();
         match self {
             Confirmed::Yes(quote) => (limit.to_owned(), Some(quote)),

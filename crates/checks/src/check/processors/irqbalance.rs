@@ -60,7 +60,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let cpu = cpus[column];
     let quotes = busy.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line));
     let Some(daemon) = line(facts.daemon.get()?) else {
-        // What that does is D03's matter; here it only is a way to mend it.
+        // What that does is D03's matter; here it only is a way to fix it.
         let finding = Finding::new(Severity::Note, "irqbalance", "irqbalance does not run")
             .cause(text::stopped_cause())
             .quote(quotes)

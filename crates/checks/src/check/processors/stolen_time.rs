@@ -1,4 +1,4 @@
-//! D27: the hypervisor runs somebody else while this guest has work.
+//! D27: the hypervisor runs other guests while this one has work.
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
@@ -16,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     group: Group::Processors,
     sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
     explanation: text::EXPLANATION,
-    absent: "nobody below could steal",
+    absent: "no hypervisor that could steal CPU time",
     rule: rule!(Facts, judge),
 };
 

@@ -89,7 +89,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.well(format!("{} busy queues, each on its CPU", queues.len()), None);
         return Ok(());
     };
-    // One layout mends all.
+    // One layout fixes all.
     let mut changes = placing(&facts.irqs, &layout, &irqs);
     changes.extend(steering(facts, &layout));
     findings.push(first.advise(Advice::by_change(text::advice(), changes)));

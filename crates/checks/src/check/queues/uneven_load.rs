@@ -81,7 +81,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// Both directions of an interface, as far as somebody counts its queues: the driver, or `mq`.
+/// Both directions of an interface, as far as its queues are counted: by the driver, or by `mq`.
 fn loads(facts: &Facts, nic: &str) -> Result<Vec<Loads>, Gap> {
     let mut found = match facts.counters.of(nic) {
         Ok(span) => {

@@ -94,8 +94,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     findings.extend(congestion(facts));
     findings.extend(backlog(facts));
     findings.extend(fin_timeout(facts));
-    let is_told = |one: &Finding| !matches!(one.severity, Severity::Unknown);
-    let is_well = |one: &Finding| is_told(one) && one.severity < Severity::Warning;
+    let is_judged = |one: &Finding| !matches!(one.severity, Severity::Unknown);
+    let is_well = |one: &Finding| is_judged(one) && one.severity < Severity::Warning;
     if findings.iter().all(is_well) {
         findings.push(all_well("no setting of an old guide does harm", sound));
     }

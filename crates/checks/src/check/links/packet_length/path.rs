@@ -1,4 +1,4 @@
-//! What packets met on the way to hosts that somebody asked for.
+//! What packets met on the way to hosts that the user named.
 
 use super::stack::overhead;
 use super::{Facts, mtu, narrow, widen};
@@ -38,7 +38,7 @@ impl Seen<'_> {
         let target =
             if *host == address.to_string() { host.clone() } else { format!("{host} ({address})") };
         let Some((limit, line)) = self.path.longest() else {
-            return Ok(self.nobody(&target));
+            return Ok(self.unanswered(&target));
         };
         let local = self.path.find(|step| match step {
             Step::Local(mtu) => Some(*mtu),
@@ -76,7 +76,7 @@ impl Seen<'_> {
                 Step::Refused { by, mtu, .. } if *mtu == limit => Some(by.to_string()),
                 _ => None,
             });
-            let by = by.map_or_else(|| "somebody".to_owned(), |(by, _)| by);
+            let by = by.map_or_else(|| "a hop".to_owned(), |(by, _)| by);
             let summary = format!("{by} on the way to {target} takes {limit} bytes, not {local}");
             Finding::new(Severity::Warning, self.subject(), summary).cause(text::learned_cause())
         };
@@ -91,21 +91,21 @@ impl Seen<'_> {
         Ok(self.advise(finding, u64::from(limit), u64::from(local), &others))
     }
 
-    fn nobody(&self, target: &str) -> Finding {
+    fn unanswered(&self, target: &str) -> Finding {
         let means = self.path.find(|step| match step {
             Step::Asked(means) => Some(*means),
             _ => None,
         });
         let by = match means {
             Some((Means::Echo, _)) => "echo requests",
-            _ => "datagrams to a port that nobody has",
+            _ => "datagrams to a closed port",
         };
         let stopped = self.path.find(|step| match step {
             Step::Stopped(why) => Some(format!(": {why}")),
             _ => None,
         });
         let (why, line) = stopped.unwrap_or_default();
-        let summary = format!("{target} does not answer {by}, so nobody can tell{why}");
+        let summary = format!("{target} does not answer {by}, so the path is unknown{why}");
         let quote = (line > 0).then(|| self.text.quote(line));
         Finding::new(Severity::Unknown, self.subject(), summary).quote(quote)
     }
@@ -154,10 +154,10 @@ impl Seen<'_> {
     fn telling_lines(&self, limit: u32) -> Vec<usize> {
         let is_lost = |step: &Step| matches!(step, Step::Lost { len } if *len > limit);
         let lost = self.path.steps.iter().rev().find(|(_, step)| is_lost(step));
-        let told = self.path.steps.iter().filter(|(_, step)| {
+        let refused = self.path.steps.iter().filter(|(_, step)| {
             matches!(step, Step::Refused { .. } | Step::Reached { .. } | Step::Missed { .. })
         });
-        told.chain(lost).map(|(line, _)| *line).collect()
+        refused.chain(lost).map(|(line, _)| *line).collect()
     }
 
     /// Interfaces above, below and beside that of the path which send longer packets than pass, or
