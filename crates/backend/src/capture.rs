@@ -1,4 +1,4 @@
-//! Captured frames as pcapng, on the connection of whoever asked for them.
+//! Captured frames as pcapng, on the connection of the client that asked for them.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};

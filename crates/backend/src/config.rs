@@ -1,4 +1,4 @@
-//! What a backend is told at its start.
+//! The configuration of a backend, given at its start.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ pub struct BackendConfig {
     pub locking: Option<LockingMode>,
     /// Limits of the switch; its ticks are seconds.
     pub switch: SwitchConfig,
-    /// Who is told that it serves, and that it is alive.
+    /// Notified that it serves, and that it is alive.
     pub service: Service,
 }
 

@@ -18,8 +18,10 @@ use ringway_wire::vhost_user::protocol_names;
 use ringway_wire::virtio::Features;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
-use ringway_xenbus::{KeyChange, Keys, LimitName, MIRROR_KEY, Rate, Returns, Vif, VifLimits};
-use ringway_xenstore::{Lost, or_refusal, unless_refused};
+use ringway_xenbus::{
+    KeyChange, Keys, LimitName, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Returns, Vif, VifLimits,
+};
+use ringway_xenstore::{Client, Lost, Refusal, or_refusal, unless_refused};
 
 use crate::Backend;
 use crate::capture::stream_pcapng;
@@ -54,6 +56,8 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
+    /// Writes the key that says so, too: it holds for as long as the vif does, whichever process
+    /// serves it.
     fn set_max_queues(
         &mut self,
         name: &str,
@@ -70,7 +74,7 @@ impl<H: Hypervisor> Backend<H> {
             )));
         }
         let found = self.vifs.iter_mut().find(|(vif, _)| vif_name(**vif) == name);
-        let Some((_, shell)) = found else { return Ok(self.no_such_vif(name)) };
+        let Some((vif, shell)) = found else { return Ok(self.no_such_vif(name)) };
         let (served, returns) = (&mut shell.served, shell.end.returns());
         let made = served.device.as_ref().map(|it| (it.queues_made, &it.attached_to));
         if let Some((made, attached_to)) = made.filter(|(made, _)| queues_max > *made) {
@@ -85,6 +89,11 @@ impl<H: Hypervisor> Backend<H> {
                 "the guest of {name} would not connect again, as Linux's driver does not; without \
                  --reconnect it keeps the queues it has until it connects again by itself",
             )));
+        }
+        let store = &mut self.services.store;
+        let written = write_key(store, *vif, MAX_QUEUES_KEY, &queues_max.to_string())?;
+        if written.is_err() {
+            return Ok(reply_to(written));
         }
         served.offer.queues_max = queues_max;
         let reconnect = match reconnect {
@@ -121,7 +130,8 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(bad) = VifLimits::read(&keys).1.pop() {
             return Ok(Reply::error(&bad.to_string()));
         }
-        self.write_key(vif, limit.key(), value)
+        let written = write_key(&mut self.services.store, vif, limit.key(), value)?;
+        Ok(reply_to(written))
     }
 
     /// A vif of virtio has no keys in XenStore: the limit holds until this process ends.
@@ -176,17 +186,7 @@ impl<H: Hypervisor> Backend<H> {
         if let Some(reason) = self.refuse_mirror(&name, &wanted) {
             return Ok(Reply::error(&reason));
         }
-        self.write_key(vif, MIRROR_KEY, value)
-    }
-
-    fn write_key(&mut self, vif: Vif, key: &str, value: &str) -> Result<Reply, Lost> {
-        let changes = [KeyChange::Set(key.to_owned(), value.to_owned())];
-        let dir = vif.backend_dir();
-        let written = or_refusal(device::change(&mut self.services.store, &dir, &changes))?;
-        Ok(match written {
-            Ok(()) => Reply::ok(&()),
-            Err(refusal) => Reply::error(&refusal.to_string()),
-        })
+        Ok(reply_to(write_key(&mut self.services.store, vif, MIRROR_KEY, value)?))
     }
 
     fn release(&mut self, name: &str) -> Reply {
@@ -461,4 +461,22 @@ pub(crate) fn queue_statuses(
         QueueStatus::read(index, placed.map_or(0, |placed| placed.worker), counters)
     };
     (0..).zip(counters).map(status).collect()
+}
+
+/// Sets one key of a vif in the backend's directory, if XenStore lets it.
+fn write_key(
+    store: &mut Client,
+    vif: Vif,
+    key: &str,
+    value: &str,
+) -> Result<Result<(), Refusal>, Lost> {
+    let changes = [KeyChange::Set(key.to_owned(), value.to_owned())];
+    or_refusal(device::change(store, &vif.backend_dir(), &changes))
+}
+
+fn reply_to(written: Result<(), Refusal>) -> Reply {
+    match written {
+        Ok(()) => Reply::ok(&()),
+        Err(refusal) => Reply::error(&refusal.to_string()),
+    }
 }

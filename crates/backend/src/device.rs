@@ -58,7 +58,7 @@ impl VifDevice {
                 let note = note(owner, vif);
                 let (tap, index, origin) = lasting(net, &wanted, &note, queues, mtu)?;
                 if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
-                    // The toolstack does not run it twice, and nobody else knows what it did.
+                    // The toolstack does not run it twice, and no one else knows what it did.
                     tracing::warn!(
                         name = wanted.name,
                         "a new network device, for which no script is run: no interface has the \

@@ -448,8 +448,8 @@ impl<H: Hypervisor> Backend<H> {
         // A directory that we may not read is as good as none, and so is another process's vif.
         let keys = unless_refused(read, None)?.filter(|_| self.scope.has(vif));
         if let Some(shell) = self.vifs.get_mut(&vif) {
-            // Nobody else writes this state but who makes the vif: where the keys came one by one,
-            // that may be after our offer, which the frontend then never sees.
+            // Only the toolstack that makes the vif writes this state: where the keys came one by
+            // one, that may be after our offer, which the frontend then never sees.
             let is_made_again = keys
                 .as_ref()
                 .is_some_and(|keys| keys.is_online() && keys.state() == XenbusState::Initialising);

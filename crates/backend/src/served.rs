@@ -8,7 +8,9 @@ use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits, Ticks};
 use ringway_tap::{Side, VifOrTap};
-use ringway_worker::{Attachment, Credit, Forwarding, Limits, Stations, Weight, egress_credit};
+use ringway_worker::{
+    Attachment, Credit, Forwarding, Limits, Stations, Weight, egress_credit, segment_credit,
+};
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
 use crate::device::VifDevice;
@@ -107,7 +109,7 @@ impl Served {
             queue: VifOrTap::Tap(queue),
             counters,
             flood: unlimited(),
-            stations: self.limited.stations(),
+            stations: Stations::Bridge(self.limited.weight()),
         });
         let taps = taps.collect();
         let forwarding = Forwarding::Patch(to);
@@ -131,6 +133,7 @@ impl Served {
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
             ingress: self.limited.tx.clone(),
+            segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),
             frame_len_max: mtu.map(frame_len),
         }
@@ -151,14 +154,18 @@ pub(crate) struct Limited {
     tx: Option<Arc<Credit>>,
     /// What the guest may receive.
     rx: Option<Arc<Credit>>,
+    /// The excess segments that the guest may transmit.
+    segments: Arc<Credit>,
     /// What the guest may flood.
     pub(crate) flood: Arc<FloodBudget>,
 }
 
 impl Limited {
-    /// No limits but the flooding that all may cause.
+    /// No limits but those of all vifs: of flooding, and of excess segments.
     pub(crate) fn new(flood: Arc<FloodBudget>) -> Limited {
-        Limited { wanted: VifLimits::default(), bad: Vec::new(), tx: None, rx: None, flood }
+        let segments = Arc::new(segment_credit(Instant::now()));
+        let wanted = VifLimits::default();
+        Limited { wanted, bad: Vec::new(), tx: None, rx: None, segments, flood }
     }
 
     fn set(&mut self, wanted: VifLimits, of_all: (FloodLimit, StormLimits), now: Instant) {

@@ -20,7 +20,7 @@ pub(crate) struct Turns {
 pub(crate) struct News {
     /// The toolstack may have changed, made or removed it.
     pub(crate) has_device_changed: bool,
-    /// Somebody has written the backend's own state.
+    /// The backend's own state was written, not by the backend.
     pub(crate) was_own_state_written: bool,
     /// The frontend's state may have changed.
     pub(crate) has_frontend_changed: bool,

@@ -155,7 +155,7 @@ fn parse_machine(text: &str) -> Option<Machine> {
 fn ours() -> Result<u64> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc").context("/proc")? {
-        // Whoever ended meanwhile has no file any more.
+        // A process that ended meanwhile has no file any more.
         let stat = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
         processes.extend(parse_process(&stat));
     }

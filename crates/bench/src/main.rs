@@ -58,7 +58,8 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
 
 /// What this program does when it is one end of a ring.
 fn become_end(words: &[OsString]) -> Result<ExitCode> {
-    let (parent, words) = words.split_first().context("a child is told its parent")?;
+    let (parent, words) =
+        words.split_first().context("a child gets the process id of its parent")?;
     let parent = parent.to_str().and_then(|word| word.parse().ok()).context("not a process id")?;
     ringway_sys::process::die_with_parent(parent)?;
     ring::pair::end(words.first().and_then(|word| word.to_str()).unwrap_or_default())?;

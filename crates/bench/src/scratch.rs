@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// A global, because whoever handles Ctrl-C has nothing else to find it by.
+/// A global, because the handler of Ctrl-C has nothing else to find it by.
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Makes the root and has it removed when we are interrupted. Children need no care: the kernel
@@ -16,7 +16,7 @@ pub(crate) fn prepare() -> Result<TempDir> {
     ROOT.set(root.path().to_owned()).ok().context("the root is made once")?;
     ctrlc::set_handler(|| {
         if let Some(root) = ROOT.get() {
-            // There is nobody left to tell.
+            // There is no one left to report it to.
             let _ = std::fs::remove_dir_all(root);
         }
         std::process::exit(130);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::journal::Entry;
 use super::sysctl_d;
-use ringway_checks::finding::{Libvirt, Risk, Store};
+use ringway_checks::finding::{Execution, Libvirt, Risk, Store};
 
 /// A tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,9 +93,13 @@ fn ansible(entries: &[Entry]) -> String {
             }
             _ => {
                 // A redirection needs a shell.
-                let module = if about.words("").is_none() { "shell" } else { "command" };
-                let command = about.command(&entry.new);
-                let _ = writeln!(text, "  ansible.builtin.{module}: {}", quoted(&command));
+                let execution = about.execution(&entry.new);
+                let module = match execution {
+                    Execution::Write { .. } => "shell",
+                    Execution::Run(_) => "command",
+                };
+                let command = quoted(&execution.to_string());
+                let _ = writeln!(text, "  ansible.builtin.{module}: {command}");
                 text += "  changed_when: true\n";
             }
         }
@@ -146,7 +150,10 @@ pub(super) fn udev(entry: &Entry) -> Option<String> {
     let act = match &about.store {
         _ if about.risk == Risk::ByHand => return None,
         Store::Tool(words, _) if words.first() == Some(&"ringway") => return None,
-        Store::Tool(..) => format!("RUN+=\"/sbin/{}\"", about.words(new)?.join(" ")),
+        Store::Tool(..) => match about.execution(new) {
+            Execution::Run(words) => format!("RUN+=\"/sbin/{}\"", words.join(" ")),
+            Execution::Write { .. } => return None,
+        },
         Store::Link { file, .. } => format!("ATTR{{{file}}}=\"{new}\""),
         Store::File(path) => {
             let file = path.strip_prefix(&format!("sys/class/net/{nic}/"))?;

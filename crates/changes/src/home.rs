@@ -13,7 +13,8 @@ use ringway_evidence::Netns;
 
 /// The process namespace that every kernel starts with (`PROC_PID_INIT_INO`).
 const FIRST_PROCESSES: &str = "pid:[4026531836]";
-/// The mounts that kernels since 6.18 start with (`MNT_NS_INIT_INO`); older ones number it anew.
+/// The mounts that kernels since 6.18 start with (`MNT_NS_INIT_INO`); older ones give it another
+/// number at each start.
 const FIRST_MOUNTS: &str = "mnt:[4026531832]";
 /// Where files are written.
 const FOLDERS: [&str; 3] = ["etc", "etc/sysctl.d", "etc/udev/rules.d"];

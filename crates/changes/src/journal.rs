@@ -1,9 +1,9 @@
 //! What was changed, written down before it is: one JSON file a transaction.
 //!
-//! Whoever finds such a file after a crash knows of each change whether it was only planned, may
-//! have been made, or was made and read back; [`undo`](super::undo) works from any of these. A file
-//! is replaced as a whole, so that there is never half of one. The directory is locked by whoever
-//! changes something.
+//! A process that finds such a file after a crash knows of each change whether it was only planned,
+//! may have been made, or was made and read back; [`undo`](super::undo) works from any of these. A
+//! file is replaced as a whole, so that there is never half of one. The directory is locked by the
+//! process that changes something.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use ringway_checks::finding::Knob;
 
-/// Where it is unless somebody says otherwise.
+/// Where it is by default.
 pub const DIRECTORY: &str = "/var/lib/ringway/doctor";
 /// The version of these files: raised when a field changes its meaning.
 const FORMAT: u32 = 1;
@@ -47,9 +47,9 @@ pub struct Transaction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Its changes are being made, or whoever made them ended in between.
+    /// Its changes are being made, or the process that made them ended in between.
     Applying,
-    /// All were made; they are taken back unless somebody confirms them.
+    /// All were made; they are taken back unless they are confirmed.
     Applied,
     /// They stay.
     Confirmed,
@@ -100,7 +100,7 @@ pub enum Step {
 pub struct Persisted {
     /// Where it is.
     pub path: PathBuf,
-    /// What we wrote: if it is something else, somebody edited it.
+    /// What we wrote: if it is something else, it was edited since.
     pub content: String,
 }
 
@@ -113,7 +113,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens it for changes; makes the directory if it is not there. Waits for whoever has it.
+    /// Opens it for changes; makes the directory if it is not there. Waits for the process that has
+    /// it.
     ///
     /// # Errors
     /// Without the right to write there.
@@ -169,7 +170,8 @@ impl Journal {
 /// Reads a transaction; needs no lock, because a file is whole or not there.
 ///
 /// # Errors
-/// `NotFound` if there is none of that number, `InvalidData` if it is of another version or none.
+/// `NotFound` if no transaction has that number, `InvalidData` if it is of another version or
+/// unreadable.
 pub fn read(dir: &Path, id: u64) -> io::Result<Transaction> {
     let text = fs::read_to_string(path(dir, id))?;
     let transaction: Transaction = serde_json::from_str(&text)?;

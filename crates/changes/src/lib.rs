@@ -1,4 +1,4 @@
-//! Mending: makes the changes that findings propose, and takes them back.
+//! Makes the changes that findings propose, and takes them back.
 //!
 //! [`plan`] chooses changes and refuses what it must; [`apply`](Apply) makes them one step after
 //! another, each announced in a [`journal`] before it is made; [`undo`] takes back what is still

@@ -17,14 +17,14 @@ type Place = (&'static str, &'static str, fn(&Entry) -> Option<String>);
 pub enum Removed {
     /// It is gone.
     Removed,
-    /// Somebody edited it: it was left.
+    /// It was edited since: it was left.
     Edited,
     /// It was gone already.
     Missing,
 }
 
 /// The files that a transaction would be kept in, below `root`, and the commands that no file can
-/// keep: the numbers of interrupts are dealt anew at each start.
+/// keep: interrupts get other numbers at each start.
 pub fn files(root: &Path, transaction: &Transaction) -> (Vec<Persisted>, Vec<String>) {
     let mut files = Vec::new();
     let mut rest: Vec<&Entry> = transaction.entries.iter().collect();

@@ -1,9 +1,9 @@
 //! Reads and sets one knob.
 //!
-//! Through procfs and sysfs where they have it. Offloads, channels and rings are read over netlink,
-//! as the evidence is, and set with `ethtool`, which also knows what else has to change with an
-//! offload. Queueing disciplines go through `tc`, because no crate knows the options of more than
-//! two.
+//! What sets it is the [`Execution`] that users are shown: a tool with its words, or a write to a
+//! file. It is read from procfs and sysfs where they have it; offloads, channels and rings over
+//! netlink, as the evidence is; queueing disciplines through `tc`, because no crate knows the
+//! options of more than two.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 
-use ringway_checks::finding::{Form, Knob, Query, Store};
+use ringway_checks::finding::{Execution, Form, Knob, Query, Store};
 use ringway_evidence::nic_settings;
 use ringway_evidence::parse::cpus::{cpu_list, cpu_mask, masked_cpus};
-use ringway_evidence::parse::ethtool::{Features, Settings as Numbers};
+use ringway_evidence::parse::ethtool::{Features, Settings as Numbers, long_name};
 use ringway_evidence::{NicSettings, Text, tool};
 
 /// Bytes of a setting; a longer one is invalid.
@@ -70,19 +70,44 @@ impl Settings {
     /// What writing the file reports, or what the tool says.
     pub fn set(&self, knob: &Knob, value: &str) -> io::Result<()> {
         let path = knob.path()?;
-        // What is shown is what runs: `ip link`, where it is not a saved host that is set.
-        let is_shown = self.root == Path::new("/") && knob.describe().words(value).is_some();
-        match path.filter(|_| !is_shown) {
-            Some(path) => {
+        match knob.describe().execution(value) {
+            Execution::Run(words) if self.is_live() => self.run(words),
+            Execution::Write { path, value } => {
                 self.check_namespace(knob)?;
-                // Never made: a setting that is not there is no setting.
-                let path = self.root.join(path);
-                let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
-                // In one write: each is a value of its own to the kernel.
-                file.write_all(format!("{value}\n").as_bytes())
+                self.write(&path, &value)
             }
-            None => self.order(knob, value),
+            // The files of a saved host are there, and its tools are not.
+            Execution::Run(_) => {
+                let path = path.ok_or_else(only_live)?;
+                self.write(&path, value)
+            }
         }
+    }
+
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        // Never made: a setting that is not there is no setting.
+        let path = self.root.join(path);
+        let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+        // In one write: each is a value of its own to the kernel.
+        file.write_all(format!("{value}\n").as_bytes())
+    }
+
+    fn run(&self, mut words: Vec<String>) -> io::Result<()> {
+        if let Some(program) = words.first_mut().filter(|program| *program == "ringway") {
+            *program = ourselves()?;
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        self.tool(&words).map(drop).map_err(|error| match words.first() {
+            Some(tool) if is_missing(&error) => {
+                io::Error::new(error.kind(), format!("{tool} is not installed"))
+            }
+            _ => error,
+        })
+    }
+
+    fn is_live(&self) -> bool {
+        self.root == Path::new("/")
     }
 
     /// The kernel's number for an interface; another one of the same name has another.
@@ -96,7 +121,7 @@ impl Settings {
         Ok(self.read("proc/sys/kernel/random/boot_id")?.trim().to_owned())
     }
 
-    /// Which network namespace this is; empty if nobody says.
+    /// Which network namespace this is; empty if it is unknown.
     pub fn netns(&self) -> String {
         let link = std::fs::read_link(self.root.join("proc/self/ns/net"));
         link.map(|link| link.display().to_string()).unwrap_or_default()
@@ -105,7 +130,7 @@ impl Settings {
     /// A mounted sysfs shows the network namespace of who mounted it, which need not be ours: it
     /// may have another interface of the same name.
     fn check_namespace(&self, knob: &Knob) -> io::Result<()> {
-        let Some(nic) = knob.nic().filter(|_| self.root == Path::new("/")) else { return Ok(()) };
+        let Some(nic) = knob.nic().filter(|_| self.is_live()) else { return Ok(()) };
         let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         let index = name_to_index(&socket, nic)?;
         if self.interface_index(nic) == Some(index) {
@@ -132,10 +157,7 @@ impl Settings {
     }
 
     fn check_running(&self) -> io::Result<()> {
-        if self.root == Path::new("/") {
-            return Ok(());
-        }
-        Err(io::Error::other("only the running host can be asked for it"))
+        if self.is_live() { Ok(()) } else { Err(only_live()) }
     }
 
     fn ask(&self, knob: &Knob) -> io::Result<String> {
@@ -172,35 +194,16 @@ impl Settings {
         let found = numbers.current.get(which).ok_or(io::ErrorKind::NotFound)?;
         Ok(found.value.to_string())
     }
+}
 
-    fn order(&self, knob: &Knob, value: &str) -> io::Result<()> {
-        let mut words = knob.describe().words(value).ok_or(io::ErrorKind::Unsupported)?;
-        if let Some(program) = words.first_mut().filter(|program| *program == "ringway") {
-            *program = ourselves()?;
-        }
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        self.tool(&words).map(drop)
-    }
+fn only_live() -> io::Error {
+    io::Error::other("only the running host can be asked for it")
 }
 
 /// Our own program, which asks a running ringway.
 fn ourselves() -> io::Result<String> {
     let path = std::env::current_exe()?;
     path.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidInput.into())
-}
-
-/// The name in `ethtool -k` of what `ethtool -K` takes.
-fn long_name(feature: &str) -> &str {
-    match feature {
-        "rx" => "rx-checksumming",
-        "tx" => "tx-checksumming",
-        "sg" => "scatter-gather",
-        "tso" => "tcp-segmentation-offload",
-        "gso" => "generic-segmentation-offload",
-        "gro" => "generic-receive-offload",
-        "lro" => "large-receive-offload",
-        other => other,
-    }
 }
 
 /// `qdisc tbf 8001: root refcnt 2 rate 100Mbit ...` as it would be set again; none if that does

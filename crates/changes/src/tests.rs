@@ -102,7 +102,7 @@ impl Root {
         journal.begin(settings.boot().expect("read"), settings.netns(), entries).expect("written")
     }
 
-    /// A transaction that ended after so many steps, as somebody else finds it.
+    /// A transaction that ended after so many steps, as the next process finds it.
     fn end_after(&self, steps: usize) -> Transaction {
         let journal = self.journal();
         let transaction = self.begin(&journal);
@@ -237,7 +237,7 @@ fn a_value_that_is_not_taken_is_an_error_and_is_undone() {
 }
 
 #[test]
-fn a_plan_refuses_what_disrupts_and_what_somebody_changed() {
+fn a_plan_refuses_what_disrupts_and_what_was_changed_since() {
     let root = Root::new();
     root.write("proc/irq/7/smp_affinity_list", "1");
     root.write("sys/class/net/eth0/tx_queue_len", "1000");
@@ -283,7 +283,7 @@ fn what_is_kept_is_in_files_that_are_removed_unless_edited() {
     assert_eq!(removed[0].1, Removed::Edited);
     assert_eq!(removed[1].1, Removed::Removed);
     assert!(!wanted[0].path.exists() && wanted[1].path.exists());
-    // A file of somebody else is not replaced.
+    // A file that is not ours is not replaced.
     let error = persist(&journal, &mut transaction, &wanted).expect_err("it is there");
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
 }

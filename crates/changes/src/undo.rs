@@ -12,7 +12,7 @@ pub enum Outcome {
     Nothing,
     /// The old value is set again, and read back.
     Restored,
-    /// Somebody else set it since; it was left at this value.
+    /// It was set again since, not by us; it was left at this value.
     Left(String),
     /// The interface is gone, or another one has its name.
     Gone,

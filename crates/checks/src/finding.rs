@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use change::{Change, Purpose};
-pub use knob::{Description, Form, Knob, Libvirt, Query, Risk, Store, shell_word};
+pub use knob::{Description, Execution, Form, Knob, Libvirt, Query, Risk, Store, shell_word};
 
 use ringway_evidence::{Gap, Quote};
 
@@ -19,7 +19,7 @@ use ringway_evidence::{Gap, Quote};
 pub enum Severity {
     /// Looked at, and in order.
     Ok,
-    /// Could not be told; the cause says why. No diagnosis.
+    /// Could not be judged; the cause says why. No diagnosis.
     Unknown,
     /// Good to know; nothing is wrong.
     Note,
@@ -70,7 +70,7 @@ pub struct Finding {
     pub confidence: Confidence,
 }
 
-/// One way to mend it.
+/// One way to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Advice {

@@ -11,3 +11,4 @@ pub mod check;
 pub mod coverage;
 pub mod finding;
 pub mod report;
+mod text;

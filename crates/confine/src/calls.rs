@@ -28,7 +28,7 @@ pub(crate) fn filter(role: Role) -> Result<(), Error> {
     Ok(())
 }
 
-/// By call: the arguments it may have, any if there are none.
+/// By call: the arguments it may have, any if none are listed.
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 /// Allowed with any arguments.

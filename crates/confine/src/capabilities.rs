@@ -14,7 +14,7 @@ const CAPABILITIES_MAX: u32 = 64;
 pub(crate) fn reduce(keep: CapabilitySet) -> io::Result<()> {
     let had = capabilities(None)?;
     // Only who has this may change the bounding set. Who has it not was started with few rights by
-    // somebody who saw to that, and has no way to gain one: set-uid programs give nothing after
+    // a user who saw to that, and has no way to gain one: set-uid programs give nothing after
     // PR_SET_NO_NEW_PRIVS, and execve is not on the list of calls.
     if had.effective.contains(CapabilitySet::SETPCAP) {
         reduce_bounding_set(keep)?;

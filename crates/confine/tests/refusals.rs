@@ -227,7 +227,7 @@ fn run_case(case: &str, dir: &Path) {
     };
     let rules = rules.expect("confined");
     print!("{CONFINED}");
-    io::stdout().flush().expect("somebody reads");
+    io::stdout().flush().expect("it has a reader");
     match case {
         "other files" => other_files(rules),
         "a TAP device" if had_tap => assert!(can_make_tap(), "there was one before"),

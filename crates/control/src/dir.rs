@@ -57,7 +57,7 @@ impl RunDir {
         self.0.join(format!("guest-{name}.sock"))
     }
 
-    /// What the host has made and started, for whoever cleans up after it.
+    /// What the host has made and started, for cleaning up after it.
     pub fn state(&self) -> PathBuf {
         self.0.join("state.json")
     }

@@ -122,7 +122,7 @@ pub enum Answer<T> {
 }
 
 /// How long a process may take to answer. It does so between two rounds of its work, so one that
-/// takes longer is stopped or stuck, and whoever asks should learn that rather than wait.
+/// takes longer is stopped or stuck, and the client should learn that rather than wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an answer: the state of more vifs than a host has.
 const ANSWER_LEN_MAX: usize = 64 << 20;

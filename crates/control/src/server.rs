@@ -75,7 +75,7 @@ impl<R> Call<R> {
 }
 
 /// A control socket. Requests are read on threads of their own, so that a slow client delays
-/// nobody, and answered by whoever holds the receiver. Dropping it removes the socket.
+/// no one, and answered by the holder of the receiver. Dropping it removes the socket.
 pub struct ControlServer {
     _socket: ControlSocket,
 }

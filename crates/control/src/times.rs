@@ -64,7 +64,7 @@ impl Times {
     }
 
     /// The duration below which so many percent of all are, good to a quarter of it; `None` if
-    /// there are none.
+    /// there is no sample.
     pub fn percentile(&self, percent: u8) -> Option<Duration> {
         let wanted = (self.count() * u64::from(percent)).div_ceil(100).max(1);
         let mut before = 0;

@@ -148,7 +148,7 @@ pub fn complete_ipv4_header(frame: &mut [u8], headers: &Headers) -> Result<(), D
     write(frame, field, checksum)
 }
 
-/// A UDP checksum of zero means that there is none, so a sum of zero is sent as all ones
+/// A UDP checksum of zero means that it has no checksum, so a sum of zero is sent as all ones
 /// (RFC 768).
 #[inline]
 pub(crate) fn never_zero(transport: Transport, checksum: [u8; 2]) -> [u8; 2] {

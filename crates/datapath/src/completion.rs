@@ -1,4 +1,4 @@
-//! When a sender is told that it may forget its frame: once it is copied, or once it has left.
+//! When a sender may forget its frame: once it is copied, or once it has left.
 //!
 //! A frame whose sender waits carries a [`Receipt`], and so does everything that is made of it:
 //! copies for a flood, segments of a large one. The last of them to be recycled or dropped,
@@ -47,7 +47,7 @@ impl FromStr for Completion {
     }
 }
 
-/// Held by a frame that somebody waits for, and by whatever is made of it.
+/// Held by a frame that a sender waits for, and by whatever is made of it.
 #[derive(Debug)]
 pub struct Receipt(Arc<Place>);
 
@@ -88,7 +88,7 @@ struct Place {
 }
 
 impl Receipts {
-    /// Receipts 0 to `count` - 1. `waker` is called by whoever gives back one that is
+    /// Receipts 0 to `count` - 1. `waker` is called by the thread that gives back one that is
     /// [awaited](Receipts::arm).
     pub fn new(count: usize, waker: &Waker) -> Receipts {
         let place = |_| {

@@ -55,7 +55,7 @@ impl<const LEN: usize> Space<LEN> {
         }
     }
 
-    /// Out of the way of frames that nobody waits for.
+    /// Out of the way of frames that no sender waits for.
     #[cold]
     fn give_back(&mut self) {
         self.receipt = None;
@@ -98,13 +98,15 @@ impl Frame {
     /// segment beyond one for 512 bytes. Hosts of the Internet take no shorter ones, so a sender
     /// that asks for them has many frames made out of one.
     pub fn work(&self) -> usize {
-        match self.offload.gso {
-            None => self.len,
-            Some(gso) => {
-                let segments = self.len / usize::from(gso.size.max(1));
-                self.len + segments.saturating_sub(self.len / SEGMENT_USUAL) * FRAME_WORK
-            }
-        }
+        self.len + self.excess_segments() * FRAME_WORK
+    }
+
+    /// Segments that the frame asks for beyond one for 512 bytes: none, for what senders usually
+    /// ask for.
+    pub fn excess_segments(&self) -> usize {
+        let Some(gso) = self.offload.gso else { return 0 };
+        let segments = self.len / usize::from(gso.size.max(1));
+        segments.saturating_sub(self.len / SEGMENT_USUAL)
     }
 
     /// True for a frame of no bytes.
@@ -292,7 +294,7 @@ impl FramePool {
     /// The same for large ones: 2 MiB.
     const KEEP_LARGE: usize = 32;
     /// The part of the budget, by size of buffer, that a worker keeps at most: what it keeps while
-    /// it sleeps, nobody else has.
+    /// it sleeps, no other thread has.
     const KEEP_PART: usize = 32;
 
     /// An empty pool on a shared budget.

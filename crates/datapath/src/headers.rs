@@ -69,7 +69,7 @@ pub struct Headers {
     pub l3: usize,
     /// Start of what the IP packet carries, after options and extension headers.
     pub l4: usize,
-    /// Start of the data after the transport header; `l4` if there is none.
+    /// Start of the data after the transport header; `l4` if it has no transport header.
     pub payload: usize,
     /// End of the IP packet; what follows is padding.
     pub end: usize,

@@ -110,7 +110,7 @@ impl Budget {
 pub struct QueueTraits {
     /// Offloads that frames that leave here may still ask for.
     pub caps: OffloadCaps,
-    /// What it costs to look for frames when there are none.
+    /// What it costs to look for frames in vain.
     pub probe: Probe,
     /// After how long a backlog is sent again, if no event reports that there is room.
     pub retry: Option<Duration>,

@@ -71,7 +71,7 @@ pub fn parse(file: &str, content: &str) -> Result<Host, DescriptionError> {
     source.check(sections)
 }
 
-/// Where a description came from, for whoever refuses a part of it.
+/// Where a description came from, for the error of a part that is refused.
 struct Source<'a> {
     file: &'a str,
     content: &'a str,

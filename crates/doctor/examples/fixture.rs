@@ -1,7 +1,7 @@
 //! Makes fixtures of records: `fixture RECORDS FIXTURES`.
 //!
 //! Of each `dNN-sick-*.tar` or `dNN-healthy-*.tar` in the first directory it keeps the files that
-//! check DNN looks at, and writes them into the second. A `.txt` beside the
+//! check DNN reads, and writes them into a folder in the second. A `.txt` beside the
 //! record says where it is from. A record that names this machine, or an address that is not one of
 //! the tests' networks, is refused.
 
@@ -81,7 +81,7 @@ fn cut(
     let whole = look(&pieces)?;
     let mut kept = Pieces::new();
     for (path, text) in pieces.clone() {
-        // Without its time a sample is none, and the other one may say the same.
+        // A sample without its time is not a sample, and the other one may say the same.
         if path.ends_with("/monotonic") {
             kept.insert(path, text);
             continue;

@@ -4,7 +4,7 @@
 //! reads it; a [`fact`] is something typed that is known of a host, and names the pieces of
 //! evidence that it is read from. [`check`] holds the catalogue: a check says which facts it needs,
 //! and is a pure function from these to [`finding`]s; [`report`] shows them. None of these changes
-//! a host: a finding proposes [`finding::Change`]s, which only [`mend`] makes, and takes back.
+//! a host: a finding proposes [`finding::Change`]s, which only [`changes`] makes, and takes back.
 //!
 //! Those are crates of their own. Here is what needs them together: [`collect`] takes what all
 //! facts name, so no check reads what is not recorded, and [`watch`] serves what is found as
@@ -15,7 +15,7 @@
 mod live;
 pub mod watch;
 
-pub use ringway_changes as mend;
+pub use ringway_changes as changes;
 pub use ringway_checks::{check, coverage, finding, report};
 pub use ringway_evidence as evidence;
 pub use ringway_evidence::{fact, parse, probe};

@@ -18,10 +18,10 @@ use proptest::prelude::*;
 use ringway_doctor::check::CATALOGUE;
 use ringway_doctor::evidence::{Gap, NicSettings, Piece, Source};
 use ringway_doctor::fact::{Fact, Host, Interfaces, Reader};
-use ringway_doctor::finding::{Advice, Change, Finding, Knob, Purpose};
+use ringway_doctor::finding::{Advice, Change, Execution, Finding, Knob, Purpose};
 use ringway_doctor::parse::coalesce::Coalescing;
 use ringway_doctor::parse::cpus::masked_cpus;
-use ringway_doctor::parse::ethtool::{Features, Settings};
+use ringway_doctor::parse::ethtool::{Features, Settings, long_name};
 use ringway_doctor::report::Report;
 
 type Pieces = BTreeMap<String, String>;
@@ -193,17 +193,7 @@ fn current(host: &Host, knob: &Knob) -> Option<String> {
         Knob::Ring { nic, which } => number(nic, NicSettings::Rings, which),
         Knob::Offload { nic, feature } => {
             let text = all(host).settings(nic, NicSettings::Features).ok()?;
-            let long = match feature.as_str() {
-                "rx" => "rx-checksumming",
-                "tx" => "tx-checksumming",
-                "sg" => "scatter-gather",
-                "tso" => "tcp-segmentation-offload",
-                "gso" => "generic-segmentation-offload",
-                "gro" => "generic-receive-offload",
-                "lro" => "large-receive-offload",
-                other => other,
-            };
-            let feature = Features::parse(&text).ok()?.get(long)?;
+            let feature = Features::parse(&text).ok()?.get(long_name(feature))?;
             Some(if feature.is_on { "on" } else { "off" }.to_owned())
         }
         _ => None,
@@ -283,20 +273,13 @@ fn sound_change(host: &Host, check: &str, change: &Change) -> Verdict {
 
 /// The words of a command that makes a change, as a shell has to read them.
 fn expected(change: &Change) -> Command {
-    let Change { knob, proposed, .. } = change;
-    if let Some(words) = knob.describe().words(proposed) {
-        return Command { words, into: None };
+    match change.knob.describe().execution(&change.proposed) {
+        Execution::Run(words) => Command { words, into: None },
+        Execution::Write { path, value } => Command {
+            words: vec!["echo".to_owned(), value],
+            into: Some((format!("/{path}"), true)),
+        },
     }
-    if let Knob::Sysctl { name } = knob {
-        let words = ["sysctl", "-w"].map(str::to_owned).into_iter();
-        return Command {
-            words: words.chain([format!("{name}={proposed}")]).collect(),
-            into: None,
-        };
-    }
-    let path = knob.path().expect("a name").expect("a file");
-    let words = ["echo", proposed].map(str::to_owned).to_vec();
-    Command { words, into: Some((format!("/{path}"), true)) }
 }
 
 /// A command that is not that of a change: it may show, or do what no evidence shows.

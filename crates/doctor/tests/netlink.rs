@@ -30,7 +30,7 @@ type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 const VIF: &str = "vif1.0";
 const TAP: &str = "tap0";
 /// Who has no rights.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().collect();
@@ -256,7 +256,7 @@ fn without_tools() -> Outcome {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("host.tar");
     let ours = std::env::current_exe()?;
-    match as_nobody(&ours, folder.path()) {
+    match as_unprivileged(&ours, folder.path()) {
         Ok(mut command) => record(&mut command, &file)?,
         Err(error) => {
             println!("SKIPPED to do it without rights: {error}");
@@ -276,14 +276,14 @@ fn without_tools() -> Outcome {
     Ok(())
 }
 
-/// This program, as nobody runs it.
-fn as_nobody(program: &Path, folder: &Path) -> std::io::Result<Command> {
-    std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY))?;
-    // Where the build is, nobody may be kept out.
+/// This program, run by a user without rights.
+fn as_unprivileged(program: &Path, folder: &Path) -> std::io::Result<Command> {
+    std::os::unix::fs::chown(folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED))?;
+    // The build's directory may be closed to that user.
     let copy = folder.join("netlink");
     std::fs::copy(program, &copy)?;
     let mut command = Command::new(copy);
-    command.uid(NOBODY).gid(NOBODY);
+    command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     Ok(command)
 }
 

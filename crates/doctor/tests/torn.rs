@@ -67,7 +67,7 @@ fn tar_of(pieces: &Pieces) -> Vec<u8> {
     builder.into_inner().expect("in memory")
 }
 
-/// In a thread, because one that does not end has to be told from one that is slow.
+/// In a thread, because one that does not end has to be distinguished from one that is slow.
 fn diagnose(source: Source, how: &str) -> Vec<Finding> {
     let (sender, receiver) = mpsc::channel();
     let diagnosis = thread::spawn(move || {
@@ -160,7 +160,7 @@ fn tear(random: &mut Random, pieces: &mut Pieces) -> String {
     format!("{path}, {how} at {at}")
 }
 
-/// Makes other evidence of it, which may be as sound: nobody can tell.
+/// Makes other evidence of it, which may be as sound: there is no way to know.
 fn alter(random: &mut Random, hosts: &[(String, Pieces)], pieces: &mut Pieces) -> String {
     let path = random.key(pieces);
     let foreign = &hosts[random.below(hosts.len())].1;

@@ -143,7 +143,7 @@ impl Broker {
         BrokerHandle { stop: Arc::clone(&self.stop) }
     }
 
-    /// Serves until told to stop. Then all connections end, and the sockets are removed.
+    /// Serves until it is stopped. Then all connections end, and the sockets are removed.
     ///
     /// # Errors
     /// What epoll reports. No caller can cause one.
@@ -258,8 +258,8 @@ impl Broker {
             }
             Ask::BindInterdomain { remote, port } => {
                 let bound = self.domains.bind_interdomain(asker, remote, port)?;
-                // Notifications may have been lost while nobody listened. As on Xen, the new end
-                // is made pending at once, so that whoever bound it looks.
+                // Notifications may have been lost while no end was bound. As on Xen, the new end
+                // is made pending at once, so that the end that bound it looks.
                 signal(bound.end.other().socket())?;
                 Ok(Answer::port(bound))
             }
@@ -297,7 +297,7 @@ impl Broker {
         self.domains.close_ports_of(Asker { connection: ConnectionId(token), domid });
         // A mark names the domain, not the process. So marks are cleared when the last process
         // that may have set some is gone; until then those of a killed one stay. They are in
-        // nobody's way but the owner's, who cannot end the grant before that.
+        // no one's way but the owner's, who cannot end the grant before that.
         let others = self.callers().any(|(_, other)| other.domid == domid && other.is_backend);
         if caller.is_backend && !others {
             self.domains.end_uses_by(domid);
@@ -317,13 +317,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Lets nobody become the domain any more, nor those who wait to.
+    /// Refuses to make a client the domain from now on, those that wait for it included.
     fn stop_listening(&mut self, domid: DomId) {
         self.sources.retain(|_, source| match source {
             Source::Listener(listener) => listener.domid != domid,
             Source::Caller(caller) => caller.domid != domid,
         });
-        // Nothing depends on it: a socket that nobody listens on refuses connections.
+        // Nothing depends on it: a socket without a listener refuses connections.
         let _ = fs::remove_file(socket::path(&self.dir, domid));
     }
 

@@ -244,7 +244,7 @@ impl Domains {
     /// A process becomes the domain.
     ///
     /// # Errors
-    /// `AddrInUse` when one is it already, `NotFound` when there is none or it is dead.
+    /// `AddrInUse` when one is it already, `NotFound` when it does not exist or is dead.
     pub(crate) fn start(&mut self, domid: DomId) -> Result<(), ErrorKind> {
         let domain = self.get_mut(domid)?;
         match domain.info.state {
@@ -406,7 +406,7 @@ impl Domains {
 }
 
 impl Domain {
-    /// The lowest free port; 0 is none.
+    /// The lowest free port; 0 is never one.
     fn free_port(&self) -> Result<u32, ErrorKind> {
         let ports_max = match self.info.role {
             Role::Guest => GUEST_PORTS_MAX,
@@ -433,7 +433,7 @@ impl Memory {
     }
 }
 
-/// Memory whose size nobody can change: a backend's access to it never faults, whatever its owner
+/// Memory whose size cannot change: a backend's access to it never faults, whatever its owner
 /// does with its descriptor.
 fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

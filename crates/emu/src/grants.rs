@@ -75,7 +75,7 @@ impl EmuGrants {
         Ok(gref)
     }
 
-    /// Ends a grant, atomically with the check that nobody uses it. Ending what is not granted
+    /// Ends a grant, atomically with the check that no peer uses it. Ending what is not granted
     /// does nothing.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl GrantTable for EmuGrants {
             match self.grant(peer, frame, access) {
                 Ok(gref) => granted.grefs.push(gref),
                 Err(error) => {
-                    // Nobody has been told of these grants, so none can be in use.
+                    // These grants were never published, so none can be in use.
                     let _ = self.end(granted);
                     return Err(error);
                 }

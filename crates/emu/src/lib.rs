@@ -8,11 +8,11 @@
 //!
 //! - Guest memory is a memfd that cannot be resized, so no access to it can fault.
 //! - The grant table is another memfd, with real v1 entries. The owner writes the entries, the
-//!   peer sets `GTF_reading` and `GTF_writing` while it uses the frame: nobody asks the broker.
+//!   peer sets `GTF_reading` and `GTF_writing` while it uses the frame: the broker is not asked.
 //! - Event channels are pairs of sockets, an end for each side. The broker hands them out and is
 //!   not asked again.
 //!
-//! XenStore is not served here; [`Broker::on_change`] tells whoever serves it about domains.
+//! XenStore is not served here; [`Broker::on_change`] tells its server about domains.
 //!
 //! What is weaker than on Xen, and why that is acceptable:
 //! 1. A backend checks the grants itself, over memory that it can see all of. On Xen the

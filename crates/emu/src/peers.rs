@@ -98,8 +98,8 @@ impl Peers {
         access: Access,
     ) -> io::Result<(SharedPages, Mapping)> {
         let mut known = self.known();
-        let peer = self.find_anew(&mut known, domid)?;
-        // Still under the lock, so that nobody forgets the peer before it counts the mapping.
+        let peer = self.find_again(&mut known, domid)?;
+        // Still under the lock, so that no thread forgets the peer before it counts the mapping.
         let page = peer.begin_mapping(gref, self.ours, access).map_err(|status| match status {
             GrantStatus::PermissionDenied => io::ErrorKind::PermissionDenied,
             GrantStatus::BadGrantRef | GrantStatus::BadPage => io::ErrorKind::NotFound,
@@ -110,7 +110,7 @@ impl Peers {
 
     /// The peer as the broker knows it now: a domain may have been destroyed, and another have got
     /// its number.
-    fn find_anew(&self, known: &mut Known, domid: DomId) -> io::Result<Arc<Peer>> {
+    fn find_again(&self, known: &mut Known, domid: DomId) -> io::Result<Arc<Peer>> {
         let (reply, fds) = self.broker.ask_for_pair(&Ask::ForeignDomain(domid))?;
         match known.get(&domid) {
             Some(peer) if peer.generation == reply.generation() => Ok(Arc::clone(peer)),
@@ -200,7 +200,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps a domain's memory, whose length the broker has told.
+/// Maps a domain's memory, whose length the broker has sent.
 pub(crate) fn map_memory(pages: impl AsFd, memory_bytes: u64) -> io::Result<SharedPages> {
     let len = usize::try_from(memory_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     SharedPages::map(pages, 0, len)

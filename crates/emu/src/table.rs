@@ -98,7 +98,7 @@ impl Table {
             Access::ReadWrite => GTF_READING | GTF_WRITING,
         };
         let found = self.entries.load(at, Ordering::Acquire);
-        // Most entries are as they were granted, and nobody else uses them.
+        // Most entries are as they were granted, and are in no other use.
         if found & !u32::from(GTF_READONLY) == word(GTF_PERMIT_ACCESS, user)
             && (found & u32::from(GTF_READONLY) == 0 || access == Access::ReadOnly)
             && self.entries.compare_exchange(at, found, found | u32::from(wanted)).is_ok()
@@ -154,7 +154,7 @@ impl Table {
         self.clear(gref, ended.marked);
     }
 
-    /// Peer: clears the marks of `access`, whoever set them.
+    /// Peer: clears the marks of `access`, its own and those of others.
     pub(crate) fn clear_marks(&self, gref: GrantRef, access: Access) {
         self.clear(gref, if access == Access::ReadOnly { GTF_READING } else { GTF_WRITING });
     }

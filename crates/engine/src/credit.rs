@@ -1,9 +1,9 @@
-//! A limit of what enters by a port: so many bytes in each interval.
+//! A limit of what enters by a port: so many bytes, or segments, in each interval.
 //!
-//! One budget serves all queues of the port, whoever owns them. A queue takes in while there is
-//! credit, and what the last frame takes beyond it is paid back before the next: so the rate holds
-//! exactly in the long run, and no frame is too long for it. A queue without credit leaves its
-//! frames where they are, and its worker sleeps until there is some.
+//! One budget serves all queues of the port, on whichever worker they are. A queue takes in while
+//! there is credit, and what the last frame takes beyond it is paid back before the next: so the
+//! rate holds exactly in the long run, and no frame is too long for it. A queue without credit
+//! leaves its frames where they are, and its worker sleeps until there is some.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ const BURST_MIN: u64 = 128 << 10;
 pub struct Credit {
     /// Earned in each interval; at least 1.
     bytes: u64,
+    /// What may gather while it is not used.
+    unused_max: u64,
     interval_ns: u64,
     zero: Instant,
     /// Bytes that were taken in, or not taken in time, since `zero`.
@@ -29,14 +31,21 @@ impl Credit {
     /// there is: 1 byte, 1 nanosecond.
     pub fn new(bytes: u64, interval: Duration, now: Instant) -> Credit {
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Credit { bytes: bytes.max(1), interval_ns, zero: now, spent: AtomicU64::new(0) }
+        let unused_max = bytes.max(BURST_MIN);
+        let spent = AtomicU64::new(0);
+        Credit { bytes: bytes.max(1), unused_max, interval_ns, zero: now, spent }
+    }
+
+    /// The same, of which no more than that of one interval gathers.
+    pub fn without_burst(bytes: u64, interval: Duration, now: Instant) -> Credit {
+        let credit = Credit::new(bytes, interval, now);
+        Credit { unused_max: credit.bytes, ..credit }
     }
 
     /// Bytes that may be taken in now.
     pub fn available(&self, now: Instant) -> u64 {
         let earned = self.earned(now);
-        let unused_max = self.bytes.max(BURST_MIN);
-        let forgone = earned.saturating_sub(unused_max);
+        let forgone = earned.saturating_sub(self.unused_max);
         // Queues that look at once may each use all there is. That is bounded by a batch of each,
         // and paid back like any other debt.
         let spent = self.spent.fetch_max(forgone, Ordering::Relaxed).max(forgone);
@@ -50,7 +59,8 @@ impl Credit {
 
     /// How long until there is credit; `None` if there is some.
     pub fn due(&self, now: Instant) -> Option<Duration> {
-        if self.available(now) > 0 {
+        // What was never used of is there, without a look at the clock.
+        if self.spent.load(Ordering::Relaxed) == 0 || self.available(now) > 0 {
             return None;
         }
         let missing = self.spent.load(Ordering::Relaxed) - self.earned(now).min(u64::MAX - 1);

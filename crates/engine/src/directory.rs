@@ -43,7 +43,7 @@ pub enum Forwarding {
     /// Where the switch says.
     Switch(Arc<Switch>),
     /// To one other port, always: from a queue to the queue of the same number where both ports
-    /// have as many, so that whoever chose the queue is followed; otherwise by flow.
+    /// have as many, so that the choice of the sender's kernel is followed; otherwise by flow.
     Patch(PortId),
 }
 

@@ -47,7 +47,7 @@ pub use engine::{Engine, Failure};
 pub use gauge::Gauge;
 pub use inbox::{Inbox, Parcel};
 pub use inspect::Whereabouts;
-pub use limits::{Limits, egress_credit};
+pub use limits::{Limits, egress_credit, segment_credit};
 pub use roster::{Move, Placed, Roster};
 pub use share::{Stations, Weight};
 pub use slot::SlotId;

@@ -41,9 +41,14 @@ pub(crate) struct Outbox {
     state: Egress,
 }
 
-/// Memory that the frames of one queue may take, however little is left; and what a queue
-/// that stands still may keep.
+/// Memory that the frames of one queue may take, whatever others of its port have; and what a queue
+/// that stands still may keep. Less where little is left: see [`memory_min`].
 const MEMORY_MIN: usize = 128 << 10;
+/// As a part of what one port may take: 1 in this. So there is always something left, however many
+/// queues stand still.
+const MIN_PART: usize = 16;
+/// What a queue may take in any case: a few short frames.
+const MEMORY_SURE: usize = 8 << 10;
 
 /// How long a queue that nothing wakes is tried again before its frames are dropped: as long as
 /// Linux's backend keeps frames for a guest that takes none (`rx_drain_timeout_msecs` of
@@ -68,6 +73,11 @@ impl Enqueue<'_> {
 
 /// A port's frames may take so much of the memory that is left: 1 in this.
 const MEMORY_PART: usize = 4;
+
+/// What one queue may take, where a port may take so much.
+fn memory_min(memory_max: usize) -> usize {
+    MEMORY_MIN.min(memory_max / MIN_PART).max(MEMORY_SURE)
+}
 
 /// What one call of [`Outbox::send`] did.
 pub(crate) struct Sent {
@@ -159,8 +169,12 @@ impl Outbox {
 
     /// Whether another frame would take memory that others may need.
     fn takes_too_much(&self, memory_max: impl FnOnce() -> usize) -> bool {
+        if self.memory < MEMORY_SURE {
+            return false;
+        }
         let of_port = self.memory + self.memory_of_others;
-        self.memory >= MEMORY_MIN && (self.is_stalled() || of_port >= memory_max())
+        let memory_max = memory_max();
+        self.memory >= memory_min(memory_max) && (self.is_stalled() || of_port >= memory_max)
     }
 
     /// Sends what fits, and holds sources back or lets them go on. `of_port` are the addresses of
@@ -191,7 +205,7 @@ impl Outbox {
             // So that it does not go on to look for room.
             queue.egress(&mut self.frames, pool)?;
         } else if self.is_stalled() {
-            self.shed(pool);
+            self.shed(pool, now);
         }
         self.gauge.set_memory(self.memory);
         let memories = of_port.iter().map(|address| address.gauge.memory());
@@ -255,8 +269,9 @@ impl Outbox {
     }
 
     /// Drops the newest frames of a queue that stands still, down to what it may keep.
-    fn shed(&mut self, pool: &mut FramePool) {
-        while self.waiting().reaches(LOW) || self.memory > MEMORY_MIN {
+    fn shed(&mut self, pool: &mut FramePool, now: Instant) {
+        let memory_min = memory_min(pool.bytes_left() / MEMORY_PART);
+        while self.waiting().reaches(LOW) || self.memory > memory_min {
             let Some(frame) = self.frames.pop_back().or_else(|| self.paid.pop_back()) else {
                 break;
             };
@@ -268,6 +283,10 @@ impl Outbox {
         // Nor may what stays delay the responses of those who sent it.
         let left = self.paid.iter_mut().chain(&mut self.frames);
         left.for_each(|frame| frame.set_receipt(None));
+        if self.waiting().frames == 0 {
+            // Or the next frame would be added to a queue that is not drained.
+            self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
+        }
     }
 
     /// Counts frames for it that were dropped before it came.

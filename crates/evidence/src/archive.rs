@@ -241,7 +241,7 @@ mod tests {
             let said = remarks(source);
             assert!(said[0].contains("ends early"), "{len}: {said:?}");
         }
-        // Half of the first file is none.
+        // Half of the first file is not a file.
         assert!(read(&bytes[..700]).is_err());
     }
 

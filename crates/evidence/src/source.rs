@@ -175,7 +175,7 @@ impl Source {
         self.refusal(path).unwrap_or_else(|| "not there".to_owned())
     }
 
-    /// Why a piece is not there, if whoever saved the host knew.
+    /// Why a piece is not there, if that was saved with the host.
     fn refusal(&self, path: &str) -> Option<String> {
         self.reason(REFUSED_FILE, path)
     }
@@ -256,7 +256,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     text_of(bytes)
 }
 
-/// Bytes as text, or why they are none.
+/// Bytes as text, or why they are not text.
 pub(crate) fn text_of(bytes: Vec<u8>) -> Result<String, String> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > PIECE_BYTES_MAX {
         return Err(format!("expected no more than {} MiB", PIECE_BYTES_MAX >> 20));

@@ -1,4 +1,4 @@
-//! What a guest process is told at its start.
+//! The configuration of a guest process, given at its start.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -3,8 +3,8 @@
 //! Each interface is a TAP device in the guest's network namespace, whose kernel is the guest's
 //! TCP/IP, joined to a vif by workers. A control thread finds the vifs in XenStore, where the
 //! toolstack makes and removes them at any time, runs the handshake with each one's backend and
-//! answers the command line. What is wrong with one vif is told in its error node and ends neither
-//! the process nor another vif.
+//! answers the command line. What is wrong with one vif is written to its error node and ends
+//! neither the process nor another vif.
 //!
 //! A device is made when its backend first offers something, and goes when the toolstack removes
 //! the vif. When the vif reconnects (the backend restarts, or the number of queues changes) it

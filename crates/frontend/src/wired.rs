@@ -74,7 +74,7 @@ pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
     workers.attach(ports.tap, &Forwarding::Patch(ports.vif), taps.collect())
 }
 
-/// A patched port floods nobody.
+/// A patched port floods no other port.
 fn unlimited() -> Arc<FloodBudget> {
     Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }

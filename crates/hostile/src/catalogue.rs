@@ -220,6 +220,16 @@ pub const ALL: &[Scenario] = &[
     .on_bridge()
     .with_half_a_share(),
     new(
+        "gso-usual-segments-bridge",
+        "has 64 KiB cut into segments of 536 bytes by the host's kernel, as often as it can",
+        "legal; what a sender may use that knows nothing of the path",
+        offloads::gso_usual_segments,
+    )
+    .slow()
+    .serves()
+    .on_bridge()
+    .with_half_a_share(),
+    new(
         "header-bloat",
         "has headers of 20 KiB repeated in each of 1,361 segments",
         "seen: a frame took 85 MiB of buffers",
@@ -521,6 +531,16 @@ pub const ALL: &[Scenario] = &[
     )
     .slow()
     .serves()
+    .with_half_a_share(),
+    new(
+        "small-frames-bridge",
+        "sends as many small frames as it can by eight queues, for the host's kernel to forward",
+        "legal",
+        shares::small_frames,
+    )
+    .slow()
+    .serves()
+    .on_bridge()
     .with_half_a_share(),
     // What lies behind a hole in the backend.
     new(

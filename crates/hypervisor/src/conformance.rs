@@ -38,7 +38,7 @@ pub trait Fixture {
     fn back(&self) -> &Self::Back;
 
     /// A number that no domain has.
-    fn nobody(&self) -> DomId;
+    fn absent(&self) -> DomId;
 }
 
 /// A name and what it promises.
@@ -58,7 +58,7 @@ pub fn run<F: Fixture>(fixture: &F) {
         ("a bad operation spoils no other", a_bad_operation_spoils_no_other),
         ("a grant may occur twice in a batch", a_grant_may_occur_twice_in_a_batch),
         ("an empty copy is fine", an_empty_copy_is_fine),
-        ("a mapped page goes to nobody else", a_mapped_page_goes_to_nobody_else),
+        ("a mapped page goes to no other domain", a_mapped_page_goes_to_no_other_domain),
         ("a copy leaves a mapping in place", a_copy_leaves_a_mapping_in_place),
         ("a grant that was ended is refused", a_grant_that_was_ended_is_refused),
         ("an unknown domain has no grants", an_unknown_domain_has_no_grants),
@@ -130,7 +130,7 @@ fn a_read_only_grant_is_not_written<F: Fixture>(fixture: &F) {
 }
 
 fn another_domains_grant_is_refused<F: Fixture>(fixture: &F) {
-    let granted = Granted::to(fixture, fixture.nobody(), Access::ReadWrite);
+    let granted = Granted::to(fixture, fixture.absent(), Access::ReadWrite);
     let mut memory = fixture.back().memory().expect("a backend has memory");
     assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
     assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
@@ -202,7 +202,7 @@ fn an_empty_copy_is_fine<F: Fixture>(fixture: &F) {
     nothing.expect("a call with no operations is good");
 }
 
-fn a_mapped_page_goes_to_nobody_else<F: Fixture>(fixture: &F) {
+fn a_mapped_page_goes_to_no_other_domain<F: Fixture>(fixture: &F) {
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let granted = Granted::new(fixture, Access::ReadWrite);
         let mut memory = fixture.back().memory().expect("a backend has memory");
@@ -250,10 +250,10 @@ fn a_grant_that_was_ended_is_refused<F: Fixture>(fixture: &F) {
 fn an_unknown_domain_has_no_grants<F: Fixture>(fixture: &F) {
     let mut memory = fixture.back().memory().expect("a backend has memory");
     let mut ops = [copy(GrantRef(8), 0, 1), copy(GrantRef(9), 0, 1)];
-    let nobody = fixture.nobody();
-    memory.copy_from_peer(nobody, &mut ops, &mut [[0u8; 1]]).expect("the call is good");
+    let absent = fixture.absent();
+    memory.copy_from_peer(absent, &mut ops, &mut [[0u8; 1]]).expect("the call is good");
     assert!(ops.iter().all(|op| op.status != GrantStatus::Okay));
-    assert!(memory.map(nobody, GrantRef(8), Access::ReadOnly).is_err());
+    assert!(memory.map(absent, GrantRef(8), Access::ReadOnly).is_err());
 }
 
 fn an_event_reaches_the_other_end<F: Fixture>(fixture: &F) {
@@ -282,9 +282,9 @@ fn many_events_become_few<F: Fixture>(fixture: &F) {
 
 fn a_port_is_bound_once_by_its_peer<F: Fixture>(fixture: &F) {
     let (front, back) = (fixture.front(), fixture.back());
-    let nobody = fixture.nobody();
+    let absent = fixture.absent();
     let offered = front.alloc_unbound(back.domid()).expect("there is a port");
-    let not_ours = front.alloc_unbound(nobody).expect("there is a port");
+    let not_ours = front.alloc_unbound(absent).expect("there is a port");
     assert_ne!(offered.port(), not_ours.port());
 
     let bound = back.bind_interdomain(front.domid(), offered.port()).expect("it is for us");
@@ -295,7 +295,7 @@ fn a_port_is_bound_once_by_its_peer<F: Fixture>(fixture: &F) {
     for port in [EvtchnPort(0), EvtchnPort(1_000_000)] {
         assert_refused(back.bind_interdomain(front.domid(), port), ErrorKind::NotFound);
     }
-    assert_refused(back.bind_interdomain(nobody, offered.port()), ErrorKind::NotFound);
+    assert_refused(back.bind_interdomain(absent, offered.port()), ErrorKind::NotFound);
 
     let port = offered.port();
     drop((bound, offered));
@@ -345,7 +345,7 @@ impl<G: GrantTable> Granted<G> {
     }
 
     fn end(mut self) {
-        self.grants.end(self.shared).expect("nobody uses it any more");
+        self.grants.end(self.shared).expect("it is not in use any more");
     }
 }
 

@@ -92,7 +92,7 @@ pub enum Warning {
         /// How many there are.
         count: usize,
     },
-    /// The values fall into two groups, so the mean is none of them.
+    /// The values fall into two groups, so the mean is typical of neither.
     Bimodal {
         /// Mean of the lower group.
         low: f64,

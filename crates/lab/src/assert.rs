@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `baseline` is the first baseline of the study, in the cell of the other side. Means are
-//! compared; whether the intervals settle it as well is told beside.
+//! compared; whether the intervals settle it as well is printed beside.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +56,7 @@ enum Relation {
     Less,
 }
 
-/// Why a rule is none, or cannot be checked.
+/// Why a rule is invalid, or cannot be checked.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// It has another form.
@@ -211,7 +211,7 @@ impl Rule {
             Term::Cell { label, metric } => Some((label, metric)),
             _ => None,
         });
-        let (label, metric) = of_cell.expect("a rule has a cell, or it is none");
+        let (label, metric) = of_cell.expect("a rule has a cell, or it is invalid");
         let cell = Self::cell(&records.study, label).map_err(no_data)?;
         let metric = metric.as_deref().unwrap_or(&records.study.load.metric);
         if metric::find(metric).is_none() {

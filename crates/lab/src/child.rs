@@ -159,7 +159,7 @@ impl Child {
     }
 
     /// Asks it to end, and waits until it has: then its own children have ended, too, and the time
-    /// they used is known. Whoever does not want to is killed.
+    /// they used is known. A child that does not end is killed.
     pub fn finish(&mut self, patience: Duration) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let (Some(pid), Ok(None)) = (pid, self.process.try_wait()) {

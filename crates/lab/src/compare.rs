@@ -69,8 +69,8 @@ pub enum Verdict {
     Better,
     /// It is worse now.
     Worse,
-    /// Nothing can be told; see the interval for how much might be hidden.
-    NotTold,
+    /// Nothing is shown; see the interval for how much might be hidden.
+    Unclear,
     /// There are too few runs for a test.
     TooFewRuns,
 }
@@ -133,7 +133,7 @@ fn judge(cells: &mut [Change]) {
         let is_more = cell.after > cell.before;
         cell.chance = Some(chance);
         cell.verdict = match (chance < CHANCE_MAX, is_more == (better == Better::More)) {
-            (false, _) => Verdict::NotTold,
+            (false, _) => Verdict::Unclear,
             (true, true) => Verdict::Better,
             (true, false) => Verdict::Worse,
         };

@@ -99,7 +99,7 @@ impl Reading {
         let cpu = Cpu {
             guest_user: Some(self.near_user - before.near_user),
             guest_system: Some(self.near_system - before.near_system),
-            // Namespaces share the machine's softirqs: what is a guest's cannot be told.
+            // Namespaces share the machine's softirqs: what is a guest's cannot be known.
             guest_softirq: None,
             netfront: part(self.netfront, before.netfront),
             netback: part(self.netback, before.netback),

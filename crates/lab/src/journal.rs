@@ -1,4 +1,4 @@
-//! Records as files that outlive whoever wrote them.
+//! Records as files that outlive the process that wrote them.
 //!
 //! A directory holds `study.toml` and `host.json`, written once, and `runs.jsonl`, to which each
 //! finished run is appended and synced, so that neither Ctrl-C nor a crash costs a finished run.
@@ -25,10 +25,10 @@ const RUNS_FILE: &str = "runs.jsonl";
 const FAILURES_FILE: &str = "failures.jsonl";
 
 /// Why records cannot be read or written. What the system says is in the sentence, so it is not
-/// told as a source once more.
+/// counted as a source once more.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// There are none.
+    /// There are no records.
     #[error("{} holds no records of a study: it has no {file}", dir.display())]
     None {
         /// The directory.
@@ -98,7 +98,7 @@ pub enum RecordError {
         /// The machine of the records.
         was: String,
     },
-    /// Somebody is writing to it.
+    /// Another process is writing to it.
     #[error("{} is being written to by another run; wait for it or choose another", dir.display())]
     Busy {
         /// The directory.
@@ -215,7 +215,7 @@ fn begin(dir: &Path, study: &Study, host: &Host) -> Result<Host, RecordError> {
     Err(RecordError::OtherHost { dir: dir.to_owned(), was: was.name() })
 }
 
-/// Replaces a file at once: whoever reads it sees all of the old one or all of the new one.
+/// Replaces a file at once: a reader sees all of the old one or all of the new one.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -282,7 +282,7 @@ fn belongs(study: &Study, run: &Run) -> Result<(), String> {
 fn failures(dir: &Path, study: &Study) -> Vec<String> {
     let text = fs::read_to_string(dir.join(FAILURES_FILE)).unwrap_or_default();
     let mut of_cells: BTreeMap<(Subject, Cell), (usize, String)> = BTreeMap::new();
-    // A line that was cut off is no loss: it told why there is nothing.
+    // A line that was cut off is no loss: it said why there is nothing.
     for failure in text.lines().filter_map(|line| serde_json::from_str::<Failure>(line).ok()) {
         let entry = of_cells.entry((failure.subject, failure.cell)).or_default();
         *entry = (entry.0 + 1, failure.reason);

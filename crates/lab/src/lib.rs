@@ -1,9 +1,9 @@
 //! The lab: what many queues do on this machine, measured as others published it.
 //!
-//! A [`study`] says what is measured, a [`plan`] what to run next, [`topology`] builds what it
-//! needs, [`runner`] makes the runs with the [`tools`] of others, [`record`] is what was measured,
-//! [`journal`] keeps it, and [`analysis`] says what that means. Nothing here invents a figure: what
-//! is not in the records is reported as not measured.
+//! A [`study`] says what is measured, [`setup`] what one of its cells means, a [`plan`] what to run
+//! next, [`topology`] builds what it needs, [`runner`] makes the runs with the [`tools`] of others,
+//! [`record`] is what was measured, [`journal`] keeps it, and [`analysis`] says what that means.
+//! Nothing here invents a figure: what is not in the records is reported as not measured.
 //!
 //! Read first: `studies/transmit.toml`, then [`study::Study`] and [`record::Run`].
 
@@ -27,6 +27,7 @@ pub mod record;
 pub mod report;
 pub mod runner;
 pub mod scratch;
+pub mod setup;
 pub mod stats;
 pub mod stop;
 pub mod study;
@@ -34,3 +35,4 @@ pub mod table;
 pub mod tools;
 pub mod topology;
 pub mod value;
+pub mod word;

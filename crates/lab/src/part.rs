@@ -18,14 +18,16 @@ pub fn is_part(word: &str) -> bool {
     [EXEC, HOLD, RELAY].contains(&word)
 }
 
-/// What this program does as a part, told by the words of
+/// What this program does as a part, according to the words of
 /// [`Launcher::part`](crate::launcher::Launcher::part). Returns when the part ends.
 ///
 /// # Errors
 /// What the part runs into; words that a launcher would not have said.
 pub fn run(words: &[OsString]) -> io::Result<()> {
     let word = |index: usize| words.get(index).and_then(|word| word.to_str()).unwrap_or_default();
-    let parent = word(1).parse().map_err(|_| io::Error::other("a part is told its parent"))?;
+    let parent = word(1)
+        .parse()
+        .map_err(|_| io::Error::other("a part gets the process id of its parent"))?;
     match word(0) {
         EXEC => exec(parent, word(2), words.get(3..).unwrap_or_default()),
         HOLD => die_with(parent).and_then(|()| namespace::hold()),

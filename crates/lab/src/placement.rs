@@ -8,6 +8,7 @@ use ringway_steering::placement::{from_split, source_ports, spread};
 use ringway_steering::{FlowTuple, QueueIndex, queue_of};
 
 use crate::stats::float;
+pub use crate::word::Placement;
 
 /// More streams than this have more splits than a figure can show.
 pub const STREAMS_MAX: usize = 24;
@@ -79,28 +80,7 @@ fn ln_factorial(n: usize) -> f64 {
     (2..=n).map(|factor| float(factor).ln()).sum()
 }
 
-/// How source ports are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// As they come: every repeat has others.
-    Random,
-    /// So that over the repeats every split comes as often as its probability says.
-    Stratified,
-    /// So that streams are spread over queues as evenly as can be.
-    Ideal,
-}
-
 impl Placement {
-    /// From the value of the parameter `placement`.
-    pub fn from_name(name: &str) -> Option<Placement> {
-        match name {
-            "random" => Some(Placement::Random),
-            "stratified" => Some(Placement::Stratified),
-            "ideal" => Some(Placement::Ideal),
-            _ => None,
-        }
-    }
-
     /// The queue of each stream in a repeat. The same seed and repeat give the same queues.
     pub fn queues(self, streams: usize, queues: u16, repeat: u32, seed: u64) -> Vec<QueueIndex> {
         let mut random = fastrand::Rng::with_seed(seed ^ (u64::from(repeat) << 32));

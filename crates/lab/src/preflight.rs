@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 use ringway_net::{LinkSetting, Netlink};
 
 use crate::launcher::{self, Launcher};
-use crate::study::Study;
+use crate::setup::Setup;
+use crate::study::{Study, Subject};
 use crate::tools::Tool;
 use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
-use crate::value::bits_per_second;
+use crate::word::Offloads;
 
 /// Free bytes that records and a report have room in.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 const TUN: &str = "/dev/net/tun";
 
-/// Moves this process where it disturbs nobody: into a network of its own, and who is not root
+/// Moves this process where it disturbs nothing: into a network of its own, and who is not root
 /// into a user namespace first. Must be called before the first thread is started.
 ///
 /// # Errors
@@ -72,7 +73,7 @@ pub fn without_absent_switch(study: &Study) -> (Study, Option<String>) {
 
 /// The tools that a study needs.
 pub fn tools(study: &Study) -> BTreeSet<Tool> {
-    study.matrix().filter_map(|(_, cell)| Tool::of(&study.setup(&cell)).ok()).collect()
+    setups(study).map(|(_, setup)| setup.tool).collect()
 }
 
 /// Programs with the packages that have them.
@@ -90,20 +91,26 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
         programs.insert(("ip", "iproute2"));
     }
     let sets_gso = study.settings.values().any(|settings| settings.contains_key("gso"));
-    let has_offloads = |cell| study.setup(&cell).text("offloads").is_some_and(|o| o != "all");
-    if sets_gso || study.matrix().any(|(_, cell)| has_offloads(cell)) {
+    let is_limited = |blueprint: &Blueprint| blueprint.offloads != Offloads::All;
+    if sets_gso || blueprints.iter().any(is_limited) {
         programs.insert(("ethtool", "ethtool"));
     }
     programs
 }
 
+/// What the cells of a study mean, as far as they mean something.
+fn setups(study: &Study) -> impl Iterator<Item = (Subject, Setup)> + '_ {
+    study.matrix().filter_map(|(subject, cell)| Some((subject, Setup::of(study, &cell).ok()?)))
+}
+
 /// What the cells of a study need to be built.
 fn blueprints(study: &Study) -> Vec<Blueprint> {
-    study.matrix().filter_map(|(subject, cell)| Blueprint::of(study, subject, &cell).ok()).collect()
+    let kind = study.topology.kind;
+    setups(study).filter_map(|(subject, setup)| Blueprint::of(kind, subject, &setup).ok()).collect()
 }
 
 fn line(study: &Study) -> Option<u64> {
-    bits_per_second(study.setup.text("line")?)
+    setups(study).find_map(|(_, setup)| setup.line_bps)
 }
 
 fn no_shaping(launcher: &Launcher, study: &Study) -> Option<String> {

@@ -1,4 +1,4 @@
-//! How far a study is, and when it ends: a bar for people, lines where nobody watches.
+//! How far a study is, and when it ends: a bar for people, lines where the output is no terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What was measured: a study, the machine, and the runs.
 //!
-//! How that outlives whoever measured it: [`journal`](crate::journal).
+//! How that outlives the process that measured it: [`journal`](crate::journal).
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ pub struct Failure {
     pub repeat: u32,
     /// When it began: RFC 3339, UTC.
     pub started: String,
-    /// Why there are none.
+    /// Why nothing was measured.
     pub reason: String,
 }
 

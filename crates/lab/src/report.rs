@@ -26,7 +26,7 @@ use crate::table;
 use chart::Chart;
 use frame::Form;
 
-/// Makes all files of a report anew, next to the records. Gives their paths, the page first.
+/// Writes all files of a report again, next to the records. Gives their paths, the page first.
 pub fn write(dir: &Path, records: &Records) -> Result<Vec<PathBuf>, RecordError> {
     let analysis = Analysis::of(records);
     let summary = serde_json::to_string_pretty(&analysis).expect("names are the only keys");

@@ -19,11 +19,12 @@ use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
 use crate::record::{Failure, Records, Run};
+use crate::setup::Setup;
 use crate::stats::jain;
 use crate::study::Study;
-use crate::tools::{Load, Tool, Working};
+use crate::tools::{Load, Working};
 use crate::topology::{Blueprint, Topology, tuning};
-use crate::value::bytes;
+use crate::word::Direction;
 use queues::Carrier;
 use streams::Luck;
 
@@ -190,23 +191,21 @@ impl Bench<'_> {
 
     fn measure(&mut self, task: &Task, started: &str) -> Result<Run, PartError> {
         let (study, seed, launcher) = (self.study, self.seed, self.launcher);
-        let setup = study.setup(&task.cell);
+        let setup = Setup::of(study, &task.cell).map_err(PartError::Failed)?;
         let blueprint =
-            Blueprint::of(study, task.subject, &task.cell).map_err(PartError::Failed)?;
+            Blueprint::of(study.topology.kind, task.subject, &setup).map_err(PartError::Failed)?;
         let topology = built(&mut self.open, launcher, &blueprint)?;
-        let tool =
-            Tool::of(&setup).map_err(|what| PartError::Failed(format!("there is no {what}")))?;
-        let placed = self.luck.place(topology, &blueprint, &setup, tool, task.repeat)?;
-        let size = |name: &str| setup.text(name).and_then(bytes);
+        let tool = setup.tool;
+        let placed = self.luck.place(topology, &blueprint, &setup, task.repeat)?;
         let load = Load {
             flows: placed.iter().map(|one| one.flow.clone()).collect(),
             seconds: study.load.seconds,
             warmup_seconds: study.load.warmup_seconds,
-            window: size("window"),
-            buffer: size("buffer"),
+            window: setup.window,
+            buffer: setup.buffer,
         };
         let working = tool.start(launcher, load)?;
-        let is_receiving = setup.text("direction") == Some("receive");
+        let is_receiving = setup.direction == Direction::Receive;
         let stations = stations(&working, is_receiving);
         if let Some(cpus) = blueprint.cpus {
             for pid in &stations.near_tools {
@@ -242,7 +241,7 @@ impl Bench<'_> {
     }
 }
 
-/// What the blueprint says, built anew unless it is what is there.
+/// What the blueprint says, built again unless it is what is there.
 fn built<'a>(
     open: &'a mut Option<(Blueprint, Topology)>,
     launcher: &Launcher,

@@ -29,7 +29,7 @@ impl Scratch {
         for entry in fs::read_dir(&root)?.flatten() {
             let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
             if is_ours && lock(&entry.path()).is_ok() {
-                // Somebody else may remove it at the same time, or own it.
+                // Another user may own it, or remove it at the same time.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }

@@ -1,4 +1,4 @@
-//! When to end: as soon as somebody asks for it, or the time is up.
+//! When to end: as soon as the user asks for it, or the time is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ impl Stop {
         Stop { asked: Arc::clone(&self.asked), deadline }
     }
 
-    /// Whether somebody has asked for it.
+    /// Whether the user has asked for it.
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }

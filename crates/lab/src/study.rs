@@ -122,7 +122,7 @@ pub struct Axis {
     pub values: Vec<Value>,
 }
 
-/// A figure that somebody published.
+/// A figure that was published.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Published {
@@ -185,7 +185,7 @@ pub struct Comparison {
     /// Why the verdict does not use it, where another source disagrees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
-    /// What the verdict adds where the ratio is surely above 1, such as what mends a loss.
+    /// What the verdict adds where the ratio is surely above 1, such as what avoids a loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_higher: Option<String>,
     /// What it adds where the ratio is surely below 1.

@@ -22,30 +22,11 @@ use std::time::Duration;
 use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
 use crate::record::ToolRun;
-use crate::value::Cell;
+pub use crate::word::Tool;
 use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
 
-/// Of a study that does not say.
-const DEFAULT: &str = "iperf3";
-/// After the end of a run until all is told.
+/// After the end of a run until a tool has printed all.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A tool, and what it is asked to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tool {
-    /// TCP streams by iperf3.
-    Iperf3,
-    /// TCP streams by iperf 2, which the oldest sources used.
-    Iperf2,
-    /// TCP streams by netperf.
-    Netperf,
-    /// Ping-pong over TCP by sockperf.
-    Sockperf,
-    /// A DDS publisher and a subscriber, by Cyclone DDS.
-    DdsperfThroughput,
-    /// DDS ping-pong, by Cyclone DDS.
-    DdsperfPing,
-}
 
 /// A stream that is to be made.
 #[derive(Debug, Clone)]
@@ -101,30 +82,6 @@ pub struct Working {
 }
 
 impl Tool {
-    /// All of them.
-    pub const ALL: [Tool; 6] = [
-        Tool::Iperf3,
-        Tool::Iperf2,
-        Tool::Netperf,
-        Tool::Sockperf,
-        Tool::DdsperfThroughput,
-        Tool::DdsperfPing,
-    ];
-
-    /// From the value of the parameter `tool`.
-    pub fn from_name(name: &str) -> Option<Tool> {
-        Tool::ALL.into_iter().find(|tool| tool.about().name == name)
-    }
-
-    /// The one that a set-up asks for.
-    ///
-    /// # Errors
-    /// What there is not, if there is none.
-    pub fn of(setup: &Cell) -> Result<Tool, String> {
-        let name = setup.text("tool").unwrap_or(DEFAULT);
-        Tool::from_name(name).ok_or_else(|| format!("tool {name}"))
-    }
-
     /// The program that is started for each stream.
     pub fn program(self) -> &'static str {
         self.about().client
@@ -231,13 +188,13 @@ impl Working {
         let mut measured = Measured { bps: vec![], values: BTreeMap::new(), tools: vec![] };
         for ((client, command), server) in senders.into_iter().zip(receivers) {
             let Ended { status, output } = client.ended(patience)?;
-            let told = match program.told_by {
+            let printed = match program.printed_by {
                 Side::Client => output,
                 Side::Server => server.ended(patience)?.output,
             };
             let name = program.client;
-            let reading = parse(&told, &load).map_err(|fault| {
-                PartError::Failed(match told.trim() {
+            let reading = parse(&printed, &load).map_err(|fault| {
+                PartError::Failed(match printed.trim() {
                     "" => format!("{name} ended and said nothing ({status})"),
                     _ => format!("{name} ({status}): {fault}"),
                 })
@@ -293,19 +250,19 @@ fn example() -> Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::word::Word as _;
 
     #[test]
     fn tools_are_found_by_the_names_that_studies_have() {
-        for tool in Tool::ALL {
-            assert_eq!(Tool::from_name(tool.about().name), Some(tool));
+        for (name, tool) in Tool::ALL {
+            assert_eq!(tool.about().name, *name);
         }
-        assert_eq!(Tool::from_name("iperf"), None);
     }
 
     #[test]
     fn the_port_that_steers_is_in_every_command_line() {
         let load = example();
-        for tool in Tool::ALL.into_iter().filter(|tool| tool.has_source_ports()) {
+        for (_, tool) in Tool::ALL.iter().filter(|(_, tool)| tool.has_source_ports()) {
             let words = (tool.adapter().client)(&load, &load.flows[0]);
             assert!(words.iter().any(|word| word.contains("20001")), "{tool:?}: {words:?}");
             assert!(words.iter().any(|word| word.contains("198.19.0.1")), "{tool:?}: {words:?}");

@@ -2,7 +2,7 @@
 //! the other ways through the same machine that it is judged by.
 //!
 //! Everything is made of processes and of namespaces that belong to them, and is gone with the
-//! value that stands for it. Nothing is made in the network of whoever runs the lab.
+//! value that stands for it. Nothing is made in the user's own network.
 
 mod addresses;
 mod blueprint;
@@ -50,7 +50,7 @@ pub struct End {
 pub struct Topology {
     /// The guests that are looked at, or what stands for them in a baseline.
     pub near: Vec<End>,
-    /// Whoever they talk to: the other host, or a guest for each of them. Behind a router there
+    /// Their peers: the other host, or a guest for each of them. Behind a router there
     /// are several for the only one on this side.
     pub far: Vec<End>,
     /// What to know about everything that is measured here.

@@ -5,6 +5,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::word::{
+    Attached, Completion, Direction, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
+    Tool, names,
+};
+
 /// A value of a parameter: a count, or one of a few words.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -118,7 +123,7 @@ pub enum Domain {
     /// A count from one number to another.
     Count(u64, u64),
     /// One of these words.
-    Word(&'static [&'static str]),
+    Word(fn() -> Vec<&'static str>),
     /// A rate in bit/s with a decimal prefix, such as `10G`, or `none`.
     Rate,
     /// A size in bytes with a binary prefix, such as `256k`.
@@ -141,39 +146,23 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "workers", domain: Domain::Count(1, 64) },
     Parameter { name: "mtu", domain: Domain::Count(576, 65_535) },
     // Seen from the guest.
-    Parameter { name: "direction", domain: Domain::Word(&["transmit", "receive"]) },
-    Parameter { name: "sender", domain: Domain::Word(&["host", "guest"]) },
-    Parameter {
-        name: "tool",
-        domain: Domain::Word(&[
-            "iperf3",
-            "iperf2",
-            "netperf",
-            "sockperf",
-            "ddsperf-throughput",
-            "ddsperf-ping",
-        ]),
-    },
+    Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
+    Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
+    Parameter { name: "tool", domain: Domain::Word(names::<Tool>) },
     // When the backend answers a request: after the copy, after the wire, or at once because the
     // frontend staged the data in a buffer of its own.
-    Parameter {
-        name: "completion",
-        domain: Domain::Word(&["asynchronous", "synchronous", "staged"]),
-    },
+    Parameter { name: "completion", domain: Domain::Word(names::<Completion>) },
     // Pages that a sender may have unanswered, with the first two of these.
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },
-    Parameter {
-        name: "offloads",
-        domain: Domain::Word(&["all", "no-sg", "no-tso", "no-gso", "no-gro", "no-csum", "none"]),
-    },
-    Parameter { name: "switch", domain: Domain::Word(&["ringway", "bridge", "ovs"]) },
-    Parameter { name: "encapsulation", domain: Domain::Word(&["none", "vxlan"]) },
-    Parameter { name: "placement", domain: Domain::Word(&["random", "stratified", "ideal"]) },
+    Parameter { name: "offloads", domain: Domain::Word(names::<Offloads>) },
+    Parameter { name: "switch", domain: Domain::Word(names::<Attached>) },
+    Parameter { name: "encapsulation", domain: Domain::Word(names::<Encapsulation>) },
+    Parameter { name: "placement", domain: Domain::Word(names::<Placement>) },
     // Threads and interrupts on CPUs: left to the kernel, all on one, those of a queue on one and
     // different queues on different ones, every thread on its own.
-    Parameter { name: "layout", domain: Domain::Word(&["free", "one-cpu", "paired", "spread"]) },
+    Parameter { name: "layout", domain: Domain::Word(names::<Layout>) },
     // How the backend places queues on its workers.
-    Parameter { name: "policy", domain: Domain::Word(&["balanced", "static", "per-queue"]) },
+    Parameter { name: "policy", domain: Domain::Word(names::<Policy>) },
     Parameter { name: "line", domain: Domain::Rate },
     Parameter { name: "window", domain: Domain::Size },
     Parameter { name: "buffer", domain: Domain::Size },
@@ -189,7 +178,7 @@ impl Domain {
     pub fn has(self, value: &Value) -> bool {
         match (self, value) {
             (Domain::Count(min, max), Value::Number(number)) => (min..=max).contains(number),
-            (Domain::Word(words), Value::Text(text)) => words.contains(&text.as_str()),
+            (Domain::Word(words), Value::Text(text)) => words().contains(&text.as_str()),
             (Domain::Rate, Value::Text(text)) => text == "none" || bits_per_second(text).is_some(),
             (Domain::Size, Value::Text(text)) => bytes(text).is_some(),
             (Domain::Name, Value::Text(text)) => !text.is_empty(),
@@ -203,7 +192,7 @@ impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Domain::Count(min, max) => write!(f, "a number from {min} to {max}"),
-            Domain::Word(words) => write!(f, "one of {}", words.join(", ")),
+            Domain::Word(words) => write!(f, "one of {}", words().join(", ")),
             Domain::Rate => f.write_str("a rate such as 10G, or none"),
             Domain::Size => f.write_str("a size such as 256k"),
             Domain::Name => f.write_str("a name that the study explains"),

@@ -207,7 +207,7 @@ fn compare_finds_what_changed_and_nothing_else() {
     };
     let before = filled(1, 1.0);
     let same = compare::compare(&before, &filled(2, 1.0)).expect("one study");
-    let wrong = same.cells.iter().filter(|cell| cell.verdict != compare::Verdict::NotTold);
+    let wrong = same.cells.iter().filter(|cell| cell.verdict != compare::Verdict::Unclear);
     assert_eq!(wrong.count(), 0, "{same:?}");
     assert!(same.differences.is_empty());
     let slower = compare::compare(&before, &filled(3, 0.8)).expect("one study");
@@ -347,11 +347,11 @@ fn print(browser: &str, page: &Path) -> Printed {
         &["--no-pdf-header-footer", &format!("--print-to-pdf={}", pdf.display())],
         page,
     );
-    let told = |program: &str, words: &[&str]| {
+    let printed = |program: &str, words: &[&str]| {
         let output = Command::new(program).args(words).arg(&pdf).arg("-").output();
         String::from_utf8_lossy(&output.expect("it is installed").stdout).into_owned()
     };
-    let boxes = told("pdftotext", &["-bbox"]);
+    let boxes = printed("pdftotext", &["-bbox"]);
     let number = |line: &str, name: &str| -> Option<f64> {
         line.split_once(&format!("{name}=\""))?.1.split_once('"')?.0.parse().ok()
     };
@@ -368,7 +368,7 @@ fn print(browser: &str, page: &Path) -> Printed {
     let words = boxes.lines().filter(|line| line.contains("<word ")).filter(is_outside);
     let word = |line: &str| Some(line.split_once('>')?.1.split_once('<')?.0.to_owned());
     Printed {
-        text: told("pdftotext", &["-layout"]),
+        text: printed("pdftotext", &["-layout"]),
         pages: sheets.len(),
         is_a4: sheets.iter().all(|[x, y]| (x - 595.3).abs() < 2.0 && (y - 841.9).abs() < 2.0),
         outside: words.filter_map(word).collect(),
@@ -454,7 +454,8 @@ const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
   });
 </script>"#;
 
-/// A browser; if there is none, says so past the capture of the test harness, so that it is seen.
+/// A browser; if no browser is installed, says so past the capture of the test harness, so that it
+/// is seen.
 fn browser() -> Option<&'static str> {
     let found = installed();
     if found.is_none() {

@@ -123,7 +123,7 @@ impl Netlink {
     /// One link.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name.
+    /// `NotFound` if no link has that name.
     pub fn link(&mut self, name: &str) -> io::Result<Link> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -138,7 +138,7 @@ impl Netlink {
     /// Changes a link, in one message.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name, otherwise what the kernel says of the first
+    /// `NotFound` if no link has that name, otherwise what the kernel says of the first
     /// setting that it refused. It may have applied others.
     pub fn set(&mut self, name: &str, settings: &[LinkSetting<'_>]) -> io::Result<()> {
         let mut message = LinkMessage::default();
@@ -192,7 +192,7 @@ impl Netlink {
     /// Deletes a link, with the other end where it is of a pair.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name.
+    /// `NotFound` if no link has that name.
     pub fn delete(&mut self, name: &str) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.link(name)?.index;
@@ -200,7 +200,7 @@ impl Netlink {
             .map_err(|error| explain(&error, format_args!("link {name}: delete")))
     }
 
-    /// Gives a link an address. One over IPv6 can be bound at once: the caller vouches that nobody
+    /// Gives a link an address. One over IPv6 can be bound at once: the caller vouches that no one
     /// else has it, and the kernel does not go looking. It reaches that address a moment later.
     ///
     /// # Errors

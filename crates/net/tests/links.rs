@@ -52,7 +52,7 @@ fn errors() -> Outcome {
     let names: Vec<_> = net.links()?.into_iter().map(|link| link.name).collect();
     assert_eq!(names, ["lo"]);
 
-    let error = net.link("vif9").expect_err("there is none");
+    let error = net.link("vif9").expect_err("there is no such link");
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     let error = net.set("lo", &[Master("br9")]).expect_err("there is no bridge");
     assert!(error.to_string().contains("br9"), "{error}");

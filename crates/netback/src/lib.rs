@@ -95,7 +95,7 @@ struct Scratch {
 
 impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     /// Takes over the queue's rings where their shared indices stand, and kicks the guest on both,
-    /// because events may have been lost while nobody served them.
+    /// because events may have been lost while no backend served them.
     ///
     /// # Errors
     /// [`PortDown::Peer`] if the indices are not possible.
@@ -142,7 +142,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     fn notify(&self, direction: Direction, notify: Notify) -> Result<(), PortDown> {
         match notify {
             Notify::Peer => self.kick(direction),
-            Notify::Nobody => Ok(()),
+            Notify::NoOne => Ok(()),
         }
     }
 

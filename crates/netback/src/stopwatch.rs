@@ -1,5 +1,5 @@
-//! How long a guest waits for its answers, told by some of its slots: one at a time, so that the
-//! clock is read twice for a batch at most, and not for every packet.
+//! How long a guest waits for its responses, measured at some of its slots: one at a time, so that
+//! the clock is read twice for a batch at most, and not for every packet.
 
 use std::num::Wrapping;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ pub(crate) struct Stopwatch {
     slot: Wrapping<u32>,
     /// When it was first looked at, once it was.
     seen: Option<Instant>,
-    /// The first slot that nobody has looked at.
+    /// The first slot that has not been looked at.
     unseen: Wrapping<u32>,
 }
 
 impl Stopwatch {
-    /// For a ring of which nobody has looked at the slot with this index.
+    /// For a ring whose slot with this index has not been looked at.
     pub(crate) fn of(slot: u32) -> Stopwatch {
         Stopwatch { slot: Wrapping(slot), seen: None, unseen: Wrapping(slot) }
     }

@@ -1,7 +1,7 @@
 //! Answers that wait until their frames have left ([`Completion::Sent`]).
 //!
 //! Packets are answered in ring order, so only the oldest is looked at. What became of a frame is
-//! told by its receipt, wherever in this process it went. What an earlier backend had not answered
+//! known by its receipt, wherever in this process it went. What an earlier backend had not answered
 //! is served again by the next one: such a frame may leave twice and is never lost.
 //!
 //! [`Completion::Sent`]: ringway_datapath::Completion::Sent

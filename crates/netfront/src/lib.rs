@@ -138,7 +138,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 Ok(buffers) => granted.push(buffers),
                 Err(error) => {
                     for buffers in granted {
-                        // Nobody has been told of these grants, so ending them cannot fail.
+                        // These grants were never published, so ending them cannot fail.
                         let _ = buffers.end(&mut grants);
                     }
                     return Err(error);
@@ -175,7 +175,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
         queue.post_buffers(RX_RING_SLOTS);
-        // Nobody is bound to the event channel yet; the backend looks at the ring when it attaches.
+        // The event channel has no other end yet; the backend looks at the ring when it attaches.
         let _ = queue.rx.publish_requests();
         Ok(queue)
     }
@@ -217,7 +217,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 self.counters.add_event_sent();
                 Ok(self.events.notify(direction)?)
             }
-            Notify::Nobody => Ok(()),
+            Notify::NoOne => Ok(()),
         }
     }
 }

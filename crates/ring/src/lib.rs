@@ -6,7 +6,7 @@
 //!
 //! Each half keeps its own indices in private memory (`*_pvt` and `*_cons`) and believes of the
 //! page only the peer's producer index, which it reads once per decision and checks. Slots are
-//! read by value. Nobody needs a lock, and no index is ever read-modified-written.
+//! read by value. No lock is needed, and no index is ever read-modified-written.
 //!
 //! It needs no standard library, only a heap. Where pages are memory of a kernel of your own,
 //! implement [`RingMemory`] for them; [`SharedPages`] are of Linux, or of the heap.
@@ -113,14 +113,14 @@ const fn slots(count: usize) -> u32 {
     count as u32
 }
 
-/// Whether publishing crossed the index at which the peer wants to be told.
+/// Whether publishing crossed the index at which the peer wants to be notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a peer that is not notified sleeps on"]
 pub enum Notify {
     /// The peer asked for an event: send one.
     Peer,
-    /// The peer is polling, or has been told before.
-    Nobody,
+    /// The peer is polling, or was notified before.
+    NoOne,
 }
 
 /// What a side finds when it has asked for an event (`RING_FINAL_CHECK_FOR_*`).
@@ -170,7 +170,7 @@ impl<M: RingMemory> Page<M> {
         self.0.fence();
         let event = self.load(event, Ordering::Relaxed);
         //= netif.h:notify-when-crossed
-        if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::Nobody }
+        if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::NoOne }
     }
 
     /// Asks for an event when `count` entries wait behind `consumed`, and says whether the peer got

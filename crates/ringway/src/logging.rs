@@ -12,7 +12,7 @@ struct Lines {
 impl Write for Lines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = [self.prefix.as_bytes(), event].concat();
-        // Whoever has closed our standard error does not want the log.
+        // If our standard error is closed, the log is not wanted.
         let _ = io::stderr().write_all(&line);
         Ok(event.len())
     }

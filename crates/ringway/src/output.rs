@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Nobody reads our standard output any more, as after `ringway xenstore ls | head -1`. This ends
-/// a verb, but is no failure. It is told apart from a pipe or socket to one of our own processes
+/// Our standard output has no reader any more, as after `ringway xenstore ls | head -1`. This ends
+/// a verb, but is no failure. It is distinguished from a pipe or socket to one of our own processes
 /// by its type.
 #[derive(Debug)]
 pub(crate) struct ReaderLeft;
@@ -16,7 +16,7 @@ impl std::error::Error for ReaderLeft {}
 
 impl fmt::Display for ReaderLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads the output any more")
+        f.write_str("the output has no reader any more")
     }
 }
 
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_left_is_told_apart_from_a_failure() {
+    fn a_reader_that_left_is_distinguished_from_a_failure() {
         let (mut ours, theirs) = UnixStream::pair().expect("a pair");
         write_to(&mut ours, "one").expect("it has room");
         drop(theirs);
-        assert!(write_to(&mut ours, "two").expect_err("nobody reads").is::<ReaderLeft>());
+        assert!(write_to(&mut ours, "two").expect_err("it has no reader").is::<ReaderLeft>());
         // A slice is a writer that has no room left.
         let error = write_to(&mut [0_u8; 1].as_mut_slice(), "three").expect_err("too long");
         assert!(!error.is::<ReaderLeft>(), "{error:#}");

@@ -40,7 +40,7 @@ pub(crate) struct QueueRate {
 pub(crate) fn between(before: &Look, after: &Look) -> Vec<QueueRate> {
     let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-6);
     let per_second = |now: u64, then: u64| {
-        // Counters begin anew when a vif reconnects.
+        // Counters begin at 0 when a vif reconnects.
         table::float(now.saturating_sub(then)) / seconds
     };
     let mut rates = Vec::new();

@@ -19,7 +19,8 @@ impl Stop {
     }
 
     /// As [`on_signals`](Stop::on_signals), but what a terminal sends to all processes in its
-    /// foreground does nothing: whoever waits for another one there leaves it to that one.
+    /// foreground does nothing: a caller that waits for another process there leaves it to that
+    /// one.
     pub(crate) fn on_signals_to_us_alone() -> io::Result<Stop> {
         for signal in [SIGINT, SIGQUIT] {
             // A handler and not "ignored", which programs that we start would inherit.

@@ -98,7 +98,7 @@ impl Target {
         Ok(host.guests.into_iter().map(|guest| guest.name.0).collect())
     }
 
-    /// An error of a process of the host, or the reason why there is none.
+    /// An error of a process of the host, or the reason why the process is missing.
     pub(crate) fn explain(&self, error: io::Error) -> anyhow::Error {
         if is_absence(&error) { anyhow!(self.no_host()) } else { anyhow!(error) }
     }

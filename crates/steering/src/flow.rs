@@ -117,7 +117,7 @@ fn halves(number: u128) -> [u64; 2] {
     [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
 }
 
-/// Told apart from every protocol number.
+/// Distinct from every protocol number.
 const ADDRESSES_ONLY: u64 = 0x100;
 /// The fractional part of pi in hexadecimal: digits that hide nothing, made odd.
 const KEYS: [u64; 4] =

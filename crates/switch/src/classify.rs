@@ -34,7 +34,7 @@ pub struct SwitchConfig {
     pub storm: StormLimits,
     /// How multicast is snooped, if it is.
     pub multicast: Option<MulticastConfig>,
-    /// A random number, so that nobody can choose addresses that compete for the same entries.
+    /// A random number, so that no guest can choose addresses that compete for the same entries.
     pub hash_seed: u64,
 }
 

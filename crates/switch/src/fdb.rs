@@ -16,9 +16,9 @@
 //!
 //! # Workers that use it at the same time
 //!
-//! Nobody waits for anybody, and all accesses are relaxed: an entry depends on no other memory.
-//! An entry changes by compare-and-exchange only, and whoever succeeds accounts for it, so the
-//! numbers of learned addresses are exact. What can be seen in between:
+//! No thread waits for another, and all accesses are relaxed: an entry depends on no other memory.
+//! An entry changes by compare-and-exchange only, and the thread that succeeds accounts for it, so
+//! the numbers of learned addresses are exact. What can be seen in between:
 //!
 //! 1. *A new address with the time of the entry that was there before.* It may count as aged:
 //!    a frame is flooded once more, or the entry is removed and learned again.
@@ -489,7 +489,7 @@ fn mac_of(entry: u64) -> MacAddr {
 const WAYS: usize = 8;
 /// Attempts to learn an address while others change its set: each failure is another's success.
 const ATTEMPTS_MAX: usize = 4;
-/// No address: the one of all zeros is nobody's, and is never learned.
+/// No address: the one of all zeros belongs to no station, and is never learned.
 const EMPTY: u64 = 0;
 /// An entry that was bound: the bit that makes an address a group's, which no entry has.
 const STATIC: u64 = 1 << 56;

@@ -77,7 +77,7 @@ fn it_behaves_like_a_map_with_times() {
 }
 
 #[test]
-fn a_guest_that_invents_addresses_evicts_nobody_else() {
+fn a_guest_that_invents_addresses_evicts_no_other() {
     // One set only: every address competes with every other one.
     let fdb = Fdb::new(4, 4, 100, 100, 7);
     fdb.learn(mac(1), PortId(1), Ticks(0));
@@ -198,11 +198,11 @@ fn threads_that_learn_expire_and_remove_leave_exact_numbers() {
 }
 
 #[test]
-fn the_address_of_nobody_is_nowhere() {
+fn the_address_of_all_zeros_is_nowhere() {
     let fdb = Fdb::new(64, 2, 10, 10, 1);
-    let nobody = MacAddr([0; 6]);
-    assert_eq!(fdb.learn(nobody, PortId(1), Ticks(0)), Learned::Refused);
-    assert_eq!(fdb.lookup(nobody, Ticks(0)), None);
+    let zeros = MacAddr([0; 6]);
+    assert_eq!(fdb.learn(zeros, PortId(1), Ticks(0)), Learned::Refused);
+    assert_eq!(fdb.lookup(zeros, Ticks(0)), None);
     assert_eq!((fdb.len(), fdb.port_len(PortId(0)), fdb.port_len(PortId(1))), (0, 0, 0));
 }
 

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_makes_its_kick_block_holds_nobody_up() {
+    fn a_peer_that_makes_its_kick_block_delays_no_other() {
         let (_peers, bell) = blocking(Bell::from_peer);
         let mut number = [0; 8];
         let buffer = &mut [IoSliceMut::new(&mut number)];

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_in_memory_are_told_from_those_that_others_keep() {
+    fn files_in_memory_are_distinguished_from_those_that_others_keep() {
         let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
         assert_eq!(kind(memory).unwrap(), Kind::Local);
         // What the kernel makes up as it is read, as a process would for `fuse(4)`.

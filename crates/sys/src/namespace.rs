@@ -1,6 +1,6 @@
 //! Living in Linux namespaces, with or without root.
 //!
-//! An emulated guest is a network namespace. Whoever is not root makes itself a user namespace
+//! An emulated guest is a network namespace. A user other than root makes a user namespace
 //! first, in which it is. Each function does one step; [`namespaces(7)`] tells what they are.
 //!
 //! [`namespaces(7)`]: https://man7.org/linux/man-pages/man7/namespaces.7.html
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_threads_cannot_enter_a_user_namespace_and_is_told_why() {
+    fn a_process_with_threads_cannot_enter_a_user_namespace_and_learns_why() {
         let error = thread::spawn(enter_user_namespace).join().expect("no panic");
         let error = error.expect_err("the test runner is a second thread");
         assert!(error.to_string().contains("before the first thread"), "{error}");

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_cpu_time_can_be_read_and_that_of_nobody_cannot() {
+    fn our_own_cpu_time_can_be_read_and_that_of_no_process_cannot() {
         assert!(cpu_time(std::process::id()).is_ok());
         assert!(cpu_time(u32::MAX).is_err());
     }

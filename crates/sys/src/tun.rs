@@ -107,7 +107,7 @@ impl TunFile {
         Ok(file)
     }
 
-    /// Takes over a queue that somebody with more rights opened.
+    /// Takes over a queue that a process with more rights opened.
     ///
     /// # Errors
     /// If it is not a queue of a TAP device with virtio-net headers and without packet information.
@@ -197,8 +197,8 @@ impl TunFile {
     }
 
     /// Whether half of the send buffer or more is free. If not, the file's descriptor becomes
-    /// writable when it is; the kernel tells nobody who has not asked. A device that is not up has
-    /// no room.
+    /// writable when it is; the kernel reports it only where it was asked. A device that is not up
+    /// has no room.
     ///
     /// # Errors
     /// `EBADFD` if the device was deleted.
@@ -212,7 +212,7 @@ impl TunFile {
         Ok(answer.contains(PollFlags::OUT))
     }
 
-    /// Reads one frame and returns its length, or `None` if there is none. A frame longer than
+    /// Reads one frame and returns its length, or `None` if no frame waits. A frame longer than
     /// `buffer` is cut without notice: a result of `buffer.len()` is to be treated as too long.
     ///
     /// # Errors

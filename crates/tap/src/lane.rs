@@ -2,7 +2,7 @@
 //!
 //! The kernel charges a frame to the file that it was written by, until a driver has sent it or a
 //! socket of the host has taken it. Of a file it tells only whether its send buffer has room, so a
-//! frame that somebody waits for gets a file of its own.
+//! frame that a sender waits for gets a file of its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -84,7 +84,7 @@ impl Lanes {
 
 impl Lane {
     /// Whether no frame is under way. If one is, the kernel will tell when it has left: it does so
-    /// only for somebody who has asked in vain.
+    /// only for a caller that has asked in vain.
     fn look(&mut self) -> io::Result<bool> {
         if self.receipt.is_some() && self.file.has_room()? {
             self.receipt = None;

@@ -145,7 +145,7 @@ impl Tap {
         for queue in queues {
             queue.hold_receipts(Lanes::open(&self.name, count)?);
         }
-        // Nobody waits for what the queues themselves write.
+        // No sender waits for what the queues themselves write.
         self.files.first().map_or(Ok(()), |file| file.set_send_buffer(u32::MAX))
     }
 }

@@ -37,7 +37,7 @@ pub struct TapQueue {
 }
 
 impl TapQueue {
-    /// A queue that somebody else opened, such as a supervisor with more rights.
+    /// A queue that another process opened, such as a supervisor with more rights.
     ///
     /// # Errors
     /// If `fd` is not a queue of a TAP device that frames its data as [`TunFile::open`] has it.
@@ -54,7 +54,7 @@ impl TapQueue {
         self.lanes = lanes;
     }
 
-    /// Reads one frame. `large` is where any frame has room, as nobody knows its length before;
+    /// Reads one frame. `large` is where any frame has room, as its length is not known before;
     /// most are small and copied out of it, so it serves for many reads.
     fn read(&self, large: &mut Option<Frame>, pool: &mut FramePool) -> io::Result<Read> {
         let Some(mut buffer) = large.take().or_else(|| pool.take(READ_LEN)) else {

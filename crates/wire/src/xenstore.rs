@@ -70,7 +70,7 @@ operations! {
     Read = 2,
     /// The permissions of a node (`XS_GET_PERMS`).
     GetPerms = 3,
-    /// Ask to be told of changes at or below a path (`XS_WATCH`).
+    /// Ask for events about changes at or below a path (`XS_WATCH`).
     Watch = 4,
     /// Withdraw a watch (`XS_UNWATCH`).
     Unwatch = 5,

@@ -266,7 +266,7 @@ fn structures_survive_being_written_and_read() {
     assert_eq!((size, kind), (65535, netif::GSO_TYPE_TCPV4));
 }
 
-/// Said on the standard error, past the harness's capture, so that nobody takes it for a pass.
+/// Said on the standard error, past the harness's capture, so that it is not taken for a pass.
 fn skip(why: &str) {
     use std::io::Write;
     let line = format!("SKIPPED: {}: {why}\n", module_path!());

@@ -65,7 +65,7 @@ pub(crate) struct Move {
     pub(crate) to: usize,
 }
 
-/// Load below which nobody is moved: a few frames are no reason.
+/// Load below which no queue is moved: a few frames are no reason.
 const WORTH_MOVING: u64 = 1000;
 
 /// The worker for a new queue under `Static`.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn small_loads_move_nobody() {
+    fn small_loads_move_no_queue() {
         let placements = [placed(1, 0, 300), placed(2, 0, 300)];
         assert_eq!(rebalance(&placements, 2), None);
     }

@@ -23,7 +23,7 @@ impl Fixture for Domain0 {
         &self.back
     }
 
-    fn nobody(&self) -> DomId {
+    fn absent(&self) -> DomId {
         DomId(0x7FEF)
     }
 }

@@ -60,7 +60,7 @@ pub enum Input {
     },
     /// What the toolstack's hotplug script says may have changed.
     Hotplug(Hotplug),
-    /// Somebody else has written `Closing` to the backend's own state, and still wants the vif. It
+    /// `Closing` was written to the backend's own state, not by us, and the vif is still wanted. It
     /// stays there until the frontend follows, if that has begun.
     AskedToClose,
     /// The toolstack wants the vif to go (`online` is 0). It waits for `Closed`, so the backend
@@ -282,7 +282,7 @@ impl Handshake {
     fn hotplug_changed(&mut self, hotplug: Hotplug) {
         let is_over = self.hotplug == Hotplug::Connected && hotplug == Hotplug::Pending;
         if is_over || self.hotplug == hotplug {
-            // A script that is done is not run again, whoever removes its word.
+            // A script that is done is not run again, even if its word is removed.
             return;
         }
         self.hotplug = hotplug;

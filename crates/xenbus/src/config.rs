@@ -84,7 +84,7 @@ pub struct QueueConfig {
 /// How a frontend says how many queues it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// The backend speaks of several queues, so it is told their number.
+    /// The backend speaks of several queues, so it gets their number.
     MultiQueue,
     /// It does not, and there is one.
     OneQueue,

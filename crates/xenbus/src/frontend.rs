@@ -9,7 +9,7 @@
 //! keys there, also when those were an earlier run's: else the offer could be meant for its
 //! predecessor, and a farewell to that one could be taken for one to it.
 //!
-//! All this holds for Linux's backend as well, which takes `Initialised` for nothing, offers anew
+//! All this holds for Linux's backend as well, which ignores `Initialised`, offers again
 //! only when the frontend is `Initialising`, and says `Connected` late when it waits for a hotplug
 //! script: its rings may be in use while it still says `InitWait`.
 
@@ -59,9 +59,9 @@ pub enum Input {
     BackendKeys(Keys),
     /// The answer to [`Action::Allocate`]. After an error nothing is allocated.
     Allocated(Result<Vec<QueueConfig>, String>),
-    /// Connect anew, with another wish.
+    /// Connect again, with other wishes.
     Reconnect(Wish),
-    /// This end cannot go on, for this reason: it leaves until it is told to reconnect.
+    /// This end cannot go on, for this reason: it stays away until it is asked to reconnect.
     Fail(String),
     /// Leave for good.
     Stop,
@@ -324,7 +324,7 @@ impl Handshake {
             Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::Finish),
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
             // The backend has nothing of ours. A farewell that it hears late, it would take for
-            // one of whoever comes next.
+            // one of the next frontend.
             _ => self.finish(),
         }
     }

@@ -12,7 +12,7 @@ use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, shown};
 /// guest reconnects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hotplug {
-    /// There is no script, so nobody to wait for.
+    /// There is no script to wait for.
     Absent,
     /// It has not said anything yet.
     Pending,

@@ -52,7 +52,8 @@ pub(crate) const MULTICAST_ROUTER: &str = "ringway-multicast-router";
 pub const MIRROR: &str = "ringway-mirror";
 pub(crate) const HOTPLUG_STATUS: &str = "hotplug-status";
 pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
-pub(crate) const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
+/// The most queues that are to be offered for a vif; in the backend's directory.
+pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 pub(crate) const COMPLETION_WANTED: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
 
@@ -103,7 +104,7 @@ const SWITCH_SCRIPT: &str = "vif-ringway";
 /// Bytes of an interface's name that Linux has room for (`IFNAMSIZ`, less the 0 at its end).
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// MTU of a vif for which nobody has set one, in bytes.
+/// MTU of a vif for which none is set, in bytes.
 const MTU_DEFAULT: u16 = 1500;
 
 /// What a shell has read of a device's directory: values by their path relative to it (`state`,
@@ -193,7 +194,7 @@ impl Keys {
     /// The vif's Ethernet address, if the toolstack has set one.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is none, or none that a station can have.
+    /// [`BadKeys::Unreadable`] when it is not one, or not one that a station can have.
     pub fn mac(&self) -> Result<Option<MacAddr>, BadKeys> {
         let parse = |text| {
             let mac = MacAddr::parse(text);
@@ -206,7 +207,7 @@ impl Keys {
     /// The vif's MTU in bytes, 1500 if the toolstack has set none.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is none that IPv4 over netif can have (68 to 65521).
+    /// [`BadKeys::Unreadable`] when it is not one that IPv4 over netif can have (68 to 65521).
     pub fn mtu(&self) -> Result<u16, BadKeys> {
         Ok(self.mtu_wanted()?.unwrap_or(MTU_DEFAULT))
     }
@@ -435,7 +436,7 @@ impl Keys {
     }
 }
 
-/// Somebody else's text as we repeat it, cut and escaped.
+/// Text of a peer as we repeat it, cut and escaped.
 pub(crate) fn shown(text: &str) -> String {
     text.escape_debug().take(FOUND_MAX).collect()
 }

@@ -72,7 +72,9 @@ pub use config::{EventPorts, FrontendConfig, Offer, QueueConfig, Returns};
 pub use features::Features;
 pub use hotplug::Hotplug;
 pub use key_set::KeySet;
-pub use keys::{BadKeys, KeyChange, Keys, MIRROR as MIRROR_KEY};
+pub use keys::{
+    BadKeys, KeyChange, Keys, MAX_QUEUES_WANTED as MAX_QUEUES_KEY, MIRROR as MIRROR_KEY,
+};
 pub use limits::{FloodWish, LimitName, VifLimits};
 pub use rate::{NotARate, Rate};
 pub use state::XenbusState;

@@ -19,7 +19,7 @@ impl Rate {
     /// `None` is no rate at all.
     ///
     /// Linux takes 0 microseconds for no limit, too. Of 0 bytes it lets nothing through, which is
-    /// nobody's wish for a vif, and no toolstack writes it.
+    /// not a limit that anyone means, and no toolstack writes it.
     pub(crate) fn parse(text: &str) -> Option<Option<Rate>> {
         let (bytes, interval_us) = text.split_once(',')?;
         let (bytes, interval_us) = (number(bytes)?, number(interval_us)?);

@@ -332,7 +332,7 @@ mod tests {
             ("backend-id", "-1"),
         ] {
             let changed = all.map(|(old, text)| (old, if old == key { value } else { text }));
-            let error = find(&changed).expect_err("it is none").to_string();
+            let error = find(&changed).expect_err("it is invalid").to_string();
             assert!(error.contains(&format!("/{key} is \"{value}\", expected")), "{error}");
         }
     }

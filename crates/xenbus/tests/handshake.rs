@@ -105,7 +105,7 @@ fn a_removal_at_any_moment_ends_closed_whatever_else_happens() {
 }
 
 #[test]
-fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_anew() {
+fn a_backend_that_is_asked_to_close_at_any_moment_closes_or_is_connected_again() {
     for script in [Script::Absent, Script::Connects] {
         let start = World::with_script(2, QueueCount::AtMost(2), script);
         explore(start, &[Disturbance::AskToClose], |world| {
@@ -312,7 +312,7 @@ fn another_offer_reconnects_with_the_new_number() {
     for queues in [4u16, 8, 2, 1] {
         world.disturb(Disturbance::OfferChanged(queues));
         world.settle();
-        world.check_connected().expect("they connect anew");
+        world.check_connected().expect("they connect again");
         assert_eq!(world.queue_count(), usize::from(queues));
     }
     let dir = VIF.frontend_dir();

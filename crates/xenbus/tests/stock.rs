@@ -41,7 +41,7 @@ fn a_frontend_that_is_killed_restarted_or_reconnected_connects_again() {
 }
 
 #[test]
-fn a_frontend_that_failed_closes_in_order_and_connects_when_it_is_told_to() {
+fn a_frontend_that_failed_closes_in_order_and_connects_when_it_is_asked_to() {
     use Disturbance::{Fail, Reconnect};
     for hotplug in HOTPLUG {
         lead_to(Stock::new(hotplug), &[Fail], Goal::Closed);
@@ -85,7 +85,7 @@ fn the_keys_are_those_of_a_stock_guest_and_one_of_ours() {
 }
 
 #[test]
-fn a_backend_that_knows_of_one_queue_is_told_no_number() {
+fn a_backend_that_knows_of_one_queue_gets_no_number() {
     let mut world = Stock::new(Hotplug::None);
     world.forget_offer("multi-queue-max-queues");
     world.settle();

@@ -3,7 +3,7 @@
 //!
 //! Watch events may arrive between a request and its reply; they are kept, each once, until
 //! [`Client::next_watch`] takes them. A control loop polls the client's descriptor and then takes
-//! events until there are none.
+//! all events.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -20,7 +20,7 @@ use crate::permissions::Permissions;
 use crate::socket::Socket;
 use crate::transport::Transport;
 
-/// How often a transaction is run again after a conflict before the caller is told.
+/// How often a transaction is run again after a conflict before the caller gets the error.
 const TRANSACTION_ATTEMPTS_MAX: usize = 64;
 /// Parts that a directory may be read in. The stock daemon's limits allow for fewer.
 const DIRECTORY_PARTS_MAX: usize = 4096;
@@ -278,7 +278,7 @@ impl<T: Transport> Client<T> {
 }
 
 /// Readable when there may be watch events. Events that came together with a reply are inside the
-/// client already, so take events until there are none before polling.
+/// client already, so take all events before polling.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.transport.as_fd()
@@ -398,7 +398,7 @@ impl<T: Transport> Transaction<'_, T> {
             }
             names.extend_from_slice(part);
         }
-        // Somebody changes it all the time.
+        // It changes all the time.
         Err(refusal(Op::DirectoryPart, path, Reason::Errno(Errno::Again)))
     }
 

@@ -58,7 +58,7 @@ impl<'a> Strings<'a> {
 /// A decimal number.
 ///
 /// # Errors
-/// `EINVAL` if it is none, or too large.
+/// `EINVAL` if it is not one, or too large.
 pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> Result<T, Errno> {
     let text = std::str::from_utf8(text).map_err(|_| Errno::Inval)?;
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {

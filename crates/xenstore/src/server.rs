@@ -111,7 +111,7 @@ impl ServerHandle {
 
     /// Ends [`Server::run`] and with it all connections. Harmless when it has ended.
     pub fn stop(&self) {
-        // The only error is that there is nobody left to stop, or that the wake-up that is
+        // The only error is that there is nothing left to stop, or that the wake-up that is
         // already on its way will find this command.
         let _ = self.send(Command::Stop);
     }
@@ -183,7 +183,7 @@ impl Server {
             for event in &events {
                 let (key, flags) = (event.data.u64(), event.flags);
                 match self.sources.get(&key) {
-                    Some(Source::Wake) => match self.obey()? {
+                    Some(Source::Wake) => match self.take_commands()? {
                         Next::Stop => return Ok(()),
                         Next::Continue => {}
                     },
@@ -224,7 +224,7 @@ impl Server {
     }
 
     /// Carries out what handles asked for.
-    fn obey(&mut self) -> io::Result<Next> {
+    fn take_commands(&mut self) -> io::Result<Next> {
         let mut count = [0; 8];
         match rustix::io::read(&self.handle.wake, &mut count) {
             Ok(_) | Err(rustix::io::Errno::AGAIN) => {}
@@ -385,7 +385,7 @@ impl Server {
         for key in std::mem::take(&mut self.paused) {
             if let Some(Source::Listener(listener, _)) = self.sources.get(&key) {
                 let data = EventData::new_u64(key);
-                // If this fails the listener stays silent, which harms nobody who is connected.
+                // If this fails the listener stays silent, which harms no client that is connected.
                 let _ = epoll::modify(&self.epoll, listener, data, EventFlags::IN);
             }
         }

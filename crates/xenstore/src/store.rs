@@ -64,8 +64,8 @@ impl Mutation {
 pub(crate) struct Change {
     pub(crate) path: NodePath,
     pub(crate) reach: Reach,
-    /// Whoever may read one of these may know of the change: the node's own permissions, before
-    /// and after, and those of its directory.
+    /// Clients that may read one of these may know of the change: the node's own permissions,
+    /// before and after, and those of its directory.
     visible_by: Vec<Permissions>,
 }
 
@@ -112,7 +112,7 @@ impl Store {
         Store { root: Arc::new(root), owned: BTreeMap::from([(DomId(0), 1)]), generation: 0 }
     }
 
-    /// The node at `path`, whoever asks.
+    /// The node at `path`, without a check of permissions.
     pub(crate) fn node(&self, path: &NodePath) -> Option<&Node> {
         path.components().try_fold(&*self.root, |node, name| node.children.get(name).map(|n| &**n))
     }

@@ -1,7 +1,7 @@
 //! A transaction: a snapshot to work on, and what is needed to repeat the work on the live store.
 //!
 //! It commits only if every node it looked at or changed is as it was when the transaction began,
-//! so that the outcome is as if nobody else had been there. Then its changes are carried out once
+//! so that the outcome is as if there were no other client. Then its changes are carried out once
 //! more, on the live store, which also keeps quotas right and finds the watches to fire.
 
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ impl Transaction {
     /// The store as it is after the transaction, and what changed.
     ///
     /// # Errors
-    /// `EAGAIN` when somebody else changed a node that the transaction touched; `ENOSPC` when
+    /// `EAGAIN` when another client changed a node that the transaction touched; `ENOSPC` when
     /// others used up the quota meanwhile.
     pub(crate) fn commit(
         self,

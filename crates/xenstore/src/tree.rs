@@ -27,7 +27,7 @@ pub struct Tree {
     store: Store,
     watches: Watches,
     sessions: BTreeMap<SessionId, Session>,
-    /// Who is told of [`INTRODUCE_DOMAIN`] and [`RELEASE_DOMAIN`].
+    /// The watches on [`INTRODUCE_DOMAIN`] and [`RELEASE_DOMAIN`].
     special: BTreeMap<&'static str, Permissions>,
     introduced: BTreeSet<DomId>,
     quota: Quota,
@@ -385,9 +385,9 @@ impl Tree {
                     let session = self.sessions.get(&watch.session);
                     session.is_some_and(|session| change.is_visible_to(session.domain))
                 };
-                let told: Vec<Watch> =
+                let notified: Vec<Watch> =
                     self.watches.at(on).iter().filter(may_know).cloned().collect();
-                self.tell(&told, on, change.path.as_str());
+                self.tell(&notified, on, change.path.as_str());
             }
         }
     }
@@ -398,8 +398,8 @@ impl Tree {
             let session = self.sessions.get(&watch.session);
             session.is_some_and(|s| permissions.rights_of(s.domain).include(Rights::Read))
         };
-        let told: Vec<Watch> = self.watches.at(name).iter().filter(may_know).cloned().collect();
-        self.tell(&told, name, name);
+        let notified: Vec<Watch> = self.watches.at(name).iter().filter(may_know).cloned().collect();
+        self.tell(&notified, name, name);
     }
 
     /// Queues one event, that `path` has changed, for each of these watches of `on`.

@@ -39,7 +39,7 @@ impl Watches {
     /// Withdraws a watch.
     ///
     /// # Errors
-    /// `ENOENT` when there is none.
+    /// `ENOENT` when there is no such watch.
     pub(crate) fn remove(
         &mut self,
         path: &str,
@@ -70,7 +70,7 @@ impl Watches {
 }
 
 impl Watch {
-    /// What the session is told when `path` changes. `None` for an event that no message can
+    /// The event that the session gets when `path` changes. `None` for an event that no message can
     /// carry, which the stock daemon leaves out too.
     pub(crate) fn event(&self, path: &str) -> Option<Event> {
         let prefix = self.home.as_deref().unwrap_or_default();
@@ -94,8 +94,8 @@ impl Event {
     }
 }
 
-/// The events that a session has not taken yet, each at most once: to be told twice that a path
-/// changed says nothing more than to be told once, as the reader looks afterwards anyway.
+/// The events that a session has not taken yet, each at most once: a second event for a path that
+/// changed adds nothing, as the reader looks afterwards anyway.
 ///
 /// One watch can only make so many wait. After that a single event stands for all others of that
 /// watch: that of the node which the watch was set on. It is also what fires when a watch is set,

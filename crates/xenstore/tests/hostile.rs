@@ -70,7 +70,7 @@ fn a_payload_that_is_too_long_ends_the_connection() {
 }
 
 #[test]
-fn a_client_that_never_reads_replies_is_not_served_further_and_nobody_else_waits() {
+fn a_client_that_never_reads_replies_is_not_served_further_and_no_other_waits() {
     let (handle, thread) = start(Quota::default());
     let mut witness = client(&handle, 0);
     let mut stream = handle.connect(DomId(3)).expect("the server is there");
@@ -128,7 +128,7 @@ fn a_client_that_takes_its_events_late_learns_that_it_has_to_read_everything() {
     lazy.watch("/public", &"t".repeat(1000)).expect("it can be set");
     assert_eq!(next(&mut lazy).path, "/public", "it fires at once");
     for n in 0..2000 {
-        dom0.write(&format!("/public/{n}"), "").expect("nobody else has to wait");
+        dom0.write(&format!("/public/{n}"), "").expect("other clients need not wait");
     }
     let mut taken = 0;
     // The test ends when the server says that everything is to be read, and not before.
@@ -193,12 +193,12 @@ fn release_closes_the_domain_and_its_number_starts_afresh() {
     dom0.set_permissions("/local/domain/4", &own).expect("domain 0 may");
     let mut guest = client(&handle, 4);
     guest.write("data", "x").expect("it owns its home");
-    assert_eq!(dom0.domain_path(DomId(4)).expect("it is told"), "/local/domain/4");
+    assert_eq!(dom0.domain_path(DomId(4)).expect("it has a path"), "/local/domain/4");
     while dom0.next_watch().expect("the server is there").is_some() {}
 
     handle.release(DomId(4)).expect("the server is there");
     rustix::event::poll(&mut [PollFd::new(&dom0, PollFlags::IN)], None).expect("it can wait");
-    let event = dom0.next_watch().expect("the server is there").expect("it was told");
+    let event = dom0.next_watch().expect("the server is there").expect("it was notified");
     let Watched::Node(event) = event else { panic!("{event:?}") };
     assert_eq!((event.path.as_str(), event.token.as_str()), ("@releaseDomain", "gone"));
     assert!(matches!(guest.read("data"), Err(XsError::Lost(_))), "it was let go");

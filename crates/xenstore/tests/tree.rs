@@ -215,7 +215,7 @@ fn domains_come_and_go_with_special_watches_and_leave_nothing_behind() {
     assert_eq!(store.ask(dom0, Op::Release, 0, &["0"]), Err(Errno::Inval));
     assert_eq!(store.ask(dom0, Op::Release, 0, &["1"]), Ok("OK|".into()));
     assert_eq!(store.events(dom0), ["@releaseDomain|t|"]);
-    assert!(store.events(two).is_empty(), "only those whom domain 0 allowed are told");
+    assert!(store.events(two).is_empty(), "only those whom domain 0 allowed get events");
     assert!(!store.0.is_open(one));
     assert_eq!(store.ask(dom0, Op::IsDomainIntroduced, 0, &["1"]), Ok("F|".into()));
     assert_eq!(store.read(dom0, 0, "/local/domain/1"), Err(Errno::Noent));
@@ -278,7 +278,7 @@ fn each_quota_of_a_guest_is_enforced_and_domain_0_has_others() {
 }
 
 #[test]
-fn events_nobody_takes_are_merged_and_beyond_a_limit_one_stands_for_all_of_a_watch() {
+fn events_not_taken_are_merged_and_beyond_a_limit_one_stands_for_all_of_a_watch() {
     let (mut store, dom0, one, _) = with_two_guests(Quota { events: 32, ..Quota::default() });
     store.write(dom0, 0, "/local/domain/1/d/quiet", "x").expect("domain 0 may write");
     store.watch(one, "/local/domain/1/d/quiet", "q").expect("it can be set");

@@ -1,6 +1,7 @@
 //! What this repository asks of itself, as one small program: `cargo xtask VERB`.
 //!
 //! - `check`: before each push, in about a minute.
+//! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
 //! - `tidy`: style that a program can check: the layers of crates, circles of files, where `unsafe`
 //!   stands, lengths, words, links between documents, and that figures are of their texts.
 //! - `words`: lowers the numbers of words that `tidy` counts.
@@ -44,11 +45,13 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 
 use deb::Architecture;
+use run::Formatting;
 use tree::Tree;
 
 const HELP: &str = "\
 usage: cargo xtask VERB
   check  format, lints, tidy, spec and the fast tests: before each push
+  fmt    formats all code: `cargo fmt --all` does not find the doctor's checks
   tidy   layers of crates, circles of files, unsafety, lengths, words, links between documents,
          figures, and that tests run what docs/xen.md says
   words  lower the numbers in crates/xtask/data/words.toml to what is left
@@ -86,6 +89,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
     match verb {
         Some("check") => check(root),
         Some("ci") => ci(root),
+        Some("fmt") => run::formatting(root, &Tree::read(root)?, Formatting::Write),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
         Some("words") => words::lower(root, &Tree::read(root)?),
@@ -114,7 +118,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
 }
 
 fn check(root: &Path) -> Result<()> {
-    run::formatting(root)?;
+    run::formatting(root, &Tree::read(root)?, Formatting::Check)?;
     run::lints(root)?;
     tidy(root)?;
     spec(root)?;

@@ -16,7 +16,7 @@
 //!
 //! # The way out
 //!
-//! Move what both need into a file of its own, below both, or pass it in. A circle that somebody is
+//! Move what both need into a file of its own, below both, or pass it in. A circle that someone is
 //! about to cut stands in [`ALLOWED`] until then. An entry that no longer matches a circle is a
 //! finding, so that none outlives its reason.
 
@@ -88,10 +88,14 @@ impl Modules {
     /// Adds a file and those that it declares.
     fn add(&mut self, tree: &Tree, path: &str, parent: Option<usize>) -> Option<usize> {
         let outline = outline(&tree.file(path)?.text);
-        let names = outline.children.clone();
+        let mut names = outline.children.clone();
         let index = self.all.len();
         let (path, children) = (path.to_owned(), BTreeMap::new());
         let folder = folder_of_children(&path);
+        let found = tree.checks().filter_map(|file| {
+            file.path.strip_prefix(&folder)?.strip_prefix('/')?.strip_suffix(".rs")
+        });
+        names.extend(found.filter(|name| !name.contains('/')).map(str::to_owned));
         self.all.push(Module { path, parent, children, outline });
         for name in names {
             let places = [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")];

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::layers::Metadata;
+use crate::tree::Tree;
 
 /// The crate of the one program that people run.
 const PROGRAM: &str = "ringway";
@@ -18,7 +19,7 @@ const SEEDS: &str = "0..10000";
 /// Crates whose atomics can be those of loom, by a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
 /// What all tests may take once they are built, which is five times what they take on two CPUs: a
-/// test that hangs is to be told by us, not by whoever runs us.
+/// test that hangs is to be reported here, and not by the build server.
 const TESTS_MINUTES_MAX: u32 = 40;
 /// The status with which `timeout` says so.
 const TIMED_OUT: i32 = 124;
@@ -33,12 +34,27 @@ pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
 }
 
-pub(crate) fn formatting(root: &Path) -> Result<()> {
+/// What becomes of code that is not formatted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Formatting {
+    /// It is formatted.
+    Write,
+    /// It is a failure.
+    Check,
+}
+
+/// Formats code, or checks that it is formatted. rustfmt goes by `mod`, which names no check of the
+/// doctor, so those are named here.
+pub(crate) fn formatting(root: &Path, tree: &Tree, how: Formatting) -> Result<()> {
     if is_missing(root, "fmt") {
         return skip("formatting", "cargo fmt is not installed (rustup component add rustfmt)");
     }
-    run(root, &["fmt", "--all", "--check"])?;
-    run(root, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+    let flag = (how == Formatting::Check).then_some("--check");
+    let all = ["fmt", "--all"].into_iter().chain(flag).chain(["--"]);
+    let checks = tree.checks().map(|file| file.path.as_str());
+    run(root, &all.chain(checks).collect::<Vec<_>>())?;
+    let fuzz = ["fmt", "--manifest-path", "fuzz/Cargo.toml"].into_iter().chain(flag);
+    run(root, &fuzz.collect::<Vec<_>>())
 }
 
 pub(crate) fn lints(root: &Path) -> Result<()> {
@@ -98,7 +114,7 @@ pub(crate) fn all_tests(root: &Path) -> Result<()> {
         .arg(this_cargo())
         .args(arguments);
     let status = command.status().context("timeout, of coreutils")?;
-    // Whoever hangs has been named by the test harness after a minute.
+    // The test that hangs has been named by the test harness after a minute.
     ensure!(
         status.code() != Some(TIMED_OUT),
         "tests did not end within {TESTS_MINUTES_MAX} minutes; which: `has been running for over`"

@@ -1,4 +1,4 @@
-//! Style that can be told from the text alone.
+//! Style that can be checked in the text alone.
 
 use crate::tree::{Line, SourceFile, Tree};
 

@@ -21,6 +21,9 @@ pub(crate) struct SourceFile {
 const SKIPPED: [&str; 8] =
     [".git", "target", "out", "Cargo.lock", "node_modules", "corpus", "artifacts", "generated"];
 
+/// Where checks are.
+const CHECKS: &str = "crates/checks/src/check/";
+
 impl Tree {
     /// Reads the files below `root`, without asking git: a source archive is checked as well.
     pub(crate) fn read(root: &Path) -> Result<Tree> {
@@ -52,6 +55,15 @@ impl Tree {
     /// Every Rust file.
     pub(crate) fn rust(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter().filter(|file| file.is_rust())
+    }
+
+    /// The Rust files of a folder that have a text of the same name beside them: checks, which
+    /// `crates/checks/build.rs` declares, so that no line of code does.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &SourceFile> {
+        self.files.iter().filter_map(|file| {
+            let stem = file.path.strip_prefix(CHECKS)?.strip_suffix(".md")?;
+            self.file(&format!("{CHECKS}{stem}.rs"))
+        })
     }
 }
 

@@ -63,7 +63,7 @@ impl<E: EventChannel> BareQueue<E> {
             let page = queue.free.pop().expect("there are more pages than slots");
             queue.post(page);
         }
-        // Nobody is bound to the event channel yet.
+        // The event channel has no other end yet.
         let _ = queue.rx.publish_requests();
         Ok((queue, rings))
     }
@@ -145,14 +145,14 @@ impl<E: EventChannel> BareQueue<E> {
     fn publish_tx(&mut self) -> Result<(), PortDown> {
         match self.tx.publish_requests() {
             Notify::Peer => Ok(self.events.notify(Direction::Tx)?),
-            Notify::Nobody => Ok(()),
+            Notify::NoOne => Ok(()),
         }
     }
 
     fn publish_rx(&mut self) -> Result<(), PortDown> {
         match self.rx.publish_requests() {
             Notify::Peer => Ok(self.events.notify(Direction::Rx)?),
-            Notify::Nobody => Ok(()),
+            Notify::NoOne => Ok(()),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum GuestKind {
     Netfront,
 }
 
-/// What an end's process is told.
+/// The arguments of an end's process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Plan {
     end: End,
@@ -111,7 +111,7 @@ impl Drop for Host {
         self.toolstack = None;
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
-            // Its errors concern nobody any more.
+            // Its errors do not matter any more.
             let _ = thread.join();
         }
     }
@@ -197,7 +197,7 @@ pub(crate) fn end(plan: &str) -> Result<()> {
         }
     };
     print(&tally)?;
-    // The other end may still need us: whoever started us kills us.
+    // The other end may still need us: our parent kills us.
     std::thread::sleep(PATIENCE);
     Ok(())
 }

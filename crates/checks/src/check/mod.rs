@@ -139,42 +139,8 @@ impl Group {
     }
 }
 
-/// All checks, by their ids.
-pub static CATALOGUE: &[Check] = &[
-    datapath::emulated_card::CHECK,
-    processors::full_guest_cpu::CHECK,
-    processors::crowded_interrupts::CHECK,
-    processors::crowded_softirqs::CHECK,
-    processors::full_backend_thread::CHECK,
-    queues::uneven_load::CHECK,
-    queues::hot_interface::CHECK,
-    links::packet_length::CHECK,
-    links::full_wire::CHECK,
-    queues::few_flows::CHECK,
-    tcp::small_window::CHECK,
-    tcp::late_completions::CHECK,
-    links::offloads::CHECK,
-    queues::unused_queues::CHECK,
-    queues::queue_count::CHECK,
-    queues::queue_interrupts::CHECK,
-    processors::irqbalance::CHECK,
-    processors::backlog::CHECK,
-    tcp::harmful_settings::CHECK,
-    datapath::old_switch::CHECK,
-    datapath::switch_misses::CHECK,
-    datapath::iommu::CHECK,
-    datapath::grants::CHECK,
-    processors::backend_cpus::CHECK,
-    processors::hypercalls::CHECK,
-    tcp::near_bbr::CHECK,
-    processors::stolen_time::CHECK,
-    processors::placement::CHECK,
-    links::rings::CHECK,
-    links::limits::CHECK,
-    tcp::conntrack::CHECK,
-    queues::starvation::CHECK,
-    tcp::losses::CHECK,
-];
+/// All checks, by their ids: each `SUBJECT.rs` in a folder of this one, which `build.rs` finds.
+pub static CATALOGUE: &[Check] = include!(concat!(env!("OUT_DIR"), "/catalogue.rs"));
 
 /// A check by its id, in any case of letters, or by its slug.
 pub fn find(id: &str) -> Option<&'static Check> {
@@ -323,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_look_could_not_read_is_told_beside_what_the_other_found() {
+    fn what_one_part_could_not_read_is_reported_beside_what_the_other_found() {
         let found = || Ok(vec![all_well("fine", None)]);
         let absent = |why: &str| Err(Gap::NotHere(why.to_owned()));
         let torn = || Err(Gap::Missing { file: "f".to_owned(), why: "torn".to_owned() });

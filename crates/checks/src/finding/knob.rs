@@ -1,6 +1,7 @@
 //! A setting that the doctor knows to name, to read and to set.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io;
 
 use schemars::JsonSchema;
@@ -319,7 +320,7 @@ impl Knob {
 
     /// The command that sets it, for a shell.
     pub fn command(&self, value: &str) -> String {
-        self.describe().command(value)
+        self.describe().execution(value).to_string()
     }
 }
 
@@ -334,30 +335,62 @@ impl Description<'_> {
         })
     }
 
-    /// The words of the tool that sets it; none if it is a file that is written.
-    pub fn words(&self, value: &str) -> Option<Vec<String>> {
-        let before = match &self.store {
+    /// What sets it: the one thing that is shown, run and emitted.
+    pub fn execution(&self, value: &str) -> Execution {
+        let before: Vec<&str> = match &self.store {
             Store::Tool(words, _) => words.clone(),
-            Store::Link { word, .. } => vec!["ip", "link", "set", "dev", self.nic?, word],
-            Store::Sysctl(_) | Store::File(_) => return None,
-        };
-        Some(before.into_iter().chain(value.split_whitespace()).map(str::to_owned).collect())
-    }
-
-    /// The command that sets it, for a shell.
-    pub fn command(&self, value: &str) -> String {
-        if let Some(words) = self.words(value) {
-            return words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
-        }
-        match &self.store {
+            Store::Link { word, .. } => {
+                vec!["ip", "link", "set", "dev", self.nic.unwrap_or_default(), word]
+            }
             Store::Sysctl(name) => {
-                format!("sysctl -w {}={}", shell_word(name), shell_word(value))
+                let words = ["sysctl", "-w"].map(str::to_owned).into_iter();
+                return Execution::Run(words.chain([format!("{name}={value}")]).collect());
             }
-            _ => {
-                let path = self.path().ok().flatten().unwrap_or_default();
-                format!("echo {} > {}", shell_word(value), shell_word(&format!("/{path}")))
+            Store::File(path) => {
+                return Execution::Write { path: path.clone(), value: value.to_owned() };
+            }
+        };
+        let words = before.into_iter().chain(value.split_whitespace());
+        Execution::Run(words.map(str::to_owned).collect())
+    }
+}
+
+/// What sets a knob to a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Execution {
+    /// A tool with its words.
+    Run(Vec<String>),
+    /// A file below the root, and what is written to it in one write, with an end of line.
+    Write {
+        /// Such as `proc/irq/41/smp_affinity_list`.
+        path: String,
+        /// Such as `2`.
+        value: String,
+    },
+}
+
+/// The same for a shell.
+impl fmt::Display for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Execution::Run(words) => {
+                let words: Vec<Cow<'_, str>> = words.iter().map(|word| assignment(word)).collect();
+                f.write_str(&words.join(" "))
+            }
+            Execution::Write { path, value } => {
+                write!(f, "echo {} > {}", shell_word(value), shell_word(&format!("/{path}")))
             }
         }
+    }
+}
+
+/// A word for a shell; of `NAME=VALUE` only what has to be is in quotes.
+fn assignment(word: &str) -> Cow<'_, str> {
+    match word.split_once('=') {
+        Some((name, value)) if matches!(shell_word(name), Cow::Borrowed(_)) => {
+            Cow::Owned(format!("{name}={}", shell_word(value)))
+        }
+        _ => shell_word(word),
     }
 }
 

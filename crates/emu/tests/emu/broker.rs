@@ -41,7 +41,7 @@ fn sockets_are_for_this_user_only() {
 }
 
 #[test]
-fn a_broker_told_to_stop_before_it_runs_ends_at_once() {
+fn a_broker_stopped_before_it_runs_ends_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let broker = Broker::bind(dir.path()).expect("the directory is free");
     broker.handle().stop();

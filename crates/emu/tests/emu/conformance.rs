@@ -23,7 +23,7 @@ impl Fixture for Pair {
         &self.back
     }
 
-    fn nobody(&self) -> DomId {
+    fn absent(&self) -> DomId {
         DomId(99)
     }
 }

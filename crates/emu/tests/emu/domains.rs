@@ -110,7 +110,7 @@ fn a_peer_is_not_forgotten_while_a_page_is_mapped() {
     drop(second);
     assert!(grants.end_access(gref).is_err(), "the first mapping is left");
     drop(first);
-    grants.end_access(gref).expect("nobody uses it");
+    grants.end_access(gref).expect("no peer uses it");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn grants_run_out_and_come_back() {
     let all = all.collect::<std::collections::BTreeSet<GrantRef>>();
     assert_eq!((all.first(), all.len()), (Some(&GrantRef(8)), 32_760));
     assert_eq!(kind(grant(&mut grants)), Some(ErrorKind::OutOfMemory));
-    grants.end_access(GrantRef(700)).expect("nobody uses it");
+    grants.end_access(GrantRef(700)).expect("no peer uses it");
     grants.end_access(GrantRef(700)).expect("it is not granted");
     assert_eq!(grant(&mut grants).expect("there is an entry"), GrantRef(700));
     assert_eq!(kind(grant(&mut grants)), Some(ErrorKind::OutOfMemory));

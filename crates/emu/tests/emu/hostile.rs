@@ -128,7 +128,7 @@ fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
 }
 
 #[test]
-fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_nobody_else() {
+fn a_guest_that_makes_its_end_of_a_channel_blocking_hangs_no_other_domain() {
     let host = Host::start();
     let toolstack = Arc::new(host.toolstack());
     let domid = host.create(Role::Guest);

@@ -99,7 +99,7 @@ fn a_killed_guest_is_dead_and_its_number_can_be_used_again() {
     assert!(grants.end_access(FIRST_GRANT).is_err(), "the new one is still mapped");
     assert_eq!(first_byte(&mut memory, domid), (GrantStatus::Okay, b'n'));
     drop(new);
-    grants.end_access(FIRST_GRANT).expect("nobody uses it");
+    grants.end_access(FIRST_GRANT).expect("no peer uses it");
 }
 
 /// A page that a guest grants to domain 0, as [`FIRST_GRANT`].
@@ -159,7 +159,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A failed test leaves nobody behind.
+        // A failed test leaves no process behind.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

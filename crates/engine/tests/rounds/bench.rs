@@ -136,7 +136,7 @@ impl PortQueue for TestQueue {
             if far.gso.is_some() {
                 frame.offload.checksum = Checksum::Blank;
             }
-            bytes += len;
+            bytes += frame.work();
             far.taken += 1;
             far.taken_bytes += u64::try_from(len).expect("frames are short");
             into.push(frame);

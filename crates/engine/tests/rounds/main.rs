@@ -2,13 +2,14 @@
 #![cfg(not(feature = "loom"))]
 
 mod bench;
+mod limits;
+mod mirrors;
 mod vlans;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits};
-use ringway_engine::{Credit, IfIdle, Limits, Stations, Wait, Weight, egress_credit};
+use ringway_engine::{IfIdle, Stations, Wait, Weight};
 
 use bench::{Bench, DEVICE, ONE, Station, TRAITS};
 
@@ -54,76 +55,6 @@ fn a_receiver_that_takes_a_page_now_and_then_costs_those_who_send_to_it_little()
         let part = part_beside_a_slow_receiver(ONE, Duration::from_millis(pause_ms));
         assert!(part >= 0.9, "a page in {pause_ms} ms leaves {part}");
     }
-}
-
-/// Sender, receiver, one more port, and the output of a mirror.
-fn mirrored(ingress: &[u8], egress: &[u8]) -> (Bench, [Station; 4]) {
-    let mut bench = Bench::new(MEMORY);
-    let stations = [1, 2, 3, 9].map(|number| bench.port(number, 1, ONE).remove(0));
-    bench.mirror(9, ingress, egress);
-    (bench, stations)
-}
-
-#[test]
-fn a_mirror_gets_what_enters_or_leaves_by_its_ports_once_and_nothing_else() {
-    for (ingress, egress, copies) in [
-        (&[1_u8][..], &[][..], 3),
-        (&[], &[2], 3),
-        (&[1, 2, 3], &[1, 2, 3], 5),
-        (&[3], &[3], 4),
-        (&[], &[1], 2),
-    ] {
-        let (mut bench, [sender, receiver, third, output]) = mirrored(ingress, egress);
-        sender.far().script = [(2, 100), (3, 200), (255, 300)].into();
-        // The second is for the station at the output, which the switch does not know.
-        third.far().script = [(1, 400), (9, 500)].into();
-        for _ in 0..20 {
-            bench.round();
-        }
-        assert_eq!((receiver.far().received, third.far().received), (3, 2));
-        assert_eq!(output.far().received, copies, "{ingress:?} {egress:?}");
-    }
-}
-
-#[test]
-fn what_the_output_of_a_mirror_sends_goes_nowhere_by_its_policy_and_no_flood_reaches_it() {
-    let (mut bench, [sender, receiver, _, output]) = mirrored(&[], &[]);
-    sender.far().script = [(255, 300), (9, 300)].into();
-    for _ in 0..20 {
-        bench.round();
-    }
-    assert!(receiver.far().received >= 1);
-    assert_eq!(output.far().received, 0);
-}
-
-#[test]
-fn a_mirror_that_takes_nothing_costs_the_mirrored_no_frame() {
-    let (mut bench, [sender, receiver, _, output]) = mirrored(&[1], &[2]);
-    output.far().room = 0;
-    sender.far().script = [(2, 1514)].into();
-    sender.far().is_endless = true;
-    bench.run(SECOND / 10, |_| ());
-    let (taken, received) = (sender.far().taken, receiver.far().received);
-    assert!(taken > 10_000 && taken - received < 1024, "{taken} {received}");
-    assert_eq!(receiver.dropped(DropReason::QueueFull), 0);
-    // They are counted where they were for, and not as the sender's.
-    assert!(output.dropped(DropReason::QueueFull) > 1000);
-    assert_eq!(sender.dropped(DropReason::QueueFull), 0);
-}
-
-#[test]
-fn a_frame_that_waits_for_its_receiver_is_copied_once() {
-    let (mut bench, [sender, receiver, _, output]) = mirrored(&[1], &[2]);
-    sender.far().script = [(2, 60)].into();
-    sender.far().is_endless = true;
-    receiver.far().room = 0;
-    bench.run(SECOND / 50, page_each(&receiver, Duration::from_millis(1)));
-    sender.far().script.clear();
-    receiver.far().room = usize::MAX;
-    bench.run(SECOND / 2, |_| ());
-    let taken = sender.far().taken;
-    let lost = output.dropped(DropReason::QueueFull);
-    assert_eq!(output.far().received + lost, taken, "of {taken}, {lost} were lost");
 }
 
 #[test]
@@ -220,6 +151,40 @@ fn queues_that_are_full_leave_memory_for_others() {
     sender.far().is_endless = true;
     bench.run(SECOND / 100, |_| ());
     assert!(bench.budget.bytes_left() > 1 << 20, "{} left", bench.budget.bytes_left());
+}
+
+#[test]
+fn queues_that_stand_still_leave_memory_for_others_however_many_they_are() {
+    let mut bench = Bench::new(2 << 20);
+    let sender = bench.port(1, 1, Stations::Many).remove(0);
+    let good = bench.port(2, 1, ONE).remove(0);
+    let full = (3..7_u8).flat_map(|number| bench.port(number, 16, ONE));
+    let full: Vec<Station> = full.inspect(|queue| queue.far().room = 0).collect();
+    sender.far().flows = 64;
+    sender.far().script = (3..7).flat_map(|number| [(number, 1500); 64]).collect();
+    sender.far().is_endless = true;
+    bench.run(SECOND / 8, |_| ());
+    // Each keeps something, and all together not all there is.
+    assert_eq!(full.len(), 64);
+    sender.far().script = [(2, 60_000)].into();
+    bench.run(SECOND / 50, |_| ());
+    assert!(good.far().received > 10, "{} frames", good.far().received);
+}
+
+#[test]
+fn a_queue_that_keeps_nothing_while_it_stands_still_sends_what_comes_later() {
+    let mut bench = Bench::new(512 << 10);
+    let sender = bench.port(1, 1, Stations::Many).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    receiver.far().room = 0;
+    sender.far().script = [(2, 60_000)].into();
+    bench.run(SECOND / 8, |_| ());
+    assert_eq!(receiver.dropped(DropReason::QueueFull), 1, "it is more than the queue may keep");
+    receiver.far().room = usize::MAX;
+    sender.far().script = [(2, 60)].into();
+    bench.ready(&sender);
+    bench.run(SECOND / 8, |_| ());
+    assert_eq!(receiver.far().received, 1);
 }
 
 #[test]
@@ -362,69 +327,6 @@ fn a_port_takes_no_more_memory_by_having_more_queues() {
     assert!(one <= 7 << 20, "{one}");
     assert!(eight <= 12 << 20, "{eight} beside {one}");
     assert!(after >= 4 << 20, "{after} are left for another port");
-}
-
-#[test]
-fn frames_that_are_longer_than_the_link_allows_are_dropped_and_counted() {
-    let mut bench = Bench::new(MEMORY);
-    let sender = bench.port(1, 1, ONE).remove(0);
-    let receiver = bench.port(2, 1, ONE).remove(0);
-    bench.limit(&sender, &Limits { frame_len_max: Some(1518), ..Limits::default() });
-    sender.far().script = [(2, 1518), (2, 1519), (2, 60_000), (255, 1519), (2, 60)].into();
-    bench.run(Duration::from_millis(1), |_| ());
-    assert_eq!(receiver.far().received, 2);
-    assert_eq!(sender.dropped(DropReason::TooLong), 3);
-}
-
-#[test]
-fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
-    for (queues, len) in [(1, 1000), (4, 1000), (2, 60_000)] {
-        let mut bench = Bench::new(MEMORY);
-        let sender = bench.port(1, 1, Stations::Many).remove(0);
-        let receiver = bench.port(2, queues, ONE);
-        // 10 MB a second.
-        let credit = egress_credit(500_000, Duration::from_millis(50), bench.now);
-        let limits = Limits { egress: Some(Arc::new(credit)), ..Limits::default() };
-        receiver.iter().for_each(|queue| bench.limit(queue, &limits));
-        sender.far().flows = 64;
-        sender.far().script = [(2, len)].into();
-        sender.far().is_endless = true;
-        bench.run(SECOND / 2, |_| ());
-        let received: u64 = receiver.iter().map(|queue| queue.far().received_bytes).sum();
-        assert!((4_900_000..5_400_000).contains(&received), "{received}");
-        // What waits leaves in the end, and what it waits for is no work.
-        sender.far().script.clear();
-        let mut sleeps = 0;
-        while let wait @ (Wait::Now | Wait::Until(_)) = bench.round() {
-            if let Wait::Until(then) = wait {
-                sleeps += 1;
-                assert!(then > bench.now - Duration::from_millis(1), "it would wake at once");
-                bench.now = bench.now.max(then);
-            }
-            assert!(sleeps < 10_000, "{queues} queues");
-        }
-        assert!(sleeps > 10, "{sleeps}");
-    }
-}
-
-#[test]
-fn a_limit_of_what_leaves_that_is_lifted_lets_all_leave_in_order() {
-    let mut bench = Bench::new(MEMORY);
-    let sender = bench.port(1, 1, Stations::Many).remove(0);
-    let receiver = bench.port(2, 1, ONE).remove(0);
-    let year = Duration::from_secs(365 * 86400);
-    let credit = Arc::new(Credit::new(1, year, bench.now));
-    bench.limit(&receiver, &Limits { egress: Some(credit), ..Limits::default() });
-    receiver.far().room = 0;
-    sender.far().script = (60..160).map(|len| (2, len)).collect();
-    bench.run(Duration::from_millis(1), |_| ());
-    receiver.far().room = usize::MAX;
-    bench.run(Duration::from_millis(1), |_| ());
-    assert_eq!(receiver.far().received, 1, "one on credit");
-    bench.limit(&receiver, &Limits::default());
-    bench.run(Duration::from_millis(1), |_| ());
-    let lens: Vec<usize> = receiver.far().lens.iter().copied().collect();
-    assert_eq!(lens, (60..160).collect::<Vec<usize>>());
 }
 
 #[test]

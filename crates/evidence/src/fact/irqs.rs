@@ -153,7 +153,7 @@ impl NetIrqs {
             if of.device.starts_with("virtio") {
                 match devices.get(&of.device) {
                     Some(nic) => of.device.clone_from(nic),
-                    // Consoles have inputs and outputs, too. Without links nobody can tell.
+                    // Consoles have inputs and outputs, too. Without links it is unknown.
                     None if !devices.is_empty() => continue,
                     None => {}
                 }

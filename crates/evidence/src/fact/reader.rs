@@ -85,7 +85,7 @@ impl Host {
             .map(|prefix| {
                 let monotonic = source.file(&format!("{prefix}monotonic")).ok();
                 let seconds = monotonic.and_then(|monotonic| seconds(monotonic.value()));
-                // Of a sample without its time no rate can be told, nor that it is the only one.
+                // A sample without its time gives no rate, nor is it known to be the only one.
                 Sample { prefix: prefix.to_owned(), seconds: seconds.unwrap_or(f64::NAN) }
             })
             .collect();
@@ -213,7 +213,7 @@ impl Reader {
         if seconds > 0.0 {
             return Ok(Span { before, after, seconds, basis, text });
         }
-        let why = "no time passed between the samples, or nobody says how much";
+        let why = "no time passed between the samples, or nothing says how much";
         Err(text.unreadable(None, why))
     }
 
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_told_by_their_first_two_numbers() {
+    fn kernels_are_ordered_by_their_first_two_numbers() {
         let version = |host: Host| host.fact::<Release>().ok()?.version();
         let kernel = |text| version(host(&[("proc/sys/kernel/osrelease", text)]));
         assert_eq!(kernel("6.1.0-13-amd64\n"), Some((6, 1)));

@@ -201,7 +201,7 @@ fn number(value: &[u8]) -> Result<u32, DecodeError> {
 }
 
 /// Sets of features: what a driver lets be changed, what was wanted, what is in force, and what
-/// nobody can change.
+/// cannot be changed.
 const FEATURES_HW: u16 = 2;
 const FEATURES_WANTED: u16 = 3;
 const FEATURES_ACTIVE: u16 = 4;

@@ -26,7 +26,7 @@ pub struct Times {
     pub irq: u64,
     /// Deferred work of interrupts (`si`): most of the network.
     pub softirq: u64,
-    /// The hypervisor ran somebody else.
+    /// The hypervisor ran another guest.
     pub steal: u64,
     /// Running a guest.
     pub guest: u64,
@@ -70,7 +70,7 @@ impl Counters for CpuTimes {
 }
 
 impl Times {
-    /// Ticks in which the machine had the CPU: while the hypervisor runs somebody else, neither
+    /// Ticks in which the machine had the CPU: while the hypervisor runs another guest, neither
     /// work nor idleness is seen.
     pub fn had(&self) -> u64 {
         self.total.saturating_sub(self.steal)

@@ -67,6 +67,22 @@ impl Features {
     }
 }
 
+/// The words that `ethtool -K` takes for what `ethtool -k` prints by longer names.
+const WORDS: [(&str, &str); 7] = [
+    ("rx", "rx-checksumming"),
+    ("tx", "tx-checksumming"),
+    ("sg", "scatter-gather"),
+    ("tso", "tcp-segmentation-offload"),
+    ("gso", "generic-segmentation-offload"),
+    ("gro", "generic-receive-offload"),
+    ("lro", "large-receive-offload"),
+];
+
+/// The name in `ethtool -k` of what `ethtool -K` takes.
+pub fn long_name(word: &str) -> &str {
+    WORDS.iter().find(|(short, _)| *short == word).map_or(word, |(_, long)| long)
+}
+
 /// What `ethtool` has one name for, and the features of the kernel that it means.
 const GROUPS: [(&str, &str); 11] = [
     ("rx-checksumming", "rx-checksum"),
@@ -251,10 +267,10 @@ mod tests {
         // A TAP device whose program takes no large packets; ethtool -K ... tso on fails.
         let printed = "Features for tap0:\ntcp-segmentation-offload: off\n\
             \ttx-tcp-segmentation: off [requested on]\n\ttx-tcp-mangleid-segmentation: off\n";
-        let told = "features of tap0: 2\ntx-tcp-segmentation: off [requested on]\n\
+        let asked = "features of tap0: 2\ntx-tcp-segmentation: off [requested on]\n\
             tx-tcp-mangleid-segmentation: off\n";
-        for text in [printed, told] {
-            let path = if text == told { "netlink/tap0/features" } else { "ethtool -k tap0" };
+        for text in [printed, asked] {
+            let path = if text == asked { "netlink/tap0/features" } else { "ethtool -k tap0" };
             let read = Features::parse(&Text::new(path, text)).expect("sound");
             let tso = read.get("tcp-segmentation-offload").expect("there");
             assert!(!tso.is_on && tso.is_fixed && tso.is_requested, "{path}: {tso:?}");
@@ -262,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_queues_are_told_by_their_names() {
+    fn counters_of_queues_are_recognized_by_their_names() {
         for (name, is_tx, is_bytes, queue) in [
             ("rx_queue_0_bytes", false, true, 0),
             ("tx_queue_11_packets", true, false, 11),

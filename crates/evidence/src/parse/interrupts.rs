@@ -85,7 +85,7 @@ pub enum Direction {
 }
 
 /// Reads an interrupt's name: `vif1.0-q0-tx` and `eth0-q1` of Xen, `virtio3-input.0`,
-/// `eth0-TxRx-3` and the like of hardware. None if it is none of a network queue.
+/// `eth0-TxRx-3` and the like of hardware. `None` if it is not that of a network queue.
 pub fn queue_irq(name: &str, nics: &[String]) -> Option<QueueIrq> {
     virtio(name).or_else(|| {
         let (device, rest) = split_device(name, nics)?;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_told_from_the_names_that_drivers_give() {
+    fn queues_are_recognized_by_the_names_that_drivers_give() {
         let (tx, rx) = (Some(Direction::Tx), Some(Direction::Rx));
         for (name, device, queue, direction) in [
             ("vif1.0-q0-tx", "vif1.0", Some(0), tx),

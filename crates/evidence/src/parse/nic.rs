@@ -58,7 +58,7 @@ impl Counters for NicCounters {
 }
 
 impl Moved {
-    /// What moved since `before`. An interface that was made anew has no past.
+    /// What moved since `before`. An interface that was made again has no past.
     pub fn since(&self, before: &Moved) -> Moved {
         Moved {
             rx_bytes: self.rx_bytes.saturating_sub(before.rx_bytes),

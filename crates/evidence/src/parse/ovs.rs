@@ -47,7 +47,7 @@ pub struct Policing {
 }
 
 impl Policing {
-    /// Reads the records, which are apart by empty lines. A rate of 0 is none.
+    /// Reads the records, which are apart by empty lines. A rate of 0 is no limit.
     pub fn parse(text: &Text) -> Result<Policing, Gap> {
         let mut limits = Vec::new();
         let mut name = None;

@@ -26,7 +26,7 @@ pub enum Step {
     Through(String),
     /// The longest packet of that interface.
     Local(u32),
-    /// The longest that the kernel sends there, by its routes and by what it was told before.
+    /// The longest that the kernel sends there, by its routes and by what it learned before.
     Known(u32),
     /// A packet arrived.
     Passed {
@@ -35,7 +35,7 @@ pub enum Step {
         /// Until the answer came.
         micros: u64,
     },
-    /// Somebody on the way said that a packet was too long for it.
+    /// A hop on the way said that a packet was too long for it.
     Refused {
         /// Its length.
         len: u32,
@@ -74,7 +74,7 @@ pub enum Step {
 pub enum Means {
     /// An echo request, and its reply.
     Echo,
-    /// A datagram to a port that nobody has, and the refusal of the host.
+    /// A datagram to a closed port, and the refusal of the host.
     Datagram,
 }
 

@@ -23,7 +23,7 @@ const PACKETS_MAX: u32 = 100;
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// A packet that is not answered is sent so many times.
 const TRIES: u32 = 2;
-/// How long an answer may take while nobody knows how far the host is.
+/// How long an answer may take while the distance of the host is unknown.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// An echo is late when it takes so many times as long as the first one.
 const WAIT_FACTOR: u32 = 4;
@@ -44,7 +44,7 @@ pub(crate) const FOLDER: &str = "probes";
 /// These pieces of this host, with the ways to some others, which are probed between both samples.
 ///
 /// # Errors
-/// If a host has no address, which is told at once, or none that anything can be sent to.
+/// If a host has no address, which is known at once, or none that anything can be sent to.
 pub fn collect(interval: Duration, hosts: &[String], pieces: &[Piece]) -> io::Result<Source> {
     let addresses: Vec<Vec<IpAddr>> =
         hosts.iter().take(HOSTS_MAX).map(|host| addresses(host)).collect::<io::Result<_>>()?;

@@ -25,7 +25,7 @@ pub(super) type Ask<'a> = dyn FnMut(u32, Option<u8>) -> Result<Answer, String> +
 const REFUSALS_MAX: usize = 8;
 /// Routers that are asked where a packet is lost.
 const HOPS_MAX: u8 = 16;
-/// Routers in a row that answer nothing at all, after which nobody is asked any more.
+/// Routers in a row that answer nothing at all, after which no more are asked.
 const SILENT_HOPS_MAX: u8 = 3;
 /// Lengths that links have: they are tried first, because each that is too long costs a wait.
 /// IPv6's least, tunnels over Ethernet, Ethernet, tunnels over jumbo frames, jumbo frames.
@@ -63,7 +63,7 @@ fn find(ask: &mut Ask<'_>, least: u32, local: u32, steps: &mut Vec<Step>) -> Res
     locate(ask, least, lost, steps)
 }
 
-/// Follows what routers say, from the longest packet down. The length of the first that nobody
+/// Follows what routers say, from the longest packet down. The length of the first that no one
 /// says anything about; none if one arrived.
 fn descend(
     ask: &mut Ask<'_>,
@@ -94,7 +94,7 @@ fn descend(
 }
 
 /// A length between one that passed and one that did not: the middle one of the usual lengths; when
-/// there is none left, the next byte after a usual one; else the middle.
+/// no such length is left, the next byte after a usual one; else the middle.
 fn between(passed: u32, lost: u32) -> Option<u32> {
     if lost - passed <= 1 {
         return None;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_home_and_no_more_time_are_said() {
+    fn silence_and_a_lack_of_time_are_reported() {
         let silence = |_: u32, _: Option<u8>| Ok(Answer::Silence);
         assert_eq!(search(&mut { silence }, 576, 1500), [Step::Lost { len: 576 }]);
         let over = |_: u32, _: Option<u8>| Err("no more time".to_owned());

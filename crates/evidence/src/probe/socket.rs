@@ -26,7 +26,7 @@ use rustix::net::{
 use super::search::Answer;
 use crate::parse::path::Means;
 
-/// Where datagrams go that nobody waits for, as with `traceroute`.
+/// Where datagrams go that no program waits for, as with `traceroute`.
 const PORT: u16 = 33434;
 /// The header of ICMP, and that of UDP.
 const HEADER: u32 = 8;
@@ -167,12 +167,12 @@ impl Packet {
         send(&self.socket, &payload, SendFlags::empty()).map(|_| ())
     }
 
-    /// Whether the host answered; on a connected socket nobody else can.
+    /// Whether the host answered; on a connected socket no other host can.
     fn is_replied(&self) -> io::Result<bool> {
         let mut byte = [0];
         match recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT) {
             Ok(_) => Ok(true),
-            // What the queue of errors has told already.
+            // What the queue of errors has reported already.
             Err(
                 Errno::AGAIN
                 | Errno::CONNREFUSED

@@ -78,10 +78,19 @@ pub(crate) fn gso_tiny_segments(stage: &mut Stage) -> Result<()> {
 
 /// As many long frames as the backend takes, each to be cut into as many segments as is legal.
 pub(crate) fn gso_short_segments(stage: &mut Stage) -> Result<()> {
+    gso_segments(stage, 48)
+}
+
+/// The same with the segments of a sender that knows nothing of the path: RFC 9293, section 3.7.1.
+pub(crate) fn gso_usual_segments(stage: &mut Stage) -> Result<()> {
+    gso_segments(stage, 536)
+}
+
+fn gso_segments(stage: &mut Stage, size: u16) -> Result<()> {
     let route = stage.route_to(stage.plain()?);
     stage.guest.connect(2, 64)?;
     let bytes = frame::tcp_v6(route, 0, 0, LONGEST);
-    let extra = ExtraInfo::for_gso(48, GSO_TYPE_TCPV6);
+    let extra = ExtraInfo::for_gso(size, GSO_TYPE_TCPV6);
     let frames = stage.guest.queues.iter().map(|queue| {
         let places = [0, 17, 34];
         places.map(|place| Prepared::new(queue, place, &bytes, BLANK, Some(extra))).into()

@@ -98,7 +98,7 @@ fn comparison(row: &ComparisonRow) -> Option<String> {
             ));
         }
         Some(interval) if interval.has(1.0) => format!(
-            "{title}: no difference in {} can be told (ratio {}, {} to {})",
+            "{title}: no difference in {} is shown (ratio {}, {} to {})",
             metric.title,
             number(found.value),
             number(interval.low),

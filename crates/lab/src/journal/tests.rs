@@ -78,7 +78,7 @@ fn a_line_cut_anywhere_costs_that_run_only() {
 }
 
 #[test]
-fn failures_are_told_and_are_no_runs() {
+fn failures_are_reported_and_are_no_runs() {
     let (dir, _) = three_runs();
     let mut journal = Journal::open(dir.path(), &study(), &host()).expect("the same");
     for reason in ["no route", "it crashed"] {

@@ -210,7 +210,7 @@ pub(super) fn deviation_bar(x: f64, top: f64, bottom: f64, colour: &str) -> Mark
     }
 }
 
-/// What a pointer that rests on a mark is told.
+/// What is shown where a pointer rests on a mark.
 pub(super) fn hint(text: &str) -> Markup {
     html! { title { (text) } }
 }

@@ -1,6 +1,6 @@
 //! Colours and marks: red for one queue, as published; blue, green and purple for more.
 //!
-//! Nothing is told by colour alone: each line has a mark of its own shape, and each colour its own
+//! Colour alone says nothing: each line has a mark of its own shape, and each colour its own
 //! lightness, for grey print and for those who see colours in another way.
 
 use maud::{Markup, html};

@@ -6,11 +6,12 @@ use ringway_datapath::headers::Transport;
 use ringway_steering::{FlowTuple, QueueIndex};
 
 use crate::child::PartError;
-use crate::placement::{Placement, Ports};
+use crate::placement::Ports;
 use crate::record::Stream;
+use crate::setup::Setup;
 use crate::tools::{Flow, Measured, Tool};
 use crate::topology::{Attached, Blueprint, End, Topology};
-use crate::value::Cell;
+use crate::word::Direction;
 
 /// Ports of servers: each stream has its own, and the next run has others, as some tools refuse one
 /// that had a connection a moment ago.
@@ -42,14 +43,11 @@ impl Luck {
         &mut self,
         topology: &Topology,
         blueprint: &Blueprint,
-        setup: &Cell,
-        tool: Tool,
+        setup: &Setup,
         repeat: u32,
     ) -> Result<Vec<Placed>, PartError> {
-        let streams = setup.number("streams").and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
-        let is_receiving = setup.text("direction") == Some("receive");
-        let placement = setup.text("placement").and_then(Placement::from_name);
-        let placement = placement.unwrap_or(Placement::Random);
+        let Setup { streams, placement, tool, .. } = *setup;
+        let is_receiving = setup.direction == Direction::Receive;
         // What the kernel does with a TAP device's queues is not ours to know.
         let is_known = topology.host.is_some()
             && tool.has_source_ports()

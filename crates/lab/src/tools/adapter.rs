@@ -9,7 +9,7 @@ use super::{Flow, Load};
 /// Seconds that a client goes on after those that count, so that it is watched to their end.
 const TAIL: f64 = 0.2;
 
-/// A tool: its programs, what they are told, and how they are understood.
+/// A tool: its programs, their arguments, and how their output is read.
 pub(super) struct Adapter {
     pub(super) program: Program,
     /// The words of a stream's server.
@@ -37,10 +37,10 @@ pub(super) struct Program {
     /// From the port on which a server listens to that of its stream.
     pub(super) stream_port_offset: u16,
     /// Whose output is read.
-    pub(super) told_by: Side,
+    pub(super) printed_by: Side,
     /// Seconds from its start on of which it tells nothing that counts.
     pub(super) settling_seconds: f64,
-    /// Environment variables that change what it does; those of whoever runs the lab are not meant.
+    /// Environment variables that change what it does; those of the user are not meant.
     pub(super) settings: &'static [&'static str],
 }
 
@@ -76,7 +76,7 @@ impl Program {
             version_words: &["--version"],
             listens: Listens::OnTcp,
             stream_port_offset: 0,
-            told_by: Side::Client,
+            printed_by: Side::Client,
             settling_seconds: 0.0,
             settings: &[],
         }

@@ -11,7 +11,7 @@ use crate::stats::median;
 const SETTLING_SECONDS: f64 = 1.0;
 
 pub(super) const THROUGHPUT: Adapter = Adapter {
-    program: Program { name: "ddsperf-throughput", told_by: Side::Server, ..PROGRAM },
+    program: Program { name: "ddsperf-throughput", printed_by: Side::Server, ..PROGRAM },
     server: |load, _| words(&[&"-D", &seconds(load), &"sub"]),
     client: |load, _| words(&[&"-D", &seconds(load), &"pub", &"size", &"1k"]),
     parse: parse_throughput,
@@ -77,7 +77,7 @@ fn all(
     };
     let found: Vec<f64> = text.lines().filter_map(of_line).collect();
     match found[..] {
-        [] => Err(format!("it told of no second that counts: {}", text.trim())),
+        [] => Err(format!("it reported no second that counts: {}", text.trim())),
         _ => Ok(found),
     }
 }

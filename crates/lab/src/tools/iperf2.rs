@@ -37,7 +37,7 @@ fn parse(text: &str, load: &Load) -> Result<Reading, String> {
     let mut spans: Vec<Span> = text.lines().filter_map(span).collect();
     spans.pop();
     if spans.is_empty() {
-        return Err(format!("it told nothing that counts: {}", text.trim()));
+        return Err(format!("it printed nothing that counts: {}", text.trim()));
     }
     counted(spans, load)
 }

@@ -41,7 +41,7 @@ fn client(load: &Load, flow: &Flow) -> Vec<String> {
 fn parse(text: &str, load: &Load) -> Result<Reading, String> {
     let interims: Vec<Interim> = text.lines().filter_map(interim).collect();
     let Some(first) = interims.first() else {
-        return Err(format!("it told no interim results: {}", text.trim()));
+        return Err(format!("it printed no interim results: {}", text.trim()));
     };
     let began = first.end - first.seconds;
     let span = |interim: &Interim| Span {

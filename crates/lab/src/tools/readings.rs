@@ -46,7 +46,7 @@ pub(super) fn counted(
     // A reading more or less at each end is its timer's inexactness, and on a busy machine timers
     // are late.
     if covered < (seconds - 2.0 * longest).max(seconds * COVERED_MIN) {
-        return Err(format!("it told of {covered:.2} s instead of {seconds:.2} s"));
+        return Err(format!("it reported {covered:.2} s instead of {seconds:.2} s"));
     }
     Ok(Reading {
         bps: Some(bytes * 8.0 / covered),
@@ -78,7 +78,7 @@ mod tests {
             (0.3002, 0.4, 1e9),
         ]);
         let Reading { bps, values } = counted(spans, &load(0.1, 0.2)).expect("good");
-        assert!((bps.expect("bytes were told") - 2000.0 / 0.2001).abs() < 1e-6, "{bps:?}");
+        assert!((bps.expect("bytes were reported") - 2000.0 / 0.2001).abs() < 1e-6, "{bps:?}");
         assert_eq!(values, [("retransmits", 2.0)]);
     }
 

@@ -21,7 +21,7 @@ pub(super) fn of(program: &Program) -> Option<String> {
 
 /// The first line of what a program says about its version.
 fn said(program: &str, words: &[&str]) -> Option<String> {
-    // iperf 2 fails when it has told it.
+    // iperf 2 fails when it has printed it.
     let Ended { output, .. } = ran(program, words)?;
     output.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }

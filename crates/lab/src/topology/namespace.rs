@@ -93,7 +93,7 @@ pub(crate) fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), Par
 pub(crate) fn hold() -> io::Result<()> {
     ringway_sys::namespace::unshare_network()?;
     println!("{READY}");
-    // It ends with its input, should nobody kill it.
+    // It ends with its input, if it is not killed before.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }

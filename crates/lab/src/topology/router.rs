@@ -42,7 +42,7 @@ pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topo
     let program = blueprint.program.as_deref().unwrap_or(launcher.program());
     let host = RunningHost::start(launcher, program, &blueprint.description())?;
     let router = *host.guests().first().ok_or_else(|| {
-        PartError::Failed("ringway run told of no guest that could route".to_owned())
+        PartError::Failed("ringway run reported no guest that could route".to_owned())
     })?;
     veth::add_bridge(host.pid())?;
     configure(host.pid(), |net| {
@@ -130,7 +130,7 @@ fn tunnel(launcher: &Launcher, pid: u32, device: &str, address: Ipv4Addr) -> Res
     address_in(pid, TUNNEL_DEVICE, address, INNER_PREFIX_LEN)
 }
 
-/// Whether this kernel and `ip` can make tunnels: tried where it disturbs nobody.
+/// Whether this kernel and `ip` can make tunnels: tried where it disturbs nothing.
 pub(crate) fn try_tunnel(launcher: &Launcher) -> Result<(), PartError> {
     let place = Namespace::new(launcher)?;
     veth::add_bridge(place.pid())?;

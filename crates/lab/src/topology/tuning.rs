@@ -8,12 +8,13 @@ use ringway_net::LinkSetting;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::blueprint::MTU_DEFAULT;
 use super::namespace::{configure, inside};
 use super::{Blueprint, End, Layout, Topology};
 use crate::child::PartError;
 use crate::launcher::Launcher;
+use crate::setup::MTU_DEFAULT;
 use crate::study::Subject;
+use crate::word::Offloads;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -28,7 +29,7 @@ pub(crate) fn tune(
         topology.pids().try_for_each(|pid| set_mtu(pid, blueprint.mtu))?;
     }
     for end in topology.near.iter().chain(&topology.far) {
-        set_offloads(launcher, end, &blueprint.offloads)?;
+        set_offloads(launcher, end, blueprint.offloads)?;
         for (name, value) in &blueprint.settings {
             if let Some(note) = set(launcher, end, name, value)? {
                 if !notes.contains(&note) {
@@ -58,15 +59,15 @@ fn set_mtu(pid: u32, mtu: u16) -> Result<(), PartError> {
     })
 }
 
-fn set_offloads(launcher: &Launcher, end: &End, offloads: &str) -> Result<(), PartError> {
+fn set_offloads(launcher: &Launcher, end: &End, offloads: Offloads) -> Result<(), PartError> {
     let off: &[&str] = match offloads {
-        "no-sg" => &["sg"],
-        "no-tso" => &["tso"],
-        "no-gso" => &["gso"],
-        "no-gro" => &["gro"],
-        "no-csum" => &["tx"],
-        "none" => &["tx", "sg", "tso", "gso", "gro"],
-        _ => return Ok(()),
+        Offloads::All => return Ok(()),
+        Offloads::NoSg => &["sg"],
+        Offloads::NoTso => &["tso"],
+        Offloads::NoGso => &["gso"],
+        Offloads::NoGro => &["gro"],
+        Offloads::NoCsum => &["tx"],
+        Offloads::None => &["tx", "sg", "tso", "gso", "gro"],
     };
     let words: Vec<&str> = off.iter().flat_map(|name| [*name, "off"]).collect();
     ethtool(launcher, end, &words)

@@ -1,8 +1,8 @@
 //! The wire, and the other host at its end.
 //!
-//! Without a rate, whoever is behind the device is the other host, and nothing is in between. With
-//! one, the device is a port of a bridge, and a veth pair to another namespace is shaped in both
-//! directions, so that the queue in front of the wire is behind all that is measured.
+//! Without a rate, the namespace behind the device is the other host, and nothing is in between.
+//! With one, the device is a port of a bridge, and a veth pair to another namespace is shaped in
+//! both directions, so that the queue in front of the wire is behind all that is measured.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -105,7 +105,7 @@ fn shape(launcher: &Launcher, pid: u32, device: &str, bps: u64) -> Result<(), Pa
     launcher.start("tc", command)?.output(PATIENCE).map(drop)
 }
 
-/// Whether this kernel and `tc` can shape: tried where it disturbs nobody.
+/// Whether this kernel and `tc` can shape: tried where it disturbs nothing.
 pub(crate) fn try_shaping(launcher: &Launcher, bps: u64) -> Result<(), PartError> {
     let place = Namespace::new(launcher)?;
     shape(launcher, place.pid(), "lo", bps)

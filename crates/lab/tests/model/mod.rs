@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ringway_lab::journal::Journal;
-use ringway_lab::placement::Placement;
 use ringway_lab::plan::{Plan, Task};
 use ringway_lab::record::{Cpu, Disturbance, Host, QueueUse, Run, Stream, ToolRun};
+use ringway_lab::setup::Setup;
 use ringway_lab::study::{Study, Subject};
+use ringway_lab::word::{Completion, Offloads, Sender, Tool};
 
 /// What one queue of the model carries, in bit/s.
 pub(crate) const QUEUE_BPS: f64 = 2.4e9;
@@ -44,15 +45,11 @@ pub(crate) fn fill(dir: &Path, study: &Study, host: &Host, seed: u64, speed: f64
 
 /// One run of the model.
 pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f64) -> Run {
-    let setup = study.setup(&task.cell);
-    let count = |name: &str| setup.number(name).unwrap_or(1);
-    let whole = |number: u64| u16::try_from(number).expect("small");
+    let setup = Setup::of(study, &task.cell).expect("it means something");
     let mut random = fastrand::Rng::with_seed(seed ^ u64::try_from(index).expect("small"));
-    let streams = usize::from(whole(count("streams") * count("targets") * count("guests")));
-    let queues = if task.subject == Subject::Ringway { whole(count("queues")) } else { 1 };
-    let placement = setup.text("placement").and_then(Placement::from_name);
-    let placement = placement.unwrap_or(Placement::Random);
-    let placed = placement.queues(streams, queues, task.repeat, seed);
+    let streams = setup.streams * usize::from(setup.targets) * usize::from(setup.guests);
+    let queues = if task.subject == Subject::Ringway { setup.queues } else { 1 };
+    let placed = setup.placement.queues(streams, queues, task.repeat, seed);
     let capacity = match task.subject {
         Subject::Ringway => QUEUE_BPS * slowed(&setup),
         Subject::VethBridge => 11e9,
@@ -77,11 +74,11 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
     let sum: f64 = streams.iter().filter_map(|stream| stream.bps).sum();
     let rates: Vec<f64> = streams.iter().filter_map(|stream| stream.bps).collect();
     let rtt = 42.0 / slowed(&setup) * noise();
-    let values = match setup.text("tool").unwrap_or("iperf3") {
-        "sockperf" => {
+    let values = match setup.tool {
+        Tool::Sockperf => {
             vec![("rtt-median-us", rtt), ("rtt-p99-us", 2.4 * rtt), ("rtt-max-us", 30.0 * rtt)]
         }
-        "ddsperf-ping" => vec![("rtt-median-us", 2.0 * rtt), ("rtt-max-us", 40.0 * rtt)],
+        Tool::DdsperfPing => vec![("rtt-median-us", 2.0 * rtt), ("rtt-max-us", 40.0 * rtt)],
         _ => vec![
             ("throughput-bps", sum),
             ("fairness", ringway_lab::stats::jain(&rates).expect("something flows")),
@@ -90,8 +87,8 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         ],
     };
     let mut values = values;
-    if task.subject == Subject::Ringway && setup.text("sender") != Some("host") {
-        let us = if setup.text("completion") == Some("asynchronous") { 4.0 } else { 190.0 };
+    if task.subject == Subject::Ringway && setup.sender != Sender::Host {
+        let us = if setup.completion == Some(Completion::Asynchronous) { 4.0 } else { 190.0 };
         let us = us * noise();
         values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
     }
@@ -145,19 +142,19 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
 }
 
 /// What a setting leaves of the model's capacity.
-fn slowed(setup: &ringway_lab::value::Cell) -> f64 {
+fn slowed(setup: &Setup) -> f64 {
     let factors = [
-        match setup.text("completion") {
-            Some("synchronous") => 0.12,
-            Some("staged") => 0.9,
-            _ => 1.0,
+        match setup.completion {
+            Some(Completion::Synchronous) => 0.12,
+            Some(Completion::Staged) => 0.9,
+            Some(Completion::Asynchronous) | None => 1.0,
         },
-        match setup.text("offloads") {
-            None | Some("all") => 1.0,
-            Some("none") => 0.2,
-            Some(_) => 0.7,
+        match setup.offloads {
+            Offloads::All => 1.0,
+            Offloads::None => 0.2,
+            _ => 0.7,
         },
-        if setup.text("line") == Some("1G") { 0.39 } else { 1.0 },
+        if setup.line_bps == Some(1_000_000_000) { 0.39 } else { 1.0 },
     ];
     factors.iter().product()
 }

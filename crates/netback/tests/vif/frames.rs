@@ -2,7 +2,7 @@
 
 use ringway_datapath::{DropReason, Frame, FramePool, Offload, QueueCounters};
 
-/// Bytes that can be told from any others of the same test.
+/// Bytes that differ from any others of the same test.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|n| u8::try_from((n * 7 + n / 251 + seed * 31) % 256).expect("a byte")).collect()
 }

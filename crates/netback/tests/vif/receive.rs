@@ -216,7 +216,7 @@ fn one_bad_page_of_a_long_frame_counts_one_drop() {
     let long = bench.frame(&pattern(1, 5000), Offload { checksum: Checksum::Blank, gso });
     let short = bench.frame(&pattern(2, 60), PLAIN);
     assert!(bench.egress(vec![long, short]).is_empty());
-    // Slot 1 holds the extra, whose request's page nobody touches: nothing failed.
+    // Slot 1 holds the extra, whose request's page is not touched: nothing failed.
     let answers = bench.rx_answers();
     assert_eq!((answers[0].status, answers[2].status, answers[3].status), (4096, 904, 60));
     assert_eq!(bench.dropped(DropReason::GrantCopy), 0);

@@ -303,7 +303,7 @@ fn events_are_sent_when_the_guest_asked_for_them_and_only_then() {
     assert!(bench.events.ack().expect("an eventfd can be read"), "a new ring asks for the first");
     let _ = bench.send(&packet);
     bench.ingress().expect("a sound packet");
-    assert!(!bench.events.ack().expect("an eventfd can be read"), "nobody asked for the second");
+    assert!(!bench.events.ack().expect("an eventfd can be read"), "the second was not asked for");
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
     let _ = bench.send(&packet);
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);

@@ -212,7 +212,7 @@ fn a_queue_that_cannot_have_all_its_pages_keeps_none() {
     let error = make().err().expect("the guest has 1024 pages, and two queues take 1028");
     assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
     assert_eq!(grants_in_use(), 514);
-    first.close().expect("nobody uses the pages");
+    first.close().expect("the pages are not in use");
     assert_eq!(machine.loopback.holdings(), Holdings::default());
 }
 

@@ -272,7 +272,7 @@ fn check_publishing<const COUNT: u32>(state: State, page: &SharedPages) {
         assert_eq!(ring.front.publish_requests() == Notify::Peer, is_crossed);
         let published = page.load(REQ_PROD, Ordering::Relaxed);
         assert_eq!(published, state.index(state.requests_pushed));
-        assert_eq!(ring.front.publish_requests(), Notify::Nobody, "there is nothing new");
+        assert_eq!(ring.front.publish_requests(), Notify::NoOne, "there is nothing new");
     }
     for event in near_and_far(state.index(state.responses_published), COUNT) {
         let mut ring = Ring::<COUNT>::at(state, page);
@@ -282,7 +282,7 @@ fn check_publishing<const COUNT: u32>(state: State, page: &SharedPages) {
         assert_eq!(ring.back.publish_responses() == Notify::Peer, is_crossed);
         let published = page.load(RSP_PROD, Ordering::Relaxed);
         assert_eq!(published, state.index(state.responses_pushed));
-        assert_eq!(ring.back.publish_responses(), Notify::Nobody, "there is nothing new");
+        assert_eq!(ring.back.publish_responses(), Notify::NoOne, "there is nothing new");
     }
 }
 

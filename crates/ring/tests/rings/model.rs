@@ -57,7 +57,7 @@ impl Model {
 /// The rule of `ring.h`: an event is sent when the producer moves onto or past the event index.
 //= netif.h:notify-when-crossed
 fn crossed(old: u64, new: u64, event: u64) -> Notify {
-    if old < event && event <= new { Notify::Peer } else { Notify::Nobody }
+    if old < event && event <= new { Notify::Peer } else { Notify::NoOne }
 }
 
 fn armed(produced: u64, consumed: u64, count: u64) -> Waiting {

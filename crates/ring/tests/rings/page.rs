@@ -18,7 +18,7 @@ pub(crate) fn set(page: &SharedPages, index: usize, value: u32) {
     page.store(index, value, Ordering::SeqCst);
 }
 
-/// Entries that can be told apart by the index they were made for.
+/// Entries that differ by the index they were made for.
 pub(crate) trait Numbered:
     Layout<Request: PartialEq + std::fmt::Debug, Response: PartialEq>
 {

@@ -102,7 +102,7 @@ impl Drop for Claim {
         let _ = fs::remove_file(self.dir.vhosts());
         // While we hold the lock, so that it is not another one's lock that goes.
         let _ = fs::remove_file(self.dir.lock());
-        // It stays if somebody else has put something into it.
+        // It stays if it holds files that are not ours.
         let _ = fs::remove_dir(self.dir.path());
         if self.is_default {
             // Its parent is ours as well, and stays while it holds another host.
@@ -118,7 +118,7 @@ pub(crate) fn read_description(dir: &RunDir) -> Result<Host> {
     serde_json::from_slice(&content).with_context(|| format!("read {}", path.display()))
 }
 
-/// What the host in a directory has made; nothing if there is none.
+/// What the host in a directory has made; nothing if there is no such directory.
 pub(crate) fn read_state(dir: &RunDir) -> State {
     // A state file that cannot be read is as good as none: it is only written whole.
     fs::read(dir.state())
@@ -140,8 +140,8 @@ fn make_private(path: &Path) -> Result<()> {
     let uid = geteuid().as_raw();
     if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
         bail!(
-            "run directory {shown}: expected a directory of user {uid} that nobody else can write \
-             to; it belongs to {} and has mode {:o}",
+            "run directory {shown}: expected a directory of user {uid} that no other user can \
+             write to; it belongs to {} and has mode {:o}",
             found.uid(),
             found.mode() & 0o7777
         );
@@ -201,7 +201,7 @@ fn lock(dir: &RunDir) -> Result<File> {
                 dir.path().display()
             );
         }
-        // Whoever held it before may have removed the file that we opened.
+        // Its previous owner may have removed the file that we opened.
         let is_same =
             |found: fs::Metadata| file.metadata().is_ok_and(|ours| ours.ino() == found.ino());
         if fs::metadata(&path).is_ok_and(is_same) {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_claim_is_refused_and_told_who_has_the_first() {
+    fn a_second_claim_is_refused_and_names_the_first() {
         let parent = tempfile::tempdir().expect("a directory");
         let path = parent.path().join("run");
         let claim = Claim::take(&path).expect("free");

@@ -56,8 +56,8 @@ impl ProcessRecord {
     }
 }
 
-/// When a process started (field 22 of proc_pid_stat(5)); `NotFound` if there is none, or only its
-/// exit status is left.
+/// When a process started (field 22 of proc_pid_stat(5)); `NotFound` if it does not exist, or only
+/// its exit status is left.
 pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The second field is the program's name in parentheses, in which anything may occur; the

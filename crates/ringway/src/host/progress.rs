@@ -1,4 +1,5 @@
-//! What a host tells whoever started it, on standard output: sentences, or lines of JSON.
+//! What a host reports to the process that started it, on standard output: sentences, or lines of
+//! JSON.
 
 use serde::Serialize;
 
@@ -77,7 +78,7 @@ pub(crate) enum Show {
 }
 
 impl Show {
-    /// Shows an event; somebody who has closed our output does not want it.
+    /// Shows an event; if our output is closed, it is not wanted.
     pub(crate) fn event(self, event: &Event<'_>) {
         use std::io::Write;
         let mut out = std::io::stdout().lock();

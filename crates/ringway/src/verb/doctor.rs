@@ -1,9 +1,9 @@
 //! `ringway doctor`: what slows this host's guest networking, or that of a saved one.
 
+mod change;
 mod choice;
 mod expire;
 mod gauge;
-mod mend;
 mod transaction;
 mod trial;
 mod watch;
@@ -52,9 +52,9 @@ pub(crate) struct Doctor {
     interval: u64,
     /// Also find the longest packet that passes to this host; may be given several times
     ///
-    /// Sends up to 100 packets that nobody may cut to its IPv4 and IPv6 address, within 30 seconds
-    /// and most often one or two, and listens who refuses them. Needs no rights and sets nothing;
-    /// Ctrl-C ends it. What it finds is told by D08.
+    /// Sends up to 100 packets that may not be fragmented to its IPv4 and IPv6 address, within 30
+    /// seconds and most often one or two, and listens who refuses them. Needs no rights and sets
+    /// nothing; Ctrl-C ends it. D08 reports what it finds.
     #[arg(long = "path", value_name = "HOST", conflicts_with = "root")]
     paths: Vec<String>,
     /// Only these checks; may be given several times
@@ -84,7 +84,7 @@ enum Verb {
     /// Print the JSON schema of --json
     Schema,
     #[command(flatten)]
-    Mend(mend::Verb),
+    Change(change::Verb),
 }
 
 #[derive(Debug, Args)]
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Coverage(args)) => return show_coverage(args),
         Some(Verb::Schema) => print(&schema())?,
-        Some(Verb::Mend(verb)) => return mend::run(verb),
+        Some(Verb::Change(verb)) => return change::run(verb),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -153,7 +153,7 @@ fn source(args: &Doctor) -> Result<Source> {
     collected(args.interval, &args.paths)
 }
 
-/// The evidence of this host, with the paths that somebody asked for.
+/// The evidence of this host, with the paths that were asked for.
 fn collected(interval: u64, paths: &[String]) -> Result<Source> {
     if paths.len() > HOSTS_MAX {
         bail!("--path: at most {HOSTS_MAX} hosts");

@@ -193,7 +193,7 @@ pub(crate) fn run(args: &Guest) -> Result<ExitCode> {
 
 fn list(args: &List) -> Result<()> {
     let names = args.target.guest_names()?;
-    // One that does not run is told apart by having no process.
+    // One that does not run is recognized by having no process.
     let statuses: Vec<GuestStatus> = names
         .into_iter()
         .map(|name| {
@@ -242,7 +242,7 @@ fn exec(args: &Exec) -> Result<ExitCode> {
     // A convenience: in a container it may be forbidden, and few commands read /sys.
     let _ = namespace::remount_sysfs();
     let stop = Stop::on_signals_to_us_alone()?;
-    // Not the command itself, which nobody would have told to die with us. That must be asked for
+    // Not the command itself, which would not die with us. That must be asked for
     // in the namespaces that it is to stay in, since entering them takes it back.
     let mut child = Command::new("/proc/self/exe")
         .arg0("ringway")

@@ -55,7 +55,7 @@ enum Verb {
     ///
     /// The directory gets runs.jsonl (a line a run), runs.csv, summary.json, report.html, figures/
     /// and metrics.prom. A study that was interrupted goes on where it was when the same command is
-    /// given again. Nothing is made in the network of whoever runs it; who is not root gets a user
+    /// given again. Nothing is made in the user's own network; a user other than root gets a user
     /// namespace.
     ///
     /// Exit codes: 0 if every cell is measured and every rule holds; 1 if it cannot begin, a run
@@ -65,7 +65,7 @@ enum Verb {
     Run(Run),
     #[command(hide = true)]
     Part(Part),
-    /// Make the report, the figures and the exports of a study's records anew
+    /// Make the report, the figures and the exports of a study's records again
     Report(Report),
     /// Say what changed between two runs of a study, and how sure that is
     Compare(Compare),
@@ -373,7 +373,7 @@ fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",
-        Verdict::NotTold => "no change can be told",
+        Verdict::Unclear => "no change is shown",
         Verdict::TooFewRuns => "too few runs",
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn run(args: Run, common: &Common) -> Result<()> {
         bail!("{reason}");
     }
     let dir = args.dir.or_else(|| host.dir.clone()).unwrap_or_else(default_dir);
-    // The processes are told this path, and have no other directory to start from.
+    // The processes get this path, and have no other directory to start from.
     let dir = std::path::absolute(dir)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;

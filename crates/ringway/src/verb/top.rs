@@ -111,7 +111,7 @@ fn show(
                 let is_ctrl_c =
                     key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                 if key.kind == KeyEventKind::Press
-                    && (is_ctrl_c || view.obey(key.code) == Next::End)
+                    && (is_ctrl_c || view.press(key.code) == Next::End)
                 {
                     return Ok(());
                 }
@@ -154,7 +154,7 @@ impl View {
         self.arrange();
     }
 
-    fn obey(&mut self, key: KeyCode) -> Next {
+    fn press(&mut self, key: KeyCode) -> Next {
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return Next::End,
             KeyCode::Char('v') => self.sort = Sort::Vif,
@@ -265,13 +265,13 @@ mod tests {
             first_row: 0,
         };
         let mut press = |key| {
-            assert!(view.obey(KeyCode::Char(key)) == Next::Stay);
+            assert!(view.press(KeyCode::Char(key)) == Next::Stay);
             view.rates.iter().map(|rate| rate.vif.clone()).collect::<Vec<_>>()
         };
         assert_eq!(press('v'), ["vif1.0", "vif2.0", "vif3.0"]);
         assert_eq!(press('p'), ["vif3.0", "vif2.0", "vif1.0"]);
         assert_eq!(press('r'), ["vif1.0", "vif2.0", "vif3.0"]);
         assert_eq!(press('w'), ["vif3.0", "vif1.0", "vif2.0"]);
-        assert!(view.obey(KeyCode::Char('q')) == Next::End);
+        assert!(view.press(KeyCode::Char('q')) == Next::End);
     }
 }

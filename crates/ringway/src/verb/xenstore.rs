@@ -168,7 +168,7 @@ fn serve(args: &Serve) -> Result<()> {
     Ok(())
 }
 
-/// Removes a socket that nobody listens to any more.
+/// Removes a socket that has no listener any more.
 fn remove_dead(path: &Path) -> Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     let shown = path.display();
@@ -176,7 +176,7 @@ fn remove_dead(path: &Path) -> Result<()> {
         bail!("--socket {shown}: there is a file, expected nothing or a socket");
     }
     if UnixStream::connect(path).is_ok() {
-        bail!("--socket {shown}: somebody listens there already");
+        bail!("--socket {shown}: another process listens there already");
     }
     fs::remove_file(path).with_context(|| format!("--socket {shown}"))
 }

@@ -21,7 +21,7 @@ const STATES: [&str; 4] = [
 fn wait_for_traffic(host: &Host) {
     let before = host.rx_bytes("vif1.0");
     host.wait("traffic", SOON, |host| {
-        // Counters begin anew when a vif reconnects.
+        // Counters begin at 0 when a vif reconnects.
         let now = host.rx_bytes("vif1.0");
         (now > before + (1 << 20) || (now < before && now > 1 << 20)).then_some(())
     });
@@ -59,7 +59,7 @@ fn a_connection_survives_the_killing_of_the_backend_and_pauses_less_than_a_secon
     let transfer = transfer.finish();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
     assert!(transfer.longest_gap() < 1.0, "{} s", transfer.longest_gap());
-    // Nobody's state changed on the way: the guests have not noticed.
+    // No state changed on the way: the guests have not noticed.
     while let Some(event) = store.next_watch().expect("the store lives") {
         let Watched::Node(event) = event else { panic!("{event:?}") };
         let state = store.read(&event.path).expect("readable");
@@ -212,7 +212,8 @@ fn a_guest_that_would_not_come_back_keeps_its_queues_under_another_limit_and_bac
         host.vif(&name).filter(|vif| vif.queues.len() == 1)
     });
     assert_eq!(host.node(&guest.vif().backend_state()).as_deref(), Some("4"));
-    assert_eq!(host.vif(&name).expect("it is served").error, None);
+    let vif = host.vif(&name).expect("it is served");
+    assert_eq!((vif.error, vif.max_queues), (None, 2), "the limit outlives the backend");
 }
 
 #[test]

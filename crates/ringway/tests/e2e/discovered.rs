@@ -1,4 +1,4 @@
-//! A guest that is told nothing of its vifs: a toolstack makes and removes them while it runs.
+//! A guest whose description has no vifs: a toolstack makes and removes them while it runs.
 
 use std::io;
 use std::net::Shutdown;
@@ -69,7 +69,7 @@ struct Frontend {
     thread: JoinHandle<io::Result<()>>,
     /// It ends in order when this is dropped.
     stop: UnixStream,
-    /// Its connection to XenStore, without which it ends at once and says goodbye to nobody.
+    /// Its connection to XenStore, without which it ends at once and closes nothing.
     store: UnixStream,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Guest<'a> {
         frontend.thread.join().expect("no panic").expect("it ends in order");
     }
 
-    /// Ends it as a kill would: its grants stay, and nobody is told.
+    /// Ends it as a kill would: its grants stay, and no notification is sent.
     fn crash(&mut self) {
         let Some(frontend) = self.frontend.take() else { return };
         frontend.store.shutdown(Shutdown::Both).expect("connected");
@@ -325,7 +325,7 @@ fn a_frontend_that_ends_or_crashes_is_followed_by_one_that_connects() {
 }
 
 #[test]
-fn what_is_wrong_with_one_vif_is_told_and_disturbs_no_other() {
+fn what_is_wrong_with_one_vif_is_reported_and_disturbs_no_other() {
     let Some(_turn) = turn(&["ping", "ip", "xenstore-read"]) else { return };
     let host = start();
     let Some(mut guest) = Guest::new(&host, 64 << 20) else { return };
@@ -348,7 +348,7 @@ fn what_is_wrong_with_one_vif_is_told_and_disturbs_no_other() {
     guest.detach(1);
     guest.attach(1, &[]);
     guest.connected(1);
-    // A device that somebody has deleted comes back.
+    // A device that was deleted comes back.
     ip(&["link", "del", "eth0"]);
     guest.wait_until(0, "to come back", |vif| {
         has_link(0) && vif.as_ref().is_some_and(|vif| vif.state == "Connected")

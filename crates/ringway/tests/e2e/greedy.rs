@@ -126,7 +126,7 @@ fn guests_that_keep_the_backend_busy_do_not_keep_it_from_others() {
 }
 
 #[test]
-fn a_commit_of_long_paths_and_a_name_that_is_not_text_harm_nobody() {
+fn a_commit_of_long_paths_and_a_name_that_is_not_text_harm_no_other() {
     let Some(_turn) = turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&describe("", &[("a", "", ""), ("b", "", "")]));
     let backend = host.pid_of("backend");

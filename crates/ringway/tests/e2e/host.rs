@@ -52,7 +52,7 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the process runs");
 }
 
-/// When a process started, by which a later one of its number is told apart; none if it has ended.
+/// When a process started, by which a later one of its number is recognized; none if it has ended.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -369,7 +369,7 @@ pub(crate) fn namespace_of(pid: u32) -> String {
     link.trim_start_matches("net:[").trim_end_matches(']').to_owned()
 }
 
-/// What is in a directory; nothing if there is none.
+/// What is in a directory; nothing if there is no such directory.
 pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

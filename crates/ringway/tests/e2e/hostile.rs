@@ -129,7 +129,7 @@ impl<'a> Hostile<'a> {
 }
 
 #[test]
-fn a_guest_that_breaks_the_protocol_loses_its_vif_and_nobody_else_notices() {
+fn a_guest_that_breaks_the_protocol_loses_its_vif_and_no_other_guest_notices() {
     let Some(_turn) = turn(&["iperf3", "xenstore-read"]) else { return };
     let vif = "queues = 2";
     let host = Host::start(&describe("max-queues = 2", &[("a", "", vif), ("b", "", vif)]));

@@ -3,12 +3,12 @@
 //!
 //! | setting | check | shown by |
 //! |---|---|---|
-//! | sysctls | D19, D11 | `sysctls_and_queue_lengths_are_set_and_given_back`, `mended` |
+//! | sysctls | D19, D11 | `sysctls_and_queue_lengths_are_set_and_given_back`, `applied` |
 //! | congestion control | D26 | `bbr_between_neighbours_gives_way_to_cubic` |
 //! | txqueuelen | D19 | `sysctls_and_queue_lengths_are_set_and_given_back` |
-//! | MTU | D08 | `mended::the_hops_of_a_path_take_packets_of_one_length` |
-//! | offloads | D13 | `mended::offloads_that_are_off_are_turned_on` |
-//! | qdisc | D30 | `mended::a_limit_that_is_reached_is_taken_away`, and the crashes below |
+//! | MTU | D08 | `applied::the_hops_of_a_path_take_packets_of_one_length` |
+//! | offloads | D13 | `applied::offloads_that_are_off_are_turned_on` |
+//! | qdisc | D30 | `applied::a_limit_that_is_reached_is_taken_away`, and the crashes below |
 //! | channels | D14 | `channels_are_used_and_given_back` |
 //! | RPS | D04 | `one_queue_is_served_by_both_cpus`, `settings_that_no_set_up_here_asks_for` |
 //! | XPS | D16 | `settings_that_no_set_up_here_asks_for` |
@@ -19,12 +19,12 @@
 //! | refusal | shown by |
 //! |---|---|
 //! | disruptive, and the administrator's own link | `channels_are_used_and_given_back` |
-//! | edited since the look | `a_plan_refuses_what_disrupts_and_what_somebody_changed` (`doctor`) |
-//! | edited since it was applied | `mended::what_nobody_confirms_is_taken_back_...` |
+//! | edited since the plan | `a_plan_refuses_what_disrupts_and_what_was_changed_since` (`doctor`) |
+//! | edited since it was applied | `applied::what_is_not_confirmed_is_taken_back_...` |
 //! | refused by the kernel | `what_the_kernel_refuses_is_taken_back_with_all_else` |
 //! | taken as something else | `settings_that_no_set_up_here_asks_for` |
-//! | killed before and after a setting | `whoever_is_killed_in_between_leaves_what_can_be_undone` |
-//! | nobody confirms | the same, and `mended::what_nobody_confirms_is_taken_back_...` |
+//! | killed before and after a setting | `a_kill_in_between_leaves_what_can_be_undone` |
+//! | not confirmed | the same, and `applied::what_is_not_confirmed_is_taken_back_...` |
 //!
 //! Checks look for queues in cards and in guests, which a namespace has none of. Where they are
 //! wanted, the guest's end of a veth says that its driver is `virtio_net`; all else is as the
@@ -38,11 +38,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use ringway_doctor::changes::journal::{Journal, State, Transaction};
+use ringway_doctor::changes::plan::{Disruption, Proposal, plan};
+use ringway_doctor::changes::settings::Settings;
+use ringway_doctor::changes::{Apply, ApplyError, undo};
 use ringway_doctor::finding::{Change, Knob};
-use ringway_doctor::mend::journal::{Journal, State, Transaction};
-use ringway_doctor::mend::plan::{Disruption, Proposal, plan};
-use ringway_doctor::mend::settings::Settings;
-use ringway_doctor::mend::{Apply, ApplyError, undo};
 use serde_json::Value;
 
 use crate::host::{Host, describe};
@@ -114,7 +114,7 @@ impl<'a> Guest<'a> {
         inside(&self.pair.guest, &format!("sh {} {program} doctor {line}", script.display()))
     }
 
-    fn mend(&self, line: &str) -> Command {
+    fn change(&self, line: &str) -> Command {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let journal = self.pair.journal.path().display();
         self.doctor(&format!("{verb} --journal {journal} {rest}"))
@@ -197,7 +197,7 @@ fn channels_are_used_and_given_back() {
         return skipped(&format!("channels: {:?} on {cpus} CPUs", channels()));
     }
     let refusal = |line: &str, why: &str| {
-        let (code, printed) = said(guest.mend(line));
+        let (code, printed) = said(guest.change(line));
         assert!(code != Some(0) && printed.contains(why), "{line}: {code:?} {printed}");
         assert_eq!(channels(), [1, 1]);
     };
@@ -207,10 +207,10 @@ fn channels_are_used_and_given_back() {
     refusal("apply D14 --interval 1", "logged in over");
     let at_once = "apply D14 --interval 1 --allow-disruptive --confirm-within 0";
     refusal(at_once, "--confirm-within 0 is refused");
-    ok(&mut guest.mend("apply D14 --interval 1 --allow-disruptive"));
+    ok(&mut guest.change("apply D14 --interval 1 --allow-disruptive"));
     let most = u32::try_from(cpus).expect("not that many");
     assert!(channels().iter().all(|count| (2..=most).contains(count)), "{:?}", channels());
-    ok(&mut guest.mend("undo"));
+    ok(&mut guest.change("undo"));
     assert_eq!(channels(), [1, 1]);
 }
 
@@ -224,7 +224,7 @@ fn a_guest_of_ringway_may_have_more_queues() {
     }
     let (a, b) = (("a", "", "queues = 2"), ("b", "", "queues = 2"));
     let host = Host::start(&describe("max-queues = 1", &[a, b]));
-    let mend = |line: &str| {
+    let change = |line: &str| {
         let mut command = pair.fix(&pair.host, line);
         // Not from the root: who takes changes back is somewhere else.
         let dir = host.dir();
@@ -237,16 +237,16 @@ fn a_guest_of_ringway_may_have_more_queues() {
     let mut look = pair.doctor(&pair.host, "--check D14 --interval 1 --json");
     assert_found(look.env("RINGWAY_DIR", host.dir()), "vif1.0", "max-queues");
     let line = "apply D14 --subject vif1.0 --interval 1";
-    let (code, printed) = said(mend(line));
+    let (code, printed) = said(change(line));
     assert!(code == Some(3) && printed.contains("--allow-disruptive"), "{printed}");
-    ok(&mut mend(&format!("{line} --allow-disruptive --confirm-within 5")));
+    ok(&mut change(&format!("{line} --allow-disruptive --confirm-within 5")));
     until("the guest uses them", || offered().is_some_and(|(_, queues)| queues == 2));
     let other = host.vif("vif2.0").map(|vif| vif.max_queues);
     assert_eq!(other, Some(1), "not the other vif's");
-    // Nobody confirms: whoever takes it back has to find ringway as well.
+    // It is not confirmed: the process that takes it back has to find ringway as well.
     until("it is taken back", || offered() == Some((1, 1)));
-    ok(&mut mend(&format!("{line} --allow-disruptive")));
-    ok(&mut mend("undo"));
+    ok(&mut change(&format!("{line} --allow-disruptive")));
+    ok(&mut change("undo"));
     until("the guest is back at one queue", || offered() == Some((1, 1)));
 }
 
@@ -303,7 +303,7 @@ enum When {
 }
 
 #[test]
-fn whoever_is_killed_in_between_leaves_what_can_be_undone() {
+fn a_kill_in_between_leaves_what_can_be_undone() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("crash") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
@@ -331,7 +331,7 @@ fn whoever_is_killed_in_between_leaves_what_can_be_undone() {
         ok(&mut pair.fix(&pair.host, "undo"));
         assert!(is_limited());
     }
-    // Whoever was to wait lives on.
+    // The process that was to wait lives on.
     killed(When::After, 3);
     until("it is taken back", is_limited);
 }
@@ -359,7 +359,7 @@ fn one_queue_is_served_by_both_cpus() {
     let mask = || read(&pair.guest, "/sys/class/net/eth0/queues/rx-0/rps_cpus");
     let before = mask();
     let line = format!("try D04 --runs 4 --interval 2 --iperf3 -- {iperf}");
-    let (code, printed) = said(guest.mend(&line));
+    let (code, printed) = said(guest.change(&line));
     let _ = writeln!(std::io::stderr(), "{printed}");
     if code != Some(0) && is_inconclusive("RPS, whether it helps", &printed) {
         return assert_eq!(mask(), before);
@@ -367,7 +367,7 @@ fn one_queue_is_served_by_both_cpus() {
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains("RPS of eth0 rx-0") && printed.contains("Kept"), "{printed}");
     assert_ne!(mask(), before);
-    ok(&mut guest.mend("undo"));
+    ok(&mut guest.change("undo"));
     assert_eq!(mask(), before);
 }
 
@@ -384,7 +384,7 @@ pub(crate) fn is_inconclusive(what: &str, printed: &str) -> bool {
     is_inconclusive
 }
 
-/// Whether nobody else uses the CPUs: then it is by our doing that one is full.
+/// Whether the CPUs have no other load: then it is by our doing that one is full.
 fn is_quiet() -> bool {
     let idle = || {
         let stat = fs::read_to_string("/proc/stat").expect("procfs");

@@ -263,7 +263,8 @@ fn a_study_is_run_and_goes_on_after_a_kill() {
         assert!(sample("ringway_lab_mean") > 1e6, "{prometheus}");
         assert!((sample("ringway_lab_runs") - 2.0).abs() < 1e-9, "{prometheus}");
     }
-    // It is done, so there is nothing to do but to look at the rules, and one that fails is told.
+    // It is done, so there is nothing to do but to look at the rules, and one that fails is
+    // reported.
     let again = command.args(["--assert", "tiny.q1 >= 1000*baseline"]).output();
     let again = again.expect("it starts");
     let said = text(&again.stdout);

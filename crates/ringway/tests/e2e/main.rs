@@ -4,6 +4,7 @@
 //! Each test has a run directory and a network of its own. They run one after another, because
 //! some measure time.
 
+mod applied;
 mod backend;
 mod completion;
 mod confinement;
@@ -20,7 +21,6 @@ mod lab;
 mod lifetime;
 mod limits;
 mod machine;
-mod mended;
 mod mirrors;
 mod multicast;
 mod narrow;

@@ -1,5 +1,5 @@
 //! A path of three links: the doctor finds the longest packet that passes, who is in the way of
-//! longer ones, and mends what this host sends.
+//! longer ones, and fixes what this host sends.
 
 use std::io::Write;
 use std::process::Command;
@@ -42,7 +42,7 @@ impl Way {
         for netns in way.all() {
             ok(Command::new("ip").args(["netns", "add", netns]));
             ok(inside(netns, "ip link set lo up"));
-            // Nobody waits until an address is known to be the only one of its kind.
+            // No address waits for duplicate detection.
             ok(inside(netns, "sysctl -qw net.ipv6.conf.default.accept_dad=0"));
         }
         way.link([(&way.near, "eth0"), (&way.first, "near")], 1, LONG);
@@ -94,7 +94,7 @@ impl Way {
         report["findings"].as_array().expect("findings").clone()
     }
 
-    fn mend(&self, line: &str) -> Command {
+    fn change(&self, line: &str) -> Command {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let journal = self.journal.path().display();
         self.doctor(&format!("{verb} --journal {journal} {rest}"))
@@ -168,10 +168,10 @@ fn long_packets_that_vanish_are_measured_and_kept_short() {
 
     assert!(!way.carries(), "long packets vanish");
     let line = format!("apply D08 --interval 1 --path {FAR} --allow-disruptive");
-    let applied = ok(&mut way.mend(&line));
+    let applied = ok(&mut way.change(&line));
     assert!(text(&applied.stdout).contains("MTU of eth0"), "{}", text(&applied.stdout));
     // The server may be busy with the client that gave up.
     until("packets of 1400 bytes pass", || way.carries());
-    ok(&mut way.mend("undo"));
+    ok(&mut way.change("undo"));
     drop(server);
 }

@@ -1,4 +1,4 @@
-//! A host and a guest, two network namespaces, whose link can be made sick and mended.
+//! A host and a guest, two network namespaces, whose link can be made sick and healthy again.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -233,7 +233,7 @@ impl Pair {
 
     /// That the check finds something, and its change; then that the change makes it so many
     /// times as fast.
-    pub(crate) fn diagnose_mend_and_race(&self, netns: &str, check: &str, load: Load, factor: f64) {
+    pub(crate) fn diagnose_fix_and_race(&self, netns: &str, check: &str, load: Load, factor: f64) {
         let before = self.throughput();
         {
             let _traffic = (load == Load::Busy).then(|| self.traffic());
@@ -242,7 +242,7 @@ impl Pair {
             let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
             let worst = report["worst"].as_str().expect("a severity");
             let is_found = ["warning", "problem"].contains(&worst);
-            // What is found under load is not found where there is none left for it.
+            // What is found under load is not found where no CPU time is left for the load.
             if !is_found && load == Load::Busy && is_inconclusive(check, worst) {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Records sick set-ups and the same ones mended, of which `crates/doctor/fixtures` has what the
+//! Records sick set-ups and the same ones put right, of which `crates/doctor/fixtures` has what the
 //! checks look at:
 //!
 //! ```text
@@ -47,9 +47,37 @@ struct State {
     name: &'static str,
     from: &'static str,
     /// What makes traffic in the host's namespace while it is recorded.
-    load: &'static [&'static str],
-    /// What makes it of the state before; a `+` at the beginning is for the guest's end.
-    lines: &'static [&'static str],
+    load: Vec<Step>,
+    /// What makes it of the state before.
+    steps: Vec<Step>,
+}
+
+/// An end of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Host,
+    Guest,
+}
+
+/// Something that is done to a set-up.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A line of a shell in the namespace of an end; `$GUEST` is the name of the guest's.
+    Shell(End, &'static str),
+    /// Filters of tc for all that comes in, so that each packet takes time.
+    Rules(End),
+    /// Open vSwitch takes the host's end of the link.
+    OpenVswitch,
+    /// A packet from the host to each of many ports.
+    Scan,
+}
+
+const fn host(line: &'static str) -> Step {
+    Step::Shell(End::Host, line)
+}
+
+const fn guest(line: &'static str) -> Step {
+    Step::Shell(End::Guest, line)
 }
 
 /// Of a scan: enough to fill four fifths of a table of 262144, the kernel's default for 1 GiB.
@@ -60,10 +88,10 @@ impl Scenario {
         let Some(pair) = (self.make)(self.check) else { return };
         let mut daemons = Vec::new();
         for state in &self.states {
-            for line in state.lines {
-                daemons.extend(step(&pair, line));
+            for one in &state.steps {
+                daemons.extend(step(&pair, *one));
             }
-            let _traffic = start(&pair, state.load);
+            let _traffic = start(&pair, &state.load);
             let name = format!("{}-{}-recorded", self.check, state.name);
             let tar = dir.join(format!("{name}.tar"));
             let line = format!("record --interval 3 {}", tar.display());
@@ -79,40 +107,32 @@ impl Scenario {
 }
 
 /// Makes a change, and gives what has to run as long as the set-up.
-fn step(pair: &Pair, line: &str) -> Vec<Traffic> {
-    if line == "OVS" {
-        return open_vswitch(pair).into();
-    }
-    match line {
-        "SCAN" => drop(ok(&mut scan(pair, SCANNED))),
-        "+RPS 0" | "+RPS 2" => {
-            let file = "/sys/class/net/eth0/queues/rx-0/rps_cpus";
-            ok(inside(&pair.guest, "sh -c").arg(format!("echo {} > {file}", &line[5..])));
-        }
-        "RULES" => {
+fn step(pair: &Pair, step: Step) -> Vec<Traffic> {
+    match step {
+        Step::Shell(end, line) => drop(ok(&mut shell(pair, end, line))),
+        Step::Rules(End::Host) => {
             let rules = pair.rules(VIF, 30_000);
             ok(&mut pair.on_host(&format!("tc -b {}", rules.display())));
         }
-        "+RULES" => {
+        Step::Rules(End::Guest) => {
             let rules = pair.rules("eth0", 3000);
             ok(inside(&pair.guest, &format!("tc -b {}", rules.display())));
         }
-        _ => drop(ok(&mut command(pair, line))),
+        Step::OpenVswitch => return open_vswitch(pair).into(),
+        Step::Scan => drop(ok(&mut scan(pair, SCANNED))),
     }
     Vec::new()
 }
 
-/// A line as it is written in a set-up. A comma stands for a space within a word.
-fn command(pair: &Pair, line: &str) -> Command {
-    let (netns, line) = match line.strip_prefix('+') {
-        Some(line) => (&pair.guest, line),
-        None => (&pair.host, line),
+/// A line of a shell at an end. It becomes its last command, so that ending it ends that.
+fn shell(pair: &Pair, end: End, line: &str) -> Command {
+    let netns = match end {
+        End::Host => &pair.host,
+        End::Guest => &pair.guest,
     };
-    let line = line.replace("GUEST", &pair.guest);
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", netns]);
-    command.args(line.split_whitespace().map(|word| word.replace(',', " ")));
-    command.env("OVS_RUNDIR", pair.journal.path());
+    command.args(["netns", "exec", netns, "bash", "-c", line]);
+    command.env("OVS_RUNDIR", pair.journal.path()).env("GUEST", &pair.guest);
     command
 }
 
@@ -160,14 +180,19 @@ fn open_vswitch(pair: &Pair) -> [Traffic; 2] {
     [switch, database]
 }
 
-fn start(pair: &Pair, load: &[&str]) -> Vec<Traffic> {
-    let begin = |line: &&str| {
-        let mut command = if *line == "SCAN" { scan(pair, u32::MAX) } else { command(pair, line) };
+fn start(pair: &Pair, load: &[Step]) -> Vec<Traffic> {
+    let begin = |step: &Step| {
+        let mut command = match step {
+            Step::Shell(end, line) => shell(pair, *end, line),
+            Step::Scan => scan(pair, u32::MAX),
+            Step::Rules(_) | Step::OpenVswitch => panic!("{step:?} makes no traffic"),
+        };
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Traffic(quiet.spawn().expect("it starts"))
     };
     let traffic = load.iter().map(begin).collect();
-    if load.iter().any(|line| line.contains("iperf3")) {
+    let is_iperf = |step: &Step| matches!(step, Step::Shell(_, line) if line.contains("iperf3"));
+    if load.iter().any(is_iperf) {
         until("the connections are there", || {
             let all = text(&ok(&mut pair.on_host("ss -Htun state established")).stdout);
             all.lines().count() > 1
@@ -178,7 +203,7 @@ fn start(pair: &Pair, load: &[&str]) -> Vec<Traffic> {
 
 #[test]
 #[ignore = "it writes records for a person who asks for them"]
-fn records_of_sick_and_mended_hosts() {
+fn records_of_sick_and_healthy_hosts() {
     let tools = ["nft", "taskset", "bash", "ovs-vswitchd", "ovsdb-server", "ovs-vsctl"];
     let Some(_turn) = turn(&[&TOOLS[..], &tools].concat()) else { return };
     let Some(dir) = std::env::var_os(RECORDS) else {

@@ -1,4 +1,4 @@
-//! What a service manager is told, which the test plays: sd_notify(3).
+//! Notifications to the service manager, which the test plays: sd_notify(3).
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

@@ -44,7 +44,7 @@ fn the_stock_tools_read_write_list_remove_and_watch_a_running_host() {
 }
 
 #[test]
-fn a_guest_can_write_its_own_nodes_and_nobody_elses() {
+fn a_guest_can_write_its_own_nodes_and_no_others() {
     let Some(_turn) = turn(&["xenstore-read", "xenstore-write", "xenstore-rm"]) else { return };
     let host = Host::start(&pair());
     let as_guest = |name: &str, arguments: &[&str]| {

@@ -96,7 +96,8 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     wait_state(&host, vif, "4");
     assert_eq!(host.log_count("waits for the hotplug script"), 1);
 
-    // The backend is asked to close, by whoever may write its state, while the vif is to stay.
+    // The backend is asked to close, by a domain that may write its state, while the vif is to
+    // stay.
     write(&host, vif, "state", "5");
     host.wait("nothing to be attached", SOON, |host| {
         host.vif(&guest.name()).filter(|vif| vif.queues.is_empty())
@@ -291,7 +292,7 @@ fn a_device_outlives_a_killed_backend_with_its_place_on_the_bridge_but_not_its_v
         host.vif("vif1.0").filter(|vif| vif.queues.len() == 1 && vif.state == "Connected")
     });
     ping();
-    // In order, as for an upgrade: that costs nobody its place, either.
+    // In order, as for an upgrade: no guest loses its place by that, either.
     end_backend(&host, Signal::TERM, || {});
     ping();
 

@@ -60,7 +60,7 @@ fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
 }
 
 #[test]
-fn a_guest_talks_whoever_makes_the_socket_and_whichever_end_is_first() {
+fn a_guest_talks_with_either_end_making_the_socket_and_either_first() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     for maker in [Maker::Backend, Maker::Guest] {
         for is_guest_first in [false, true] {

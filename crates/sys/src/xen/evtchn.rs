@@ -68,7 +68,7 @@ impl Evtchn {
     /// Makes the other end pending.
     ///
     /// # Errors
-    /// What the kernel reports; a port whose other end is gone is none for it.
+    /// What the kernel reports; a port whose other end is gone is not one to it.
     pub fn notify(&self) -> io::Result<()> {
         let mut argument = Notify { port: self.port.0 };
         // SAFETY: it is the event channel device, which takes this structure for this opcode.

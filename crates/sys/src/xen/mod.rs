@@ -45,7 +45,7 @@ const fn opcode<T>(group: u8, number: u8) -> Opcode {
 struct Request<'a, const OPCODE: Opcode, T>(&'a mut T);
 
 // SAFETY: the pointer is to a live `T` that nothing else refers to meanwhile; that the driver takes
-// a `T` for this opcode is promised by whoever calls `request`.
+// a `T` for this opcode is promised by the caller of `request`.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<'_, OPCODE, T> {
     type Output = IoctlOutput;
     const IS_MUTATING: bool = true;

@@ -266,7 +266,11 @@ fn held_receipts() -> Outcome {
 
     let mut queues = tap.queues(Side::Host, |_| Arc::default());
     send(&mut queues[0])?;
-    assert_eq!(held(), 0, "whoever is not asked to wait gives receipts back when it has written");
+    assert_eq!(
+        held(),
+        0,
+        "a port that is not asked to wait gives receipts back when it has written"
+    );
     tap.hold_receipts(&mut queues)?;
     send(&mut queues[0])?;
     assert_eq!(held(), FRAMES, "the line has the frames from before to send, for 36 ms");

@@ -90,7 +90,7 @@ fn sleep(a: &[TapQueue], b: &[TapQueue], mut stopped: &UnixStream) -> Result<boo
     if fds.first().is_some_and(|fd| fd.revents().is_empty()) {
         return Ok(false);
     }
-    assert_eq!(stopped.read(&mut [0])?, 0, "nobody writes to it");
+    assert_eq!(stopped.read(&mut [0])?, 0, "nothing writes to it");
     Ok(true)
 }
 

@@ -270,7 +270,7 @@ fn lingering(time: Duration) -> (OwnedFd, TcpStream) {
 }
 
 #[test]
-fn a_descriptor_that_takes_long_to_close_holds_nobody_up() {
+fn a_descriptor_that_takes_long_to_close_delays_no_other() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));

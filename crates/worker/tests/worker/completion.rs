@@ -1,4 +1,4 @@
-//! Who waits for frames to leave is told of every end that a frame can have here.
+//! A sender that waits for its frames to leave is notified of every end that a frame can have here.
 
 use ringway_switch::PortId;
 use ringway_worker::{Forwarding, Policy, Workers};

@@ -200,7 +200,7 @@ impl Peer {
         self.far().receipts = Some(Receipts::new(count, Waker::noop()));
     }
 
-    /// Waits until so many receipts are not back: from another worker, which wakes nobody here.
+    /// Waits until so many receipts are not back: from another worker, which wakes no one here.
     pub(crate) fn wait_until_held(&self, count: usize) {
         let start = Instant::now();
         while self.far().held() != count {

@@ -1,4 +1,4 @@
-//! Ports that fail or go: reported once, and nobody else suffers.
+//! Ports that fail or go: reported once, and other ports go on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -86,7 +86,7 @@ fn a_source_goes_on_when_the_port_that_held_it_is_detached() {
 }
 
 #[test]
-fn frames_for_a_queue_that_failed_reach_nobody_else() {
+fn frames_for_a_queue_that_failed_reach_no_other() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (source, near) = port();
     let (sink, far) = port();

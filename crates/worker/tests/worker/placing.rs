@@ -72,7 +72,7 @@ fn balanced_spreads_queues_and_parts_the_busy_ones() {
         workers.rebalance()
     };
     // In which steps a worker has no time to spare is also for other tests to say, which have the
-    // same CPUs. Two moves even the load out, and from then on there is none to be made.
+    // same CPUs. Two moves even the load out, and after these no move is needed.
     let moves: Vec<_> = (0..30).filter_map(|_| work_and_rebalance(&mut workers)).collect();
     assert!(moves.first().is_some_and(|moved| moved.worker == 1), "nothing moved");
     assert!(moves.len() <= 3, "it does not come to rest: {moves:?}");

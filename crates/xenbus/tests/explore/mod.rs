@@ -19,7 +19,7 @@ pub(crate) trait Explored: Clone + Debug {
 }
 
 /// Visits every state that any order of steps can lead to, with the disturbances coming at any
-/// moment in their order, and checks all those in which nobody has anything left to do.
+/// moment in their order, and checks all those in which no end has anything left to do.
 ///
 /// That the number of states is finite also shows that no order of steps goes on for ever.
 pub(crate) fn explore<W: Explored, E: Display>(

@@ -77,7 +77,7 @@ pub(crate) struct Stock {
     store: Store,
     backend: Backend,
     frontend: Frontend,
-    /// Grants that work: those of a process that has died end when nobody has them mapped.
+    /// Grants that work: those of a process that has died end when they are mapped nowhere.
     granted: BTreeSet<u32>,
     next_ref: u32,
     is_detaching: bool,
@@ -397,7 +397,7 @@ impl Explored for Stock {
             Step::Toolstack if !matches!(self.backend(), Closing | Closed) => {
                 self.set_backend(Closing);
             }
-            // It is done, or nobody has moved for so long that it gives up.
+            // It is done, or no end has moved for so long that it gives up.
             Step::Toolstack => {
                 for dir in [VIF.frontend_dir(), VIF.backend_dir()] {
                     self.store.retain(|path, _| !path.starts_with(&dir));

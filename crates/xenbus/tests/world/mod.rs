@@ -24,7 +24,7 @@ pub(crate) enum Disturbance {
     Remove,
     /// The guest is destroyed, its directory with it.
     DestroyGuest,
-    /// Somebody writes `Closing` to the backend's state and leaves it online.
+    /// `Closing` is written to the backend's state, which stays online.
     AskToClose,
     /// The backend's host lacks something the next time that rings are to be attached.
     RunShort,
@@ -160,7 +160,7 @@ impl Explored for World {
     }
 }
 
-/// A machine, what it was told to do, and what it has yet to hear.
+/// A machine, the commands that it got, and the events that it has yet to get.
 #[derive(Debug, Clone)]
 struct Shell<H, I, A> {
     machine: H,

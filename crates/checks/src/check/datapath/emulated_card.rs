@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::emulated_card as text;
 use ringway_evidence::fact::{
     Guests, HostKind, Interfaces, Kind, NicRole, Span, Tried, VifStore, XapiGuests, XenDomains,
     float,
@@ -20,7 +21,7 @@ pub(crate) const CHECK: Check = Check {
     title: "no paravirtual driver",
     group: Group::Datapath,
     sources: &["throughput-guide:applies-to", "throughput-guide:no-pv-drivers"],
-    explanation: include_str!("emulated_card.md"),
+    explanation: text::EXPLANATION,
     absent: "no interface with a driver",
     rule: rule!(Facts, judge),
 };
@@ -47,9 +48,6 @@ const PACKETS_MIN: f64 = 10.0;
 /// The state of a vif whose guest has connected.
 const CONNECTED: &str = "4";
 const STORE: &str = "/local/domain/0/backend/vif";
-const CAUSE: &str = "Each access to a register of an emulated card leaves the guest, and a process \
-                     of the host plays the card: slower by an order of magnitude.";
-const GAIN: &str = "an order of magnitude (throughput guide)";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     match facts.kind.kind {
@@ -76,15 +74,12 @@ fn inside(facts: &Facts, out: &mut Verdicts) -> Judged {
             format!("{nic} is an emulated card ({driver})"),
         );
         out.add([finding
-            .cause(CAUSE)
+            .cause(text::cause())
             .quote([quote])
             .confidence(if driver == "e1000e" { Confidence::Medium } else { Confidence::High })
-            .gain(GAIN)
+            .gain(text::gain())
             .advise(Advice::by_hand(
-                "On the host, give the guest a paravirtual card: for libvirt <model \
-                     type='virtio'/> in the interface's XML, and start the guest anew. On Xen it \
-                     has one already: load its driver. Windows: virtio-win, or the Xen project's \
-                     drivers.",
+                text::inside_advice(),
                 &["modprobe xen-netfront || modprobe virtio_net"],
             ))]);
     }
@@ -138,12 +133,11 @@ fn of_guest(facts: &Facts, guest: &Guest, text: &Text) -> Result<Vec<Finding>, G
         let Guest { name, .. } = guest;
         let summary = format!("guest {name} has an emulated card ({}, {})", nic.model, nic.target);
         let finding = Finding::new(severity(facts, &nic.target)?, name.clone(), summary)
-            .cause(CAUSE)
+            .cause(text::cause())
             .quote([text.quote(nic.line)])
-            .gain(GAIN)
+            .gain(text::gain())
             .advise(Advice::by_hand(
-                "Make it <model type='virtio'/>, once the guest has the driver, and start the \
-                 guest anew.",
+                text::libvirt_advice(),
                 &[&format!("virsh edit {}", shell_word(name))],
             ));
         findings.push(finding);
@@ -151,7 +145,7 @@ fn of_guest(facts: &Facts, guest: &Guest, text: &Text) -> Result<Vec<Finding>, G
     Ok(findings)
 }
 
-/// A guest whose vif nobody connected to, and whose emulated card (`vifX.Y-emu`) is at work.
+/// A guest whose vif has no frontend, and whose emulated card (`vifX.Y-emu`) is at work.
 fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
     let store = facts.store.get()?;
     let nodes = Nodes::parse(store)?;
@@ -186,13 +180,12 @@ fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
 fn unconnected(facts: &Facts, domain: &str, handle: &str) -> Finding {
     let summary = format!("domain {domain} uses the emulated card beside vif{domain}.{handle}");
     let finding = Finding::new(Severity::Problem, format!("vif{domain}.{handle}"), summary)
-        .cause(format!("Its vif waits for a driver. {CAUSE}"))
+        .cause(text::unconnected_cause(&text::cause()))
         .quote(name_of(facts, domain))
         .quote(tools_of(facts, domain))
-        .gain(GAIN);
+        .gain(text::gain());
     finding.advise(Advice::by_hand(
-        "In the guest: Linux has xen_netfront; Windows needs the Xen project's drivers or the \
-         tools of XenServer or XCP-ng. Then start the guest anew, and see that the state is 4.",
+        text::unconnected_advice(),
         &[&format!("xenstore-read {STORE}/{domain}/{handle}/state")],
     ))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::grants as text;
 use ringway_evidence::fact::{
     HostKind, Interfaces, KernelMessages, Kind, ModuleQueues, NicRole, Tried, XenInfo, XenVersion,
     float,
@@ -18,7 +19,7 @@ pub(crate) const CHECK: Check = Check {
     title: "grants run out",
     group: Group::Datapath,
     sources: &["throughput-guide:tx-path", "throughput-guide:rx-path"],
-    explanation: include_str!("grants.md"),
+    explanation: text::EXPLANATION,
     absent: "no interface with grants",
     rule: rule!(Facts, judge),
 };
@@ -139,23 +140,16 @@ fn crowded(
     let wanted = need.div_ceil(GRANTS_PER_FRAME).max(limit.frames).min(u64::from(u32::MAX));
     let frames = wanted.saturating_mul(2).next_power_of_two();
     let finding = Finding::new(severity, whose, summary)
-        .cause(
-            "Every packet in flight is a grant, to the host that fetches it or fills it, and disks \
-             take from the same table. A device that gets no grants does not connect, or waits.",
-        )
+        .cause(text::cause())
         .quote([limit.quote.clone()])
         .quote(said.cloned())
         .confidence(if limit.is_default { Confidence::Medium } else { Confidence::High })
         .advise(Advice::by_hand(
-            format!(
-                "In the guest's configuration (Xen 4.10 or later): max_grant_frames={frames}, then \
-                 start it anew; or for all guests gnttab_max_frames={frames} on Xen's command \
-                 line, with a restart of the host. A configuration that has it is not seen here."
-            ),
+            text::frames_advice(&frames),
             &["grep max_grant_frames /etc/xen/*.cfg"],
         ))
         .advise(Advice::by_change(
-            "Or fewer queues for guests with many interfaces; they take it when they connect anew.",
+            text::queues_advice(),
             fewer_queues(&facts.modules, "xen_netback", 2),
         ));
     Some(finding)

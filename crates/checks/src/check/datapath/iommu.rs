@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::iommu as text;
 use ringway_evidence::fact::{
     FunctionsMade, FunctionsMax, HostKind, Interfaces, IommuGroups, IommuTypes, Kind, NicRole,
     Span, Tried, XenInfo, float,
@@ -23,7 +24,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:sr-iov-assign",
         "network-node-blog:alternatives",
     ],
-    explanation: include_str!("iommu.md"),
+    explanation: text::EXPLANATION,
     absent: "no card",
     rule: rule!(Facts, judge),
 };
@@ -48,11 +49,6 @@ const FUNCTIONS: u64 = 4;
 /// Drivers of virtual functions.
 const VF_DRIVERS: [&str; 8] =
     ["bnxt_vf", "cxgb4vf", "hinic_vf", "iavf", "igbvf", "i40evf", "ixgbevf", "qede_vf"];
-/// What a guest loses with a function of the card (`throughput-guide:sr-iov-cost`,
-/// `network-node-blog:alternatives`).
-const PRICE: &str = "A function of the card goes past the host's switch: no filters, no quality of \
-                     service, no live migration, no high availability; for that a \
-                     network node's makers refused it.";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     for nic in
@@ -81,13 +77,13 @@ fn is_virtual_function(facts: &Facts, nic: &str) -> bool {
 fn given(facts: &Facts, nic: &str) -> Finding {
     let quote = facts.nics.driver_line(nic);
     Finding::new(Severity::Note, nic, format!("{nic} is a virtual function of a card"))
-        .cause(PRICE)
+        .cause(text::price())
         .quote(quote)
-        .gain("a guest of one CPU receives nearly 10 Gbit/s (throughput guide)")
-        .advise(Advice::by_hand("Weigh it: ringway never changes it.", &[]))
+        .gain(text::given_gain())
+        .advise(Advice::by_hand(text::given_advice(), &[]))
 }
 
-/// Functions of a card that nobody can be given without an IOMMU, or that could be made.
+/// Functions of a card that no guest can be given without an IOMMU, or that could be made.
 fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     let read = |text: Result<Text, Gap>| match text {
         Err(Gap::Missing { .. }) => Ok(None),
@@ -102,22 +98,15 @@ fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     let functions = Knob::VirtualFunctions { nic: nic.to_owned() };
     let finding = |severity, summary| {
         let quotes = [made_quote.clone(), total_quote.clone()];
-        Finding::new(severity, nic, summary).cause(PRICE).quote(quotes)
+        Finding::new(severity, nic, summary).cause(text::price()).quote(quotes)
     };
     if total == 0 || made == 0 {
         let summary = format!("{nic} could be divided into {total} functions (SR-IOV)");
         return Ok((total > 0).then(|| {
-            finding(Severity::Note, summary)
-                .gain(
-                    "nearly 10 Gbit/s to a guest of one CPU, at hardly any work here (throughput \
-                       guide)",
-                )
-                .advise(Advice::by_change(
-                    "Weigh it first; ringway never does it. Then, with an IOMMU, \
-                     functions are made, listed by lspci, and given to guests, each to one; on \
-                     XCP: xe vm-param-set other-config:pci=0/0000:07:10.0 uuid=UUID.",
-                    Change::raise(functions, made, total.min(FUNCTIONS)),
-                ))
+            finding(Severity::Note, summary).gain(text::divide_gain()).advise(Advice::by_change(
+                text::divide_advice(),
+                Change::raise(functions, made, total.min(FUNCTIONS)),
+            ))
         }));
     }
     if has_iommu(facts)? {
@@ -125,15 +114,11 @@ fn functions(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
         return Ok(Some(finding(Severity::Note, summary)));
     }
     let summary = format!("{nic} is divided into {made} functions, and there is no IOMMU for them");
-    Ok(Some(finding(Severity::Warning, summary).confidence(Confidence::Medium).advise(
-        Advice::by_change(
-            "Without it no guest can be given one. Turn it on in the firmware, and with \
-             a restart: intel_iommu=on or amd_iommu=on on the kernel's command line; on Xen \
-             iommu=1 on the hypervisor's (then /boot/extlinux.conf before the first ---, now \
-             GRUB_CMDLINE_XEN_DEFAULT). Or take the functions back:",
-            Change::lower(functions, made, 0),
-        ),
-    )))
+    Ok(Some(
+        finding(Severity::Warning, summary)
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_change(text::no_iommu_advice(), Change::lower(functions, made, 0))),
+    ))
 }
 
 /// By the hypervisor where there is one, by the kernel elsewhere.
@@ -179,17 +164,11 @@ fn mapping(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     let severity = if is_strict { Severity::Warning } else { Severity::Note };
     let summary = format!("the IOMMU maps each of {rate:.0} packets/s of {nic}");
     let finding = Finding::new(severity, nic, summary)
-        .cause(
-            "A card that is not given to a guest needs no mapping; with it each packet costs \
-             entries, and where it is strict a flush as well.",
-        )
+        .cause(text::mapping_cause())
         .quote([text.quote(1), span.text.quote(moved.line)])
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            "Leave the IOMMU on for guests, and let this kernel's own cards go past it: iommu.\
-             passthrough=1 on its command line (then iommu=pt, and iommu=0 in extlinux.conf turned \
-             it off for all); with a restart. A card is then trusted with all memory. On Debian: \
-             GRUB_CMDLINE_LINUX in /etc/default/grub, and update-grub; elsewhere:",
+            text::mapping_advice(),
             &["grubby --update-kernel=ALL --args=iommu.passthrough=1"],
         ));
     Ok(Some(finding))

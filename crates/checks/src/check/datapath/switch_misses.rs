@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::switch_misses as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{SwitchLookups, Tried, XapiBackend, float, share};
 use ringway_evidence::facts;
@@ -16,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:network-backend",
         "network-node-blog:node",
     ],
-    explanation: include_str!("switch_misses.md"),
+    explanation: text::EXPLANATION,
     absent: "no Open vSwitch",
     rule: rule!(Facts, judge),
 };
@@ -52,28 +53,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let summary =
         format!("Open vSwitch has no flow for {:.1} % of packets, and lost {lost}", part * 100.0);
     let finding = Finding::new(severity, "Open vSwitch", summary)
-        .cause(
-            "Its cache of flows holds what it has seen. Short flows, and rules that look at ports, \
-             make each packet new: it goes through all rules instead of one table, and from a \
-             datapath in the kernel to a daemon and back for that.",
-        )
+        .cause(text::cause())
         .quote([quote])
         .quote(backend(facts))
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            "See which flows they are, and whether rules need what they match on. More threads \
-             that the kernel's datapath asks: other_config:n-handler-threads.",
+            text::advice(),
             &["ovs-appctl dpctl/dump-flows | sort -t: -k3 | head"],
         ));
     if backend(facts).is_none() {
         out.add([finding]);
         return Ok(());
     }
-    let finding = finding.advise(Advice::by_hand(
-        "The bridge has no such cache. To change to it interrupts every guest's network, and takes \
-         a restart.",
-        &["xe-switch-network-backend bridge"],
-    ));
+    let finding = finding
+        .advise(Advice::by_hand(text::bridge_advice(), &["xe-switch-network-backend bridge"]));
     out.add([finding]);
     Ok(())
 }

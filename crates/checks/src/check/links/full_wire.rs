@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::full_wire as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, Interfaces, Mtus, NicRole, Span, Speeds, float};
 use ringway_evidence::facts;
@@ -17,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
         "network-node-blog:card",
         "network-node-blog:ideal",
     ],
-    explanation: include_str!("full_wire.md"),
+    explanation: text::EXPLANATION,
     absent: "no card that says its speed",
     rule: rule!(Facts, judge),
 };
@@ -33,7 +34,7 @@ facts! {
 
 /// Share of its speed from which a link carries what it can.
 const FULL: f64 = 0.97;
-/// Bytes on the wire for each frame that nobody counts: preamble, checksum and gap.
+/// Bytes on the wire for each frame that are not counted: preamble, checksum and gap.
 const FRAMING: u64 = 24;
 /// Cards that cut large packets may count them before that; so many bytes at most are one frame.
 const FRAME_BYTES: u64 = 1514;
@@ -54,14 +55,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             let summary =
                 format!("{nic} {way} {:.0} % of what its {speed} Mbit/s can carry", full * 100.0);
             out.add([Finding::new(Severity::Warning, nic.clone(), summary)
-                .cause("The link is the limit: no setting of this host gets more through it.")
+                .cause(text::cause())
                 .quote([span.text.quote(after.line), quote])
                 .confidence(Confidence::Medium)
-                .advise(Advice::by_hand(
-                    "Another path: a second card or a bond, and vifs on it; or less overhead \
-                         by longer frames (D08).",
-                    &["ringway doctor explain D09"],
-                ))]);
+                .advise(Advice::by_hand(text::advice(), &["ringway doctor explain D09"]))]);
         }
     }
     if let Some((full, nic)) = most {

@@ -1,11 +1,13 @@
-//! D30: somebody set a limit, and traffic is at it.
+//! D30: a limit was set, and traffic is at it.
 
+#[path = "limits/police.rs"]
 mod police;
 
 use std::ops::RangeInclusive;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
+use crate::text::limits as text;
 use ringway_evidence::fact::{
     Basis, ClassCounters, DefaultQdisc, Disciplines, FilterCounters, Interfaces, Span,
     SwitchLimits, Tried, VifStore, float,
@@ -24,7 +26,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a limit is set",
     group: Group::Links,
     sources: &["throughput-guide:physical-limit"],
-    explanation: include_str!("limits.md"),
+    explanation: text::EXPLANATION,
     absent: "no interface",
     rule: rule!(Facts, judge),
 };
@@ -126,20 +128,16 @@ fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Fin
              set for it"
         );
     }
-    let mut cause =
-        "A limit that is reached holds the same throughput whatever else is changed.".to_owned();
+    let mut cause = text::cause().to_owned();
     if parts > 1 {
         summary += &format!(", {parts} times");
-        cause += &format!(
-            " Linux' netback grants it to each queue, so {parts} queues have {parts} times as much."
-        );
+        cause += &format!(" {}", text::each_queue_cause(&parts));
     }
     let finding = Finding::new(Severity::Warning, nic.clone(), summary)
         .cause(cause)
         .quote([limit.quote.clone(), span.text.quote(moved.line)])
         .confidence(Confidence::Medium);
-    let text = "If it is not meant: remove it where it was set, in the toolstack (the vif's rate), \
-                in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
+    let text = text::advice();
     let finding = finding.advise(match &limit.remedy {
         Remedy::Change(change) => Advice::by_change(text, [change.clone()]),
         Remedy::Command(command) => Advice::by_hand(text, &[command]),

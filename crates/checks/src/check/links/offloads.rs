@@ -2,9 +2,10 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::offloads as text;
 use ringway_evidence::fact::{Interfaces, LinkStates, LinkTypes, NicRole, Offloads};
 use ringway_evidence::facts;
-use ringway_evidence::parse::ethtool::{Feature, Features};
+use ringway_evidence::parse::ethtool::{Feature, Features, long_name};
 use ringway_evidence::{Gap, Text};
 
 pub(crate) const CHECK: Check = Check {
@@ -22,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-study:rx",
         "multi-queue-study:rx-limits",
     ],
-    explanation: include_str!("offloads.md"),
+    explanation: text::EXPLANATION,
     absent: "no interface with a driver",
     rule: rule!(Facts, judge),
 };
@@ -36,16 +37,9 @@ facts! {
     }
 }
 
-/// An offload that has to be on: its name in `ethtool -k`, and the one that `ethtool -K` takes.
-/// In the order in which they depend on each other.
-const WANTED: [(&str, &str); 6] = [
-    ("rx-checksumming", "rx"),
-    ("tx-checksumming", "tx"),
-    ("scatter-gather", "sg"),
-    ("tcp-segmentation-offload", "tso"),
-    ("generic-segmentation-offload", "gso"),
-    ("generic-receive-offload", "gro"),
-];
+/// Offloads that have to be on, by the names that `ethtool -K` takes, in the order in which they
+/// depend on each other.
+const WANTED: [&str; 6] = ["rx", "tx", "sg", "tso", "gso", "gro"];
 /// `ARPHRD_ETHER` of `linux/if_arp.h`.
 const ETHERNET: &str = "1";
 /// What a veth has off unless it is asked for.
@@ -87,7 +81,8 @@ fn look_at(facts: &Facts, nic: &str, role: NicRole) -> Result<Vec<Finding>, Gap>
     let text = facts.offloads.of(nic)?;
     let features = Features::parse(&text)?;
     let mut off = Vec::new();
-    for (name, short) in WANTED {
+    for short in WANTED {
+        let name = long_name(short);
         let feature = features.get(name);
         let Some(feature) = feature else {
             return Err(text.unreadable(None, format!("expected a line with {name}")));
@@ -128,16 +123,10 @@ fn turned_off(nic: &str, text: &Text, off: &[Off]) -> Finding {
         Change::raise(knob, "off", "on")
     };
     Finding::new(Severity::Warning, nic, format!("turned off on {nic}: {}", names(off)))
-        .cause(
-            "Without it the CPU handles each packet of 1500 bytes instead of up to 64 KiB at once.",
-        )
+        .cause(text::off_cause())
         .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
-        .advise(Advice::by_change(
-            "Turn it on, unless a bug of this card and driver is known; it does not last \
-             over a restart. On XCP: xe pif-param-set uuid=... other-config:ethtool-gro=on",
-            off.iter().filter_map(change),
-        ))
-        .gain("several times the throughput of a CPU that is full; nothing if none is")
+        .advise(Advice::by_change(text::off_advice(), off.iter().filter_map(change)))
+        .gain(text::off_gain())
 }
 
 fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
@@ -146,33 +135,24 @@ fn not_offered(nic: &str, role: NicRole, text: &Text, off: &[Off]) -> Finding {
         NicRole::Backend => (
             Severity::Warning,
             format!("the guest of {nic} does not take: {names}"),
-            "Its frontend did not offer it, so the host cuts and sums every packet for this guest.",
+            text::guest_side_cause(),
         ),
         NicRole::Frontend => (
             Severity::Warning,
             format!("the host of {nic} does not offer: {names}"),
-            "The backend did not offer it, or its device has it turned off.",
+            text::host_side_cause(),
         ),
-        NicRole::Physical | NicRole::Software => (
-            Severity::Note,
-            format!("{nic} cannot: {names}"),
-            "The card or its driver has no such offload.",
-        ),
+        NicRole::Physical | NicRole::Software => {
+            (Severity::Note, format!("{nic} cannot: {names}"), text::card_cause())
+        }
     };
     let finding = Finding::new(severity, nic, summary)
         .cause(cause)
         .quote(off.iter().map(|(_, _, feature)| text.quote(feature.line)))
         .confidence(Confidence::Medium);
     match role {
-        NicRole::Backend => finding.advise(Advice::by_hand(
-            "Look at the guest's side: ethtool -k in it, its driver's age, and its configuration.",
-            &[],
-        )),
-        NicRole::Frontend => finding.advise(Advice::by_hand(
-            "Look at the host's side: ethtool -k of the vif or TAP device there; in libvirt XML, \
-             <host csum='on' gso='on' tso4='on' tso6='on'/> and <guest .../> of <driver>.",
-            &[],
-        )),
+        NicRole::Backend => finding.advise(Advice::by_hand(text::guest_side_advice(), &[])),
+        NicRole::Frontend => finding.advise(Advice::by_hand(text::host_side_advice(), &[])),
         NicRole::Physical | NicRole::Software => finding,
     }
 }
@@ -184,10 +164,7 @@ fn lro_on(nic: &str, text: &Text, lro: Feature) -> Finding {
         nic,
         format!("{nic} forwards, and merges packets for good (LRO)"),
     )
-    .cause(
-        "LRO forgets where packets began. What a bridge sends on is then too long or has other \
-             headers, and is dropped or slow. GRO keeps what LRO loses.",
-    )
+    .cause(text::lro_cause())
     .quote([text.quote(lro.line)])
-    .advise(Advice::by_change("Turn LRO off and leave GRO on.", Change::lower(knob, "on", "off")))
+    .advise(Advice::by_change(text::lro_advice(), Change::lower(knob, "on", "off")))
 }

@@ -1,13 +1,17 @@
 //! D08: the hops of a path disagree about the longest packet.
 
+#[path = "packet_length/path.rs"]
 mod path;
+#[path = "packet_length/stack.rs"]
 mod stack;
+#[path = "packet_length/xapi.rs"]
 mod xapi;
 
 use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::packet_length as text;
 use ringway_evidence::fact::{
     Interfaces, Mtus, Paths, Stack, TcpMtuProbing, Tried, VifStore, XapiCards, XapiInventory,
     XapiNetworks, XapiVifs,
@@ -28,7 +32,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:jumbo-start",
         "throughput-guide:jumbo-guest",
     ],
-    explanation: include_str!("packet_length.md"),
+    explanation: text::EXPLANATION,
     absent: "one hop, and no path was asked for",
     rule: rule!(Facts, judge),
 };
@@ -55,7 +59,7 @@ const IPV6_MTU: u64 = 1280;
 type Hop = (String, u64, Quote);
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    // What XAPI has comes first: it sets its bridges anew, whatever else they are told.
+    // What XAPI has comes first: it sets its bridges again, over any other setting.
     let set = xapi::look(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
     let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
     let is_set_any = !set.is_empty();
@@ -94,7 +98,7 @@ fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     for nic in facts.nics.names() {
         let Some(master) = facts.nics.master(&nic) else { continue };
         let bridge = master.value().rsplit('/').next().unwrap_or_default().to_owned();
-        // Open vSwitch's members have a common master and many bridges: nothing can be told.
+        // Open vSwitch's members have a common master and many bridges: nothing can be said.
         if bridge == "ovs-system" {
             continue;
         }
@@ -132,17 +136,9 @@ fn unequal(facts: &Facts, bridge: &str, hops: &[Hop]) -> Option<Finding> {
     let members = hops.iter().filter_map(|(nic, current, _)| widen(nic, *current, most.1));
     let own = mtu(facts, bridge).ok().and_then(|(current, _)| widen(bridge, current, most.1));
     let finding = Finding::new(Severity::Warning, bridge, summary)
-        .cause(
-            "A bridge cannot tell a sender that its packet is too long for the way out; it drops \
-             it. Small packets pass, so logins work and transfers hang.",
-        )
+        .cause(text::unequal_cause())
         .quote([most.2.clone(), least.2.clone()])
         .confidence(Confidence::High)
-        .advise(Advice::by_change(
-            "The same length everywhere, and in guests and on switches too. Test the whole way \
-             afterwards: ringway doctor --check D08 --path HOST. On XCP set the network's MTU \
-             instead.",
-            members.chain(own),
-        ));
+        .advise(Advice::by_change(text::unequal_advice(), members.chain(own)));
     Some(finding)
 }

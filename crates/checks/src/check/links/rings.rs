@@ -1,9 +1,11 @@
 //! D29: a card drops because its ring is full, or it interrupts too often or too late.
 
+#[path = "rings/coalescing.rs"]
 mod coalescing;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::text::rings as text;
 use ringway_evidence::Gap;
 use ringway_evidence::fact::{
     Basis, Coalescence, Interfaces, Missed, NetIrqs, NicRole, Rings, Span, Tried, float,
@@ -19,7 +21,7 @@ pub(crate) const CHECK: Check = Check {
     title: "rings are too small, or interrupts too many",
     group: Group::Links,
     sources: &["throughput-guide:packet-cost"],
-    explanation: include_str!("rings.md"),
+    explanation: text::EXPLANATION,
     absent: "no card that says what its ring missed, or waits",
     rule: rule!(Facts, judge),
 };
@@ -69,12 +71,9 @@ fn rings(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
         nic,
         format!("{nic} drops {rate:.1} frames/s because its receive ring is full"),
     )
-    .cause("The CPU that empties the ring is late: it is busy, or a burst is longer than the ring.")
+    .cause(text::late_cause())
     .quote([span.text.quote(1)])
-    .advise(Advice::by_hand(
-        "First see whether that CPU is full: D03, D04. Then its queues: D14.",
-        &["ringway doctor explain D04"],
-    ));
+    .advise(Advice::by_hand(text::late_advice(), &["ringway doctor explain D04"]));
     let text = facts.rings.of(nic)?;
     let rings = Settings::parse(&text)?;
     let (Some(current), Some(max)) = (rings.current.get("rx"), rings.maximum.get("rx")) else {
@@ -86,8 +85,5 @@ fn rings(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     }
     let knob = Knob::Ring { nic: nic.to_owned(), which: "rx".to_owned() };
     let change = Change::raise(knob, current.value, max.value);
-    Ok(Some(finding.advise(Advice::by_change(
-        "If it is bursts: a larger ring. The link goes down for a moment, and it costs cache.",
-        change,
-    ))))
+    Ok(Some(finding.advise(Advice::by_change(text::larger_advice(), change))))
 }

@@ -1,9 +1,11 @@
 //! D24: more backend threads at work than CPUs to run them, or CPUs that domain 0 may not use.
 
+#[path = "backend_cpus/hidden.rs"]
 mod hidden;
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::backend_cpus as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     BackendThread, BackendThreads, Basis, BusyCpus, CommandLine, CpuLines, CpusOnline, CpusPresent,
@@ -23,7 +25,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-groups",
         "multi-queue-study:guest-cpus",
     ],
-    explanation: include_str!("backend_cpus.md"),
+    explanation: text::EXPLANATION,
     absent: "no backend and no domain 0",
     rule: rule!(Facts, judge),
 };
@@ -84,11 +86,7 @@ fn threads(facts: &Facts, out: &mut Verdicts) -> Judged {
         format!("{count} backend threads take turns on {cpus} CPUs, of which {busy:.1} are busy");
     let cpu_quote = facts.lines.get()?.quote_where(|line| line.starts_with("cpu "));
     let finding = Finding::new(severity, "backend threads", summary)
-        .cause(
-            "A queue more brings a thread more and no CPU: threads only take turns, and switching \
-             costs. Throughput does not rise with queues from here on, and may fall. The \
-             multi-queue study had 8 CPUs for 8 queues; its guest had 4, and was the limit.",
-        )
+        .cause(text::threads_cause())
         .quote(at_work.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
         .quote([quote.clone()])
         .quote(cpu_quote)
@@ -107,33 +105,21 @@ fn few_groups(groups: usize, cpus: u64, threads: &[BackendThread]) -> Option<Fin
     let quotes: Vec<Quote> = threads.iter().take(QUOTES_MAX).map(|one| one.quote.clone()).collect();
     Some(
         Finding::new(Severity::Note, "backend threads", summary)
-            .cause("There are min(4, CPUs) threads unless more are asked for.")
+            .cause(text::few_groups_cause())
             .quote(quotes)
-            .advise(Advice::by_hand(
-                format!(
-                    "In /boot/extlinux.conf, behind console=hvc0: \
-                     xen-netback.netback_max_groups={cpus}, and a restart. Since Linux \
-                     3.12 each vif has a thread, since 3.16 each queue."
-                ),
-                &[],
-            )),
+            .advise(Advice::by_hand(text::few_groups_advice(&cpus), &[])),
     )
 }
 
 fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
     if facts.kind.kind != Kind::XenDom0 {
-        return finding.advise(Advice::by_hand(
-            "Fewer queues for guests with little traffic: in the guest with ethtool -L, or in its \
-             interface's XML.",
-            &[],
-        ));
+        return finding.advise(Advice::by_hand(text::guest_queues_advice(), &[]));
     }
     // Not more than there are; who says nothing is asked by hand.
     let real = real_cpus(facts);
     let wanted = real.map_or(threads, |real| threads.min(real));
     let fewer = Advice::by_change(
-        "Or fewer queues for each vif, as many as domain 0 can serve; they take it when they \
-         connect anew.",
+        text::vif_queues_advice(),
         fewer_queues(&facts.modules, "xen_netback", cpus.min(4)),
     );
     if wanted <= cpus {
@@ -141,11 +127,7 @@ fn advise(finding: Finding, facts: &Facts, threads: u64, cpus: u64) -> Finding {
     }
     finding
         .advise(Advice::by_hand(
-            format!(
-                "More CPUs for domain 0, up to what it was started with; for good \
-                 dom0_max_vcpus={wanted} on Xen's command line and a restart. Then: \
-                 /etc/sysconfig/unplug-vcpus, whose init script was enough to decrease."
-            ),
+            text::more_cpus_advice(&wanted),
             &[&format!("xl vcpu-set 0 {wanted}")],
         ))
         .advise(fewer)

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::backlog as text;
 use ringway_evidence::fact::{
     BacklogMax, Basis, BudgetFrames, BudgetUsecs, Span, Tried, float, share,
 };
@@ -17,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
     title: "a CPU's backlog drops or is cut short",
     group: Group::Processors,
     sources: &["throughput-guide:long-queues"],
-    explanation: include_str!("backlog.md"),
+    explanation: text::EXPLANATION,
     absent: "no CPU",
     rule: rule!(Facts, judge),
 };
@@ -83,17 +84,11 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     let summary =
         format!("{} drop {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
     let finding = Finding::new(severity, cpus(&guilty), summary)
-        .cause(
-            "Frames of vifs, TAP devices, veth, and those that RPS moves wait in a queue of each \
-             CPU; it was full. Cards with NAPI do not use it.",
-        )
+        .cause(text::drops_cause())
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))
         .quote(quote)
         .confidence(confidence)
-        .advise(Advice::by_hand(
-            "First see why that CPU cannot keep up: D03, D04 and D14 spread its work.",
-            &["ringway doctor explain D04"],
-        ));
+        .advise(Advice::by_hand(text::drops_advice(), &["ringway doctor explain D04"]));
     Some(advice.into_iter().fold(finding, Finding::advise))
 }
 
@@ -101,13 +96,7 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
 fn longer_backlog(current: u64) -> Option<Advice> {
     let proposed = current.saturating_mul(4).min(BACKLOG_MAX);
     let change = Change::raise(Knob::Sysctl { name: BACKLOG.to_owned() }, current, proposed)?;
-    Some(Advice::by_change(
-        format!(
-            "If it is bursts: let more frames wait (now {current}). The 300000 of old guides only \
-             turns loss into delay."
-        ),
-        [change],
-    ))
+    Some(Advice::by_change(text::longer_advice(&current), [change]))
 }
 
 fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
@@ -140,23 +129,12 @@ fn squeezes(facts: &Facts, rows: &[Row]) -> Option<Finding> {
     let (changes, quotes): (Vec<Change>, Vec<Quote>) =
         budgets.into_iter().filter_map(|(name, text)| doubled(name, text?)).unzip();
     let advice = if changes.is_empty() {
-        Advice::by_hand(
-            "How long a round may take is set for the whole machine, and is not seen here or is \
-             long already: net.core.netdev_budget frames and net.core.netdev_budget_usecs. Spread \
-             its work instead: D03, D04 and D14.",
-            &["ringway doctor explain D04"],
-        )
+        Advice::by_hand(text::spread_advice(), &["ringway doctor explain D04"])
     } else {
-        Advice::by_change(
-            "Let a round take more frames, and, since Linux 4.12, more time: it ends at whichever \
-             comes first. Other work of that CPU waits.",
-            changes,
-        )
+        Advice::by_change(text::rounds_advice(), changes)
     };
     let finding = Finding::new(Severity::Warning, cpus(&guilty), summary)
-        .cause(
-            "Rounds reach netdev_budget or netdev_budget_usecs: more comes in than one CPU takes.",
-        )
+        .cause(text::rounds_cause())
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))
         .quote(quotes)
         .confidence(confidence);

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, placing, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::crowded_interrupts as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, NetIrq, NetIrqs, Span, Tried, float, share, sum};
 use ringway_evidence::facts;
@@ -22,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-study:rx-limits",
         "multi-queue-series:conditions",
     ],
-    explanation: include_str!("crowded_interrupts.md"),
+    explanation: text::EXPLANATION,
     absent: "no interrupt of a network queue",
     rule: rule!(Facts, judge),
 };
@@ -85,11 +86,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let severity = if busy >= FULL { Severity::Problem } else { Severity::Warning };
     let confidence = if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low };
     let finding = Finding::new(severity, format!("CPU {cpu}"), summary)
-        .cause("One CPU takes in what all queues bring, and the others cannot help it.")
+        .cause(text::cause())
         .quote(crowd.quotes)
         .quote([times.text.quote(spent.line)])
         .confidence(confidence)
-        .gain("about 16 % from spreading alone (throughput guide), more with many queues");
+        .gain(text::gain());
     out.add([advise(finding, facts, &crowd.irqs, cpus)]);
     Ok(())
 }
@@ -149,15 +150,11 @@ fn only_allowed<'a>(facts: &Facts, seen: &'a [NetIrq<'a>]) -> Option<Crowd<'a>> 
 fn advise(finding: Finding, facts: &Facts, seen: &[&NetIrq<'_>], cpus: &[usize]) -> Finding {
     let layout = facts.irqs.layout(seen.iter().copied(), cpus);
     if layout.queues.len() < 2 {
-        return finding.advise(Advice::by_hand(
-            "There is one queue, so there is nothing to spread: use more queues (D14), or let RPS \
-             hand frames to other CPUs.",
-            &["ringway doctor explain D14"],
-        ));
+        return finding
+            .advise(Advice::by_hand(text::one_queue_advice(), &["ringway doctor explain D14"]));
     }
     finding.advise(Advice::by_change(
-        "Spread the queues over the CPUs near their card, both interrupts of a queue on the same \
-         one. Stop irqbalance first, or it moves them back.",
+        text::spread_advice(),
         placing(&facts.irqs, &layout, seen.iter().copied()),
     ))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::crowded_softirqs as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     Basis, Interfaces, NetIrq, NetIrqs, NicRole, Span, Tried, float, share,
@@ -25,7 +26,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:tools",
         "network-node-blog:one-core",
     ],
-    explanation: include_str!("crowded_softirqs.md"),
+    explanation: text::EXPLANATION,
     absent: "one CPU",
     rule: rule!(Facts, judge),
 };
@@ -89,11 +90,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     out.add([if changes.is_empty() {
         finding
     } else {
-        finding.advise(Advice::by_change(
-            "A card with one queue can hand frames to all CPUs in software (RPS). It costs an \
-             interrupt between CPUs for each batch.",
-            changes,
-        ))
+        finding.advise(Advice::by_change(text::rps_advice(), changes))
     }]);
     Ok(())
 }
@@ -125,40 +122,25 @@ fn brought_by(
     if let (Some(span), Some(most)) = (span, irqs.iter().max_by_key(on_it)) {
         let rate = float(on_it(&most)) / span.seconds;
         if rate >= IRQS_MIN {
-            let cause = format!(
-                "{rate:.0} interrupts/s of {} come on it: its card has one queue, or all of them \
-                 are served there.",
-                most.of.device
-            );
-            let advice = Advice::by_hand(
-                "Several lines of one card: D03 spreads them; one line: use more queues (D14).",
-                &[see],
-            );
+            let cause = text::interrupts_cause(&format_args!("{rate:.0}"), &most.of.device);
+            let advice = Advice::by_hand(text::interrupts_advice(), &[see]);
             return (cause, advice, Some(span.text.quote(most.row.line)));
         }
     }
     let is_single = |nic: &&String| facts.nics.rx_queues(nic) == 1 && is_own(facts, nic);
     let single = busy.as_ref().and_then(|busy| busy.iter().find(is_single));
     if let Some(nic) = single {
-        let cause = format!("{nic} receives by one queue, which one CPU serves.");
-        let advice = Advice::by_hand("Use more queues, if it has them (D14).", &[see]);
+        let cause = text::one_queue_cause(&nic);
+        let advice = Advice::by_hand(text::one_queue_advice(), &[see]);
         return (cause, advice, None);
     }
     if span.is_none() || busy.is_none() {
-        let cause = "What brings the work is not seen: a card with one queue, a card whose queues \
-                     are all served there, or what programs of this host send through interfaces \
-                     of software.";
-        let advice = Advice::by_hand("See whose interrupts they are: D03, D14.", &[see]);
+        let cause = text::unseen_cause();
+        let advice = Advice::by_hand(text::unseen_advice(), &[see]);
         return (cause.to_owned(), advice, None);
     }
-    let cause = "No interrupt of a card comes on it, and no card with one queue receives much. So \
-                 it is what programs of this host send through interfaces of software, which is \
-                 done where they run, with its filters; or it is no network at all.";
-    let advice = Advice::by_hand(
-        "See which softirqs they are, and which programs run on that CPU; let those run on others, \
-         or send less through filters and bridges.",
-        &["cat /proc/softirqs"],
-    );
+    let cause = text::no_card_cause();
+    let advice = Advice::by_hand(text::no_card_advice(), &["cat /proc/softirqs"]);
     (cause.to_owned(), advice, None)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, more_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::full_backend_thread as text;
 use ringway_evidence::fact::{
     BackendThread, BackendThreads, Basis, BusyCpus, FULL, ModuleQueues, OnlineCpus, Served, Tried,
 };
@@ -20,7 +21,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:netback-threads",
         "throughput-guide:netback-groups",
     ],
-    explanation: include_str!("full_backend_thread.md"),
+    explanation: text::EXPLANATION,
     absent: "no thread of a kernel backend",
     rule: rule!(Facts, judge),
 };
@@ -66,13 +67,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         (Confirmed::Unread(_), Basis::Samples) => Confidence::Medium,
         _ => Confidence::Low,
     };
-    let (cause, quote) = confirmed.told();
+    let (cause, quote) = confirmed.cause();
     let finding = Finding::new(severity, names.join(", "), summary)
         .cause(cause)
         .quote(full.iter().take(QUOTES_MAX).map(|one| one.quote.clone()))
         .quote(quote)
         .confidence(confidence)
-        .gain("every test of the throughput guide ended at a full CPU, so what relieves it counts");
+        .gain(text::gain());
     out.add([advise(finding, facts, &full[0].of)]);
     Ok(())
 }
@@ -96,54 +97,31 @@ fn confirm(facts: &Facts, backend: f64) -> Confirmed {
 }
 
 impl Confirmed {
-    fn told(self) -> (String, Option<Quote>) {
-        let limit =
-            "The thread gives frames to guests one after the other, and it has no time left.";
+    fn cause(self) -> (String, Option<Quote>) {
+        let limit = text::cause();
         match self {
             Confirmed::Yes(quote) => (limit.to_owned(), Some(quote)),
             Confirmed::No(others, quote) => {
                 let percent = others * 100.0;
-                let cause = format!(
-                    "{limit} Not confirmed: something else uses {percent:.0} % of a CPU beside the \
-                     backend, so see first what that is."
-                );
+                let cause = text::elsewhere_cause(&limit, &format_args!("{percent:.0}"));
                 (cause, Some(quote))
             }
-            Confirmed::Unread(gap) => {
-                (format!("{limit} Not confirmed by the whole host's load: {gap}."), None)
-            }
+            Confirmed::Unread(gap) => (text::unread_cause(&limit, &gap), None),
         }
     }
 }
 
 fn advise(finding: Finding, facts: &Facts, of: &Served) -> Finding {
-    let finding = finding.advise(Advice::by_hand(
-        "Offloads first, of the card, the vif and the guest: fewer and larger frames.",
-        &["ringway doctor explain D13"],
-    ));
+    let finding =
+        finding.advise(Advice::by_hand(text::offloads_advice(), &["ringway doctor explain D13"]));
     match of {
         Served::Group => finding
-            .advise(Advice::by_hand(
-                "Give the vifs evenly to the threads: make those with the most traffic anew, one \
-                 after the other (D06).",
-                &["ringway doctor explain D06"],
-            ))
-            .advise(Advice::by_hand(
-                "More threads: there are min(4, CPUs of domain 0). In \
-                 /boot/extlinux.conf, behind console=hvc0, xen-netback.netback_max_groups=12, with \
-                 as many CPUs for domain 0 (D24), and a restart. A kernel of 3.12 or later has a \
-                 thread for each vif instead, and since 3.16 for each queue.",
-                &[],
-            )),
+            .advise(Advice::by_hand(text::even_advice(), &["ringway doctor explain D06"]))
+            .advise(Advice::by_hand(text::threads_advice(), &[])),
         Served::Vif(_) => finding.advise(Advice::by_change(
-            "More queues, a thread each, up to domain 0's CPUs; a vif takes them when it connects \
-             anew (D14). What was xen-netback.netback_max_groups is max_queues now.",
+            text::vif_queues_advice(),
             facts.cpus.ok().and_then(|cpus| more_queues(&facts.modules, "xen_netback", cpus.0)),
         )),
-        Served::Vhost => finding.advise(Advice::by_hand(
-            "More queues, a thread each: <driver name='vhost' queues='8'/> in the interface's XML; \
-             start the guest anew, and turn them on in it with ethtool -L.",
-            &[],
-        )),
+        Served::Vhost => finding.advise(Advice::by_hand(text::vhost_queues_advice(), &[])),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::full_guest_cpu as text;
 use ringway_evidence::fact::{Basis, FULL, HostKind, Kind, Span, Tried, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
@@ -23,7 +24,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:tools",
         "multi-queue-study:guest-cpus",
     ],
-    explanation: include_str!("full_guest_cpu.md"),
+    explanation: text::EXPLANATION,
     absent: "no guests",
     rule: rule!(Facts, judge),
 };
@@ -44,8 +45,6 @@ const PACKETS_MIN: f64 = 1000.0;
 const TICKS_PER_SECOND: f64 = 100.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
-const CAUSE: &str = "More packets come than this CPU can handle; the guest's other CPUs do not \
-                     help one that has its queue or its application.";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     match facts.kind.kind {
@@ -83,25 +82,21 @@ fn of_domain(facts: &Facts, span: &Span<VcpuTimes>, domain: u32, lines: &[usize]
     let (full, all) = (lines.len(), vcpus().count());
     let summary = format!("{full} of {all} CPUs of guest {name} (domain {domain}) are full");
     let quotes = lines.iter().take(QUOTES_MAX).map(|line| span.text.quote(*line));
-    let finding = Finding::new(Severity::Problem, name, summary).cause(CAUSE).quote(quotes);
+    let finding = Finding::new(Severity::Problem, name, summary).cause(text::cause()).quote(quotes);
     let finding = match traffic(facts, domain) {
         Ok((rate, quote)) if rate < PACKETS_MIN => {
-            let cause = format!("It moves {rate:.0} packets/s, so its network is not why.");
+            let cause = text::idle_network_cause(&format_args!("{rate:.0}"));
             return Finding { severity: Severity::Note, ..finding }.cause(cause).quote(quote);
         }
         Ok((_, quote)) => finding.quote(quote).confidence(Confidence::High),
         Err(gap) => {
-            let cause = format!("Whether its network is why, nobody can tell: {gap}.");
+            let cause = text::unread_cause(&gap);
             return Finding { severity: Severity::Unknown, ..finding }.cause(cause);
         }
     };
     let finding = advise(finding);
     let more = format!("xl vcpu-set {domain} {}", all + 1);
-    let finding = finding.advise(Advice::by_hand(
-        "Then give it another CPU, as far as its configuration's maxvcpus goes, and a queue for it \
-         (D14).",
-        &[&more],
-    ));
+    let finding = finding.advise(Advice::by_hand(text::more_cpus_advice(), &[&more]));
     if span.basis == Basis::Samples {
         return finding;
     }
@@ -151,11 +146,11 @@ fn kvm(facts: &Facts, out: &mut Verdicts) -> Judged {
     let quotes = full.iter().take(QUOTES_MAX);
     let whose = full.first().map(|(thread, _)| format!("cat /proc/{}/cmdline", thread.id));
     let finding = Finding::new(Severity::Warning, "virtual CPUs", summary)
-        .cause(format!("{CAUSE} The threads do not say whether it is their network."))
+        .cause(text::kvm_cause(&text::cause()))
         .quote(quotes.map(|(thread, ticks)| thread.quote(*ticks, span.seconds)))
         .confidence(if span.basis == Basis::Samples { Confidence::Medium } else { Confidence::Low })
         .advise(Advice::by_hand(
-            "See whose they are, and whether that guest's network is at work (ip -s link).",
+            text::kvm_advice(),
             &whose.iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     out.add([advise(finding)]);
@@ -163,12 +158,7 @@ fn kvm(facts: &Facts, out: &mut Verdicts) -> Judged {
 }
 
 fn advise(finding: Finding) -> Finding {
-    finding.advise(Advice::by_hand(
-        "Offloads first (D13), in the guest and of its interface: fewer, larger packets; then an \
-         application with more threads. In the multi-queue study four CPUs were too few for 8 \
-         queues.",
-        &["ringway doctor explain D13"],
-    ))
+    finding.advise(Advice::by_hand(text::offloads_advice(), &["ringway doctor explain D13"]))
 }
 
 /// A guest does not know what its host gave to others, so it may say that something is up, no more.

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::hypercalls as text;
 use ringway_evidence::fact::{Coalescence, CpuProfile, HostKind, Interfaces, Kind, NicRole, Tried};
 use ringway_evidence::facts;
 use ringway_evidence::parse::coalesce::Coalescing;
@@ -13,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "hypercalls take the time",
     group: Group::Processors,
     sources: &["arm64-latency-report:domain-switch"],
-    explanation: include_str!("hypercalls.md"),
+    explanation: text::EXPLANATION,
     absent: "no backend of Xen",
     rule: rule!(Facts, judge),
 };
@@ -61,12 +62,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     let summary = format!("{:.0} % of the backend's time goes into hypercalls", part * 100.0);
     let finding = Finding::new(Severity::Warning, "hypercalls", summary)
-        .cause(
-            "Each notification, wait and batch of copies is a call of the hypervisor, and a \
-             switch of domains behind it took 10 us on an Arm board. With few packets a \
-             call, the calls are the work. Copies themselves are made in the call as well: that \
-             part of it cannot be saved.",
-        )
+        .cause(text::cause())
         .quote(calls.iter().take(QUOTES_MAX).map(|row| text.quote(row.line)))
         .confidence(Confidence::Medium);
     out.add([advise(finding, facts, &calls)]);
@@ -97,17 +93,14 @@ fn advise(finding: Finding, facts: &Facts, calls: &[&Sampled]) -> Finding {
     let finding = if of("event_channel_op") {
         let command = facts.nics.names().iter().find_map(|nic| longer_wait(facts, nic));
         finding.advise(Advice::by_hand(
-            "Notifications are among them. Let the card wait for more frames before it interrupts: \
-             batches get larger, at the price of that much delay.",
+            text::wait_advice(),
             &command.iter().map(String::as_str).collect::<Vec<_>>(),
         ))
     } else {
         finding
     };
     finding.advise(Advice::by_hand(
-        "Larger batches: fewer queues for the same load, offloads, so that a packet carries more \
-         (D13); a newer backend; a domain 0 of type PVH, which enters its own kernel without the \
-         hypervisor. See which calls they are:",
+        text::batches_advice(),
         &["xentrace -D -e 0x0020f000 -T 1 /dev/stdout | xenalyze --summary"],
     ))
 }

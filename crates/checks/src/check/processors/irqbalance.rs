@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, placing, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Severity};
+use crate::text::irqbalance as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     Basis, Irqbalance, IrqbalancePackage, NetIrq, NetIrqs, Tried, float, share, sum,
@@ -15,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "irqbalance runs and balances nothing",
     group: Group::Processors,
     sources: &["throughput-guide:irqbalance", "throughput-guide:irqbalance-install"],
-    explanation: include_str!("irqbalance.md"),
+    explanation: text::EXPLANATION,
     absent: "nothing to balance",
     rule: rule!(Facts, judge),
 };
@@ -34,7 +35,6 @@ const SHARE_MIN: f64 = 0.9;
 const RATE_MIN: f64 = 500.0;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 4;
-const GAIN: &str = "about 16 % (throughput guide), much less than from queues and offloads";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.irqs.span;
@@ -60,15 +60,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let cpu = cpus[column];
     let quotes = busy.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line));
     let Some(daemon) = line(facts.daemon.get()?) else {
-        // What that does is D03's matter; here it only is a way to mend it.
+        // What that does is D03's matter; here it only is a way to fix it.
         let finding = Finding::new(Severity::Note, "irqbalance", "irqbalance does not run")
-            .cause("It moves interrupts by their load; it is one way to spread them, D03 another.")
+            .cause(text::stopped_cause())
             .quote(quotes)
-            .gain(GAIN)
-            .advise(Advice::by_hand(
-                "Start it, unless interrupts were placed by hand. Then: service irqbalance start.",
-                &["systemctl enable --now irqbalance"],
-            ));
+            .gain(text::gain())
+            .advise(Advice::by_hand(text::start_advice(), &["systemctl enable --now irqbalance"]));
         out.add([finding]);
         return Ok(());
     };
@@ -77,20 +74,14 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         "irqbalance runs, and {:.0} % of the network interrupts come on CPU {cpu}",
         concentrated * 100.0
     );
-    let cause = if pinned == busy.len() {
-        "Each of them may come on one CPU only, and that is where irqbalance or somebody left it."
-    } else {
-        "It does not take them for what they are: some versions do not know Xen's interrupts by \
-         the names that kernels give them (\"xen-dyn -event\", \"xen-dyn-lateeoi\"). Or it was \
-         told to leave them alone: see IRQBALANCE_ARGS and its banned CPUs."
-    };
+    let cause = if pinned == busy.len() { text::pinned_cause() } else { text::unknown_cause() };
     let finding = Finding::new(Severity::Warning, "irqbalance", summary)
         .cause(cause)
         .quote([daemon])
         .quote(version(facts))
         .quote(quotes)
         .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
-        .gain(GAIN);
+        .gain(text::gain());
     let layout = facts.irqs.layout(irqs.iter().filter(|irq| irq.came()), cpus);
     out.add([advise(finding, placing(&facts.irqs, &layout, &irqs))]);
     Ok(())
@@ -116,13 +107,6 @@ fn version(facts: &Facts) -> Option<Quote> {
 
 fn advise(finding: Finding, changes: Vec<Change>) -> Finding {
     finding
-        .advise(Advice::by_hand(
-            "Stop it, or it undoes what follows; or use a version that knows these interrupts.",
-            &["systemctl disable --now irqbalance"],
-        ))
-        .advise(Advice::by_change(
-            "Then place them by hand: each queue on a CPU near its card, both its interrupts \
-             together (D16).",
-            changes,
-        ))
+        .advise(Advice::by_hand(text::stop_advice(), &["systemctl disable --now irqbalance"]))
+        .advise(Advice::by_change(text::place_advice(), changes))
 }

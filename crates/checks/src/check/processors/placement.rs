@@ -1,12 +1,14 @@
 //! D28: a card's interrupts are served on another NUMA node than its own, or a guest's CPUs are
 //! held to where they cannot do well.
 
+#[path = "placement/pinning.rs"]
 mod pinning;
 
 use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, placing, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::placement as text;
 use ringway_evidence::fact::{
     CardNodes, Guests, HostKind, Interfaces, Layout, NetIrq, NetIrqs, NumaNodes, Stack, Tried,
     XapiGuests, XenVcpus, share,
@@ -21,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
     title: "queues, cards and guests' CPUs are in different places",
     group: Group::Processors,
     sources: &["throughput-guide:pinning"],
-    explanation: include_str!("placement.md"),
+    explanation: text::EXPLANATION,
     absent: "no card says its NUMA node",
     rule: rule!(Facts, judge),
 };
@@ -116,13 +118,12 @@ fn far(
     }
     let summary = format!("{:.0} % of {nic}'s interrupts come on another NUMA node", part * 100.0);
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause("Every packet that the card wrote is fetched from the other socket's memory.")
+        .cause(text::far_cause())
         .quote([quote])
         .quote(irqs.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line)))
         .confidence(Confidence::Medium)
         .advise(Advice::by_change(
-            "Serve the card on its own node, then move the backend's threads and the guest's CPUs \
-             there as well. Measure: pinning easily makes things worse.",
+            text::far_advice(),
             placing(known, layout, irqs.iter().copied()),
         ));
     Some(finding)

@@ -1,7 +1,8 @@
-//! D27: the hypervisor runs somebody else while this guest has work.
+//! D27: the hypervisor runs other guests while this one has work.
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::stolen_time as text;
 use ringway_evidence::Gap;
 use ringway_evidence::fact::{Basis, HostKind, Kind, Span, Tried, XenDomains, XenInfo, share};
 use ringway_evidence::facts;
@@ -14,8 +15,8 @@ pub(crate) const CHECK: Check = Check {
     title: "the hypervisor gives its CPUs to others",
     group: Group::Processors,
     sources: &["throughput-guide:cpu-bound", "throughput-guide:one-cpu-guests"],
-    explanation: include_str!("stolen_time.md"),
-    absent: "nobody below could steal",
+    explanation: text::EXPLANATION,
+    absent: "no hypervisor that could steal CPU time",
     rule: rule!(Facts, judge),
 };
 
@@ -62,11 +63,7 @@ fn promised(facts: &Facts) -> Result<Option<Finding>, Gap> {
     }
     let summary = format!("guests have {vcpus} virtual CPUs on {cpus} real ones");
     let finding = Finding::new(Severity::Note, "guests", summary)
-        .cause(format!(
-            "The guide's guests of one CPU together were fastest when they were {best} on so many: \
-             as many as CPUs less 4, which domain 0 used. That was for guests that all \
-             move packets at once; idle ones cost nothing."
-        ))
+        .cause(text::promised_cause(&best))
         .quote([info.quote(line)]);
     Ok(Some(finding))
 }
@@ -94,16 +91,9 @@ fn stolen(facts: &Facts) -> Result<Finding, Gap> {
     let severity = if part >= STARVED { Severity::Problem } else { Severity::Warning };
     let summary = format!("the hypervisor gave {percent:.0} % of this guest's CPU time to others");
     let finding = Finding::new(severity, "steal", summary)
-        .cause(
-            "More virtual CPUs want to run than there are real ones. Packets wait until the guest \
-             runs again, and its own CPU figures are worth little.",
-        )
+        .cause(text::stolen_cause())
         .quote(quote)
         .confidence(if span.basis == Basis::Samples { Confidence::High } else { Confidence::Low })
-        .advise(Advice::by_hand(
-            "On the host: fewer virtual CPUs, or CPUs of their own for who moves packets. Measure \
-             again only then.",
-            &[],
-        ));
+        .advise(Advice::by_hand(text::stolen_advice(), &[]));
     Ok(finding)
 }

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::few_flows as text;
 use ringway_evidence::fact::{
     Basis, Channels, FullCpu, Interfaces, NicRole, Span, Speeds, Tried, float, share,
 };
@@ -17,7 +18,7 @@ pub(crate) const CHECK: Check = Check {
     title: "too few flows for the queues",
     group: Group::Queues,
     sources: &["throughput-guide:parallelism"],
-    explanation: include_str!("few_flows.md"),
+    explanation: text::EXPLANATION,
     absent: "no interface that ends connections",
     rule: rule!(Facts, judge),
 };
@@ -81,26 +82,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         flows.len()
     );
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(
-            "A connection stays on one queue, and so on one CPU at each end. No CPU and no wire is \
-             full: the software is not parallel enough.",
-        )
+        .cause(text::cause())
         .quote([queue_quote])
         .quote(quotes())
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
-            format!(
-                "More threads or connections of the application, some four for each queue; see \
-                 with a test whether that helps: iperf3 -c HOST -P {}. Windows and messages may \
-                 hold it as well (D11).",
-                queues.saturating_mul(4)
-            ),
-            &[],
-        ))
-        .advise(Advice::by_hand(
-            "The guide also tries without IOMMU (D22) and with another switch (D21).",
-            &["ringway doctor explain D22"],
-        ));
+        .advise(Advice::by_hand(text::flows_advice(&queues.saturating_mul(4)), &[]))
+        .advise(Advice::by_hand(text::other_advice(), &["ringway doctor explain D22"]));
     out.add([finding]);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::hot_interface as text;
 use ringway_evidence::fact::{
     BackendThread, BackendThreads, Basis, FULL, Interfaces, NicRole, Served, Span, Tried, float,
     share,
@@ -15,7 +16,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one interface is too hot for its thread",
     group: Group::Queues,
     sources: &["throughput-guide:add-vif"],
-    explanation: include_str!("hot_interface.md"),
+    explanation: text::EXPLANATION,
     absent: "no thread of a kernel backend",
     rule: rule!(Facts, judge),
 };
@@ -69,11 +70,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     );
     let idle = threads.iter().filter(|one| one.busy < FULL / 2.0).count();
     let finding = Finding::new(Severity::Problem, nic.clone(), summary)
-        .cause(format!(
-            "An interface stays on its threads whatever it brings; {idle} of {} backend threads \
-             are less than half full.",
-            threads.len()
-        ))
+        .cause(text::cause(&idle, &threads.len()))
         .quote([thread.quote.clone(), span.text.quote(most.line)])
         .confidence(match (basis, &thread.of) {
             (Basis::SinceBoot, _) => Confidence::Low,
@@ -112,37 +109,25 @@ fn may_serve(of: &Served, nic: &str) -> bool {
 
 fn advise(finding: Finding, facts: &Facts, nic: &str, of: &Served, are_all_full: bool) -> Finding {
     if are_all_full {
-        return finding.advise(Advice::by_hand(
-            "Every backend thread is full, so first more CPUs for domain 0 and more threads (D24); \
-             another interface would only wait for the same ones.",
-            &["ringway doctor explain D24"],
-        ));
+        return finding
+            .advise(Advice::by_hand(text::all_full_advice(), &["ringway doctor explain D24"]));
     }
     let finding = match of {
         Served::Vif(_) | Served::Vhost => finding.advise(Advice::by_hand(
-            "Queues spread one interface over several threads: use more of them, or, if it has \
-             several and one is full, spread the streams (D06).",
+            text::queues_advice(),
             &["ringway doctor explain D14", "ringway doctor explain D06"],
         )),
         Served::Group => finding,
     };
     let vif = nic.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
     let bridge = bridge_of(facts, nic).unwrap_or_else(|| "xenbr0".to_owned());
-    let text = "Or give the guest another interface, which has threads of its own, and share its \
-                traffic between both. On XCP: xe vif-create vm-uuid=... \
-                network-uuid=... device=1";
+    let text = text::another_advice();
     let bridge = shell_word(&bridge);
     finding.advise(match vif {
         Some((domain, _)) => {
             Advice::by_hand(text, &[&format!("xl network-attach {domain} bridge={bridge}")])
         }
-        None => Advice::by_hand(
-            format!(
-                "{text}. With libvirt: virsh attach-interface GUEST bridge {bridge} --model virtio \
-                 --live"
-            ),
-            &[],
-        ),
+        None => Advice::by_hand(text::another_libvirt_advice(&text, &bridge), &[]),
     })
 }
 

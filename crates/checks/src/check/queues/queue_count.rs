@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, fewer_queues, more_queues, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::queue_count as text;
 use ringway_evidence::fact::{
     CommandLine, FrontendStores, HostKind, Interfaces, Kind, ModuleOptions, ModuleQueues, NicRole,
     OnlineCpus, Release, Tried, VifStore,
@@ -16,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
     title: "the number of queues is not what was asked for",
     group: Group::Queues,
     sources: &["multi-queue-series:maximum"],
-    explanation: include_str!("queue_count.md"),
+    explanation: text::EXPLANATION,
     absent: "no Xen",
     rule: rule!(Facts, judge),
 };
@@ -117,9 +118,9 @@ fn judge_module(
         let finding = Finding::new(Severity::Warning, module, summary);
         return Some(
             finding
-                .cause("Xen's network drivers have queues since Linux 3.16.")
+                .cause(text::too_old_cause())
                 .quote([asked_quote.clone()])
-                .advise(Advice::by_hand("Use a kernel of 3.16 or later on this side.", &[])),
+                .advise(Advice::by_hand(text::too_old_advice(), &[])),
         );
     };
     if queues == asked {
@@ -127,17 +128,16 @@ fn judge_module(
     }
     let summary = format!("{asked} queues were asked of {module}, and {queues} are in force");
     let cause = if kernel.is_some_and(|kernel| kernel < KEPT_SINCE) {
-        format!("{version} replaces the number by that of the CPUs when it loads the module.")
+        text::replaced_cause(&version)
     } else {
-        "The number was set otherwise since, or the module was loaded before it was asked for."
-            .to_owned()
+        text::changed_cause().to_owned()
     };
     Some(
         Finding::new(Severity::Warning, module, summary)
             .cause(cause)
             .quote([asked_quote.clone(), quote.clone()])
             .advise(Advice::by_change(
-                "Set it while the module runs; a vif takes it when it connects anew.",
+                text::changed_advice(),
                 // Fewer as well: that is what was asked for.
                 more_queues(&facts.modules, module, *asked)
                     .or_else(|| fewer_queues(&facts.modules, module, *asked)),
@@ -194,26 +194,22 @@ fn requested(facts: &Facts, domain: &str, handle: &str) -> Result<Option<(u64, Q
 
 fn refused(facts: &Facts, vif: &str, (wanted, offered): (u64, u64), quotes: [Quote; 2]) -> Finding {
     let summary = format!("the guest of {vif} asks for {wanted} queues, and {offered} are offered");
-    Finding::new(Severity::Problem, vif, summary)
-        .cause("More than the maximum is refused, and the vif does not connect.")
-        .quote(quotes)
-        .advise(Advice::by_change(
-            "Let the guest ask for no more than it is offered, or offer more and connect anew.",
+    Finding::new(Severity::Problem, vif, summary).cause(text::refused_cause()).quote(quotes).advise(
+        Advice::by_change(
+            text::refused_advice(),
             more_queues(&facts.modules, "xen_netback", wanted),
-        ))
+        ),
+    )
 }
 
 fn stale(vif: &str, offered: u64, queues: u64, quotes: [Quote; 2]) -> Finding {
     let summary = format!("{vif} was offered {offered} queues, and new vifs get {queues}");
     let domain = vif.trim_start_matches("vif").split('.').next().unwrap_or_default();
     Finding::new(Severity::Warning, vif, summary)
-        .cause("A vif keeps what it was offered when it was made.")
+        .cause(text::stale_cause())
         .quote(quotes)
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
-            "Make the vif anew, which interrupts it, or start its guest anew.",
-            &[&format!("xl reboot {domain}")],
-        ))
+        .advise(Advice::by_hand(text::stale_advice(), &[&format!("xl reboot {domain}")]))
 }
 
 /// A guest's own interfaces with fewer queues than its driver may use.
@@ -229,15 +225,9 @@ fn frontends(facts: &Facts, allowed: u64, quote: &Quote, out: &mut Verdicts) -> 
         let summary =
             format!("{nic} has {used} queues; {allowed} may be asked for, by {cpus} CPUs");
         let finding = Finding::new(Severity::Warning, nic.clone(), summary)
-            .cause("The host offers no more: a frontend asks for the lesser of both numbers.")
+            .cause(text::lesser_cause())
             .quote([quote.clone(), seen])
-            .advise(Advice::by_hand(
-                format!(
-                    "On the host, if it has fewer: {allowed} for max_queues of xen_netback, or \
-                     max-queues of ringway. Then connect anew."
-                ),
-                &[],
-            ));
+            .advise(Advice::by_hand(text::lesser_advice(&allowed), &[]));
         out.add([finding]);
     }
     Ok(())

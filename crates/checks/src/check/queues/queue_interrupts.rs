@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{Check, Group, Judged, Verdicts, placing, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::queue_interrupts as text;
 use ringway_evidence::fact::{
     Interfaces, Layout, NetIrq, NetIrqs, NicRole, Queue, Span, float, sum,
 };
@@ -22,7 +23,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:interrupts-by-hand",
         "throughput-guide:read-queues",
     ],
-    explanation: include_str!("queue_interrupts.md"),
+    explanation: text::EXPLANATION,
     absent: "one CPU, or no queue with an interrupt",
     rule: rule!(Facts, judge),
 };
@@ -88,15 +89,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.well(format!("{} busy queues, each on its CPU", queues.len()), None);
         return Ok(());
     };
-    // One layout mends all.
+    // One layout fixes all.
     let mut changes = placing(&facts.irqs, &layout, &irqs);
     changes.extend(steering(facts, &layout));
-    findings.push(first.advise(Advice::by_change(
-        "Each queue on a CPU of its own near its card, with both of its interrupts, and that CPU \
-         sending by it, after irqbalance was stopped. The backend's thread of a queue follows its \
-         interrupts, or can be bound with taskset.",
-        changes,
-    )));
+    findings.push(first.advise(Advice::by_change(text::advice(), changes)));
     if let [others @ .., last] = findings.as_mut_slice() {
         others.iter_mut().for_each(|other| other.advice.clone_from(&last.advice));
     }
@@ -159,7 +155,7 @@ fn finding(span: &Span<Interrupts>, irqs: &[&NetIrq<'_>], summary: &str) -> Find
         irqs.iter().take(QUOTES_MAX).map(|irq| span.text.quote(irq.row.line)).collect();
     let first = irqs.first().map(|irq| irq.of.device.clone()).unwrap_or_default();
     Finding::new(Severity::Warning, first, summary)
-        .cause("What a queue's two halves share moves between CPUs, or queues take turns on one.")
+        .cause(text::cause())
         .quote(quotes)
         .confidence(Confidence::Medium)
 }

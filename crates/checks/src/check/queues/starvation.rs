@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::starvation as text;
 use ringway_evidence::fact::{Basis, Interfaces, NicRole, Span, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::{Moved, NicCounters};
@@ -14,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     title: "one guest starves the others",
     group: Group::Queues,
     sources: &["network-node-blog:starving"],
-    explanation: include_str!("starvation.md"),
+    explanation: text::EXPLANATION,
     absent: "fewer than two guests",
     rule: rule!(Facts, judge),
 };
@@ -80,18 +81,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         part * 100.0
     );
     let finding = Finding::new(Severity::Warning, name.clone(), summary)
-        .cause(
-            "Who comes most is served most by one queue, one CPU or one wire; the sum was hardly \
-             more than one guest alone reached. A guest that takes no frames loses them \
-             as well, so see whether those that lose are well.",
-        )
+        .cause(text::cause())
         .quote(most.nics.iter().take(1).map(|(_, moved)| span.text.quote(moved.line)))
         .quote(losing.iter().map(|(_, moved)| span.text.quote(moved.line)))
         .confidence(Confidence::Medium)
-        .advise(Advice::by_hand(
-            "Queues first, so that a guest fills one CPU and not the only one (D14).",
-            &["ringway doctor explain D14"],
-        ));
+        .advise(Advice::by_hand(text::queues_advice(), &["ringway doctor explain D14"]));
     out.add([advise(finding, &losing, &most.nics)]);
     Ok(())
 }
@@ -129,18 +123,8 @@ fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)
     let finding = if fair.is_empty() {
         finding
     } else {
-        finding.advise(Advice::by_change(
-            "Fair queues where frames towards guests are dropped; it replaces the queueing that \
-             the interface has.",
-            fair,
-        ))
+        finding.advise(Advice::by_change(text::fair_advice(), fair))
     };
     let Some((nic, _)) = most.first() else { return finding };
-    finding.advise(Advice::by_hand(
-        format!(
-            "Or a limit for {nic}, with a rate of your choice: a tbf at its root; on Xen \
-             rate=1Gb/s in the vif's configuration limits what the guest sends, too."
-        ),
-        &[],
-    ))
+    finding.advise(Advice::by_hand(text::limit_advice(&nic), &[]))
 }

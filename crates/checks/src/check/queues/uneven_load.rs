@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::uneven_load as text;
 use ringway_evidence::fact::{
     Basis, Connections, Interfaces, NicRole, QueueCounters, Span, Tried, float, sum,
 };
@@ -26,7 +27,7 @@ pub(crate) const CHECK: Check = Check {
         "multi-queue-series:conditions",
         "multi-queue-series:hash",
     ],
-    explanation: include_str!("uneven_load.md"),
+    explanation: text::EXPLANATION,
     absent: "no queues that are counted one by one",
     rule: rule!(Facts, judge),
 };
@@ -80,7 +81,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// Both directions of an interface, as far as somebody counts its queues: the driver, or `mq`.
+/// Both directions of an interface, as far as its queues are counted: by the driver, or by `mq`.
 fn loads(facts: &Facts, nic: &str) -> Result<Vec<Loads>, Gap> {
     let mut found = match facts.counters.of(nic) {
         Ok(span) => {
@@ -168,18 +169,10 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     let is_chance = chance.map_or(is_end, |chance| uneven <= chance * OVER_CHANCE);
     let severity = if is_chance { Severity::Note } else { Severity::Warning };
     let finding = Finding::new(severity, nic, summary)
-        .cause(
-            "A flow stays on the queue that its hash chooses, so few flows fall unevenly, and \
-             frames without ports (other protocols, some tunnels) all fall on the same one.",
-        )
+        .cause(text::queues_cause())
         .quote(loads.quotes.iter().cloned())
         .confidence(if flows.is_some() { Confidence::Medium } else { Confidence::Low })
-        .advise(Advice::by_hand(
-            "Use more flows than queues: at four flows a queue, chance alone keeps the fullest \
-             below twice the mean. If there are many already, look at what they have in common: \
-             one tunnel, one pair of addresses, fragments.",
-            &[],
-        ));
+        .advise(Advice::by_hand(text::queues_advice(), &[]));
     Some(finding)
 }
 
@@ -208,13 +201,9 @@ fn threads(facts: &Facts) -> Result<Option<Finding>, Gap> {
     let summary =
         format!("{} does {uneven:.1} times the mean of {} threads", busiest.name, spent.len());
     let finding = Finding::new(Severity::Warning, busiest.name.clone(), summary)
-        .cause("vifs are bound to a thread when they are made, whatever they will carry.")
+        .cause(text::threads_cause())
         .quote(spent.iter().map(|(thread, ticks)| thread.quote(*ticks, span.seconds)))
-        .advise(Advice::by_hand(
-            "Make the vifs with the most traffic anew, one after the other, so that they fall on \
-             different threads; or use a kernel of 3.12 or later, with a thread for each queue.",
-            &[],
-        ));
+        .advise(Advice::by_hand(text::threads_advice(), &[]));
     Ok(Some(finding))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::text::unused_queues as text;
 use ringway_evidence::fact::{
     Channels, Interfaces, NetfrontQueues, NicRole, OnlineCpus, RingwayVifs, Tried, VifStore,
     XenDomains,
@@ -30,7 +31,7 @@ pub(crate) const CHECK: Check = Check {
         "network-node-blog:new-kernel",
         "network-node-blog:nova",
     ],
-    explanation: include_str!("unused_queues.md"),
+    explanation: text::EXPLANATION,
     absent: "no interface with queues",
     rule: rule!(Facts, judge),
 };
@@ -152,13 +153,9 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
     };
     let summary = format!("{nic} uses {} that it could", said.join(" and "));
     Finding::new(severity, nic, summary)
-        .cause("Each queue is served by one CPU at a time; CPUs without a queue do not help.")
-        .advise(Advice::by_change(
-            "Use a queue for each CPU. It can be done while traffic flows, though \
-             some drivers interrupt it for a moment; put it into the interface's configuration.",
-            few.iter().filter_map(change),
-        ))
-        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (SWITCH, 2016)")
+        .cause(text::unused_cause())
+        .advise(Advice::by_change(text::unused_advice(), few.iter().filter_map(change)))
+        .gain(text::gain())
 }
 
 /// A vif of a running ringway whose guest uses all queues that it may ask for. No more than a note:
@@ -173,37 +170,22 @@ fn limited(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
     let said = format!("{name}: max_queues {max_queues}, {} in use", queues.len());
     let knob = Knob::MaxQueues { vif: name.clone() };
     let finding = Finding::new(Severity::Note, name, summary)
-        .cause("Each queue is served by one worker at a time, and this host has more CPUs.")
+        .cause(text::worker_cause())
         .quote([Quote { file: text.origin().to_owned(), line: None, text: said }])
-        .advise(Advice::by_change(
-            "Let it ask for one for each CPU; it reconnects for that. ringway needs as many \
-             workers, and the guest as many CPUs.",
-            Change::raise(knob, max_queues, cpus),
-        ));
+        .advise(Advice::by_change(text::worker_advice(), Change::raise(knob, max_queues, cpus)));
     Some(finding)
 }
 
 fn single(facts: &Facts, nic: &str, cpus: u64, quotes: Vec<Quote>) -> Finding {
     let advice = match facts.nics.driver(nic).as_deref() {
-        Some("virtio_net") => Advice::by_hand(
-            format!(
-                "On the host: <driver name='vhost' queues='{cpus}'/> in the interface's libvirt \
-                 XML, or queues={cpus} and mq=on for QEMU; then start the guest anew. In OpenStack \
-                 since Liberty: hw_vif_multiqueue_enabled=true of the image."
-            ),
-            &[],
-        ),
-        _ => Advice::by_hand(
-            "On the host: max_queues of xen_netback, or max-queues of ringway; in the guest: \
-             max_queues of xen_netfront.",
-            &[],
-        ),
+        Some("virtio_net") => Advice::by_hand(text::vhost_advice(&cpus), &[]),
+        _ => Advice::by_hand(text::xen_advice(), &[]),
     };
     Finding::new(Severity::Note, nic, format!("the host of {nic} offers one queue for {cpus} CPUs"))
-        .cause("Each queue is served by one CPU at a time.")
+        .cause(text::single_cause())
         .quote(quotes)
         .advise(advice)
-        .gain("1 to 8 queues: 3.23 to 8.42 Gbit/s through a network node (SWITCH, 2016)")
+        .gain(text::gain())
 }
 
 /// A guest's end of a vif, whose driver has no channels to be asked for. If the host is what offers
@@ -216,16 +198,15 @@ fn look_at_netfront(facts: &Facts, nic: &str, cpus: u64) -> Result<Option<Findin
     }
     let summary = format!("{nic} uses {used} queues; this guest has {cpus} CPUs");
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause("Each queue is served by one CPU at a time, and xen_netfront asks for no more.")
+        .cause(text::netfront_cause())
         .quote([seen, text.quote(1)])
         .advise(Advice::by_hand(
-            "Let it ask for one for each CPU, and see that the host offers as many. The interface \
-             has to connect anew, so start the guest again.",
+            text::netfront_advice(),
             &[&format!(
                 "echo options xen_netfront max_queues={cpus} >> /etc/modprobe.d/xen-netfront.conf"
             )],
         ))
-        .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (multi-queue study)");
+        .gain(text::vif_gain());
     Ok(Some(finding))
 }
 
@@ -257,15 +238,11 @@ fn look_at_vif(facts: &Facts, vif: &str) -> Result<Option<Finding>, Gap> {
         format!("{vif} uses {used} queues; its guest has {vcpus} CPUs, the host offers {offered}");
     Ok((used < possible).then(|| {
         Finding::new(Severity::Warning, vif, summary)
-            .cause("The guest asked for fewer queues than it has CPUs: an old or limited frontend.")
+            .cause(text::vif_cause())
             .quote(nodes.line(&node).map(|line| store.quote(line)))
             .quote([domains.quote(line)])
-            .advise(Advice::by_hand(
-                "In the guest: raise max_queues of xen_netfront (8 by default), \
-                 or use a kernel of 3.16 or later, and connect anew.",
-                &[],
-            ))
-            .gain("one to eight queues: 6.25 to 9.4 Gbit/s out of a guest (multi-queue study)")
+            .advise(Advice::by_hand(text::vif_advice(), &[]))
+            .gain(text::vif_gain())
     }))
 }
 

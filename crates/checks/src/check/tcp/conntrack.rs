@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::conntrack as text;
 use ringway_evidence::fact::{Basis, ConntrackCount, ConntrackMax, Release, Span, Tried, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::conntrack::Conntrack;
@@ -13,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     title: "connection tracking is full, or loses packets",
     group: Group::Tcp,
     sources: &["network-node-blog:node"],
-    explanation: include_str!("conntrack.md"),
+    explanation: text::EXPLANATION,
     absent: "no connections are tracked",
     rule: rule!(Facts, judge),
 };
@@ -84,23 +85,16 @@ impl Table {
             (Severity::Warning, format!("{count} of {max} connections are tracked"))
         };
         let finding = Finding::new(severity, "conntrack", summary)
-            .cause("Packets of new connections are dropped when the table is full; old ones go on.")
+            .cause(text::full_cause())
             .quote(quotes)
             .quote(lost.quote.clone().filter(|_| packets > 0));
         if max == 0 {
-            return finding.advise(Advice::by_hand(
-                "The table has no limit, so memory may be short, or a helper dropped them.",
-                &["dmesg | grep conntrack"],
-            ));
+            return finding
+                .advise(Advice::by_hand(text::no_limit_advice(), &["dmesg | grep conntrack"]));
         }
         let knob = Knob::Sysctl { name: KNOB.to_owned() };
         let change = Change::raise(knob, max, max.saturating_mul(2));
-        finding.advise(Advice::by_change(
-            "Make it larger; see in /proc/slabinfo what an entry takes (nf_conntrack). Raise \
-             hashsize of nf_conntrack with it, or lookups get slow; do not track what needs no \
-             tracking (notrack).",
-            change,
-        ))
+        finding.advise(Advice::by_change(text::larger_advice(), change))
     }
 }
 
@@ -156,21 +150,10 @@ impl Lost {
         let lost = if is_settled { self.dropped } else { self.clashed };
         let summary = format!("{lost} packets were dropped: another one had made their entry");
         let finding = Finding::new(Severity::Warning, "conntrack", summary)
-            .cause(
-                "Two first packets of one connection, on two CPUs at once, each make an entry, and \
-                 the second cannot be inserted. Questions to a name server, of IPv4 and IPv6 at \
-                 once from one port, do that; a resolver waits 5 s for the answer to one that is \
-                 lost (resolv.conf(5)). The table is not too small.",
-            )
+            .cause(text::race_cause())
             .quote(self.quote.clone())
             .confidence(Confidence::Medium)
-            .advise(Advice::by_hand(
-                "Do not track such packets (notrack for UDP port 53), or have resolvers ask one \
-                 after the other, by the option single-request-reopen of resolv.conf(5) where \
-                 they run; Linux 4.7 and later drop only where addresses are translated \
-                 differently.",
-                &[],
-            ));
+            .advise(Advice::by_hand(text::race_advice(), &[]));
         Some(finding)
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule, use_cubic};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::text::harmful_settings as text;
 use ringway_evidence::fact::{
     BacklogMax, CongestionControls, Interfaces, QueueLengths, TcpCongestion,
     TcpCongestionAvailable, TcpFinTimeout, TcpSack, TcpTimestamps, TcpWindowScaling, Tried,
@@ -25,7 +26,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:timestamps-off",
         "throughput-guide:eleven-settings",
     ],
-    explanation: include_str!("harmful_settings.md"),
+    explanation: text::EXPLANATION,
     absent: "no settings of TCP",
     rule: rule!(Facts, judge),
 };
@@ -52,23 +53,9 @@ struct Switch {
 }
 
 const SWITCHES: [Switch; 3] = [
-    Switch {
-        name: "tcp_sack",
-        harm: "Without selective acknowledgements TCP learns of one lost packet a round trip, and \
-               sends again what has arrived. Old guides turned them off to save CPU on links \
-               without loss; a full queue is loss as well.",
-    },
-    Switch {
-        name: "tcp_timestamps",
-        harm: "Without timestamps TCP has no protection against wrapped sequence numbers, which at \
-               10 Gbit/s wrap in 3.4 s, and measures round trips badly. The clash with GRO is \
-               one of kernels of 2011.",
-    },
-    Switch {
-        name: "tcp_window_scaling",
-        harm: "Without scaling no window is above 64 KiB: 0.5 Gbit/s at a round trip of 1 ms, \
-               whatever the buffers are.",
-    },
+    Switch { name: "tcp_sack", harm: text::sack_cause() },
+    Switch { name: "tcp_timestamps", harm: text::timestamps_cause() },
+    Switch { name: "tcp_window_scaling", harm: text::scaling_cause() },
 ];
 
 /// Longer queues before an interface only add delay: 300000 full packets are 0.36 s at 10 Gbit/s.
@@ -107,8 +94,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     findings.extend(congestion(facts));
     findings.extend(backlog(facts));
     findings.extend(fin_timeout(facts));
-    let is_told = |one: &Finding| !matches!(one.severity, Severity::Unknown);
-    let is_well = |one: &Finding| is_told(one) && one.severity < Severity::Warning;
+    let is_judged = |one: &Finding| !matches!(one.severity, Severity::Unknown);
+    let is_well = |one: &Finding| is_judged(one) && one.severity < Severity::Warning;
     if findings.iter().all(is_well) {
         findings.push(all_well("no setting of an old guide does harm", sound));
     }
@@ -129,12 +116,8 @@ fn look_at(switch: &Switch, text: &Text) -> Result<Option<Finding>, Gap> {
     let finding = Finding::new(Severity::Problem, name.clone(), format!("{name} is off"))
         .cause(switch.harm)
         .quote([text.quote(1)])
-        .advise(Advice::by_change(
-            "Turn it on; new connections have it. Look in /etc/sysctl.conf and /etc/sysctl.d for \
-             who turned it off.",
-            Change::raise(knob, 0, 1),
-        ))
-        .gain("none on an idle link without loss; after loss, whole round trips and timeouts");
+        .advise(Advice::by_change(text::switch_advice(), Change::raise(knob, 0, 1)))
+        .gain(text::switch_gain());
     Ok(Some(finding))
 }
 
@@ -148,14 +131,10 @@ fn long_queue(facts: &Facts, nic: &str) -> Option<Finding> {
     let knob = Knob::TxQueueLen { nic: nic.to_owned() };
     let finding =
         Finding::new(Severity::Warning, nic, format!("{len} packets may wait before {nic}"))
-            .cause(
-                "A queue that long turns loss into delay: TCP fills it, and everything else waits \
-             behind. 300000 packets of 1500 bytes take 0.36 s at 10 Gbit/s, 3.6 s at 1 Gbit/s. \
-             Queueing disciplines other than pfifo ignore it.",
-            )
+            .cause(text::queue_cause())
             .quote([text.quote(1)])
             .advise(Advice::by_change(
-                format!("Go back to {TXQUEUELEN_DEFAULT}; with fq or fq_codel it does not matter."),
+                text::queue_advice(&TXQUEUELEN_DEFAULT),
                 Change::lower(knob, len, TXQUEUELEN_DEFAULT),
             ));
     Some(finding)
@@ -169,13 +148,10 @@ fn congestion(facts: &Facts) -> Option<Finding> {
     let name = "net.ipv4.tcp_congestion_control";
     let available = facts.available.ok();
     let finding = Finding::new(Severity::Warning, name, format!("new connections use {old}"))
-        .cause(
-            "After a loss it takes a round trip for each packet that its window grows: minutes on \
-             a path of 100 ms at 10 Gbit/s. cubic is the default since Linux 2.6.19.",
-        )
+        .cause(text::congestion_cause())
         .quote([text.quote(1)])
         .quote(available.map(|text| text.quote(1)))
-        .advise(use_cubic(&facts.controls, old, "Use cubic; new connections have it."));
+        .advise(use_cubic(&facts.controls, old, text::congestion_advice()));
     Some(finding)
 }
 
@@ -187,15 +163,9 @@ fn backlog(facts: &Facts) -> Option<Finding> {
     let change = Change::lower(Knob::Sysctl { name: name.to_owned() }, frames, BACKLOG);
     let summary = format!("{frames} frames may wait before a CPU takes them");
     let finding = Finding::new(Severity::Warning, name, summary)
-        .cause(
-            "A CPU that is too slow is not faster with a longer queue: at 100000 frames a second \
-             300000 of them are 3 s of delay, which TCP takes for loss.",
-        )
+        .cause(text::backlog_cause())
         .quote([text.quote(1)])
-        .advise(Advice::by_change(
-            "Let no more wait than a burst brings, and see D18 whether any are dropped.",
-            change,
-        ));
+        .advise(Advice::by_change(text::backlog_advice(), change));
     Some(finding)
 }
 
@@ -205,7 +175,7 @@ fn fin_timeout(facts: &Facts) -> Option<Finding> {
     let seconds = text.number().ok().filter(|seconds| (1..FIN_TIMEOUT_MIN).contains(seconds))?;
     let summary = format!("connections that one end has closed are kept for {seconds} s, not 60");
     let finding = Finding::new(Severity::Note, "net.ipv4.tcp_fin_timeout", summary)
-        .cause("It frees a little memory, and cuts off who closes slowly. It is not TIME_WAIT.")
+        .cause(text::fin_timeout_cause())
         .quote([text.quote(1)]);
     Some(finding)
 }

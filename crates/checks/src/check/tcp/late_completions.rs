@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::late_completions as text;
 use ringway_evidence::fact::{Basis, FullCpu, Interfaces, NicRole, Span, TcpBelow, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::{Socket, Sockets};
@@ -16,7 +17,7 @@ pub(crate) const CHECK: Check = Check {
         "arm64-latency-report:domain-switch",
         "arm64-latency-report:bounce-buffer",
     ],
-    explanation: include_str!("late_completions.md"),
+    explanation: text::EXPLANATION,
     absent: "no paravirtual card of a guest",
     rule: rule!(Facts, judge),
 };
@@ -73,11 +74,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         travelling >> 10
     );
     let finding = Finding::new(Severity::Warning, first.peer.clone(), summary)
-        .cause(
-            "TCP lets only so much wait below it until it is given back, and the backend gives it \
-             back late: a guest's packet was away for 180 us in the Arm64 report, with 10 us for \
-             each switch of domains. A wait of fair queueing or pacing looks the same.",
-        )
+        .cause(text::cause())
         .quote(held.iter().take(QUOTES_MAX).map(|socket| span.text.quote(socket.line)))
         .quote([limit_text.quote(1)])
         .confidence(Confidence::Low);
@@ -105,17 +102,11 @@ fn advise(finding: Finding, limit: u64) -> Finding {
     let finding = if limit < LIMIT_DEFAULT {
         let knob = Knob::Sysctl { name: LIMIT.to_owned() };
         finding.advise(Advice::by_change(
-            "Let TCP have more below it, as kernels since 5.0 do: it helps against late answers, \
-             and costs delay where a queue is long.",
+            text::limit_advice(),
             Change::raise(knob, limit, LIMIT_DEFAULT),
         ))
     } else {
         finding
     };
-    finding.advise(Advice::by_hand(
-        "On the host: a newer backend, or ringway as backend, which copies and answers at once; a \
-         copy in the guest, as that report proposes, would do the same work there. See that the \
-         wait goes:",
-        &["ss -tinHO state established"],
-    ))
+    finding.advise(Advice::by_hand(text::host_advice(), &["ss -tinHO state established"]))
 }

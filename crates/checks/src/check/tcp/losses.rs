@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::losses as text;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, NetCounters, float, share};
 use ringway_evidence::facts;
@@ -12,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "packets are lost or refused",
     group: Group::Tcp,
     sources: &[],
-    explanation: include_str!("losses.md"),
+    explanation: text::EXPLANATION,
     absent: "no counters of protocols",
     rule: rule!(Facts, judge),
 };
@@ -49,11 +50,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::High,
         what: "connections are refused, because the queue of a program is full",
-        cause: "A program accepts connections slower than they come. What does not fit into its \
-                queue is dropped without a word, and its client tries again after 1, 2 and 4 s.",
-        advice: "See whose queue it is: Recv-Q at or above Send-Q. Let that program accept \
-                sooner, by more threads or a CPU that has time; then let it listen with a longer \
-                queue, of which net.core.somaxconn is the maximum.",
+        cause: text::listen_cause(),
+        advice: text::listen_advice(),
         commands: &["ss -ltn"],
     },
     Reason {
@@ -62,9 +60,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::High,
         what: "connections are refused, because too many are half open",
-        cause: "More connections begin than are completed, and SYN cookies are off: a flood, or \
-                clients whose answers are lost.",
-        advice: "Turn SYN cookies on (net.ipv4.tcp_syncookies), and see from where they come.",
+        cause: text::half_open_cause(),
+        advice: text::half_open_advice(),
         commands: &["ss -tn state syn-recv"],
     },
     Reason {
@@ -73,10 +70,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::Medium,
         what: "connections are tried again, because they get no answer",
-        cause: "The other end drops them without a word: a filter, a host that is not there, or \
-                the full queue of a program. Each try waits twice as long as the one before.",
-        advice: "See whom they are for, and what is on the way: rules of filters at both ends, \
-                and D31 and this check at the other end.",
+        cause: text::syn_cause(),
+        advice: text::syn_advice(),
         commands: &["ss -tn state syn-sent"],
     },
     Reason {
@@ -85,10 +80,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::High,
         what: "memory for sockets runs out",
-        cause: "All sockets together have as much as net.ipv4.tcp_mem or udp_mem allows, in \
-                pages: buffers shrink, and connections are reset or packets dropped.",
-        advice: "See who holds it (mem, in pages; Recv-Q of programs that do not read), and \
-                whether the machine has memory to allow more.",
+        cause: text::memory_cause(),
+        advice: text::memory_advice(),
         commands: &["cat /proc/net/sockstat", "ss -tanm"],
     },
     Reason {
@@ -97,10 +90,8 @@ const REASONS: [Reason; 10] = [
         part: Some((&["Udp.InDatagrams", "Udp.RcvbufErrors"], 0.001)),
         confidence: Confidence::High,
         what: "datagrams are dropped, because the buffer of their program is full",
-        cause: "A program reads UDP slower than it comes, on average or while a burst lasts.",
-        advice: "See whose it is (Recv-Q, and d in skmem), and whether its CPU is full. For \
-                bursts: a larger SO_RCVBUF of the program, of which net.core.rmem_max is the \
-                maximum, and net.core.rmem_default for those that set none.",
+        cause: text::udp_receive_cause(),
+        advice: text::udp_receive_advice(),
         commands: &["ss -uanm"],
     },
     Reason {
@@ -109,9 +100,8 @@ const REASONS: [Reason; 10] = [
         part: Some((&["Udp.OutDatagrams", "Udp.SndbufErrors"], 0.001)),
         confidence: Confidence::Medium,
         what: "datagrams cannot be sent, because a buffer or a queue is full",
-        cause: "A program sends UDP faster than its socket or the queue of the interface takes \
-                it.",
-        advice: "Let it send slower; for bursts a larger SO_SNDBUF. See which queue is full.",
+        cause: text::udp_send_cause(),
+        advice: text::udp_send_advice(),
         commands: &["tc -s qdisc show"],
     },
     Reason {
@@ -120,11 +110,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::High,
         what: "packets come with wrong checksums",
-        cause: "Something on the way changed them, or sent them before they were summed: a cable \
-                or card that errs, a device or tunnel that mishandles checksum offload.",
-        advice: "See from where they come, and turn checksum offload off at that end to find out \
-                whether it is that (tx of ethtool -K there, and back). Errors of a link are in ip \
-                -s -s link.",
+        cause: text::checksums_cause(),
+        advice: text::checksums_advice(),
         commands: &[],
     },
     Reason {
@@ -133,10 +120,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::High,
         what: "packets cannot be put together again, because fragments are missing",
-        cause: "A fragment was lost or dropped by a filter, and the rest waited in vain for 30 s, \
-                or there was no more room for fragments. One lost fragment loses a whole packet.",
-        advice: "Send packets that need no fragments: find the hop that cuts them (D08), or let \
-                the program send less at once.",
+        cause: text::fragments_cause(),
+        advice: text::fragments_advice(),
         commands: &[],
     },
     Reason {
@@ -145,12 +130,8 @@ const REASONS: [Reason; 10] = [
         part: None,
         confidence: Confidence::High,
         what: "packets are dropped, because answers to them would leave by another interface",
-        cause: "rp_filter is strict, and routes back to the sender are not by the interface that \
-                the packets come in on: asymmetric routes, two links to one network, or forged \
-                addresses.",
-        advice: "See which senders they are (log_martians writes them to the kernel's log). If \
-                the routes are meant to be so, make it loose on that interface: rp_filter=2 \
-                there, of which the greater of it and conf.all counts.",
+        cause: text::rp_filter_cause(),
+        advice: text::rp_filter_advice(),
         commands: &["ip route"],
     },
     Reason {
@@ -159,10 +140,8 @@ const REASONS: [Reason; 10] = [
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.02)),
         confidence: Confidence::Medium,
         what: "segments are sent again",
-        cause: "They, or what acknowledged them, were lost on the way: in a queue that is full, \
-                by a limit, on a link that errs. Each loss makes TCP slower.",
-        advice: "See which connections they are of (retrans), and then where it is lost: drops \
-                here (D18, D29, D30), limits at either end, and the same at the other end.",
+        cause: text::resent_cause(),
+        advice: text::resent_advice(),
         commands: &["ss -ti state established", "tc -s qdisc show"],
     },
 ];

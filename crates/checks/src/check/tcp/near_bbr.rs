@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule, use_cubic};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::near_bbr as text;
 use ringway_evidence::fact::{CongestionControls, Connections, TcpCongestion};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::Socket;
@@ -12,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     title: "BBR between guests of one host",
     group: Group::Tcp,
     sources: &["throughput-guide:domain-0-settings"],
-    explanation: include_str!("near_bbr.md"),
+    explanation: text::EXPLANATION,
     absent: "no connection to tell by",
     rule: rule!(Facts, judge),
 };
@@ -66,31 +67,21 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let held = guilty.iter().filter(is_held).count();
     if held == 0 {
         let finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary)
-            .cause(
-                "None of them waits with something to send that no window holds, so it costs \
-                 nothing now.",
-            );
+            .cause(text::idle_cause());
         let quotes = guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line));
         out.add([finding.quote(quotes)]);
         return Ok(());
     }
     let summary = format!("{summary}; {held} of them wait with more to send");
     let finding = Finding::new(Severity::Warning, "net.ipv4.tcp_congestion_control", summary)
-        .cause(
-            "BBR paces by what it measures of rate and delay; within a host both are those of a \
-             queue in memory, and it sends less than cubic would.",
-        )
+        .cause(text::cause())
         .quote(guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line)))
         .confidence(Confidence::Medium);
     let advice = if setting.value() == "bbr" {
-        let text =
-            "Use cubic by default, and BBR where the way is far: ip route change ... congctl bbr.";
+        let text = text::cubic_advice();
         use_cubic(&facts.controls, "bbr", text)
     } else {
-        Advice::by_hand(
-            "The application or the route chose it: see its configuration.",
-            &["ip route"],
-        )
+        Advice::by_hand(text::chosen_advice(), &["ip route"])
     };
     out.add([finding.advise(advice)]);
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::small_window as text;
 use ringway_evidence::fact::{
     Basis, BufferSettings, Interfaces, NicRole, SendBufferMax, Span, Speeds, TcpSendBuffers, Tried,
     float,
@@ -25,7 +26,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:buffers-max",
         "throughput-guide:tcp-buffers",
     ],
-    explanation: include_str!("small_window.md"),
+    explanation: text::EXPLANATION,
     absent: "no connection",
     rule: rule!(Facts, judge),
 };
@@ -58,9 +59,6 @@ const HELD_DOWN: u64 = 4;
 const BUFFER_MAX: u64 = 1 << 28;
 /// What every receiver has, however old and however little it was tuned: TCP without scaling.
 const WINDOW_ALWAYS: u64 = 64 << 10;
-
-const CARRIES: &str =
-    "A window carries one round trip; what is on its way is less than the path takes.";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.sockets;
@@ -202,29 +200,19 @@ fn window(text: &Text, socket: &Socket, speed: Option<&Speed>) -> Finding {
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
         .confidence(Confidence::Medium);
-    let slow = "The application there reads too slowly, or gave itself a small SO_RCVBUF: see \
-                whether its CPU is full.";
+    let slow = text::slow_advice();
     let Some(need) = speed.and_then(|speed| need(socket, speed)) else {
-        return finding.cause(CARRIES).advise(Advice::by_hand(
-            format!(
-                "{slow} Or the path needs a larger window: there, never less than it is, the third \
-                 number of net.ipv4.tcp_rmem, and net.core.rmem_max for who asks for a size."
-            ),
-            &[],
-        ));
+        return finding
+            .cause(text::window_cause())
+            .advise(Advice::by_hand(text::window_advice(&slow), &[]));
     };
     if need.bytes <= WINDOW_ALWAYS {
-        let cause = format!("The path itself needs no more than any receiver has: {}", need.how);
+        let cause = text::enough_cause(&need.how);
         return finding.cause(cause).advise(Advice::by_hand(slow, &[]));
     }
-    finding.cause(CARRIES).advise(Advice::by_hand(
-        format!(
-            "At the other end, if the third number of net.ipv4.tcp_rmem there is below {}: make it \
-             that. If it is not: {slow} {}",
-            need.bytes, need.how
-        ),
-        &[],
-    ))
+    finding
+        .cause(text::window_cause())
+        .advise(Advice::by_hand(text::other_end_advice(&need.bytes, &slow, &need.how), &[]))
 }
 
 /// Our own buffer.
@@ -235,7 +223,7 @@ fn buffer(facts: &Facts, text: &Text, socket: &Socket, speed: Option<&Speed>) ->
         socket.sndbuf_limited * 100.0
     );
     let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
-        .cause("The buffer holds less than a round trip's worth of what the path takes.")
+        .cause(text::buffer_cause())
         .quote([text.quote(socket.line)])
         .quote(speed.map(|speed| speed.quote.clone()))
         .confidence(Confidence::Medium);
@@ -246,26 +234,19 @@ fn buffer(facts: &Facts, text: &Text, socket: &Socket, speed: Option<&Speed>) ->
     let show: Vec<&str> = show.iter().map(String::as_str).collect();
     let need = speed.and_then(|speed| Some(need(socket, speed)?.or_more(speed)));
     let Some(need) = need else {
-        return finding.advise(Advice::by_hand(
-            "No card says its speed and nothing was measured, so what it needs cannot be told.",
-            &show,
-        ));
+        return finding.advise(Advice::by_hand(text::unmeasured_advice(), &show));
     };
     if let Some(change) = current.and_then(|current| larger(&current, need.bytes)) {
-        let text = format!(
-            "Let the buffer grow to what this path takes. {} Look again afterwards.",
-            need.how
-        );
+        let text = text::grow_advice(&need.how);
         return finding.advise(Advice::by_change(text, [change]));
     }
     let limit = facts.buffer_max.ok();
     let allowed = limit.and_then(|text| text.number().ok());
-    let text = "The limit of buffers that grow is large enough, so the application sets SO_SNDBUF: \
-                best that it does not.";
+    let text = text::application_advice();
     let knob = Knob::Sysctl { name: WMEM_MAX.to_owned() };
     match allowed.and_then(|allowed| Change::raise(knob, allowed, need.bytes)) {
         Some(change) => {
-            let text = format!("{text} Or let it have what it asks for. {}", need.how);
+            let text = text::asked_advice(&text, &need.how);
             let quote = limit.map(|text| text.quote(1));
             finding.quote(quote).advise(Advice::by_change(text, [change]))
         }

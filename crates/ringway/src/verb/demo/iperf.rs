@@ -49,7 +49,7 @@ pub(super) fn require() -> Result<()> {
 
 /// The first source port for streams that use one port after another, and the queues they fall
 /// on. iperf3 gives its streams consecutive ports, so a run of them is searched that spreads the
-/// streams evenly; the most even one if there is none.
+/// streams evenly; else the most even one.
 pub(super) fn first_port(streams: u16, queues: u16, way: Way) -> (u16, Vec<QueueIndex>) {
     let wanted = split_of(&spread(streams.into(), queues));
     let queue = |port: u16| queue_of(Some(flow(port).hash()), queues);

@@ -95,7 +95,7 @@ fn names_in(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Those that we may see; processes of other users are none of ours.
+/// Those that we may see; processes of other users are not ours.
 fn namespaces_of(pid: &str) -> BTreeSet<String> {
     NAMESPACES
         .iter()

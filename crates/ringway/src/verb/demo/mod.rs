@@ -25,7 +25,7 @@ use report::{CpuReport, Report};
 
 /// How long the host may take until its guests are connected.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a command in a guest may take on top of what it was told to.
+/// How long a command in a guest may take on top of what was asked of it.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the host may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -240,7 +240,7 @@ impl<'a> Running<'a> {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if line.contains(text) {
                     if let Some(done) = done.take() {
-                        // The other end is gone only if nobody waits any more.
+                        // The other end is gone only if no thread waits any more.
                         let _ = std::io::Write::write_all(&mut &done, b"!");
                     }
                 }

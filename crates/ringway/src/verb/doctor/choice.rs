@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use ringway_doctor::changes::guard;
+use ringway_doctor::changes::journal::{DIRECTORY, Entry};
+use ringway_doctor::changes::plan::{Disruption, Plan, plan, proposals};
+use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Knob, Severity};
-use ringway_doctor::mend::guard;
-use ringway_doctor::mend::journal::{DIRECTORY, Entry};
-use ringway_doctor::mend::plan::{Disruption, Plan, plan, proposals};
-use ringway_doctor::mend::settings::Settings;
 use ringway_doctor::report::Report;
 
 use super::known_check;

@@ -1,4 +1,4 @@
-//! `ringway doctor expire`: who takes a transaction back that nobody confirms.
+//! `ringway doctor expire`: takes a transaction back that is not confirmed.
 //!
 //! A process in a session of its own, started before the first change: a terminal that closes, a
 //! lost link or a killed `apply` does not end it. It looks at the journal once a second and ends
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringway_doctor::mend::journal::{self, State};
+use ringway_doctor::changes::journal::{self, State};
 
 use super::transaction::give_up;
 use crate::stop::wait_readable;

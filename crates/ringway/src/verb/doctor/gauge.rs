@@ -3,9 +3,9 @@
 use regex::Regex;
 use ringway_lab::stats::{Ratio, mean, ratio, welch};
 
-/// The chance of a difference by luck above which there is none.
+/// The chance of a difference by luck above which a difference counts as none.
 const CHANCE_MAX: f64 = 0.05;
-/// A difference that nobody notices, however sure it is, as a part of the whole.
+/// A difference too small to notice, however sure it is, as a part of the whole.
 const DIFFERENCE_MIN: f64 = 0.01;
 
 /// Where a run's number comes from.
@@ -67,7 +67,7 @@ impl Gauge {
     /// The number of one run.
     ///
     /// # Errors
-    /// A sentence if there is none in what was printed.
+    /// A sentence if the output has no figure.
     pub(super) fn read(&self, seconds: f64, printed: &str) -> Result<f64, String> {
         let number = match self {
             Gauge::Seconds => Some(seconds),

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringway_doctor::mend::journal::{self, Entry, Journal, State, Transaction};
-use ringway_doctor::mend::settings::Settings;
-use ringway_doctor::mend::{Apply as Applying, Outcome, Undone, undo};
+use ringway_doctor::changes::journal::{self, Entry, Journal, State, Transaction};
+use ringway_doctor::changes::settings::Settings;
+use ringway_doctor::changes::{Apply as Applying, Outcome, Undone, undo};
 
 /// Makes a transaction. `arm` starts who takes it back, before anything is done.
 pub(super) fn make(

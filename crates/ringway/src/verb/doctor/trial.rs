@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use regex::Regex;
+use ringway_doctor::changes::journal::State;
 use ringway_doctor::fact::Host;
-use ringway_doctor::mend::journal::State;
 
 use super::choice::{Choice, NOT_ALL, describe};
 use super::gauge::{Better, Call, Gauge, Verdict, judge};
@@ -17,7 +17,7 @@ use super::{collected, expire};
 use crate::options::number;
 use crate::output::print;
 
-/// Whoever measures longer than this has left.
+/// A user who measures longer than this has left.
 const HOURS_MAX: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Args)]

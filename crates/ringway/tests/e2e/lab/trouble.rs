@@ -130,10 +130,11 @@ fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_st
 }
 
 #[test]
-fn who_may_make_no_namespace_is_told_which_limit_it_is() {
+fn who_may_make_no_namespace_learns_which_limit_it_is() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let (place, study) = tiny();
-    // In a user namespace without a map nobody is anybody, who may not make another one.
+    // In a user namespace without a map every user is the overflow user, who may not make another
+    // one.
     let mut command = Command::new("unshare");
     command.arg("--user").arg(study.get_program()).args(study.get_args());
     let refused = command.output().expect("it starts");
@@ -185,7 +186,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
 }
 
 #[test]
-fn a_tool_that_does_not_tell_its_version_holds_nobody_up() {
+fn a_tool_that_does_not_print_its_version_delays_nothing() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
     let script = "case \"$*\" in *--version*) exec sleep 1000;; esac; exec REAL \"$@\"";

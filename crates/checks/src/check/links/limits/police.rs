@@ -3,6 +3,7 @@
 
 use super::Facts;
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::limits as text;
 use ringway_evidence::fact::{Basis, Disciplines, Span, float, share};
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::police::{Policer, Policers};
@@ -84,10 +85,7 @@ impl Seen<'_> {
         );
         let severity = if is_all { Severity::Warning } else { Severity::Note };
         let finding = Finding::new(severity, *nic, summary)
-            .cause(
-                "A filter of tc drops what is above a rate and lets nothing wait, so TCP stays \
-                 below the rate, however much else is changed. It may be meant.",
-            )
+            .cause(text::police_cause())
             .quote([span.text.quote(policer.line), span.text.quote(after.line)])
             .confidence(Confidence::High);
         Some(self.advise(finding))
@@ -105,19 +103,14 @@ impl Seen<'_> {
     fn advise(&self, finding: Finding) -> Finding {
         let Seen { nic, hook, policer, .. } = self;
         let finding = finding.advise(Advice::by_hand(
-            format!(
-                "If it is not meant, remove it where it was set, or it comes again: libvirt's \
-                 <outbound> (virsh domiftune GUEST {nic} --outbound 0), the QoS of OpenStack, a \
-                 script."
-            ),
+            text::police_advice(&nic),
             &[&hook.command(&shell_word(nic)).join(" ")],
         ));
         let Some(filter) = &policer.filter else { return finding };
         // A filter of a classful discipline names its parent itself.
         let place = hook.word().map_or_else(String::new, |word| format!("{word} "));
         finding.advise(Advice::by_hand(
-            "Or remove the filter alone. tc prints filters in other words than it takes, so the \
-             doctor could not give it back and does not apply this: note how it was set.",
+            text::police_filter_advice(),
             &[&format!("tc filter del dev {} {place}{filter}", shell_word(nic))],
         ))
     }

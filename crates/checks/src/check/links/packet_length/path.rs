@@ -1,9 +1,10 @@
-//! What packets met on the way to hosts that somebody asked for.
+//! What packets met on the way to hosts that the user named.
 
 use super::stack::overhead;
 use super::{Facts, mtu, narrow, widen};
 use crate::check::{Looked, all_well};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::packet_length as text;
 use ringway_evidence::parse::path::{Means, Path, Step};
 use ringway_evidence::{Gap, Quote, Text};
 
@@ -37,7 +38,7 @@ impl Seen<'_> {
         let target =
             if *host == address.to_string() { host.clone() } else { format!("{host} ({address})") };
         let Some((limit, line)) = self.path.longest() else {
-            return Ok(self.nobody(&target));
+            return Ok(self.unanswered(&target));
         };
         let local = self.path.find(|step| match step {
             Step::Local(mtu) => Some(*mtu),
@@ -69,22 +70,15 @@ impl Seen<'_> {
             let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
             // A route's own MTU, or an answer that came once, keeps packets below it.
             let severity = if is_kept { Severity::Note } else { Severity::Problem };
-            Finding::new(severity, self.subject(), summary).cause(
-                "Somebody drops what is too long and does not say so, or his answer is dropped: a \
-                 filter of ICMP, a bridge, a switch. Logins work, transfers hang.",
-            )
+            Finding::new(severity, self.subject(), summary).cause(text::silent_cause())
         } else {
             let by = self.path.find(|step| match step {
                 Step::Refused { by, mtu, .. } if *mtu == limit => Some(by.to_string()),
                 _ => None,
             });
-            let by = by.map_or_else(|| "somebody".to_owned(), |(by, _)| by);
+            let by = by.map_or_else(|| "a hop".to_owned(), |(by, _)| by);
             let summary = format!("{by} on the way to {target} takes {limit} bytes, not {local}");
-            Finding::new(Severity::Warning, self.subject(), summary).cause(
-                "Each connection learns it by a lost packet and sends shorter ones then: what long \
-                 packets here were to save is not saved. Who does not listen to \
-                 that answer loses everything long.",
-            )
+            Finding::new(Severity::Warning, self.subject(), summary).cause(text::learned_cause())
         };
         let others = self.others(limit);
         let finding = finding.quote(quotes).quote(others.iter().map(|(_, _, quote)| quote.clone()));
@@ -97,21 +91,21 @@ impl Seen<'_> {
         Ok(self.advise(finding, u64::from(limit), u64::from(local), &others))
     }
 
-    fn nobody(&self, target: &str) -> Finding {
+    fn unanswered(&self, target: &str) -> Finding {
         let means = self.path.find(|step| match step {
             Step::Asked(means) => Some(*means),
             _ => None,
         });
         let by = match means {
             Some((Means::Echo, _)) => "echo requests",
-            _ => "datagrams to a port that nobody has",
+            _ => "datagrams to a closed port",
         };
         let stopped = self.path.find(|step| match step {
             Step::Stopped(why) => Some(format!(": {why}")),
             _ => None,
         });
         let (why, line) = stopped.unwrap_or_default();
-        let summary = format!("{target} does not answer {by}, so nobody can tell{why}");
+        let summary = format!("{target} does not answer {by}, so the path is unknown{why}");
         let quote = (line > 0).then(|| self.text.quote(line));
         Finding::new(Severity::Unknown, self.subject(), summary).quote(quote)
     }
@@ -160,10 +154,10 @@ impl Seen<'_> {
     fn telling_lines(&self, limit: u32) -> Vec<usize> {
         let is_lost = |step: &Step| matches!(step, Step::Lost { len } if *len > limit);
         let lost = self.path.steps.iter().rev().find(|(_, step)| is_lost(step));
-        let told = self.path.steps.iter().filter(|(_, step)| {
+        let refused = self.path.steps.iter().filter(|(_, step)| {
             matches!(step, Step::Refused { .. } | Step::Reached { .. } | Step::Missed { .. })
         });
-        told.chain(lost).map(|(line, _)| *line).collect()
+        refused.chain(lost).map(|(line, _)| *line).collect()
     }
 
     /// Interfaces above, below and beside that of the path which send longer packets than pass, or
@@ -194,19 +188,10 @@ impl Seen<'_> {
             .filter_map(|(nic, mtu, _)| widen(nic, *mtu, local))
             .collect();
         if !below.is_empty() {
-            finding = finding.advise(Advice::by_change(
-                "These hops of this host take no more: raise them.",
-                below,
-            ));
+            finding = finding.advise(Advice::by_change(text::raise_here_advice(), below));
         }
-        finding = finding.advise(Advice::by_hand(
-            format!(
-                "Raise the hop that is in the way, there, to {local}: the interface that `ip route \
-                 get {}` names. Or let it answer: ICMP type 3 code 4, ICMPv6 type 2.",
-                self.path.address
-            ),
-            &[],
-        ));
+        finding = finding
+            .advise(Advice::by_hand(text::raise_there_advice(&local, &self.path.address), &[]));
         let Some(nic) = self.nic() else { return finding };
         let own = mtu(self.facts, nic).ok().and_then(|(own, _)| narrow(nic, own, limit));
         let mut lower: Vec<Change> = own.into_iter().collect();
@@ -216,11 +201,7 @@ impl Seen<'_> {
             let room = limit.saturating_sub(overhead(self.facts, other));
             lower.extend(narrow(other, *mtu, room));
         }
-        finding = finding.advise(Advice::by_change(
-            "Or send no longer packets from here, to anybody; the other end has to be told the \
-             same for what it sends.",
-            lower,
-        ));
+        finding = finding.advise(Advice::by_change(text::shorter_advice(), lower));
         if !self.is_silent(u32::try_from(limit).unwrap_or(u32::MAX)) {
             return finding;
         }
@@ -230,10 +211,9 @@ impl Seen<'_> {
             return finding;
         }
         let knob = Knob::Sysctl { name: PROBING.to_owned() };
-        finding.quote(probing.map(|text| text.quote(1))).advise(Advice::by_change(
-            "Or let TCP alone find it out, after some timeouts of each connection:",
-            Change::raise(knob, 0, 1),
-        ))
+        finding
+            .quote(probing.map(|text| text.quote(1)))
+            .advise(Advice::by_change(text::probing_advice(), Change::raise(knob, 0, 1)))
     }
 }
 

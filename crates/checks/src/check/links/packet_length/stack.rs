@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{Facts, mtu, narrow, widen};
 use crate::check::Looked;
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::packet_length as text;
 use ringway_evidence::Gap;
 
 /// What VXLAN puts around a frame of IPv4: Ethernet inside 14, VXLAN 8, UDP 8, IP 20. Around IPv6
@@ -66,27 +67,19 @@ fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> 
     }
     let (summary, cause) = if overhead == 0 {
         let summary = format!("{nic} sends packets of {own} bytes, {lower} below it takes {below}");
-        (summary, "What is longer than the interface below takes is dropped there.")
+        (summary, text::longer_cause())
     } else {
         let summary =
             format!("{nic} needs {need} bytes with its headers, {lower} below it takes {below}");
-        let cause = "A tunnel wraps each frame: VXLAN and Geneve take 50 bytes, WireGuard 60, and \
-                     20 more over IPv6. What does not fit is cut into two packets, which costs \
-                     both ends, or dropped.";
+        let cause = text::tunnel_cause();
         (summary, cause)
     };
     let finding = Finding::new(Severity::Warning, nic, summary)
         .cause(cause)
         .quote([own_quote, below_quote])
         .confidence(Confidence::High)
-        .advise(Advice::by_change(
-            "Let it send what fits, and its guests as well:",
-            narrow(nic, own, below - overhead),
-        ))
-        .advise(Advice::by_change(
-            "Or raise what is below it, if its whole network takes that:",
-            widen(lower, below, need),
-        ));
+        .advise(Advice::by_change(text::narrow_advice(), narrow(nic, own, below - overhead)))
+        .advise(Advice::by_change(text::widen_advice(), widen(lower, below, need)));
     Ok(Some(finding))
 }
 

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use super::{Facts, mtu};
 use crate::check::{Looked, all_well};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::packet_length as text;
 use ringway_evidence::fact::Tried;
 use ringway_evidence::parse::xapi::{Network, Plug};
 use ringway_evidence::parse::xenstore::Nodes;
@@ -101,11 +102,7 @@ impl Plugged<'_> {
             format!("XAPI has MTU {set} for {bridge}, and {} has {}{more}", first.nic, first.mtu);
         let wanted = odd.iter().map(|member| member.mtu).fold(*set, u64::max);
         let finding = Finding::new(Severity::Warning, bridge, summary)
-            .cause(format!(
-                "An interface gets its network's MTU, {set}, when it is plugged: at the next start \
-                 of its guest or of the host. What was set past XAPI is lost then, and what was \
-                 set in XAPI is not there before."
-            ))
+            .cause(text::xapi_cause(&set))
             .quote([quote])
             .quote(odd.iter().take(QUOTES_MAX).flat_map(|member| member.quotes.clone()))
             .confidence(Confidence::High)
@@ -135,17 +132,12 @@ impl Plugged<'_> {
         }
         commands.extend(each("vm-start"));
         commands.push(format!("xe vif-list network-uuid={uuid} params=MTU --minimal"));
-        let mut text = format!(
-            "For {wanted} bytes everywhere: shut the network's guests down, set it, unplug \
-             and plug its cards, start the guests one after the other; in each, ip \
-             link set dev eth0 mtu {wanted}, and verify. Switches have to take it as well."
-        );
+        let mut text = text::xapi_advice(&wanted);
         if self.cards.iter().any(|card| card.is_management) {
-            text += " XAPI does not unplug the interface that it is managed over: restart that \
-                     host instead.";
+            text += &format!(" {}", text::xapi_management());
         }
         if guests.len().max(self.cards.len()) > NAMED_MAX {
-            text += " There are more guests or cards than are named here.";
+            text += &format!(" {}", text::xapi_more());
         }
         Advice::by_hand(text, &commands.iter().map(String::as_str).collect::<Vec<_>>())
     }

@@ -2,6 +2,7 @@
 
 use super::Facts;
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::rings as text;
 use ringway_evidence::fact::{Basis, NetIrq, float};
 use ringway_evidence::parse::coalesce::Coalescing;
 use ringway_evidence::{Gap, Quote};
@@ -70,16 +71,12 @@ fn eager(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Result<Option<Fi
     let most = own.iter().max_by_key(|irq| irq.counts.iter().max());
     let summary = format!("{nic} interrupts {rate:.0} times a second, nearly for each packet");
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(format!(
-            "It waits {usecs} us before it interrupts, so each packet costs an interrupt. Some \
-             microseconds collect several of them."
-        ))
+        .cause(text::eager_cause(&usecs))
         .quote([quote, counters.text.quote(moved.line)])
         .quote(most.map(|irq| interrupts.text.quote(irq.row.line)))
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            "Let the driver choose by the load; where it cannot, a fixed time: ethtool -C NIC \
-             rx-usecs 20. It is not kept over a restart.",
+            text::eager_advice(),
             &adapt(nic).iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     Ok(Some(finding))
@@ -103,15 +100,11 @@ fn patient(facts: &Facts, nic: &str, usecs: u64, quote: Quote) -> Option<Finding
     let summary =
         format!("{nic} keeps packets back for up to {usecs} us; a round trip takes {trip} ms");
     let finding = Finding::new(Severity::Warning, nic, summary)
-        .cause(
-            "A card that waits long interrupts seldom, and each packet comes late. Where round \
-             trips are short, that is most of them.",
-        )
+        .cause(text::patient_cause())
         .quote([quote, span.text.quote(line)])
         .confidence(Confidence::Medium)
         .advise(Advice::by_hand(
-            "Let the driver choose by the load; where it cannot, a shorter time: ethtool -C NIC \
-             rx-usecs 20. More CPU goes into interrupts then.",
+            text::patient_advice(),
             &adapt(nic).iter().map(String::as_str).collect::<Vec<_>>(),
         ));
     Some(finding)

@@ -3,6 +3,7 @@
 use super::{BUSY, Facts};
 use crate::check::{Judged, Verdicts, not_here};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::backend_cpus as text;
 use ringway_evidence::fact::{BusyCpus, Kind, float};
 use ringway_evidence::parse::Counters;
 use ringway_evidence::parse::cpus::cpu_list;
@@ -37,8 +38,7 @@ pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         (Some(service), _) => service,
         (None, Some((_, down))) => (" by its kernel".to_owned(), cmdline(facts), put_up(down)),
         (None, None) => {
-            let text =
-                "Somebody unplugged them since the start (xl vcpu-set). If it was not meant:";
+            let text = text::unplugged_advice();
             (String::new(), None, Advice::by_hand(text, &[&format!("xl vcpu-set 0 {all}")]))
         }
     };
@@ -47,10 +47,7 @@ pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let is_full = *busy >= float(u64::try_from(online).unwrap_or(u64::MAX)) * BUSY;
     let severity = if is_full { Severity::Warning } else { Severity::Note };
     let finding = Finding::new(severity, "domain 0", summary)
-        .cause(format!(
-            "It has {online} CPUs for its backends' threads and its interrupts, of which {busy:.1} \
-             are busy; the others would be there."
-        ))
+        .cause(text::hidden_cause(&online, &format_args!("{busy:.1}")))
         .quote(quotes)
         .quote(more)
         .confidence(Confidence::High)
@@ -100,12 +97,7 @@ fn by_service(facts: &Facts, all: usize, online: usize) -> Option<(String, Optio
         return None;
     }
     let service = if facts.service.ok().is_some() { "" } else { ", whose service is not there" };
-    let text = format!(
-        "At each start the service unplug-vcpus takes all but {online} away (XCP 1.0, XenServer \
-         5.6 FP1 and 6.0). Its init script only takes CPUs away: for more, set it and \
-         restart, or plug them in for now. Later versions have dom0_max_vcpus={all} on Xen's \
-         command line alone: /opt/xensource/libexec/xen-cmdline --set-xen dom0_max_vcpus={all}."
-    );
+    let text = text::service_advice(&online, &all);
     let set = format!("sed -i 's/^{COUNT}.*/{COUNT}{all}/' /{SETTING}");
     let now = format!("xl vcpu-set 0 {all}");
     let advice = Advice::by_hand(text, &[&set, &now]);
@@ -116,8 +108,7 @@ fn put_up(down: &[usize]) -> Advice {
     let up = |cpu: &usize| format!("echo 1 > /sys/devices/system/cpu/cpu{cpu}/online");
     let commands: Vec<String> = down.iter().take(NAMED_MAX).map(up).collect();
     Advice::by_hand(
-        "Domain 0 has them, and its kernel does not use them: maxcpus= on its command line, or \
-         somebody took them down by hand. If it was not meant:",
+        text::maxcpus_advice(),
         &commands.iter().map(String::as_str).collect::<Vec<_>>(),
     )
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Facts, node_of, nodes};
 use crate::check::{Judged, Verdicts, not_here};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
+use crate::text::placement as text;
 use ringway_evidence::fact::Kind;
 use ringway_evidence::parse::Counters;
 use ringway_evidence::parse::cpus::cpu_ranges as list;
@@ -15,8 +16,6 @@ use ringway_evidence::{Gap, Quote, Text};
 
 /// Lines that a finding quotes of a guest.
 const QUOTES_MAX: usize = 3;
-const MEANT: &str = "Pinning is good for finding out who needs what, and easily makes things \
-                     worse.";
 
 pub(super) fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     match facts.kind.kind {
@@ -50,12 +49,10 @@ fn xen(facts: &Facts, out: &mut Verdicts) -> Judged {
         let mut commands = vec![format!("xl vcpu-pin {domain} all all")];
         commands.extend(unmask(facts, domain, &name));
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-        let advice = "Let it run everywhere, or on other CPUs than domain 0 (xl vcpu-pin ID all \
-                      2-5). For its next start: cpus= in its configuration, or VCPUs-params:mask \
-                      in XAPI.";
+        let advice = text::pinned_advice(&text::pinned());
         out.add([found
             .quote(lines.map(|line| text.quote(line)))
-            .advise(Advice::by_hand(format!("{advice} {MEANT}"), &commands))]);
+            .advise(Advice::by_hand(advice, &commands))]);
     }
     out.well("no guest is held to CPUs that are too few or domain 0's", None);
     Ok(())
@@ -80,18 +77,12 @@ fn held<'a>(vcpus: impl Iterator<Item = &'a Vcpu>) -> Option<BTreeSet<usize>> {
 
 fn one_cpu(name: &str, vcpus: usize, cpus: &BTreeSet<usize>) -> Finding {
     let summary = format!("all {vcpus} virtual CPUs of {name} take turns on CPU {}", list(cpus));
-    warning(name, summary).cause(
-        "They are held to one real CPU, so more of them, or more queues, bring nothing, and each \
-         waits while another one runs.",
-    )
+    warning(name, summary).cause(text::one_cpu_cause())
 }
 
 fn with_domain_0(name: &str, cpus: &BTreeSet<usize>) -> Finding {
     let summary = format!("{name} is held to CPUs of domain 0: {}", list(cpus));
-    warning(name, summary).cause(
-        "What the guest sends and receives domain 0 has to move, and waits for the guest to leave \
-         its CPU.",
-    )
+    warning(name, summary).cause(text::with_domain_0_cause())
 }
 
 fn warning(name: &str, summary: String) -> Finding {
@@ -145,7 +136,7 @@ fn of_guest(
     let summary = format!("{name} runs on NUMA node {}, and {what} is on node {node}", list(&near));
     let cpus_there = nodes.get(&node).into_iter().flatten().copied().collect();
     let finding = warning(name, summary)
-        .cause("Every packet crosses from one socket's memory to the other's.")
+        .cause(text::far_guest_cause())
         .quote(quote)
         .quote([more])
         .advise(move_to(guest, &cpus_there));
@@ -178,10 +169,7 @@ fn move_to(guest: &Guest, cpus: &BTreeSet<usize>) -> Advice {
     let each = vcpus.map(|vcpu| format!("virsh vcpupin {name} {vcpu} {list}"));
     let commands: Vec<String> = each.collect();
     Advice::by_hand(
-        format!(
-            "Each virtual CPU so, and <vcpupin> in its XML for good; emulatorpin for what runs \
-             beside them. {MEANT}"
-        ),
+        text::far_guest_advice(&text::pinned()),
         &commands.iter().map(String::as_str).collect::<Vec<_>>(),
     )
 }

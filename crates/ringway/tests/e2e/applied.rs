@@ -1,5 +1,5 @@
-//! Sick set-ups of two network namespaces: the doctor says what is wrong, mends it, and it is
-//! faster by a factor. And what it mends is taken back unless somebody wants it.
+//! Sick set-ups of two network namespaces: the doctor says what is wrong, fixes it, and it is
+//! faster by a factor. What is not confirmed is taken back.
 
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ fn offloads_that_are_off_are_turned_on() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::linked("offload") else { return };
     ok(&mut pair.on_host(&format!("ethtool -K {VIF} tso off gso off sg off tx off gro off")));
-    pair.diagnose_mend_and_race(&pair.host, "D13", Load::Idle, 1.5);
+    pair.diagnose_fix_and_race(&pair.host, "D13", Load::Idle, 1.5);
     let features = text(&ok(&mut pair.on_host(&format!("ethtool -k {VIF}"))).stdout);
     assert!(features.contains("tcp-segmentation-offload: off"), "{features}");
 }
@@ -23,7 +23,7 @@ fn windows_are_scaled_again_on_a_long_link() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::far("window") else { return };
     ok(inside(&pair.guest, "sysctl -qw net.ipv4.tcp_window_scaling=0"));
-    pair.diagnose_mend_and_race(&pair.guest, "D19", Load::Idle, 2.0);
+    pair.diagnose_fix_and_race(&pair.guest, "D19", Load::Idle, 2.0);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn send_buffers_grow_to_what_the_path_takes() {
     // What the doctor takes the path for.
     ok(&mut pair.on_host(&format!("ethtool -s {VIF} speed 10000 duplex full autoneg off")));
     ok(pair.on_host("sysctl -qw").arg("net.ipv4.tcp_wmem=4096 16384 65536"));
-    pair.diagnose_mend_and_race(&pair.host, "D11", Load::Busy, 1.5);
+    pair.diagnose_fix_and_race(&pair.host, "D11", Load::Busy, 1.5);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_limit_that_is_reached_is_taken_away() {
     let Some(pair) = Pair::linked("limit") else { return };
     let tbf = "root tbf rate 50mbit burst 64kb latency 50ms";
     ok(&mut pair.on_host(&format!("tc qdisc add dev {VIF} {tbf}")));
-    pair.diagnose_mend_and_race(&pair.host, "D30", Load::Busy, 3.0);
+    pair.diagnose_fix_and_race(&pair.host, "D30", Load::Busy, 3.0);
     let shown = text(&ok(&mut pair.on_host(&format!("tc qdisc show dev {VIF} root"))).stdout);
     assert!(shown.contains("tbf") && shown.contains("rate 50Mbit"), "{shown}");
 }
@@ -88,7 +88,7 @@ fn sack(pair: &Pair) -> String {
 }
 
 #[test]
-fn what_nobody_confirms_is_taken_back_though_the_terminal_is_gone() {
+fn what_is_not_confirmed_is_taken_back_though_the_terminal_is_gone() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("revert") else { return };
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=0"));
@@ -99,12 +99,12 @@ fn what_nobody_confirms_is_taken_back_though_the_terminal_is_gone() {
     let group = rustix::process::Pid::from_child(&apply);
     assert!(apply.wait().expect("it ends").success());
     assert_eq!(sack(&pair), "1");
-    // As the kernel does when the terminal closes. It may be that nobody is left in the group.
+    // As the kernel does when the terminal closes. The group may have no process left.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::HUP);
     until("it is taken back", || sack(&pair) == "0");
     let shown = || text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
     until("the journal knows", || shown().contains("taken back"));
-    // Not again, and not what somebody else set.
+    // Not again, and not what was set since.
     ok(&mut pair.fix(&pair.host, "apply D19 --interval 1"));
     ok(&mut pair.on_host("sysctl -qw net.ipv4.tcp_sack=2"));
     let left = pair.fix(&pair.host, "undo").output().expect("it starts");

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use ringway_doctor::changes::emit::{Format, emit, rivals, undo_commands};
+use ringway_doctor::changes::home::is_machines_netns;
+use ringway_doctor::changes::journal::{self, DIRECTORY, State, Transaction};
+use ringway_doctor::changes::persist::{Overridden, Removed, files, forget, overridden, persist};
+use ringway_doctor::changes::plan::Plan;
+use ringway_doctor::changes::settings::Settings;
+use ringway_doctor::changes::{Outcome, undo};
 use ringway_doctor::fact::Host;
-use ringway_doctor::mend::emit::{Format, emit, rivals, undo_commands};
-use ringway_doctor::mend::home::is_machines_netns;
-use ringway_doctor::mend::journal::{self, DIRECTORY, State, Transaction};
-use ringway_doctor::mend::persist::{Overridden, Removed, files, forget, overridden, persist};
-use ringway_doctor::mend::plan::Plan;
-use ringway_doctor::mend::settings::Settings;
-use ringway_doctor::mend::{Outcome, undo};
 
 use super::choice::{Choice, NOT_ALL, Place, describe};
 use super::transaction::{make, open, outcomes, set_state, state};
@@ -37,7 +37,7 @@ pub(super) enum Verb {
     Apply(Apply),
     /// Keep what was applied, until the next restart
     Confirm(One),
-    /// Take back what was applied, as far as nobody else changed it since
+    /// Take back what was applied, as far as it was not changed since
     ///
     /// After a restart nothing is set: what was applied is gone already. Files of `persist` are
     /// removed, unless they were edited.
@@ -234,12 +234,12 @@ fn take_back(args: &One) -> Result<ExitCode> {
     let states = [State::Applying, State::Applied, State::Confirmed];
     let id = find(args, &states)?.id;
     let journal = open(&args.place.journal)?;
-    // Again, now that nobody else can change it.
+    // Again, now that no other process can change it.
     let mut transaction = journal::read(&args.place.journal, id)?;
     for (path, removed) in forget(&journal, &mut transaction)? {
         let what = match removed {
             Removed::Removed => "removed",
-            Removed::Edited => "left: somebody edited it",
+            Removed::Edited => "left: it was edited since",
             Removed::Missing => "gone already",
         };
         print(&format!("  {}: {what}\n", path.display()))?;

@@ -1,0 +1,102 @@
+//! What limits a port: how long frames are, how much enters and leaves, into what it may be cut.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringway_datapath::{DropReason, Gso, GsoKind};
+use ringway_engine::{Credit, Limits, Stations, Wait, egress_credit, segment_credit};
+
+use crate::bench::{Bench, ONE};
+use crate::{MEMORY, SECOND};
+
+#[test]
+fn frames_that_are_longer_than_the_link_allows_are_dropped_and_counted() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    bench.limit(&sender, &Limits { frame_len_max: Some(1518), ..Limits::default() });
+    sender.far().script = [(2, 1518), (2, 1519), (2, 60_000), (255, 1519), (2, 60)].into();
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(receiver.far().received, 2);
+    assert_eq!(sender.dropped(DropReason::TooLong), 3);
+}
+
+#[test]
+fn what_leaves_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
+    for (queues, len) in [(1, 1000), (4, 1000), (2, 60_000)] {
+        let mut bench = Bench::new(MEMORY);
+        let sender = bench.port(1, 1, Stations::Many).remove(0);
+        let receiver = bench.port(2, queues, ONE);
+        // 10 MB a second.
+        let credit = egress_credit(500_000, Duration::from_millis(50), bench.now);
+        let limits = Limits { egress: Some(Arc::new(credit)), ..Limits::default() };
+        receiver.iter().for_each(|queue| bench.limit(queue, &limits));
+        sender.far().flows = 64;
+        sender.far().script = [(2, len)].into();
+        sender.far().is_endless = true;
+        bench.run(SECOND / 2, |_| ());
+        let received: u64 = receiver.iter().map(|queue| queue.far().received_bytes).sum();
+        assert!((4_900_000..5_400_000).contains(&received), "{received}");
+        // What waits leaves in the end, and what it waits for is no work.
+        sender.far().script.clear();
+        let mut sleeps = 0;
+        while let wait @ (Wait::Now | Wait::Until(_)) = bench.round() {
+            if let Wait::Until(then) = wait {
+                sleeps += 1;
+                assert!(then > bench.now - Duration::from_millis(1), "it would wake at once");
+                bench.now = bench.now.max(then);
+            }
+            assert!(sleeps < 10_000, "{queues} queues");
+        }
+        assert!(sleeps > 10, "{sleeps}");
+    }
+}
+
+#[test]
+fn short_segments_are_limited_over_all_queues_and_nothing_else_is() {
+    for (queues, size) in [(1, 48), (4, 48), (2, 250)] {
+        let mut bench = Bench::new(MEMORY);
+        let sender = bench.port(1, queues, ONE);
+        let receiver = bench.port(2, 1, ONE).remove(0);
+        let credit = Arc::new(segment_credit(bench.now));
+        let limits = Limits { segments: Some(credit), ..Limits::default() };
+        for queue in &sender {
+            bench.limit(queue, &limits);
+            queue.far().script = [(2, 60_000)].into();
+            queue.far().is_endless = true;
+            queue.far().gso = Some(Gso { kind: GsoKind::TcpV4, size });
+        }
+        bench.run(SECOND, |_| ());
+        let excess = 60_000 / u64::from(size) - 60_000 / 512;
+        let segments = receiver.far().received * excess;
+        assert!((49_000..53_000).contains(&segments), "{queues} queues, {size}: {segments}");
+        // Those of the usual length pay the debt, and are free.
+        for queue in &sender {
+            queue.far().gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+        }
+        let before = receiver.far().received;
+        bench.run(SECOND / 10, |_| ());
+        let frames = receiver.far().received - before;
+        assert!(frames > 1000, "{queues} queues, {size}: {frames}");
+    }
+}
+
+#[test]
+fn a_limit_of_what_leaves_that_is_lifted_lets_all_leave_in_order() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, Stations::Many).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    let year = Duration::from_secs(365 * 86400);
+    let credit = Arc::new(Credit::new(1, year, bench.now));
+    bench.limit(&receiver, &Limits { egress: Some(credit), ..Limits::default() });
+    receiver.far().room = 0;
+    sender.far().script = (60..160).map(|len| (2, len)).collect();
+    bench.run(Duration::from_millis(1), |_| ());
+    receiver.far().room = usize::MAX;
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(receiver.far().received, 1, "one on credit");
+    bench.limit(&receiver, &Limits::default());
+    bench.run(Duration::from_millis(1), |_| ());
+    let lens: Vec<usize> = receiver.far().lens.iter().copied().collect();
+    assert_eq!(lens, (60..160).collect::<Vec<usize>>());
+}

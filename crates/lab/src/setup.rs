@@ -1,0 +1,179 @@
+//! A cell of a study as what it means: parsed once, before anything is built.
+//!
+//! A parameter that the study leaves out has its default here. A parameter that has a value has
+//! that value or is an error, never a default.
+
+use std::collections::BTreeMap;
+
+use crate::study::Study;
+use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
+use crate::word::{
+    Attached, Completion, Direction, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
+    Tool, Word,
+};
+
+/// What ordinary Ethernet carries.
+pub(crate) const MTU_DEFAULT: u16 = 1500;
+/// Pages that a sender may have unanswered, where it is limited and the study does not say: two
+/// frames, which is closest to what `arm64-latency-report:tx` has under way.
+pub(crate) const UNANSWERED_DEFAULT: u16 = 2;
+
+/// Every parameter of a cell, those of the study's own set-up and of its bundles included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setup {
+    /// Queues of every vif, and of the uplink.
+    pub queues: u16,
+    /// Streams at once, of each guest or to each target.
+    pub streams: usize,
+    /// Guests that are looked at.
+    pub guests: u16,
+    /// Hosts behind a guest that routes.
+    pub targets: u16,
+    /// CPUs of each guest; all if `None`.
+    pub cpus: Option<usize>,
+    /// Threads of the backend; one a CPU if `None`.
+    pub workers: Option<u16>,
+    /// Of every link, in bytes.
+    pub mtu: u16,
+    /// Which way the data goes.
+    pub direction: Direction,
+    /// Who sends.
+    pub sender: Sender,
+    /// What makes the load.
+    pub tool: Tool,
+    /// When a sender may get its buffers back; as ringway does it by default if `None`.
+    pub completion: Option<Completion>,
+    /// Pages that a sender may have unanswered, where it waits for responses.
+    pub unanswered: u16,
+    /// Which work is left to the other side.
+    pub offloads: Offloads,
+    /// What guests are attached to.
+    pub attached: Attached,
+    /// What is between the targets and the guest.
+    pub encapsulation: Encapsulation,
+    /// How streams are placed on queues.
+    pub placement: Placement,
+    /// Where threads run.
+    pub layout: Layout,
+    /// How the backend places queues on its workers.
+    pub policy: Policy,
+    /// The rate of the wire; as fast as it goes if `None`.
+    pub line_bps: Option<u64>,
+    /// Bytes of the sockets' buffers, if they are not the kernel's choice.
+    pub window: Option<u64>,
+    /// Bytes of a write, if that is not the tool's choice.
+    pub buffer: Option<u64>,
+    /// Settings of both kernels, as in `settings` of the study.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Setup {
+    /// What a cell of a study means.
+    ///
+    /// # Errors
+    /// The first parameter or value that means nothing.
+    pub fn of(study: &Study, cell: &Cell) -> Result<Setup, String> {
+        let all = study.setup(cell);
+        let is_known = |name: &&String| PARAMETERS.iter().any(|one| one.name == name.as_str());
+        if let Some(name) = all.0.keys().find(|name| !is_known(name)) {
+            return Err(format!("there is no parameter `{name}`"));
+        }
+        let settings = |name: &str| study.settings.get(name).cloned();
+        Ok(Setup {
+            queues: count(&all, "queues")?.unwrap_or(1),
+            streams: count(&all, "streams")?.unwrap_or(1),
+            guests: count(&all, "guests")?.unwrap_or(1),
+            targets: count(&all, "targets")?.unwrap_or(1),
+            cpus: count(&all, "cpus")?.filter(|cpus| *cpus > 0),
+            workers: count(&all, "workers")?,
+            mtu: count(&all, "mtu")?.unwrap_or(MTU_DEFAULT),
+            direction: word(&all, "direction")?.unwrap_or(Direction::Transmit),
+            sender: word(&all, "sender")?.unwrap_or(Sender::Guest),
+            tool: word(&all, "tool")?.unwrap_or(Tool::Iperf3),
+            completion: word(&all, "completion")?,
+            unanswered: count(&all, "unanswered")?.unwrap_or(UNANSWERED_DEFAULT),
+            offloads: word(&all, "offloads")?.unwrap_or(Offloads::All),
+            attached: word(&all, "switch")?.unwrap_or(Attached::Switch),
+            encapsulation: word(&all, "encapsulation")?.unwrap_or(Encapsulation::None),
+            placement: word(&all, "placement")?.unwrap_or(Placement::Random),
+            layout: word(&all, "layout")?.unwrap_or(Layout::Free),
+            policy: word(&all, "policy")?.unwrap_or(Policy::Balanced),
+            line_bps: parsed(&all, "line", rate)?.flatten(),
+            window: parsed(&all, "window", bytes)?,
+            buffer: parsed(&all, "buffer", bytes)?,
+            settings: parsed(&all, "tcp", settings)?.unwrap_or_default(),
+        })
+    }
+}
+
+/// `none` is a wire that is as fast as it goes.
+fn rate(text: &str) -> Option<Option<u64>> {
+    if text == "none" { Some(None) } else { bits_per_second(text).map(Some) }
+}
+
+fn count<N: TryFrom<u64>>(all: &Cell, name: &str) -> Result<Option<N>, String> {
+    let Some(value) = all.get(name) else { return Ok(None) };
+    let number = all.number(name).and_then(|number| N::try_from(number).ok());
+    number.map(Some).ok_or_else(|| format!("{name} = {value}: expected a count"))
+}
+
+fn word<W: Word>(all: &Cell, name: &str) -> Result<Option<W>, String> {
+    parsed(all, name, W::find)
+}
+
+fn parsed<T>(
+    all: &Cell,
+    name: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let Some(value) = all.get(name) else { return Ok(None) };
+    let found = all.text(name).and_then(parse);
+    found.map(Some).ok_or_else(|| format!("{name} = {value} means nothing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::{ids, shipped};
+
+    #[test]
+    fn every_cell_of_every_shipped_study_means_something() {
+        for id in ids() {
+            let study = shipped(id).expect("it is shipped");
+            for (_, cell) in study.matrix() {
+                Setup::of(&study, &cell).expect(id);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_an_error_and_never_a_default() {
+        let study = shipped("transmit").expect("it is shipped");
+        let cell = study.cell_of_label("q4.s8").expect("a cell");
+        let setup = Setup::of(&study, &cell).expect("it is one");
+        assert_eq!((setup.queues, setup.streams), (4, 8));
+        for (name, value) in [
+            ("direction", "sideways"),
+            ("sender", "wire"),
+            ("tool", "iperf4"),
+            ("completion", "soon"),
+            ("offloads", "some"),
+            ("switch", "vpp"),
+            ("encapsulation", "gre"),
+            ("placement", "lucky"),
+            ("layout", "pairs"),
+            ("policy", "fair"),
+            ("line", "fast"),
+            ("window", "large"),
+            ("buffer", "0"),
+            ("tcp", "cubic-ish"),
+            ("queues", "many"),
+            ("quues", "4"),
+        ] {
+            let error = Setup::of(&study, &cell.with(name, value)).expect_err(name);
+            assert!(error.contains(name), "{error}");
+        }
+        assert!(Setup::of(&study, &cell.with("mtu", 70_000)).is_err());
+        assert!(Setup::of(&study, &cell.with("tool", 3)).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! The words that parameters of a study may have, each list once: what a study is checked against
+//! is what a set-up is made of.
+
+/// A parameter whose values are a few words.
+pub trait Word: Copy + 'static {
+    /// All values, as studies spell them.
+    const ALL: &'static [(&'static str, Self)];
+
+    /// The value of a word; `None` if it is not one of these.
+    fn find(word: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
+    }
+}
+
+/// The words of a parameter.
+pub(crate) fn names<W: Word>() -> Vec<&'static str> {
+    W::ALL.iter().map(|(name, _)| *name).collect()
+}
+
+/// Where the guest's data goes, seen from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Out of the guest.
+    Transmit,
+    /// Into it.
+    Receive,
+}
+
+impl Word for Direction {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("transmit", Direction::Transmit), ("receive", Direction::Receive)];
+}
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// The host itself, without a guest.
+    Host,
+    /// A guest.
+    Guest,
+}
+
+impl Word for Sender {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("host", Sender::Host), ("guest", Sender::Guest)];
+}
+
+/// A tool that makes the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tool {
+    /// TCP streams by iperf3.
+    Iperf3,
+    /// TCP streams by iperf 2, which the oldest sources used.
+    Iperf2,
+    /// TCP streams by netperf.
+    Netperf,
+    /// Ping-pong over TCP by sockperf.
+    Sockperf,
+    /// A DDS publisher and a subscriber, by Cyclone DDS.
+    DdsperfThroughput,
+    /// DDS ping-pong, by Cyclone DDS.
+    DdsperfPing,
+}
+
+impl Word for Tool {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("iperf3", Tool::Iperf3),
+        ("iperf2", Tool::Iperf2),
+        ("netperf", Tool::Netperf),
+        ("sockperf", Tool::Sockperf),
+        ("ddsperf-throughput", Tool::DdsperfThroughput),
+        ("ddsperf-ping", Tool::DdsperfPing),
+    ];
+}
+
+/// When a sender may get its buffers back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Completion {
+    /// After the copy.
+    Asynchronous,
+    /// After the wire.
+    Synchronous,
+    /// At once, because the frontend has copies of all that it sends.
+    Staged,
+}
+
+impl Word for Completion {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("asynchronous", Completion::Asynchronous),
+        ("synchronous", Completion::Synchronous),
+        ("staged", Completion::Staged),
+    ];
+}
+
+/// Which work is left to the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offloads {
+    /// What both ends offer.
+    All,
+    /// No scatter-gather.
+    NoSg,
+    /// No segmentation of TCP.
+    NoTso,
+    /// No segmentation in software.
+    NoGso,
+    /// No merging of received packets.
+    NoGro,
+    /// No checksums.
+    NoCsum,
+    /// None of these.
+    None,
+}
+
+impl Word for Offloads {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("all", Offloads::All),
+        ("no-sg", Offloads::NoSg),
+        ("no-tso", Offloads::NoTso),
+        ("no-gso", Offloads::NoGso),
+        ("no-gro", Offloads::NoGro),
+        ("no-csum", Offloads::NoCsum),
+        ("none", Offloads::None),
+    ];
+}
+
+/// What guests are attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attached {
+    /// ringway's switch.
+    Switch,
+    /// A Linux bridge, by a TAP device each.
+    Bridge,
+    /// Open vSwitch, by a TAP device each.
+    OpenVswitch,
+}
+
+impl Word for Attached {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("ringway", Attached::Switch),
+        ("bridge", Attached::Bridge),
+        ("ovs", Attached::OpenVswitch),
+    ];
+}
+
+/// What frames to the targets are packed into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// Nothing.
+    None,
+    /// VXLAN (RFC 7348), by the kernels of router and targets.
+    Vxlan,
+}
+
+impl Word for Encapsulation {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("none", Encapsulation::None), ("vxlan", Encapsulation::Vxlan)];
+}
+
+/// How source ports are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// As they come: every repeat has others.
+    Random,
+    /// So that over the repeats every split comes as often as its probability says.
+    Stratified,
+    /// So that streams are spread over queues as evenly as can be.
+    Ideal,
+}
+
+impl Word for Placement {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("random", Placement::Random),
+        ("stratified", Placement::Stratified),
+        ("ideal", Placement::Ideal),
+    ];
+}
+
+/// Where the threads of frontend and backend run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Where the kernel puts them.
+    Free,
+    /// All on one CPU.
+    OneCpu,
+    /// Thread N of both ends on one CPU, different numbers on different CPUs.
+    Paired,
+    /// Every thread on a CPU of its own, as far as they go.
+    Spread,
+}
+
+impl Word for Layout {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("free", Layout::Free),
+        ("one-cpu", Layout::OneCpu),
+        ("paired", Layout::Paired),
+        ("spread", Layout::Spread),
+    ];
+}
+
+/// How the backend places queues on its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// By their load.
+    Balanced,
+    /// In turn, once.
+    Static,
+    /// A worker for each queue.
+    PerQueue,
+}
+
+impl Word for Policy {
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("balanced", Policy::Balanced),
+        ("static", Policy::Static),
+        ("per-queue", Policy::PerQueue),
+    ];
+}
+
+/// As studies and descriptions spell it.
+pub(crate) fn name_of<W: Word + PartialEq>(value: W) -> &'static str {
+    let found = W::ALL.iter().find(|(_, other)| *other == value);
+    found.map(|(name, _)| *name).expect("each value has a word")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_one_of_its_parameter_or_nothing() {
+        assert_eq!(Layout::find("paired"), Some(Layout::Paired));
+        assert_eq!(Layout::find("pairs"), None);
+        assert_eq!(Layout::find(""), None);
+        assert_eq!(name_of(Policy::PerQueue), "per-queue");
+        assert_eq!(names::<Direction>(), ["transmit", "receive"]);
+    }
+}
