@@ -10,6 +10,7 @@ use ringway_datapath::{
 };
 use ringway_switch::{StormLimits, SwitchConfig};
 use ringway_vhost_shell::Mode;
+use ringway_wire::virtio::Features;
 use ringway_worker::WorkersConfig;
 use ringway_xenbus::VifLimits;
 use serde_json::Value;
@@ -80,6 +81,12 @@ pub struct VhostVif {
     pub queues: u16,
     /// Work that the guest may leave undone, beside what all may.
     pub offloads: OffloadCaps,
+    /// The Linux bridge that it is on instead of the switch.
+    pub bridge: Option<String>,
+    /// Features of virtio that may be offered.
+    pub features: Features,
+    /// Features of the protocol that may be.
+    pub protocol: u64,
     /// The guest's address, if it is known.
     pub mac: Option<MacAddr>,
     /// What the guest may send.

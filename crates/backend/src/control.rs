@@ -11,9 +11,10 @@ use ringway_control::{
 use ringway_datapath::{Mirrored, OffloadCaps, PortRules, QueueCounters, Vid};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch};
-use ringway_vhost::backend::FEATURES;
+use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES};
 use ringway_vhost_shell::{Mode, State};
 use ringway_vif_shell::device;
+use ringway_wire::vhost_user::protocol_names;
 use ringway_wire::virtio::Features;
 use ringway_worker::{Capture, Placement, Stall, Workers};
 use ringway_xenbus::backend::{self, Input};
@@ -370,6 +371,9 @@ fn vhost_status<H: Hypervisor>(
     let session = vhost.end.session();
     let offered = session.map_or(Features::NONE, |session| session.offer().features());
     let features = session.and_then(ringway_vhost::Backend::features).unwrap_or(Features::NONE);
+    let of_protocol = |set: u64| protocol_names(set).map(str::to_owned).collect();
+    let protocol_offered = session.map_or(0, |session| session.offer().protocol());
+    let protocol = session.map_or(0, ringway_vhost::Backend::protocol);
     let regions = session.map_or(&[][..], |session| session.regions());
     let state = match vhost.end.state() {
         State::Alone => "Waiting",
@@ -391,6 +395,11 @@ fn vhost_status<H: Hypervisor>(
             features: names(features),
             not_taken: names(offered.without(features)),
             not_offered: session.map_or(Vec::new(), |_| names(FEATURES.without(offered))),
+            protocol: of_protocol(protocol),
+            protocol_not_taken: of_protocol(protocol_offered & !protocol),
+            protocol_not_offered: of_protocol(
+                session.map_or(0, |_| PROTOCOL_FEATURES) & !protocol_offered,
+            ),
             memory_mib: regions.iter().map(|region| region.size).sum::<u64>() >> 20,
         }),
         ..served_status(&vhost.served, host, placements)

@@ -79,6 +79,26 @@ impl VifDevice {
         Ok(Some(VifDevice { tap, index, queues_made: queues, attached_to }))
     }
 
+    /// Makes the device of a vif of virtio, which goes with this process.
+    pub(crate) fn make_bridged(
+        net: &mut Netlink,
+        name: &str,
+        bridge: &str,
+        queues: u16,
+        mtu: Option<u16>,
+    ) -> io::Result<VifDevice> {
+        let explain = |error: io::Error| {
+            let what = format!("network device {name} on bridge {bridge}: {error}");
+            io::Error::new(error.kind(), what)
+        };
+        let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
+        let made = bridged(net, name, bridge, (queues, Completion::Copied), mtu);
+        let tap = made.map_err(explain)?;
+        tap.set_offloads(OffloadCaps::ALL)?;
+        let index = net.link(tap.name())?.index;
+        Ok(VifDevice { tap, index, queues_made: queues, attached_to: bridge.to_owned() })
+    }
+
     /// Lets the device go with its last queue, which is now unless workers have some.
     pub(crate) fn remove(self) -> io::Result<()> {
         self.tap.set_lifetime(Lifetime::LastFile)

@@ -1,12 +1,16 @@
 //! What a vif has beside its handshake.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits};
-use ringway_worker::{Credit, Limits, Stations, Weight, egress_credit, segment_credit};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits, Ticks};
+use ringway_tap::{Side, VifOrTap};
+use ringway_worker::{
+    Attachment, Credit, Forwarding, Limits, Stations, Weight, egress_credit, segment_credit,
+};
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
 use crate::device::VifDevice;
@@ -81,6 +85,41 @@ impl Served {
         if let Some(device_port) = connection.device_port {
             host.workers.weigh(device_port, self.limited.weight());
         }
+    }
+
+    /// Gives the queues of the vif's network device to workers, if it has one, as another port.
+    pub(crate) fn attach_device<H: Hypervisor>(
+        &mut self,
+        to: PortId,
+        count: u16,
+        caps: OffloadCaps,
+        host: &mut Hosting<H>,
+    ) -> io::Result<Option<PortId>> {
+        let policy = self.device_policy(host);
+        let Some(vif_device) = &mut self.device else { return Ok(None) };
+        vif_device.tap.set_enabled(count)?;
+        vif_device.tap.set_offloads(caps)?;
+        let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
+        let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
+        if self.completion == Completion::Sent {
+            vif_device.tap.hold_receipts(&mut queues)?;
+        }
+        let port = host.allocate_port()?;
+        let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
+            queue: VifOrTap::Tap(queue),
+            counters,
+            flood: unlimited(),
+            stations: Stations::Bridge(self.limited.weight()),
+        });
+        let taps = taps.collect();
+        let forwarding = Forwarding::Patch(to);
+        let limits = Limits::default();
+        let attached = host.workers.attach_limited(port, &forwarding, &policy, &limits, taps);
+        if let Err(error) = attached {
+            host.free_port(port);
+            return Err(error);
+        }
+        Ok(Some(port))
     }
 
     /// What limits the vif's port.
@@ -159,6 +198,11 @@ impl Limited {
     pub(crate) fn stations(&self) -> Stations {
         Stations::One(self.weight())
     }
+}
+
+/// Of a port that does not flood, or is trusted with it.
+pub(crate) fn unlimited() -> Arc<FloodBudget> {
+    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }
 
 /// The floods of each kind that a vif may cause.

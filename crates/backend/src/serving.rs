@@ -3,13 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
+use ringway_datapath::Completion;
 use ringway_hypervisor::{Access, ForeignMemory, Hypervisor, QueueEvents};
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
-use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
-use ringway_tap::{Side, VifOrTap};
+use ringway_tap::VifOrTap;
 use ringway_vif_shell::{BackendProcess, Note};
-use ringway_worker::{Attachment, Forwarding, Limits};
+use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::backend::NotAttached;
 use ringway_xenbus::{EventPorts, FrontendConfig, QueueConfig, Vif};
 use rustix::io::Errno;
@@ -88,7 +87,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
         let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
         let port = host.allocate_port()?;
-        let device_port = match self.attach_device(port, count, features.caps) {
+        let device_port = match self.served.attach_device(port, count, features.caps, self.host) {
             Ok(device_port) => device_port,
             Err(error) => {
                 self.host.free_port(port);
@@ -131,41 +130,6 @@ impl<H: Hypervisor> Serving<'_, H> {
         }
         Ok(())
     }
-
-    /// Gives the queues of the vif's network device to workers, if it has one, as another port.
-    fn attach_device(
-        &mut self,
-        to: PortId,
-        count: u16,
-        caps: OffloadCaps,
-    ) -> io::Result<Option<PortId>> {
-        let Serving { served, host } = self;
-        let policy = served.device_policy(host);
-        let Some(vif_device) = &mut served.device else { return Ok(None) };
-        vif_device.tap.set_enabled(count)?;
-        vif_device.tap.set_offloads(caps)?;
-        let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
-        let mut queues = vif_device.tap.queues(Side::Host, |queue| Arc::clone(&counters[queue]));
-        if served.completion == Completion::Sent {
-            vif_device.tap.hold_receipts(&mut queues)?;
-        }
-        let port = host.allocate_port()?;
-        let taps = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
-            queue: VifOrTap::Tap(queue),
-            counters,
-            flood: unlimited(),
-            stations: served.limited.stations(),
-        });
-        let taps = taps.collect();
-        let forwarding = Forwarding::Patch(to);
-        let limits = Limits::default();
-        let attached = host.workers.attach_limited(port, &forwarding, &policy, &limits, taps);
-        if let Err(error) = attached {
-            host.free_port(port);
-            return Err(error);
-        }
-        Ok(Some(port))
-    }
 }
 
 /// What could not be attached, and why.
@@ -200,11 +164,6 @@ fn is_shortage(error: &io::Error) -> bool {
                     | Errno::NOBUFS
             )
         )
-}
-
-/// Of a port that does not flood, or is trusted with it.
-pub(crate) fn unlimited() -> Arc<FloodBudget> {
-    Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks::default()))
 }
 
 fn queue_parts<H: Hypervisor>(

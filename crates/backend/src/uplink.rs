@@ -14,8 +14,8 @@ use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::{Attachment, Forwarding, Limits, Stations};
 
 use crate::device::GSO_MAX;
+use crate::served::unlimited;
 use crate::services::Hosting;
-use crate::serving::unlimited;
 use crate::station::{TrunkQueue, VifOrTrunk};
 
 /// What the process of a tenant calls its way to the switch process.

@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{PortId, PortPolicy};
+use ringway_sys::bell::Bell;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
 use ringway_tap::VifOrTap;
-use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::backend::{Bases, FEATURES, Log, Offer};
 use ringway_vhost::{Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts};
-use ringway_virtio::QueuePlace;
+use ringway_virtio::{Format, QueueOptions, QueuePlace};
 use ringway_wire::DomId;
-use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, VHOST_USER_PROTOCOL_F_RARP};
+use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
 use ringway_wire::virtio::{
     Features, VHOST_F_LOG_ALL, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN,
     VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN,
@@ -37,6 +38,7 @@ use ringway_xenstore::Pace;
 use rustix::event::PollFlags;
 
 use crate::config::VhostVif as Config;
+use crate::device::VifDevice;
 use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::{Charged, read_at_most};
 use crate::rules::{RefusalLog, Rules};
@@ -89,6 +91,8 @@ struct Parts {
     /// Pairs that are being served.
     controls: BTreeMap<u16, Arc<PairControl>>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
+    /// A guest's address that the network is to hear of.
+    announced: Option<[u8; 6]>,
     /// What the guest has taken.
     features: Features,
     /// Where that is kept for the next process.
@@ -109,6 +113,10 @@ impl VhostVif {
         let now = Instant::now();
         let share = MappingShare::new().map_err(io::Error::other)?;
         let vif = Vif { backend: host.hypervisor.domid(), frontend: NO_DOMAIN, handle: index };
+        let device = config.bridge.as_deref().map(|bridge| {
+            let mtu = config.limits.mtu;
+            VifDevice::make_bridged(&mut host.netlink, &config.name, bridge, config.queues, mtu)
+        });
         let rules =
             Rules { wanted: config.rules.clone(), mac: config.mac, log: RefusalLog::default() };
         let mut served = Served {
@@ -116,7 +124,7 @@ impl VhostVif {
             name: config.name.clone(),
             offer: host.offer(Some(config.queues)),
             rules,
-            device: None,
+            device: device.transpose()?,
             completion: Completion::Copied,
             limited: Limited::new(host.switch.flood_budget(host.ticks())),
             is_quarantined: false,
@@ -142,6 +150,7 @@ impl VhostVif {
             due: None,
             controls: BTreeMap::new(),
             counters: BTreeMap::new(),
+            announced: None,
             features: floor.unwrap_or(Features::NONE),
             floor_file,
         };
@@ -231,6 +240,9 @@ impl VhostVif {
             _ => {}
         }
         host.quarantine.release(&self.charged());
+        if let Some(Err(error)) = self.served.device.map(VifDevice::remove) {
+            tracing::debug!(%error, "the network device was gone already");
+        }
     }
 }
 
@@ -244,12 +256,13 @@ struct Serving<'a, H: Hypervisor> {
 
 impl<H: Hypervisor> Device for Serving<'_, H> {
     fn offer(&self) -> Offer {
-        // A confined process makes no file and passes none on; a switch sends no frame of its own.
-        let left_out = VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD | VHOST_USER_PROTOCOL_F_RARP;
+        // A confined process makes no file and passes none on.
+        let left_out = VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
+        let caps = self.config.offloads.and(self.host.config.offloads);
         Offer {
-            features: offered(self.config.offloads.and(self.host.config.offloads)),
+            features: offered(caps).and(self.config.features),
             floor: self.parts.features,
-            protocol: PROTOCOL_FEATURES & !left_out,
+            protocol: self.config.protocol & !left_out,
             pairs: self.config.queues,
             mtu_max: self.config.limits.mtu.unwrap_or(u16::MAX),
         }
@@ -299,7 +312,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         let plan = self.parts.plans.remove(&pair);
         let base = |ring: &RingPlan| match ring.base {
             Base::At(base) => base,
-            Base::Used => self.used_index(ring).unwrap_or(0),
+            Base::Used => self.used_index(ring).map_or(0, u32::from),
         };
         plan.map_or(Bases { rx: 0, tx: 0 }, |plan| Bases { rx: base(&plan.rx), tx: base(&plan.tx) })
     }
@@ -317,7 +330,10 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         self.attach().map_err(|error| error.to_string())
     }
 
-    fn announce(&mut self, _: [u8; 6]) {}
+    fn announce(&mut self, mac: [u8; 6]) {
+        self.parts.announced = Some(mac);
+        self.send_announcement();
+    }
 
     fn set_mtu(&mut self, mtu: u16) {
         tracing::debug!(vif = self.served.name, mtu, "the front-end shows its guest this MTU");
@@ -341,8 +357,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn reset(&mut self) {
         self.detach();
-        let Parts { memory, log, plans, counters, due, .. } = self.parts;
-        (*memory, *log, *due) = (None, None, None);
+        let Parts { memory, log, plans, counters, due, announced, .. } = self.parts;
+        (*memory, *log, *due, *announced) = (None, None, None, None);
         plans.clear();
         counters.clear();
     }
@@ -379,29 +395,62 @@ impl<H: Hypervisor> Serving<'_, H> {
         let drained =
             drained?.into_iter().map(|(queue, counters)| self.attachment(queue, counters));
         let drained: Vec<_> = drained.collect();
-        let count = attachments.len();
+        let count = u16::try_from(attachments.len()).unwrap_or(u16::MAX);
         let Serving { served, host, .. } = self;
         let port = host.allocate_port()?;
+        let device_port = match served.attach_device(port, count, caps, host) {
+            Ok(device_port) => device_port,
+            Err(error) => {
+                host.free_port(port);
+                return Err(error);
+            }
+        };
         let policy = match served.apply_rules(port, host) {
             Ok(policy) => policy,
             Err(error) => {
-                host.free_port(port);
+                for port in device_port.into_iter().chain([port]) {
+                    host.workers.detach(port);
+                    host.forget_port(port);
+                }
                 return Err(io::Error::other(error));
             }
         };
         let limits = served.limits(host);
-        host.by_port.insert(port, Charged::Virtio(served.name.clone()));
-        let forwarding = Forwarding::Switch(Arc::clone(&host.switch));
+        for port in device_port.into_iter().chain([port]) {
+            host.by_port.insert(port, Charged::Virtio(served.name.clone()));
+        }
+        let forwarding = match device_port {
+            None => Forwarding::Switch(Arc::clone(&host.switch)),
+            Some(device_port) => Forwarding::Patch(device_port),
+        };
         let attached =
             host.workers.attach_limited(port, &forwarding, &policy, &limits, attachments);
-        served.connection = Some(Connection { port, device_port: None, drain: None, queues, caps });
+        served.connection = Some(Connection { port, device_port, drain: None, queues, caps });
         let attached = attached.and_then(|_| self.drain(port, &policy, drained));
         if let Err(error) = attached {
             self.detach();
             return Err(error);
         }
         tracing::debug!(vif = self.served.name, queues = count, "connected");
+        self.send_announcement();
         Ok(())
+    }
+
+    /// Has a pair that is served send what is to be announced: the switch learns from it where all
+    /// of the guest is. Where none is served yet, it waits.
+    fn send_announcement(&mut self) {
+        let Parts { announced, plans, controls, .. } = &mut *self.parts;
+        let served = plans.values().find(|plan| plan.is_enabled);
+        let served = served.and_then(|plan| Some((plan, controls.get(&plan.pair)?)));
+        let (Some((plan, control)), Some(mac)) = (served, announced.take_if(|_| served.is_some()))
+        else {
+            return;
+        };
+        control.announce(mac);
+        let kick = plan.tx.kick.as_fd().try_clone_to_owned();
+        if let Err(error) = kick.and_then(Bell::to_peer).and_then(|kick| kick.ring()) {
+            tracing::debug!(vif = self.served.name, %error, "an announcement waits");
+        }
     }
 
     /// Gives pairs that are not enabled to workers, as a port of their own that nothing is sent to.
@@ -437,14 +486,15 @@ impl<H: Hypervisor> Serving<'_, H> {
     /// Takes all pairs back from their workers, and notes where each is to go on.
     fn detach(&mut self) {
         let Some(connection) = self.served.connection.take() else { return };
-        for port in connection.drain.into_iter().chain([connection.port]) {
+        let others = connection.drain.into_iter().chain(connection.device_port);
+        for port in others.chain([connection.port]) {
             self.host.workers.detach(port);
             self.host.by_port.remove(port);
             self.host.forget_port(port);
         }
         for (pair, control) in std::mem::take(&mut self.parts.controls) {
             let Some(plan) = self.parts.plans.get_mut(&pair) else { continue };
-            let [tx, rx] = control.bases().map(index);
+            let [tx, rx] = control.bases();
             plan.tx.base = Base::At(tx);
             plan.rx.base = Base::At(rx);
         }
@@ -457,21 +507,29 @@ impl<H: Hypervisor> Serving<'_, H> {
         let control = Arc::new(PairControl::new(plan.is_enabled));
         self.parts.controls.insert(plan.pair, Arc::clone(&control));
         let log = self.parts.log.clone().filter(|_| plan.features.has(VHOST_F_LOG_ALL));
+        let format = QueueOptions::of(plan.features).format;
         let parts = PairParts {
             memory,
             features: plan.features,
-            tx: self.queue(&plan.tx, log.clone())?,
-            rx: self.queue(&plan.rx, log)?,
+            tx: self.queue(&plan.tx, format, log.clone())?,
+            rx: self.queue(&plan.rx, format, log)?,
             control,
             counters: Arc::clone(&counters),
         };
         Ok((QueuePair::attach(parts).map_err(io::Error::other)?, counters))
     }
 
-    fn queue(&self, plan: &RingPlan, log: Option<Arc<DirtyLog>>) -> io::Result<QueueParts> {
-        let base = match plan.base {
-            Base::At(base) => Some(base),
-            Base::Used => self.used_index(plan),
+    fn queue(
+        &self,
+        plan: &RingPlan,
+        format: Format,
+        log: Option<Arc<DirtyLog>>,
+    ) -> io::Result<QueueParts> {
+        // Everything before the used index was answered, and nothing behind it. Front-ends say the
+        // same, but for DPDK, which has a ring that was in use begin at 0 with another back-end.
+        let base = match (format, plan.base) {
+            (Format::Packed, Base::At(base)) => Some(base),
+            _ => self.used_index(plan).map(u32::from),
         };
         let base = base.ok_or_else(|| io::Error::other("a used ring outside of memory"))?;
         let call = plan.call.as_ref().map(|call| call.as_fd().try_clone_to_owned());
@@ -482,7 +540,7 @@ impl<H: Hypervisor> Serving<'_, H> {
                 driver: plan.addresses.available,
                 device: plan.addresses.used,
             },
-            base: u32::from(base),
+            base,
             kick: plan.kick.as_fd().try_clone_to_owned()?,
             call: call.transpose()?,
             log: log.map(|log| LogPlace { log, ring_address: plan.addresses.log }),
@@ -495,12 +553,6 @@ impl<H: Hypervisor> Serving<'_, H> {
         let pages = memory.pages_of_user(plan.addresses.used, 4).ok()?;
         Some(pages.load_u16(2, Ordering::Acquire))
     }
-}
-
-/// Of a split queue, whose index has 16 bits.
-fn index(base: u32) -> u16 {
-    let [.., high, low] = base.to_be_bytes();
-    u16::from_be_bytes([high, low])
 }
 
 fn region(region: ringway_vhost::Region) -> Region {

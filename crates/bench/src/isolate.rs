@@ -11,7 +11,7 @@ use crate::latency;
 use crate::options::Options;
 use crate::path::Ringway;
 use crate::report::{Better, Case, Report};
-use crate::transfer::{Transfer, transfer};
+use crate::transfer::{Load, Transfer, transfer};
 
 /// Connections at once.
 const STREAMS: [u32; 2] = [1, 4];
@@ -38,7 +38,8 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
             let host = ringway.run(&description(is_isolated))?;
             let mut figures = Vec::new();
             for streams in STREAMS {
-                let sent = send(&host, streams, seconds)?;
+                let congestion = options.congestion;
+                let sent = send(&host, Load { streams, seconds, congestion })?;
                 figures.extend([sent.gbits, sent.cpu_micros]);
             }
             figures.push(round_trip(&host)?);
@@ -73,14 +74,14 @@ fn description(is_isolated: bool) -> String {
 
 /// Moves data from the first guest to the second. What it costs the processes between the guests'
 /// own counts.
-fn send(host: &RunningHost, streams: u32, seconds: u64) -> Result<Transfer> {
+fn send(host: &RunningHost, load: Load) -> Result<Transfer> {
     let launcher = launcher()?;
     let start = |guest: usize, words: &[&str]| {
         let mut command = launcher.command_in(host.guests()[guest], "iperf3");
         command.args(words);
         launcher.start("iperf3", command)
     };
-    transfer(&start, SERVER, streams, seconds, &serving(&host.backend()?))
+    transfer(&start, SERVER, load, &serving(&host.backend()?))
 }
 
 /// The processes that serve.

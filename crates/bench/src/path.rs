@@ -35,7 +35,7 @@ const BUFFERS: [(&str, &str); 2] =
 /// All ways that exist here, ringway first; the report notes what keeps others away.
 pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report) -> Vec<Path> {
     let mut paths = Vec::new();
-    let pair = |subject| Blueprint { settings: settings(options), ..Blueprint::pair(subject) };
+    let pair = |subject| Blueprint { settings: settings(), ..Blueprint::pair(subject) };
     match Ringway::find(options.ringway.as_deref()) {
         Ok(Ringway(program)) => paths.push(Path(Blueprint {
             program: Some(program),
@@ -49,11 +49,9 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
     paths
 }
 
-/// How TCP behaves at both ends, whatever the host's own settings are.
-fn settings(options: &Options) -> BTreeMap<String, String> {
-    let congestion = ("net.ipv4.tcp_congestion_control", options.congestion.name());
-    let all = BUFFERS.into_iter().chain([congestion]);
-    all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+/// What TCP may buffer at both ends, whatever the host's own settings are.
+fn settings() -> BTreeMap<String, String> {
+    BUFFERS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
 /// As many as `ringway run` offers by itself: one a CPU.

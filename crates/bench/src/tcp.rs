@@ -6,7 +6,7 @@ use crate::child::is_installed;
 use crate::options::{Congestion, Options};
 use crate::path::{self, OpenPath};
 use crate::report::{Better, Case, Report};
-use crate::transfer::{Transfer, transfer};
+use crate::transfer::{Load, Transfer, transfer};
 
 /// Connections at once.
 const STREAMS: [u32; 4] = [1, 2, 4, 8];
@@ -32,7 +32,8 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
                     Some(open) => open,
                     None => open.insert(path.open()?),
                 };
-                let sent = send(open, streams, seconds)?;
+                let congestion = options.congestion;
+                let sent = send(open, Load { streams, seconds, congestion })?;
                 Ok(vec![sent.gbits, sent.cpu_micros, sent.wake_ups, sent.switches])
             });
         }
@@ -53,7 +54,7 @@ fn cases(congestion: Congestion, streams: u32) -> [Case; 4] {
     ]
 }
 
-fn send(path: &OpenPath, streams: u32, seconds: u64) -> Result<Transfer> {
+fn send(path: &OpenPath, load: Load) -> Result<Transfer> {
     let start = |end, words: &[&str]| path.start(end, "iperf3", words);
-    transfer(&start, &path.end(1).address.to_string(), streams, seconds, &path.processes()?)
+    transfer(&start, &path.end(1).address.to_string(), load, &path.processes()?)
 }

@@ -4,9 +4,11 @@ use std::fs;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ringway_lab::child::Child;
 use serde_json::Value;
+
+use crate::options::Congestion;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The first second of a connection is slow start and is left out.
@@ -27,26 +29,42 @@ pub(crate) struct Transfer {
     pub(crate) switches: f64,
 }
 
+/// What is sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) streams: u32,
+    pub(crate) seconds: u64,
+    /// The sockets ask for it: a namespace may be set only to what the host allows to all.
+    pub(crate) congestion: Congestion,
+}
+
 /// Sends from end 0 to end 1, which has `address`. `start` starts a program at an end; `pids` are
 /// the processes whose costs count.
 pub(crate) fn transfer<E: Into<anyhow::Error>>(
     start: &impl Fn(usize, &[&str]) -> Result<Child, E>,
     address: &str,
-    streams: u32,
-    seconds: u64,
+    load: Load,
     pids: &[u32],
 ) -> Result<Transfer> {
     let start = |end, words: &[&str]| start(end, words).map_err(Into::into);
     let mut server = start(1, &["--server", "--one-off", "--forceflush"])?;
     server.wait_for(PATIENCE, |line| line.starts_with("Server listening").then_some(()))?;
+    let Load { streams, seconds, congestion } = load;
     let (streams, omit) = (streams.to_string(), OMITTED_SECONDS.to_string());
-    let time = seconds.to_string();
+    let (time, congestion) = (seconds.to_string(), congestion.name());
     let words = ["--json", "--client", address, "--parallel", &streams];
+    let more = ["--time", &time, "--omit", &omit, "--congestion", congestion];
     let before = Cost::of(pids)?;
-    let client = start(0, &[&words[..], &["--time", &time, "--omit", &omit]].concat())?;
+    let client = start(0, &[&words[..], &more].concat())?;
     let output = client.output(PATIENCE + Duration::from_secs(seconds + OMITTED_SECONDS))?;
     let cost = Cost::of(pids)? - before;
     let output: Value = serde_json::from_str(&output).context("iperf3's JSON")?;
+    let used = output.pointer("/end/sender_tcp_congestion").and_then(Value::as_str);
+    ensure!(
+        used == Some(congestion),
+        "TCP used {} and not {congestion}: `modprobe tcp_{congestion}`",
+        used.unwrap_or("nothing that iperf3 names")
+    );
     let rate = output.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
     let units = bytes_sent(&output).context("iperf3 has no intervals")? / UNIT_BYTES;
     Ok(Transfer {

@@ -144,6 +144,15 @@ pub struct VirtioStatus {
     pub not_taken: Vec<String>,
     /// Those that the backend could offer, and that its configuration leaves out.
     pub not_offered: Vec<String>,
+    /// Features of the protocol that are in use.
+    #[serde(default)]
+    pub protocol: Vec<String>,
+    /// Those that are offered, and that the front-end has not taken.
+    #[serde(default)]
+    pub protocol_not_taken: Vec<String>,
+    /// Those that the backend could offer, and does not.
+    #[serde(default)]
+    pub protocol_not_offered: Vec<String>,
     /// Megabytes of the guest's memory that are mapped.
     pub memory_mib: u64,
 }

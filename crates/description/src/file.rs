@@ -192,12 +192,13 @@ impl Source<'_> {
             for (handle, section) in (0_u8..).zip(&section.vif) {
                 let of_virtio = (section.name.as_ref().map(Spanned::span))
                     .or(section.socket.as_ref().map(Spanned::span))
-                    .or(section.mode.as_ref().map(Spanned::span));
+                    .or(section.mode.as_ref().map(Spanned::span))
+                    .or(section.features.as_ref().map(Spanned::span));
                 if let Some(at) = of_virtio {
-                    let message = "guest.vif.name, socket, mode: only in [[vhost]]";
+                    let message = "guest.vif.name, socket, mode, features: only in [[vhost]]";
                     return Err(self.refuse(Some(at.start), message));
                 }
-                let vif = self.vif(section, (number, handle), bridges)?;
+                let vif = self.vif(section, (number, handle), Some(bridges))?;
                 if !macs.insert(vif.mac) {
                     let message = format!("guest.vif.mac: there is another vif with `{}`", vif.mac);
                     let at = section.mac.as_ref().map(|mac| mac.span().start);
@@ -239,17 +240,31 @@ impl Source<'_> {
                 return Err(self.refuse_at(socket, &message));
             }
             self.refuse_of_guests(section, name)?;
+            if let Some(bridge) = &section.bridge {
+                if name.get_ref().0.parse::<InterfaceName>().is_err() {
+                    let message = format!(
+                        "vhost.bridge: `{}` is to be the name of a network device on it: expected \
+                         a vhost.name of at most 15 letters, digits, `-`, `_` and `.`",
+                        name.get_ref()
+                    );
+                    return Err(self.refuse_at(bridge, &message));
+                }
+            }
             let of_vhost = |mut error: DescriptionError| {
                 error.message = error.message.replace("guest.vif.", "vhost.");
                 error
             };
-            let vif = self.vif(section, (0, 0), &[]).map_err(of_vhost)?;
+            let vif = self.vif(section, (0, 0), None).map_err(of_vhost)?;
             vhosts.push(Vhost {
                 name: name.get_ref().clone(),
                 socket: socket.get_ref().clone(),
                 mode: section.mode.as_ref().map(|mode| *mode.get_ref()).unwrap_or_default(),
                 queues: vif.queues.unwrap_or(1),
                 mac: section.mac.as_ref().map(|mac| *mac.get_ref()),
+                features: section
+                    .features
+                    .as_ref()
+                    .map_or_else(Vec::new, |it| it.get_ref().clone()),
                 vif,
             });
         }
@@ -266,7 +281,6 @@ impl Source<'_> {
             ("tenant", section.tenant.is_some()),
             ("addresses", !section.addresses.is_empty()),
             ("gateway", section.gateway.is_some()),
-            ("bridge", section.bridge.is_some()),
             ("max-queues", section.max_queues.is_some()),
             ("completion", section.completion.is_some()),
             ("max-unanswered", section.max_unanswered.is_some()),
@@ -284,9 +298,10 @@ impl Source<'_> {
         &self,
         section: &VifSection,
         (guest, handle): (u16, u8),
-        bridges: &[Bridge],
+        bridges: Option<&[Bridge]>,
     ) -> Result<GuestVif, DescriptionError> {
-        if let Some(bridge) = &section.bridge {
+        // A vif of virtio may be on any bridge of the host.
+        if let (Some(bridge), Some(bridges)) = (&section.bridge, bridges) {
             if !bridges.iter().any(|known| known.name == *bridge.get_ref()) {
                 let known: Vec<String> =
                     bridges.iter().map(|bridge| format!("`{}`", bridge.name)).collect();
@@ -408,191 +423,4 @@ fn online_cpus() -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::SocketMode;
-
-    fn refusal(content: &str) -> String {
-        parse("host.toml", content).expect_err(content).to_string()
-    }
-
-    #[test]
-    fn a_vif_of_virtio_has_a_socket_and_what_other_vifs_have() {
-        let host = parse(
-            "host.toml",
-            "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
-             [[vhost]]\nname = 'vm2'\nsocket = '/run/vm2.sock'\nmode = 'server'\n",
-        )
-        .expect("it is good");
-        let [one, two] = &host.vhosts[..] else { panic!("two of them") };
-        assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
-        assert!(one.vif.rate.is_some());
-        assert_eq!((two.queues, two.mode), (1, SocketMode::Server));
-        assert!(host.obstacle_to_isolation().expect("one process").contains("[[vhost]] vm1"));
-    }
-
-    #[test]
-    fn a_vif_of_virtio_is_refused_with_line_and_key() {
-        let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
-        let socket = "socket = '/run/vm1.sock'";
-        assert!(with("").contains("line 2: vhost.socket: is missing"));
-        assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is no path of a socket"));
-        assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
-        assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is no mode"));
-        let bridge = with(&format!("{socket}\nbridge = 'xenbr0'"));
-        assert!(bridge.contains("vhost.bridge: only for vifs of guests"), "{bridge}");
-        let again = with(&format!("{socket}\n[[vhost]]\nname = 'vm1'\nsocket = '/run/vm2.sock'"));
-        assert!(again.contains("line 5: vhost.name: there is another"), "{again}");
-        let taken = with(&format!("{socket}\n[[vhost]]\nname = 'vm2'\n{socket}"));
-        assert!(taken.contains("line 6: vhost.socket: `/run/vm1.sock` is another's"), "{taken}");
-        let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
-        let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
-        assert!(many.contains("line 386: vhost: expected at most 128 of them"), "{many}");
-        let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
-        assert!(named.contains("`vif1.0` is no name of a virtio vif"), "{named}");
-        let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
-        assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
-    }
-
-    #[test]
-    fn the_example_has_two_guests_and_an_uplink() {
-        let host = Host::example();
-        let names: Vec<&str> = host.guests.iter().map(|guest| guest.name.0.as_str()).collect();
-        assert_eq!(names, ["a", "b"]);
-        assert_eq!(host.guests[1].vifs[0].addresses[0].to_string(), "10.77.0.2/24");
-        assert_eq!(host.uplink.expect("there is one").addresses[0].to_string(), "10.77.0.254/24");
-    }
-
-    #[test]
-    fn the_full_example_is_a_description() {
-        let host = parse("full", include_str!("../../ringway/examples/full.toml")).expect("good");
-        assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
-    }
-
-    #[test]
-    fn what_the_package_configures_is_a_description_without_guests() {
-        let text = include_str!("../../../packaging/ringway.toml");
-        assert!(parse("as it is", text).expect("good").guests.is_empty());
-        // Every line that is commented out can be used.
-        let used: Vec<&str> = text
-            .lines()
-            .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
-            .collect();
-        let host = parse("all of it", &used.join("\n")).expect("good");
-        assert_eq!(host.workers.count, Some(2));
-    }
-
-    #[test]
-    fn processes_get_the_description_that_was_read() {
-        let host = Host::example();
-        let json = serde_json::to_string(&host).expect("writable");
-        let again: Host = serde_json::from_str(&json).expect("readable");
-        assert_eq!(serde_json::to_string(&again).expect("writable"), json);
-    }
-
-    #[test]
-    fn a_refusal_names_file_line_key_and_what_was_expected() {
-        let guest = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
-        for (content, line, parts) in [
-            ("[hots]\n".to_owned(), 1, ["hots", "expected one of `host`"]),
-            ("[host]\nworker = 1\n".to_owned(), 2, ["worker", "`workers`"]),
-            ("[host]\nworkers = 0\n".to_owned(), 2, ["workers = 0", "from 1 to"]),
-            ("[host]\nworkers = \"two\"\n".to_owned(), 2, ["workers = \"two\"", "i64"]),
-            ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
-            ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
-            ("[host]\ncompletion = \"staged\"\n".to_owned(), 2, ["completion", "copied or sent"]),
-            (format!("{guest}completion = \"now\"\n"), 4, ["completion", "copied or sent"]),
-            (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
-            ("[host\n".to_owned(), 1, ["[host", "]"]),
-            ("[[guest]]\nmemory-mib = 8\n".to_owned(), 1, ["guest", "missing field `name`"]),
-            ("[[guest]]\nname = \"../a\"\n".to_owned(), 2, ["name", "expected 1 to 32"]),
-            (format!("{guest}mac = \"1:2\"\n"), 4, ["mac", "00:16:3e:00:00:02"]),
-            (format!("{guest}mac = \"01:00:00:00:00:00\"\n"), 4, ["mac", "even first byte"]),
-            (format!("{guest}addresses = [\"10.0.0.1\"]\n"), 4, ["addresses", "10.77.0.1/24"]),
-            (format!("{guest}addresses = [\"10.0.0.1/33\"]\n"), 4, ["/33", "10.77.0.1/24"]),
-            (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "reach"]),
-            (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
-            (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
-            (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
-            ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
-            (format!("{guest}mirror = [\"vif1.0:in\"]\n"), 4, ["mirror", "vif1.0:tx or all"]),
-            (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit", "i64"]),
-            ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
-            (
-                "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),
-                2,
-                ["unregistered-multicast", "flood or routers"],
-            ),
-            (
-                format!("{guest}multicast-router = \"auto\"\n"),
-                4,
-                ["multicast-router", "never, learn or always"],
-            ),
-            (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
-            (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
-        ] {
-            let refusal = refusal(&content);
-            assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");
-            for part in parts {
-                assert!(refusal.contains(part), "{refusal} has no {part}");
-            }
-        }
-    }
-
-    #[test]
-    fn tenants_have_processes_unless_answers_wait_for_frames_that_leave_by_a_trunk() {
-        let obstacle = |host: &str, vif: &str| {
-            let bridge = "[[bridge]]\nname = \"br0\"\n";
-            let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");
-            let text = format!("[host]\n{host}\n{bridge}{guest}\n");
-            parse("host.toml", &text).expect("good").obstacle_to_isolation()
-        };
-        let sent = "completion = \"sent\"";
-        assert_eq!(obstacle("", "tenant = \"red\""), None);
-        assert_eq!(obstacle(sent, "bridge = \"br0\""), None);
-        assert_eq!(obstacle(sent, "completion = \"copied\""), None);
-        for (host, vif) in [(sent, ""), ("", sent)] {
-            let reason = obstacle(host, vif).expect("an obstacle");
-            assert!(reason.starts_with("guest a has completion"), "{reason}");
-        }
-        let uplink = "[uplink]\naddresses = []\n";
-        assert_eq!(obstacle(uplink, "mirror = [\"vif1.0\", \"trunk\"]"), None);
-        let reason =
-            obstacle(uplink, "mirror = [\"vif1.0\", \"ringway0:tx\"]").expect("an obstacle");
-        assert!(reason.starts_with("guest a has a mirror of ringway0"), "{reason}");
-        for rules in ["vlan = 7", "trunk = [7, 8]", "private = true"] {
-            assert_eq!(obstacle("", rules), None);
-            let next = |tenant| {
-                let vif = format!("{rules}\ntenant = \"red\"");
-                obstacle("", &format!("{vif}\n[[guest]]\nname = \"b\"\n[[guest.vif]]\n{tenant}"))
-            };
-            assert_eq!(next("tenant = \"blue\""), None);
-            let reason = next("tenant = \"red\"").expect("an obstacle");
-            assert!(reason.contains("guests a and b") && reason.contains("tenant"), "{reason}");
-        }
-        // One VLAN or another makes no difference, nor does a vif on a bridge.
-        assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nvlan = 8"), None);
-        assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nbridge = \"br0\""), None);
-        assert!(obstacle("", "vlan = 7\n[[guest.vif]]").is_some());
-    }
-
-    #[test]
-    fn two_vifs_cannot_have_one_address() {
-        let vif = "[[guest.vif]]\nmac = \"00:16:3e:00:00:01\"\n";
-        let refusal = refusal(&format!("[[guest]]\nname = \"a\"\n{vif}{vif}"));
-        assert!(refusal.contains("line 6") && refusal.contains("another vif"), "{refusal}");
-    }
-
-    #[test]
-    fn a_gateway_is_on_link_by_prefix_and_version() {
-        let is_near = |cidr: &str, other: &str| {
-            is_on_link(cidr.parse().expect("good"), other.parse().expect("good"))
-        };
-        assert!(is_near("10.77.0.1/24", "10.77.0.254"));
-        assert!(!is_near("10.77.0.1/24", "10.77.1.254"));
-        assert!(is_near("10.77.0.1/0", "1.1.1.1"));
-        assert!(is_near("fd77::1/64", "fd77::ffff"));
-        assert!(!is_near("0.0.0.0/0", "::1"));
-        assert!(is_near("::/0", "fd77::1"));
-    }
-}
+mod tests;

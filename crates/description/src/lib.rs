@@ -16,14 +16,16 @@ use ringway_datapath::{
     Completion, LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules,
 };
 use ringway_switch::{FloodLimit, MulticastConfig, StormLimits, SwitchConfig, Unregistered};
+use ringway_vhost::backend::{FEATURES, OPT_IN, PROTOCOL_FEATURES};
+use ringway_wire::virtio::Features;
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::FloodWish;
 use serde::{Deserialize, Serialize};
 
 pub use file::{DescriptionError, parse, read};
 pub use value::{
-    Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode, SocketPath,
-    TenantName, VhostName,
+    Cidr, FeatureText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode,
+    SocketPath, TenantName, VhostName,
 };
 
 /// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
@@ -264,8 +266,21 @@ pub struct Vhost {
     pub queues: u16,
     /// The guest's address, if it is known.
     pub mac: Option<Mac>,
+    /// Features that are offered beside those that are by default, or are not; the last counts.
+    pub features: Vec<FeatureText>,
     /// What else it has as vifs of other guests have.
     pub vif: GuestVif,
+}
+
+impl Vhost {
+    /// The features of virtio and of the protocol that may be offered.
+    pub fn features(&self) -> (Features, u64) {
+        let usual = (FEATURES.without(OPT_IN), PROTOCOL_FEATURES);
+        self.features.iter().fold(usual, |(features, protocol), it| match it.is_on {
+            true => (features.or(it.features), protocol | it.protocol),
+            false => (features.without(it.features), protocol & !it.protocol),
+        })
+    }
 }
 
 /// What happens when a guest's process ends.

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::value::{
-    Cidr, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode, SocketPath,
-    TenantName, VhostName, Within, text,
+    Cidr, FeatureText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode,
+    SocketPath, TenantName, VhostName, Within, text,
 };
 use crate::{Answered, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -134,6 +134,7 @@ pub(crate) struct VifSection {
     pub(crate) name: Option<Spanned<VhostName>>,
     pub(crate) socket: Option<Spanned<SocketPath>>,
     pub(crate) mode: Option<Spanned<SocketMode>>,
+    pub(crate) features: Option<Spanned<Vec<FeatureText>>>,
     pub(crate) mac: Option<Spanned<Mac>>,
     pub(crate) tenant: Option<TenantName>,
     #[serde(default)]

@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ringway_datapath::{IpNetwork, MacAddr, Mirrored};
+use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
+use ringway_wire::vhost_user::{PROTOCOL_FEATURE_NAMES, protocol_names};
+use ringway_wire::virtio::Features;
 use ringway_xenbus::Rate;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
@@ -241,6 +244,61 @@ impl fmt::Display for SocketMode {
     }
 }
 
+/// A feature that a vif of virtio is to offer, or is not to: `ring_packed`, `-guest_tso4`,
+/// `-protocol:rarp`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureText {
+    /// Features of virtio; none if it is one of the protocol.
+    pub features: Features,
+    /// Features of the protocol; none if it is one of virtio.
+    pub protocol: u64,
+    /// Whether it is to be offered.
+    pub is_on: bool,
+    text: String,
+}
+
+/// Before the name of a feature that is not to be offered.
+const OFF: &str = "-";
+/// Before the name of a feature of the protocol.
+const OF_PROTOCOL: &str = "protocol:";
+
+impl FromStr for FeatureText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FeatureText, String> {
+        let (name, is_on) = text.strip_prefix(OFF).map_or((text, true), |name| (name, false));
+        let (features, protocol) = match name.strip_prefix(OF_PROTOCOL) {
+            None => (Features::named(name).unwrap_or(Features::NONE).and(FEATURES), 0),
+            Some(name) => {
+                let found = PROTOCOL_FEATURE_NAMES.iter().find(|(_, known)| *known == name);
+                (Features::NONE, found.map_or(0, |(bit, _)| bit & PROTOCOL_FEATURES))
+            }
+        };
+        if features == Features::NONE && protocol == 0 {
+            let known: Vec<String> = FEATURES.names().map(str::to_owned).collect();
+            let of_protocol = protocol_names(PROTOCOL_FEATURES);
+            let of_protocol: Vec<String> =
+                of_protocol.map(|name| format!("{OF_PROTOCOL}{name}")).collect();
+            return Err(format!(
+                "`{text}` is no feature that can be offered: expected one of {}, {}, with `-` \
+                 before it where it is not to be",
+                known.join(", "),
+                of_protocol.join(", ")
+            ));
+        }
+        if !is_on && features.and(REQUIRED) != Features::NONE {
+            return Err(format!("`{text}`: there is no virtio over vhost-user without {name}"));
+        }
+        Ok(FeatureText { features, protocol, is_on, text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for FeatureText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// The name of a tenant, whose vifs have a process of their own: part of the names of files, as a
 /// guest's is, and of sockets, whose paths must be short.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -402,4 +460,4 @@ macro_rules! as_text {
 }
 
 as_text!(Cidr, Mac, Network, InterfaceName, GuestName, RateText, TenantName, MirroredText);
-as_text!(VhostName, SocketPath, SocketMode);
+as_text!(VhostName, SocketPath, SocketMode, FeatureText);

@@ -477,7 +477,7 @@ impl<Q: PortQueue> Engine<Q> {
         // Frames in the inbox came after those that wait in the queue's own backlog.
         self.drain_inbox();
         let Attached { mut source, outbox } = attached;
-        source.share = self.shares.join(source.port_id, source.stations);
+        source.share = self.shares.join(source.port_id, source.stations, source.handling());
         let id = source.id;
         let gathered = self.take_expected(id);
         let at = Enqueue { now: self.now, memory_max: &self.memory_max };

@@ -12,7 +12,7 @@ use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
 use crate::outbox::{Enqueue, Outboxes};
-use crate::share::{Stations, cost};
+use crate::share::{Handling, Stations, cost};
 use crate::source::{Held, Source};
 
 /// Frames put into another engine's inbox between checks of how full it is.
@@ -78,7 +78,7 @@ impl Router<'_> {
         };
         let admission = match source.stations {
             Stations::Many => Admission::Shared,
-            Stations::One(_) => {
+            Stations::One(_) | Stations::Bridge(_) => {
                 if let Some(inbox) = self.full_inbox(address) {
                     source.hold_for_engine(inbox);
                     return Err(frame);
@@ -178,7 +178,7 @@ impl Router<'_> {
             copy.vlan = frame.vlan;
             copy = self.fit_tag(copy, port, source)?;
         }
-        self.mirrored += cost(&copy);
+        self.mirrored += cost(&copy, Handling::Memory);
         let address = steer(&mut copy, queues);
         let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
         if address.engine == self.number {

@@ -15,19 +15,40 @@ use ringway_switch::PortId;
 pub(crate) const QUANTUM: i64 = 256 << 10;
 /// What handling a frame costs besides copying it, in bytes copied.
 const FRAME_COST: usize = 4096;
+/// The same where it is read from a device or written to one, with a call for each and what the
+/// kernel does in it: some 3 us.
+const CALL_COST: usize = 16 << 10;
 /// What cutting off one segment costs, by us or by a later station, in bytes copied.
 const SEGMENT_COST: usize = 256;
 /// What a port may take in in a turn while it has the engine to itself: a batch of the longest
 /// frames there are. A port that has work meanwhile waits for no more than that.
 const ALONE: usize = BATCH << 16;
 
+/// What becomes of a port's frames, as far as it makes them costly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handling {
+    /// They pass through memory.
+    Memory,
+    /// They go from a queue straight to a device, or from there to a queue.
+    Device,
+}
+
+impl Handling {
+    fn frame_cost(self) -> usize {
+        match self {
+            Handling::Memory => FRAME_COST,
+            Handling::Device => CALL_COST,
+        }
+    }
+}
+
 /// What a frame costs, in bytes copied.
-pub(crate) fn cost(frame: &Frame) -> usize {
+pub(crate) fn cost(frame: &Frame, handling: Handling) -> usize {
     let segments = match frame.offload.gso {
         None => 0,
         Some(Gso { size, .. }) => frame.len() / usize::from(size.max(1)),
     };
-    frame.work() + FRAME_COST + segments * SEGMENT_COST
+    frame.work() + handling.frame_cost() + segments * SEGMENT_COST
 }
 
 /// The same for frames that are gone.
@@ -61,23 +82,48 @@ impl Weight {
 pub enum Stations {
     /// A guest, or the device of one: what it sends waits for queues that are full.
     One(Weight),
+    /// The device of a guest on a bridge of the host's. What comes from there is for that guest,
+    /// and may be from all other guests, who were charged for it when they sent it.
+    Bridge(Weight),
     /// Many, as behind an uplink. It never waits: one slow guest would hold up what is for others.
     Many,
 }
 
 impl Stations {
     /// What a port may take in in a round, beside others of which the heaviest has this weight.
-    fn quantum(self, heaviest: u16) -> i64 {
+    /// Frames from a bridge may be as many as all `senders` may send: with less room they would be
+    /// lost there, those of honest guests too.
+    fn quantum(self, heaviest: u16, senders: usize) -> i64 {
+        let of = |weight: Weight| QUANTUM * i64::from(weight.0) / i64::from(heaviest.max(weight.0));
         match self {
-            Stations::One(weight) => {
-                QUANTUM * i64::from(weight.0) / i64::from(heaviest.max(weight.0))
+            Stations::One(weight) => of(weight),
+            Stations::Bridge(weight) => {
+                let senders = i64::try_from(senders).unwrap_or(MANY);
+                of(weight) * senders.clamp(1, MANY)
             }
             Stations::Many => QUANTUM * MANY,
         }
     }
+
+    fn weight(self) -> Option<Weight> {
+        match self {
+            Stations::One(weight) | Stations::Bridge(weight) => Some(weight),
+            Stations::Many => None,
+        }
+    }
+
+    /// The same of another weight, if it has one.
+    pub(crate) fn with_weight(self, weight: Weight) -> Stations {
+        match self {
+            Stations::One(_) => Stations::One(weight),
+            Stations::Bridge(_) => Stations::Bridge(weight),
+            Stations::Many => Stations::Many,
+        }
+    }
 }
 
-/// Quanta of a port that stands for many stations, such as an uplink.
+/// Quanta of a port that stands for many stations, such as an uplink; the most of one that does
+/// where many send.
 const MANY: i64 = 16;
 
 /// The shares of all ports with queues in an engine.
@@ -88,6 +134,9 @@ pub(crate) struct Shares {
     /// Ports that had work, in this round and in the one before.
     busy: usize,
     busy_before: usize,
+    /// Those among them by which a guest sends.
+    senders: usize,
+    senders_before: usize,
     /// The heaviest of them.
     heaviest: u16,
     heaviest_before: u16,
@@ -97,6 +146,7 @@ pub(crate) struct Shares {
 struct Share {
     port_id: PortId,
     stations: Stations,
+    handling: Handling,
     /// Queues of the port in this engine.
     queues: usize,
     /// What it may take in in this round; below 0 it has taken more than its share.
@@ -108,18 +158,24 @@ struct Share {
 
 impl Shares {
     /// A queue of a port was attached: the index of the port's share.
-    pub(crate) fn join(&mut self, port_id: PortId, stations: Stations) -> usize {
+    pub(crate) fn join(
+        &mut self,
+        port_id: PortId,
+        stations: Stations,
+        handling: Handling,
+    ) -> usize {
         let is_its = |share: &Share| share.queues > 0 && share.port_id == port_id;
         let index = match self.shares.iter().position(is_its) {
             Some(index) => index,
-            None => self.add(port_id, stations),
+            None => self.add(port_id, stations, handling),
         };
         self.shares[index].queues += 1;
         index
     }
 
-    fn add(&mut self, port_id: PortId, stations: Stations) -> usize {
-        let share = Share { port_id, stations, queues: 0, left: 0, turn_in: 0, busy_in: 0 };
+    fn add(&mut self, port_id: PortId, stations: Stations, handling: Handling) -> usize {
+        let (queues, left, turn_in, busy_in) = (0, 0, 0, 0);
+        let share = Share { port_id, stations, handling, queues, left, turn_in, busy_in };
         match self.shares.iter().position(|share| share.queues == 0) {
             Some(free) => {
                 self.shares[free] = share;
@@ -134,7 +190,8 @@ impl Shares {
 
     /// Gives a port another weight.
     pub(crate) fn weigh(&mut self, index: usize, weight: Weight) {
-        self.shares[index].stations = Stations::One(weight);
+        let share = &mut self.shares[index];
+        share.stations = share.stations.with_weight(weight);
     }
 
     /// A queue of the port left.
@@ -146,6 +203,7 @@ impl Shares {
     pub(crate) fn begin_round(&mut self) {
         self.round += 1;
         self.busy_before = std::mem::take(&mut self.busy);
+        self.senders_before = std::mem::take(&mut self.senders);
         self.heaviest_before = std::mem::take(&mut self.heaviest);
     }
 
@@ -159,12 +217,13 @@ impl Shares {
         }
         if share.turn_in != self.round {
             share.turn_in = self.round;
-            let quantum = share.stations.quantum(self.heaviest_before);
+            let quantum = share.stations.quantum(self.heaviest_before, self.senders_before);
             share.left = (share.left + quantum).min(quantum);
         }
         match usize::try_from(share.left) {
             Ok(bytes @ 1..) => {
-                Some(Budget { frames: bytes.div_ceil(FRAME_COST).min(BATCH), bytes })
+                let frames = bytes.div_ceil(share.handling.frame_cost()).min(BATCH);
+                Some(Budget { frames, bytes })
             }
             _ => {
                 // It may well have more.
@@ -172,6 +231,12 @@ impl Shares {
                 None
             }
         }
+    }
+
+    /// Charges frames that a port took in.
+    pub(crate) fn charge_frames(&mut self, index: usize, frames: &[Frame]) {
+        let handling = self.shares[index].handling;
+        self.charge(index, frames.iter().map(|frame| cost(frame, handling)).sum());
     }
 
     /// Charges what a port took in, in units of [`cost`].
@@ -187,7 +252,10 @@ impl Shares {
         if share.busy_in != self.round {
             share.busy_in = self.round;
             self.busy += 1;
-            if let Stations::One(weight) = share.stations {
+            if let Stations::One(_) = share.stations {
+                self.senders += 1;
+            }
+            if let Some(weight) = share.stations.weight() {
                 self.heaviest = self.heaviest.max(weight.0);
             }
         }
@@ -205,7 +273,9 @@ mod tests {
         let mut queues = Vec::new();
         for (port, (stations, count, cost)) in ports.iter().enumerate() {
             let id = PortId(u16::try_from(port).expect("few ports"));
-            queues.extend((0..*count).map(|_| (port, shares.join(id, *stations), *cost)));
+            queues.extend(
+                (0..*count).map(|_| (port, shares.join(id, *stations, Handling::Memory), *cost)),
+            );
         }
         let mut taken = vec![0; ports.len()];
         for _ in 0..1000 {
@@ -233,6 +303,18 @@ mod tests {
             let most = 1001 * 256 * 1024 + 2 * 8 * 15 * cost;
             assert!(taken[1] <= most, "{queues} queues, {cost}: {taken:?}");
         }
+    }
+
+    #[test]
+    fn what_comes_from_a_bridge_has_room_for_what_all_guests_sent_there() {
+        let bridge = Stations::Bridge(Weight::ONE);
+        // Two send to the guest behind it, of whom one has short frames.
+        let ports = [(ONE, 1, 70_000), (ONE, 8, 60 + FRAME_COST), (bridge, 4, 70_000)];
+        let taken = simulate(&ports);
+        assert!(taken[2] + 1_000_000 > taken[0] + taken[1], "{taken:?}");
+        // One that only hosts outside send to gets no more than a guest.
+        let taken = simulate(&[(ONE, 1, 70_000), (bridge, 4, 70_000)]);
+        assert!(taken[1] < taken[0] / 20 * 21, "{taken:?}");
     }
 
     #[test]
@@ -265,29 +347,43 @@ mod tests {
     #[test]
     fn a_share_ends_with_the_ports_last_queue() {
         let mut shares = Shares::default();
-        let first = shares.join(PortId(1), ONE);
-        assert_eq!(shares.join(PortId(1), ONE), first);
-        let second = shares.join(PortId(2), ONE);
+        let first = shares.join(PortId(1), ONE, Handling::Memory);
+        assert_eq!(shares.join(PortId(1), ONE, Handling::Memory), first);
+        let second = shares.join(PortId(2), ONE, Handling::Memory);
         assert_ne!(second, first);
         shares.leave(first);
-        assert_eq!(shares.join(PortId(1), ONE), first);
+        assert_eq!(shares.join(PortId(1), ONE, Handling::Memory), first);
         shares.leave(first);
         shares.leave(first);
         // Its place is another's now.
-        assert_eq!(shares.join(PortId(3), ONE), first);
-        assert_ne!(shares.join(PortId(1), ONE), first);
+        assert_eq!(shares.join(PortId(3), ONE, Handling::Memory), first);
+        assert_ne!(shares.join(PortId(1), ONE, Handling::Memory), first);
+    }
+
+    #[test]
+    fn a_frame_that_takes_a_call_counts_as_more() {
+        let mut shares = Shares::default();
+        let [memory, device] = [(1, Handling::Memory), (2, Handling::Device)]
+            .map(|(port, handling)| shares.join(PortId(port), ONE, handling));
+        for _ in 0..2 {
+            shares.begin_round();
+            [memory, device].into_iter().for_each(|index| shares.count_busy(index));
+        }
+        let frames = |budget: Option<Budget>| budget.expect("it has its share").frames;
+        assert_eq!(frames(shares.turn(memory)), 64);
+        assert_eq!(frames(shares.turn(device)), 16);
     }
 
     #[test]
     fn cutting_a_frame_costs_by_its_segments() {
         let mut pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(1 << 20));
         let mut frame = pool.take(65_000).expect("there is memory");
-        let whole = cost(&frame);
+        let whole = cost(&frame, Handling::Memory);
         let kind = ringway_datapath::GsoKind::TcpV4;
         frame.offload.gso = Some(Gso { kind, size: 1448 });
-        assert!(cost(&frame) < whole * 5 / 4);
+        assert!(cost(&frame, Handling::Memory) < whole * 5 / 4);
         frame.offload.gso = Some(Gso { kind, size: 48 });
         // A kernel that cuts it makes 1,354 frames, in the time that it takes to copy this much.
-        assert!(cost(&frame) > whole * 250);
+        assert!(cost(&frame, Handling::Memory) > whole * 250);
     }
 }

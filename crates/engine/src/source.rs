@@ -16,7 +16,7 @@ use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::inspect::Whereabouts;
 use crate::limits::Limits;
-use crate::share::{Shares, Stations, cost};
+use crate::share::{Handling, Shares, Stations};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
 
@@ -102,8 +102,8 @@ impl<Q: PortQueue> Source<Q> {
     pub(crate) fn new(parts: SourceParts<Q>) -> Source<Q> {
         let patience = match (&parts.forwarding, parts.stations) {
             (_, Stations::Many) => Patience::None,
-            (Forwarding::Patch(_), Stations::One(_)) => Patience::Endless,
-            (Forwarding::Switch(_), Stations::One(_)) => {
+            (Forwarding::Patch(_), Stations::One(_) | Stations::Bridge(_)) => Patience::Endless,
+            (Forwarding::Switch(_), Stations::One(_) | Stations::Bridge(_)) => {
                 Patience::Limited(Allowance::new(parts.now))
             }
         };
@@ -129,6 +129,14 @@ impl<Q: PortQueue> Source<Q> {
             limits: parts.limits,
             empty_turns: 0,
             state: Ingress::Polling,
+        }
+    }
+
+    /// Patched queues are a guest's and those of its device.
+    pub(crate) fn handling(&self) -> Handling {
+        match self.forwarding {
+            Forwarding::Patch(_) => Handling::Device,
+            Forwarding::Switch(_) => Handling::Memory,
         }
     }
 
@@ -256,7 +264,7 @@ impl<Q: PortQueue> Source<Q> {
     fn charge(&self, intake: &mut Intake<'_>) {
         let batch = &*intake.batch;
         self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
-        intake.shares.charge(self.share, batch.iter().map(cost).sum());
+        intake.shares.charge_frames(self.share, batch);
         self.limits.spend(batch);
     }
 

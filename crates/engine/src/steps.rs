@@ -98,8 +98,7 @@ impl<Q: PortQueue> Engine<Q> {
     /// Gives the port of a queue another weight, if it is one of a single station.
     pub fn weigh(&mut self, id: SlotId, weight: Weight) {
         let Some(source) = self.source(id) else { return };
-        let Stations::One(of_source) = &mut source.stations else { return };
-        *of_source = weight;
+        source.stations = source.stations.with_weight(weight);
         let share = source.share;
         self.shares.weigh(share, weight);
     }

@@ -23,12 +23,7 @@ use ringway_wire::vhost_user::{
     VringState,
 };
 use ringway_wire::virtio::{
-    Features, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_ANY_LAYOUT,
-    VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ,
-    VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN,
-    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN,
-    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
+    Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
 };
 use zerocopy::IntoBytes;
 
@@ -37,34 +32,7 @@ use crate::request::{self, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
 
-/// Features of virtio that a back-end may offer: all that this program can keep.
-///
-/// The control queue is QEMU's own, and so are configuration space and the announcements of a
-/// guest. RSS and the reporting of hashes have no message in vhost-user.
-pub const FEATURES: Features = Features::of(&[
-    VIRTIO_NET_F_CSUM,
-    VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_MTU,
-    VIRTIO_NET_F_GUEST_TSO4,
-    VIRTIO_NET_F_GUEST_TSO6,
-    VIRTIO_NET_F_GUEST_ECN,
-    VIRTIO_NET_F_HOST_TSO4,
-    VIRTIO_NET_F_HOST_TSO6,
-    VIRTIO_NET_F_HOST_ECN,
-    VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_NET_F_STATUS,
-    VIRTIO_NET_F_CTRL_VQ,
-    VIRTIO_NET_F_GUEST_ANNOUNCE,
-    VIRTIO_NET_F_MQ,
-    VHOST_F_LOG_ALL,
-    VIRTIO_F_ANY_LAYOUT,
-    VIRTIO_RING_F_INDIRECT_DESC,
-    VIRTIO_RING_F_EVENT_IDX,
-    VHOST_USER_F_PROTOCOL_FEATURES,
-    VIRTIO_F_VERSION_1,
-    VIRTIO_F_IN_ORDER,
-]);
-
+pub use crate::offered::{FEATURES, OPT_IN, REQUIRED, without_orphans};
 pub use crate::request::PROTOCOL_FEATURES;
 
 /// Queues of a back-end at most: a ring has a number of eight bits in some requests.
@@ -91,8 +59,7 @@ pub struct Offer {
 impl Offer {
     /// What is offered of virtio.
     pub fn features(&self) -> Features {
-        let required = Features::of(&[VIRTIO_F_VERSION_1, VHOST_USER_F_PROTOCOL_FEATURES]);
-        self.features.or(self.floor).or(required).and(FEATURES)
+        without_orphans(self.features).or(self.floor).or(REQUIRED).and(FEATURES)
     }
 
     /// What is offered of the protocol.
@@ -140,13 +107,13 @@ pub struct Log {
     pub offset: u64,
 }
 
-/// Where a pair's rings stood when it was stopped: the next available index of each.
+/// Where a pair's rings stood when it was stopped, as `GET_VRING_BASE` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bases {
     /// What the guest receives by.
-    pub rx: u16,
+    pub rx: u32,
     /// What the guest transmits by.
-    pub tx: u16,
+    pub tx: u32,
 }
 
 /// What a session waits for before it serves a pair, in the order in which it is looked for.
@@ -218,6 +185,11 @@ impl Backend {
         self.features
     }
 
+    /// What was agreed on of the protocol.
+    pub fn protocol(&self) -> u64 {
+        self.protocol.unwrap_or(0)
+    }
+
     /// What was offered.
     pub fn offer(&self) -> &Offer {
         &self.offer
@@ -242,7 +214,7 @@ impl Backend {
     pub fn awaits(&self) -> Awaits {
         let is_whole = |pair| {
             let [rx, tx] = self.rings_of(pair);
-            rx.plan(self.resumes).is_some() && tx.plan(self.resumes).is_some()
+            rx.plan(self.resumes()).is_some() && tx.plan(self.resumes()).is_some()
         };
         match self.features {
             _ if self.served.iter().flatten().any(|(.., is_enabled)| *is_enabled) => {
@@ -266,12 +238,12 @@ impl Backend {
         let (op, request) = Request::read(message, self.rings.len())?;
         self.last = Some(op);
         let feature = request::feature_of(op);
-        if feature != 0 && self.protocol.unwrap_or(0) & feature == 0 {
+        if feature != 0 && self.protocol() & feature == 0 {
             return Err(Fault::NotAgreed { request: op.into() });
         }
         let reply = self.apply(op, request)?;
         self.settle();
-        let has_acks = self.protocol.unwrap_or(0) & VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
+        let has_acks = self.protocol() & VHOST_USER_PROTOCOL_F_REPLY_ACK != 0;
         let ack = (wants_reply && has_acks).then_some(Todo::ReplyNumber(op, 0));
         // What is started comes after the reply: the front-end does not wait for it.
         let starts: Vec<Todo> = extract_starts(&mut self.todo);
@@ -291,7 +263,7 @@ impl Backend {
                 },
                 Todo::ReplyNumber(op, number) => Action::Send(reply(op, &number)),
                 Todo::ReplyBase(ring) => {
-                    let num = u32::from(self.rings[usize::from(ring)].base.unwrap_or(0));
+                    let num = self.rings[usize::from(ring)].base.unwrap_or(0);
                     let state = VringState { index: u32::from(ring), num };
                     Action::Send(reply(Op::GetVringBase, &state))
                 }
@@ -385,6 +357,12 @@ impl Backend {
                 self.stopped_ring(op, ring)?.size = Some(size);
             }
             Request::SetVringBase { ring, base } => {
+                let is_packed = self.offer.features().has(VIRTIO_F_RING_PACKED);
+                if !is_packed && u16::try_from(base).is_err() {
+                    let (request, found) = (op.into(), u64::from(base));
+                    let expected = "an index of 16 bits";
+                    return Err(Fault::Value { request, found, expected });
+                }
                 self.stopped_ring(op, ring)?.base = Some(base);
             }
             Request::SetVringAddr { ring, addresses } => {
@@ -508,6 +486,12 @@ impl Backend {
         rings.into_iter().all(|ring| ring.is_enabled.unwrap_or(!is_agreed))
     }
 
+    /// What says where rings go on. A packed ring has no index in memory.
+    fn resumes(&self) -> Resumes {
+        let is_packed = self.features.is_some_and(|it| it.has(VIRTIO_F_RING_PACKED));
+        if is_packed { Resumes::AtBase } else { self.resumes }
+    }
+
     /// How a pair is to be served, if it is.
     fn plan(&self, pair: u16) -> Option<PairPlan> {
         let features = self.features.filter(|features| features.has(VIRTIO_F_VERSION_1))?;
@@ -516,7 +500,7 @@ impl Backend {
         }
         let is_enabled = self.is_enabled(pair);
         let [rx, tx] = self.rings_of(pair);
-        let (rx, tx) = (rx.plan(self.resumes)?, tx.plan(self.resumes)?);
+        let (rx, tx) = (rx.plan(self.resumes())?, tx.plan(self.resumes())?);
         Some(PairPlan { pair, features, rx, tx, is_enabled })
     }
 

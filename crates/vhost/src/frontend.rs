@@ -10,7 +10,9 @@ use ringway_wire::vhost_user::{
     Inflight, Op, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_REPLY_ACK, VringState,
 };
-use ringway_wire::virtio::{Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_VERSION_1};
+use ringway_wire::virtio::{
+    Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
+};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::memory::{Region, RegionKey};
@@ -49,7 +51,7 @@ pub enum Event {
         /// The ring.
         ring: u16,
         /// Its next available index.
-        base: u16,
+        base: u32,
     },
     /// A request was done.
     Done(Op),
@@ -158,12 +160,15 @@ impl Frontend {
         match op {
             Op::GetVringBase => {
                 let state: VringState = read(&message)?;
-                let base = u16::try_from(state.num).ok();
-                let base = base.filter(|_| ring.map(u32::from) == Some(state.index));
-                let expected = "the ring asked for and an index of 16 bits";
-                let wrong = Fault::Value { request: found, found: u64::from(state.num), expected };
-                let base = base.ok_or(wrong)?;
-                self.events.push_back(Event::Stopped { ring: ring.unwrap_or(0), base });
+                let is_packed = self.agreed.features.has(VIRTIO_F_RING_PACKED);
+                let is_index = is_packed || u16::try_from(state.num).is_ok();
+                if !is_index || ring.map(u32::from) != Some(state.index) {
+                    let expected = "the ring asked for and an index of 16 bits";
+                    let number = u64::from(state.num);
+                    return Err(Fault::Value { request: found, found: number, expected });
+                }
+                let (ring, base) = (ring.unwrap_or(0), state.num);
+                self.events.push_back(Event::Stopped { ring, base });
             }
             Op::GetInflightFd => {
                 let _: Inflight = read(&message)?;

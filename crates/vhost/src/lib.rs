@@ -14,6 +14,7 @@ mod fault;
 pub mod frontend;
 mod inbox;
 mod memory;
+mod offered;
 pub mod request;
 mod ring;
 

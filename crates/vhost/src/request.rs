@@ -41,7 +41,7 @@ pub enum Request {
     SetLogFd(OwnedFd),
     SetVringNum { ring: u16, size: u16 },
     SetVringAddr { ring: u16, addresses: Addresses },
-    SetVringBase { ring: u16, base: u16 },
+    SetVringBase { ring: u16, base: u32 },
     GetVringBase { ring: u16 },
     SetVringKick { ring: u16, file: Option<OwnedFd> },
     SetVringCall { ring: u16, file: Option<OwnedFd> },
@@ -174,7 +174,7 @@ impl Request {
             }
             Request::SetLogFd(file) => with(&[], vec![file]),
             Request::SetVringNum { ring, size } => state(ring, u32::from(size)),
-            Request::SetVringBase { ring, base } => state(ring, u32::from(base)),
+            Request::SetVringBase { ring, base } => state(ring, base),
             Request::GetVringBase { ring } => state(ring, 0),
             Request::SetVringEnable { ring, is_enabled } => state(ring, u32::from(is_enabled)),
             Request::SetVringAddr { ring, addresses } => {
@@ -254,8 +254,6 @@ impl Body<'_> {
             }
             Op::SetVringBase => {
                 let (ring, base) = self.ring_number()?;
-                let base = u16::try_from(base)
-                    .map_err(|_| self.out_of_range(u64::from(base), "an index of 16 bits"))?;
                 Request::SetVringBase { ring, base }
             }
             Op::GetVringBase => Request::GetVringBase { ring: self.ring_number()?.0 },

@@ -18,11 +18,12 @@ pub struct Addresses {
     pub log: Option<u64>,
 }
 
-/// The available index at which a ring is to go on.
+/// Where a ring is to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// This one.
-    At(u16),
+    /// Here, as `SET_VRING_BASE` has it: an available index of 16 bits, or two places in a packed
+    /// ring.
+    At(u32),
     /// That of the used ring: what is under way is noted in memory, and all that came before it was
     /// answered in order.
     Used,
@@ -65,7 +66,7 @@ pub struct RingPlan {
 pub(crate) struct Ring {
     pub(crate) size: Option<u16>,
     pub(crate) addresses: Option<Addresses>,
-    pub(crate) base: Option<u16>,
+    pub(crate) base: Option<u32>,
     /// It is started while there is one.
     pub(crate) kick: Option<Arc<OwnedFd>>,
     pub(crate) call: Option<Arc<OwnedFd>>,

@@ -12,6 +12,7 @@ use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
 use zerocopy::IntoBytes;
 
+use crate::announce::{RARP_LEN, rarp};
 use crate::{PairFault, QueuePair, TX};
 
 /// Descriptors after which a call ends: what a chain of a long queue may have.
@@ -25,6 +26,7 @@ impl QueuePair {
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
         let first_frame = into.len();
+        self.announce(pool, into);
         let taken = self.copy_frames(budget, pool, into);
         let notify = self.tx.publish();
         self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);
@@ -42,6 +44,20 @@ impl QueuePair {
         self.counters.add_tx(widen(frames.len()), widen(frames.iter().map(Frame::len).sum()));
         called?;
         taken.map_err(|fault| PortDown::peer(PairFault::Queue { queue: TX, fault }))
+    }
+
+    /// Sends what was asked for in the guest's name. Without room or a buffer it is lost, as any
+    /// frame may be: front-ends ask several times.
+    #[inline]
+    fn announce(&self, pool: &mut FramePool, into: &mut FrameBatch) {
+        let Some(mac) = self.control.announcement.take() else { return };
+        if into.remaining_capacity() == 0 {
+            return;
+        }
+        if let Some(mut frame) = pool.take(RARP_LEN) {
+            frame.bytes_mut().copy_from_slice(&rarp(mac));
+            into.push(frame);
+        }
     }
 
     /// Takes chains up to the room in `into`, the budget, the buffers in the pool, or a fault.

@@ -5,6 +5,7 @@
 //! order in which they were taken, always. Read `ingress.rs` for the way of a frame that the guest
 //! transmits, `egress.rs` for one that it receives.
 
+mod announce;
 mod egress;
 mod fault;
 mod ingress;
@@ -29,6 +30,7 @@ use ringway_wire::virtio::Features;
 pub use fault::PairFault;
 pub use log::LogPlace;
 
+use announce::Announcement;
 use log::RingLog;
 
 /// One of the two queues, as the front-end's messages describe it.
@@ -67,6 +69,7 @@ pub struct PairParts {
 #[derive(Debug, Default)]
 pub struct PairControl {
     is_enabled: AtomicBool,
+    announcement: Announcement,
     tx_base: AtomicU32,
     rx_base: AtomicU32,
 }
@@ -86,6 +89,12 @@ impl PairControl {
     /// Whether the pair is enabled.
     pub fn is_enabled(&self) -> bool {
         self.is_enabled.load(Ordering::Relaxed)
+    }
+
+    /// Has the pair send a frame in the name of a guest with this address, with its next batch:
+    /// who asks kicks its tx queue, too.
+    pub fn announce(&self, mac: [u8; 6]) {
+        self.announcement.ask(mac);
     }
 
     /// Where the tx queue's and the rx queue's successor would go on, as of the last batch

@@ -296,6 +296,25 @@ pub const VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 /// `SET_STATUS` and `GET_STATUS`.
 pub const VHOST_USER_PROTOCOL_F_STATUS: u64 = 1 << 16;
 
+/// Features of the protocol with the names that people have for them, the lowest bit first.
+pub const PROTOCOL_FEATURE_NAMES: &[(u64, &str)] = &[
+    (VHOST_USER_PROTOCOL_F_MQ, "mq"),
+    (VHOST_USER_PROTOCOL_F_LOG_SHMFD, "log_shmfd"),
+    (VHOST_USER_PROTOCOL_F_RARP, "rarp"),
+    (VHOST_USER_PROTOCOL_F_REPLY_ACK, "reply_ack"),
+    (VHOST_USER_PROTOCOL_F_NET_MTU, "net_mtu"),
+    (VHOST_USER_PROTOCOL_F_PAGEFAULT, "pagefault"),
+    (VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, "inflight_shmfd"),
+    (VHOST_USER_PROTOCOL_F_RESET_DEVICE, "reset_device"),
+    (VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, "configure_mem_slots"),
+    (VHOST_USER_PROTOCOL_F_STATUS, "status"),
+];
+
+/// The names of all features of the protocol in a set that have one, the lowest first.
+pub fn protocol_names(set: u64) -> impl Iterator<Item = &'static str> {
+    PROTOCOL_FEATURE_NAMES.iter().filter(move |(bit, _)| set & bit != 0).map(|(_, name)| *name)
+}
+
 const _: () = {
     assert!(HEADER_LEN == 12);
     assert!(size_of::<VringState>() == 8 && size_of::<VringAddr>() == 40);

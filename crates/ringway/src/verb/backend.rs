@@ -140,12 +140,16 @@ const _: () = assert!(VHOSTS_MAX == FRONT_ENDS_MAX);
 /// A vif of virtio as the opener passes it on.
 fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     let described: Vhost = serde_json::from_value(passed).map_err(|error| error.to_string())?;
+    let (features, protocol) = described.features();
     Ok(VhostVif {
         name: described.name.0.clone(),
         socket: PathBuf::from(&described.socket.0),
         mode: opener::mode(&described),
         queues: described.queues,
         offloads: described.vif.offloads.caps(),
+        bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
+        features,
+        protocol,
         mac: described.mac.map(|mac| mac.0),
         rules: described.vif.rules(),
         limits: nodes::limits(&described.vif),

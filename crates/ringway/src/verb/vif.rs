@@ -117,6 +117,15 @@ struct Add {
     /// The guest's address: with it, the guest can use no other
     #[arg(long, value_name = "MAC")]
     mac: Option<String>,
+    /// The Linux bridge to put it on, instead of ringway's switch
+    #[arg(long, value_name = "BRIDGE")]
+    bridge: Option<String>,
+    /// What the guest may transmit, such as 100Mb/s
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+    /// Features to offer beside the usual ones, or with a - before them not to offer
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', allow_hyphen_values = true)]
+    features: Vec<String>,
     /// Another key of [[vhost]], with its value as TOML
     #[arg(long = "set", value_name = "KEY=VALUE")]
     keys: Vec<String>,
@@ -232,6 +241,11 @@ impl Add {
         table.insert("queues".to_owned(), i64::from(self.queues).into());
         table.insert("mode".to_owned(), self.mode.clone().into());
         table.extend(self.mac.clone().map(|mac| ("mac".to_owned(), mac.into())));
+        table.extend(self.bridge.clone().map(|it| ("bridge".to_owned(), it.into())));
+        table.extend(self.rate.clone().map(|rate| ("rate".to_owned(), rate.into())));
+        if !self.features.is_empty() {
+            table.insert("features".to_owned(), self.features.clone().into());
+        }
         let mut file = toml::Table::new();
         file.insert("vhost".to_owned(), toml::Value::Array(vec![table.into()]));
         Ok(toml::to_string(&file)?)
@@ -409,7 +423,7 @@ fn show(args: &ShowOne) -> Result<()> {
 }
 
 /// What there is to say of a vif of virtio, as people read it.
-fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 7] {
+fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
     let origin = if virtio.at_run_time { "vif add" } else { "description" };
     let list = |names: &[String]| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
     [
@@ -420,6 +434,9 @@ fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 7] {
         ("features", list(&virtio.features)),
         ("not taken", list(&virtio.not_taken)),
         ("not offered", list(&virtio.not_offered)),
+        ("protocol", list(&virtio.protocol)),
+        ("  not taken", list(&virtio.protocol_not_taken)),
+        ("  not offered", list(&virtio.protocol_not_offered)),
     ]
 }
 

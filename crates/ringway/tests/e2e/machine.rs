@@ -132,10 +132,15 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// Begins to talk.
+    /// Begins to talk to a machine.
     pub(crate) fn start(host: &Host, guest: &str) -> Talk {
+        Talk::start_with(host, guest, ADDRESS)
+    }
+
+    /// Begins to talk to the echo at an address.
+    pub(crate) fn start_with(host: &Host, guest: &str, address: &str) -> Talk {
         // The echo may not listen yet.
-        let echo = format!("TCP:{ADDRESS}:7,retry=200,interval=0.1");
+        let echo = format!("TCP:{address}:7,retry=200,interval=0.1");
         let mut command = host.in_guest(guest, &["socat", "-", &echo]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Running::start(&mut command);

@@ -10,6 +10,7 @@ mod completion;
 mod confinement;
 mod demo;
 mod discovered;
+mod dpdk;
 mod greedy;
 mod guests;
 mod host;

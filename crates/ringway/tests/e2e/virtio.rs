@@ -167,6 +167,50 @@ fn vifs_are_added_and_removed_while_the_host_runs_and_outlive_a_backend_that_is_
 }
 
 #[test]
+fn a_vif_of_virtio_is_on_a_bridge_of_the_host() {
+    let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let socket = |name: &str| dir.join(name).display().to_string();
+    let text = describe("max-queues = 4", &[("a", "", "queues = 4\nbridge = 'br7'")])
+        + &format!(
+            "[[bridge]]\nname = 'br7'\n[[vhost]]\nname = 'vm1'\nsocket = '{}'\nqueues = 4\n\
+             mode = 'server'\nbridge = 'br7'\n",
+            socket("vm1")
+        );
+    let host = Host::start(&text);
+    let vm1 = guest(dir, "vm1", Maker::Backend);
+    wait_for_queues(&host, 4);
+    assert_eq!(host.vif("vm1").expect("it is there").attached_to, "br7");
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "over a bridge");
+    kill_backend(&host);
+    talk.goes_on(&host, "after the backend was killed");
+    drop((talk, vm1));
+
+    let path = socket("vm2");
+    let add = ["vif", "add", "vm2", "--vhost", &path, "--queues", "4", "--mode", "server"];
+    let with = |more: &[&str]| host.verb(&[&add[..], more].concat());
+    let refused = with(&["--bridge", "br8"]);
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && reason.contains("on bridge br8"), "{reason}");
+    let added = with(&["--bridge", "br7", "--rate", "500Mb/s", "--features", "-in_order,-csum"]);
+    assert!(added.status.success(), "{added:?}");
+    let _guest = guest(dir, "vm2", Maker::Backend);
+    host.wait("four queues", SOON, |host| (host.vif("vm2")?.queues.len() == 4).then_some(()));
+    host.in_guest("a", &["ip", "neighbour", "flush", "all"]).status().expect("iproute2");
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "with a vif that was added");
+    let virtio = host.vif("vm2").and_then(|vif| vif.virtio).expect("it is of virtio");
+    for feature in ["in_order", "csum", "host_tso4", "host_tso6", "host_ecn", "ring_packed"] {
+        assert!(virtio.not_offered.iter().any(|it| it == feature), "{feature}: {virtio:?}");
+    }
+    assert_eq!(virtio.not_offered.len(), 6, "{virtio:?}");
+    host.text(&["vif", "remove", "vm2"]);
+    assert!(host.vif("vm2").is_none());
+}
+
+#[test]
 fn a_vif_of_virtio_over_which_the_backend_panics_twice_is_left_out_until_it_is_released() {
     let Some(_turn) = crate::turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");

@@ -8,15 +8,18 @@ use ringway_vhost::backend::{Action, Bases, Offer};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{
     Addresses, Backend, Base, Fault, Message, Region, RegionKey, backend::FEATURES,
-    backend::PROTOCOL_FEATURES,
+    backend::OPT_IN, backend::PROTOCOL_FEATURES,
 };
 use ringway_wire::virtio::Features;
 
 /// How far a ring gets while it is served.
-pub(crate) const STEP: u16 = 7;
+/// What is offered by default.
+pub(crate) const USUAL: Features = FEATURES.without(OPT_IN);
+
+pub(crate) const STEP: u32 = 7;
 
 /// Size, addresses and base of a ring.
-type Served = (u16, Addresses, u16);
+type Served = (u16, Addresses, u32);
 
 pub(crate) struct Device {
     pub(crate) session: Backend,
@@ -35,7 +38,7 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn new(pairs: u16) -> Device {
         Device::with(Offer {
-            features: FEATURES,
+            features: USUAL,
             floor: Features::NONE,
             protocol: PROTOCOL_FEATURES,
             pairs,
@@ -171,9 +174,9 @@ pub(crate) fn greeting(pair: u16) -> Vec<Request> {
 
 /// What QEMU 7.2 with `mq=on` asks when the driver of its guest is ready, or after a reconnection:
 /// each pair is a device of its own.
-pub(crate) fn driver_ok(pair: u16, base: u16) -> Vec<Request> {
+pub(crate) fn driver_ok(pair: u16, base: u32) -> Vec<Request> {
     let mut asked = vec![
-        Request::SetFeatures(FEATURES),
+        Request::SetFeatures(USUAL),
         Request::AddMemReg(region(0)),
         Request::AddMemReg(region(1)),
     ];

@@ -1,6 +1,6 @@
 //! What a front-end may do wrong, and in which words it is refused.
 
-use crate::device::{Device, addresses, driver_ok, enable, file, greeting, region};
+use crate::device::{Device, USUAL, addresses, driver_ok, enable, file, greeting, region};
 use ringway_vhost::backend::{Awaits, FEATURES, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::{Fault, Inbox, Message, Region, Request};
 use ringway_wire::vhost_user::{
@@ -163,7 +163,7 @@ fn an_old_driver_and_memory_of_its_own_are_named() {
     }
     device.ask(Request::SetFeatures(Features::NONE)).unwrap();
     assert_eq!(device.session.awaits(), Awaits::Version1);
-    device.ask(Request::SetFeatures(FEATURES)).unwrap();
+    device.ask(Request::SetFeatures(USUAL)).unwrap();
     assert_eq!(device.session.awaits(), Awaits::Memory);
     device.ask(Request::AddMemReg(region(0))).unwrap();
     assert_eq!(device.session.awaits(), Awaits::Rings);

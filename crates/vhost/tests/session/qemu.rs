@@ -1,8 +1,13 @@
 //! What QEMU 7.2 with `mq=on` sends, as it was observed, and the same in other orders.
 
-use crate::device::{Device, STEP, addresses, driver_ok, enable, file, greeting, region, rings};
-use ringway_vhost::backend::{Awaits, FEATURES, PROTOCOL_FEATURES};
+use crate::device::{
+    Device, STEP, USUAL, addresses, driver_ok, enable, file, greeting, region, rings,
+};
+use ringway_vhost::backend::{Awaits, FEATURES, Offer, PROTOCOL_FEATURES, without_orphans};
 use ringway_vhost::{Fault, Request};
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_RING_PACKED, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ,
+};
 
 const PAIRS: u16 = 2;
 
@@ -132,7 +137,7 @@ fn writes_are_logged_while_a_guest_moves() {
 /// What comes once for one pair, of which every order is tried.
 fn parts() -> Vec<fn() -> Request> {
     vec![
-        || Request::SetFeatures(FEATURES),
+        || Request::SetFeatures(USUAL),
         || Request::SetMemTable(vec![region(0), region(1)]),
         || Request::SetVringEnable { ring: 0, is_enabled: true },
         || Request::SetVringEnable { ring: 1, is_enabled: true },
@@ -241,4 +246,36 @@ fn a_running_ring_takes_no_other_size_or_base() {
     let fault = device.ask(Request::SetVringBase { ring: 1, base: 3 }).unwrap_err();
     assert!(matches!(fault, Fault::Runs { ring: 1, .. }));
     assert_eq!(fault.to_string(), "SET_VRING_BASE for ring 1, which runs");
+}
+
+#[test]
+fn a_packed_ring_goes_on_at_two_places_that_have_32_bits() {
+    let base = 0x8007_8003;
+    let mut device = Device::new(1);
+    let refused = device.ask(Request::SetVringBase { ring: 0, base }).unwrap_err().to_string();
+    assert!(refused.contains("an index of 16 bits"), "{refused}");
+    let mut device = Device::with(Offer { features: FEATURES, ..*device.session.offer() });
+    ask_all(&mut device, greeting(0));
+    ask_all(&mut device, enable(0, true));
+    ask_all(&mut device, driver_ok(0, base));
+    let packed = Features::of(&[VIRTIO_F_RING_PACKED]).or(USUAL);
+    device.ask(Request::SetFeatures(packed)).unwrap();
+    let [rx, _] = &device.served[&0].1;
+    let at = rx.2;
+    assert_eq!(at >> 16, base >> 16);
+    device.ask(Request::GetVringBase { ring: 0 }).unwrap();
+    let state = &device.sent.last().expect("there is a reply").payload;
+    assert_eq!(state[4..8], (at + STEP).to_ne_bytes());
+}
+
+#[test]
+fn a_feature_is_not_offered_without_those_that_it_needs() {
+    let offered = |left_out: &[u32]| without_orphans(FEATURES.without(Features::of(left_out)));
+    assert_eq!(offered(&[]), FEATURES);
+    let names = |features: Features| FEATURES.without(features).names().collect::<Vec<_>>();
+    assert_eq!(
+        names(offered(&[VIRTIO_NET_F_CSUM])),
+        ["csum", "host_tso4", "host_tso6", "host_ecn"]
+    );
+    assert_eq!(names(offered(&[VIRTIO_NET_F_CTRL_VQ])), ["ctrl_vq", "guest_announce", "mq"]);
 }

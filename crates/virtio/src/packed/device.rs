@@ -150,7 +150,10 @@ impl<M: QueueMemory> PackedDevice<M> {
         }
     }
 
-    /// Descriptors of a table follow each other, and only the flag of the direction counts.
+    /// Descriptors of a table follow each other, and only the flag of the direction counts; where
+    /// the device reads, not even that one. DPDK's driver has it set in descriptors that are for
+    /// the device to read (22.11, `vring_desc_init_indirect_packed`), and DPDK's device does not
+    /// look at it.
     fn walk_table(
         &self,
         guest: &GuestView,
@@ -162,7 +165,11 @@ impl<M: QueueMemory> PackedDevice<M> {
             if entry.is_indirect() {
                 return Err(QueueFault::BadIndirect { index, flags: entry.flags });
             }
-            buffers.push(index, entry, self.access)?;
+            let flags = match self.access {
+                Access::Readable => entry.flags & !VRING_DESC_F_WRITE,
+                Access::Writable => entry.flags,
+            };
+            buffers.push(index, Entry { flags, ..entry }, self.access)?;
         }
         Ok(())
     }

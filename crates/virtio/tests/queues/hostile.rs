@@ -225,6 +225,23 @@ fn buffers_for_the_other_direction_are_faults() {
 }
 
 #[test]
+fn a_packed_table_of_dpdk_calls_what_is_read_writable() {
+    let table_at = |access| {
+        let at = 4096 * 200;
+        // Of a packed table the third number is the id, and the fourth has the flags.
+        let victim =
+            Victim::new(Format::Packed, access).table(at, &[(0, 12, 0, WRITE), (64, 60, 1, 0)]);
+        packed(&victim, 0, (at, 32, INDIRECT | VRING_PACKED_DESC_F_AVAIL, 0));
+        victim
+    };
+    let (_, buffers) = table_at(Access::Readable).take().unwrap().unwrap();
+    let lens: Vec<u32> = buffers.iter().map(|buffer| buffer.len).collect();
+    assert_eq!(lens, [12, 60]);
+    let fault = table_at(Access::Writable).fault();
+    assert!(matches!(fault, QueueFault::WrongDirection { index: 1, .. }), "{fault}");
+}
+
+#[test]
 fn a_packed_chain_with_a_number_that_cannot_be_is_a_fault() {
     let victim = Victim::new(Format::Packed, Access::Readable);
     packed(&victim, 0, (0, 1, VRING_PACKED_DESC_F_AVAIL, SIZE));

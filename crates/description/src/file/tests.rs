@@ -1,0 +1,204 @@
+//! What is a description, and in which words others are refused.
+
+use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_RARP;
+
+use super::*;
+use crate::SocketMode;
+
+fn refusal(content: &str) -> String {
+    parse("host.toml", content).expect_err(content).to_string()
+}
+
+#[test]
+fn a_vif_of_virtio_has_a_socket_and_what_other_vifs_have() {
+    let host = parse(
+        "host.toml",
+        "[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\nqueues = 4\nrate = '100Mb/s'\n\
+         [[vhost]]\nname = 'vm2'\nsocket = '/run/vm2.sock'\nmode = 'server'\n\
+         features = ['ring_packed', '-host_ecn', '-protocol:rarp']\n",
+    )
+    .expect("it is good");
+    let [one, two] = &host.vhosts[..] else { panic!("two of them") };
+    assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
+    assert!(one.vif.rate.is_some());
+    assert_eq!((two.queues, two.mode), (1, SocketMode::Server));
+    let (usual, protocol) = one.features();
+    let (features, without_rarp) = two.features();
+    assert_eq!(features.without(usual).names().collect::<Vec<_>>(), ["ring_packed"]);
+    assert_eq!(usual.without(features).names().collect::<Vec<_>>(), ["host_ecn"]);
+    assert_eq!(protocol & !without_rarp, VHOST_USER_PROTOCOL_F_RARP);
+    assert!(host.obstacle_to_isolation().expect("one process").contains("[[vhost]] vm1"));
+}
+
+#[test]
+fn a_vif_of_virtio_is_refused_with_line_and_key() {
+    let with = |keys: &str| refusal(&format!("[[vhost]]\nname = 'vm1'\n{keys}\n"));
+    let socket = "socket = '/run/vm1.sock'";
+    assert!(with("").contains("line 2: vhost.socket: is missing"));
+    assert!(with("socket = 'vm1.sock'").contains("line 3: `vm1.sock` is no path of a socket"));
+    assert!(with(&format!("{socket}\nqueues = 0")).contains("from 1 to"));
+    assert!(with(&format!("{socket}\nmode = 'both'")).contains("line 4: `both` is no mode"));
+    let rss = with(&format!("{socket}\nfeatures = ['rss']"));
+    assert!(rss.contains("line 4: `rss` is no feature that can be offered"), "{rss}");
+    let least = with(&format!("{socket}\nfeatures = ['-version_1']"));
+    assert!(least.contains("without version_1"), "{least}");
+    let tenant = with(&format!("{socket}\ntenant = 'red'"));
+    assert!(tenant.contains("vhost.tenant: only for vifs of guests"), "{tenant}");
+    let vlan = with(&format!("{socket}\nbridge = 'xenbr0'\nvlan = 5"));
+    assert!(vlan.contains("line 5: vhost.vlan"), "{vlan}");
+    let long = "[[vhost]]\nname = 'a-name-of-16-bytes'\nsocket = '/run/a'\nbridge = 'br0'\n";
+    let long = refusal(long);
+    assert!(long.contains("line 4: vhost.bridge: `a-name-of-16-bytes` is to be"), "{long}");
+    let again = with(&format!("{socket}\n[[vhost]]\nname = 'vm1'\nsocket = '/run/vm2.sock'"));
+    assert!(again.contains("line 5: vhost.name: there is another"), "{again}");
+    let taken = with(&format!("{socket}\n[[vhost]]\nname = 'vm2'\n{socket}"));
+    assert!(taken.contains("line 6: vhost.socket: `/run/vm1.sock` is another's"), "{taken}");
+    let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
+    let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
+    assert!(many.contains("line 386: vhost: expected at most 128 of them"), "{many}");
+    let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
+    assert!(named.contains("`vif1.0` is no name of a virtio vif"), "{named}");
+    let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
+    assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
+}
+
+#[test]
+fn the_example_has_two_guests_and_an_uplink() {
+    let host = Host::example();
+    let names: Vec<&str> = host.guests.iter().map(|guest| guest.name.0.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(host.guests[1].vifs[0].addresses[0].to_string(), "10.77.0.2/24");
+    assert_eq!(host.uplink.expect("there is one").addresses[0].to_string(), "10.77.0.254/24");
+}
+
+#[test]
+fn the_full_example_is_a_description() {
+    let host = parse("full", include_str!("../../../ringway/examples/full.toml")).expect("good");
+    assert!(host.guests.iter().any(|guest| guest.vifs.iter().any(|vif| vif.bridge.is_some())));
+}
+
+#[test]
+fn what_the_package_configures_is_a_description_without_guests() {
+    let text = include_str!("../../../../packaging/ringway.toml");
+    assert!(parse("as it is", text).expect("good").guests.is_empty());
+    // Every line that is commented out can be used.
+    let used: Vec<&str> = text
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')).unwrap_or(line))
+        .collect();
+    let host = parse("all of it", &used.join("\n")).expect("good");
+    assert_eq!(host.workers.count, Some(2));
+}
+
+#[test]
+fn processes_get_the_description_that_was_read() {
+    let host = Host::example();
+    let json = serde_json::to_string(&host).expect("writable");
+    let again: Host = serde_json::from_str(&json).expect("readable");
+    assert_eq!(serde_json::to_string(&again).expect("writable"), json);
+}
+
+#[test]
+fn a_refusal_names_file_line_key_and_what_was_expected() {
+    let guest = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
+    for (content, line, parts) in [
+        ("[hots]\n".to_owned(), 1, ["hots", "expected one of `host`"]),
+        ("[host]\nworker = 1\n".to_owned(), 2, ["worker", "`workers`"]),
+        ("[host]\nworkers = 0\n".to_owned(), 2, ["workers = 0", "from 1 to"]),
+        ("[host]\nworkers = \"two\"\n".to_owned(), 2, ["workers = \"two\"", "i64"]),
+        ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
+        ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
+        ("[host]\ncompletion = \"staged\"\n".to_owned(), 2, ["completion", "copied or sent"]),
+        (format!("{guest}completion = \"now\"\n"), 4, ["completion", "copied or sent"]),
+        (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
+        ("[host\n".to_owned(), 1, ["[host", "]"]),
+        ("[[guest]]\nmemory-mib = 8\n".to_owned(), 1, ["guest", "missing field `name`"]),
+        ("[[guest]]\nname = \"../a\"\n".to_owned(), 2, ["name", "expected 1 to 32"]),
+        (format!("{guest}mac = \"1:2\"\n"), 4, ["mac", "00:16:3e:00:00:02"]),
+        (format!("{guest}mac = \"01:00:00:00:00:00\"\n"), 4, ["mac", "even first byte"]),
+        (format!("{guest}addresses = [\"10.0.0.1\"]\n"), 4, ["addresses", "10.77.0.1/24"]),
+        (format!("{guest}addresses = [\"10.0.0.1/33\"]\n"), 4, ["/33", "10.77.0.1/24"]),
+        (format!("{guest}gateway = \"10.0.0.1\"\n"), 4, ["gateway", "reach"]),
+        (format!("{guest}bridge = \"br7\"\n"), 4, ["bridge", "expected one of none"]),
+        (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
+        (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
+        ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
+        (format!("{guest}mirror = [\"vif1.0:in\"]\n"), 4, ["mirror", "vif1.0:tx or all"]),
+        (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit", "i64"]),
+        ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
+        (
+            "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),
+            2,
+            ["unregistered-multicast", "flood or routers"],
+        ),
+        (
+            format!("{guest}multicast-router = \"auto\"\n"),
+            4,
+            ["multicast-router", "never, learn or always"],
+        ),
+        (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
+        (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest `a`"]),
+    ] {
+        let refusal = refusal(&content);
+        assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");
+        for part in parts {
+            assert!(refusal.contains(part), "{refusal} has no {part}");
+        }
+    }
+}
+
+#[test]
+fn tenants_have_processes_unless_answers_wait_for_frames_that_leave_by_a_trunk() {
+    let obstacle = |host: &str, vif: &str| {
+        let bridge = "[[bridge]]\nname = \"br0\"\n";
+        let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");
+        let text = format!("[host]\n{host}\n{bridge}{guest}\n");
+        parse("host.toml", &text).expect("good").obstacle_to_isolation()
+    };
+    let sent = "completion = \"sent\"";
+    assert_eq!(obstacle("", "tenant = \"red\""), None);
+    assert_eq!(obstacle(sent, "bridge = \"br0\""), None);
+    assert_eq!(obstacle(sent, "completion = \"copied\""), None);
+    for (host, vif) in [(sent, ""), ("", sent)] {
+        let reason = obstacle(host, vif).expect("an obstacle");
+        assert!(reason.starts_with("guest a has completion"), "{reason}");
+    }
+    let uplink = "[uplink]\naddresses = []\n";
+    assert_eq!(obstacle(uplink, "mirror = [\"vif1.0\", \"trunk\"]"), None);
+    let reason = obstacle(uplink, "mirror = [\"vif1.0\", \"ringway0:tx\"]").expect("an obstacle");
+    assert!(reason.starts_with("guest a has a mirror of ringway0"), "{reason}");
+    for rules in ["vlan = 7", "trunk = [7, 8]", "private = true"] {
+        assert_eq!(obstacle("", rules), None);
+        let next = |tenant| {
+            let vif = format!("{rules}\ntenant = \"red\"");
+            obstacle("", &format!("{vif}\n[[guest]]\nname = \"b\"\n[[guest.vif]]\n{tenant}"))
+        };
+        assert_eq!(next("tenant = \"blue\""), None);
+        let reason = next("tenant = \"red\"").expect("an obstacle");
+        assert!(reason.contains("guests a and b") && reason.contains("tenant"), "{reason}");
+    }
+    // One VLAN or another makes no difference, nor does a vif on a bridge.
+    assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nvlan = 8"), None);
+    assert_eq!(obstacle("", "vlan = 7\n[[guest.vif]]\nbridge = \"br0\""), None);
+    assert!(obstacle("", "vlan = 7\n[[guest.vif]]").is_some());
+}
+
+#[test]
+fn two_vifs_cannot_have_one_address() {
+    let vif = "[[guest.vif]]\nmac = \"00:16:3e:00:00:01\"\n";
+    let refusal = refusal(&format!("[[guest]]\nname = \"a\"\n{vif}{vif}"));
+    assert!(refusal.contains("line 6") && refusal.contains("another vif"), "{refusal}");
+}
+
+#[test]
+fn a_gateway_is_on_link_by_prefix_and_version() {
+    let is_near = |cidr: &str, other: &str| {
+        is_on_link(cidr.parse().expect("good"), other.parse().expect("good"))
+    };
+    assert!(is_near("10.77.0.1/24", "10.77.0.254"));
+    assert!(!is_near("10.77.0.1/24", "10.77.1.254"));
+    assert!(is_near("10.77.0.1/0", "1.1.1.1"));
+    assert!(is_near("fd77::1/64", "fd77::ffff"));
+    assert!(!is_near("0.0.0.0/0", "::1"));
+    assert!(is_near("::/0", "fd77::1"));
+}

@@ -1,0 +1,233 @@
+//! Guests of DPDK: its driver half of virtio (`net_virtio_user`) with every layout of rings.
+//!
+//! DPDK's `testpmd` is the wire between two guests, each in a VLAN of its own: it has a port in
+//! either, and passes on what it receives by one to the other. So all that the guests say to each
+//! other crosses our device four times on its way to and fro, in both directions, and what comes
+//! back is compared with what was sent. TCP bears that `testpmd` drops what a full ring has no room
+//! for.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::host::{Host, Running, SOON, describe};
+use crate::machine::Talk;
+use crate::vhost::kill_backend;
+
+/// Debian has it in the package `dpdk-dev`, and its drivers in packages of their own.
+const TESTPMD: &str = "dpdk-testpmd";
+/// The second guest.
+const ECHO: &str = "10.77.0.2";
+/// Connections at once, so that several queues have some.
+const TALKS: usize = 3;
+/// Has all combinations run, which takes five minutes.
+const ALL: &str = "RINGWAY_TEST_DPDK_ALL";
+
+/// One combination of the options of DPDK's driver.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    packed: bool,
+    mrg_rxbuf: bool,
+    in_order: bool,
+    vectorized: bool,
+    /// Whether DPDK makes the sockets.
+    server: bool,
+    queues: usize,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { packed, mrg_rxbuf, in_order, vectorized, server, queues } = *self;
+        let [packed, mrg_rxbuf, in_order, vectorized] =
+            [packed, mrg_rxbuf, in_order, vectorized].map(u8::from);
+        write!(f, "packed_vq={packed},mrg_rxbuf={mrg_rxbuf},in_order={in_order},")?;
+        write!(f, "vectorized={vectorized},queues={queues},queue_size=256")?;
+        if server { f.write_str(",server=1") } else { Ok(()) }
+    }
+}
+
+/// The combinations that are tried.
+fn cases() -> Vec<Case> {
+    const QUEUES: [usize; 3] = [1, 2, 8];
+    let is_all = std::env::var_os(ALL).is_some();
+    let mut cases = Vec::new();
+    for number in 0..16_usize {
+        let [vectorized, in_order, mrg_rxbuf, packed] =
+            [0, 1, 2, 3].map(|bit| number >> bit & 1 == 1);
+        for (index, (queues, server)) in
+            [false, true].into_iter().flat_map(|server| QUEUES.map(|it| (it, server))).enumerate()
+        {
+            // Of either layout, each number of queues with either maker of the socket.
+            if is_all || index == number % 8 % 6 {
+                let case = Case { packed, mrg_rxbuf, in_order, vectorized, server, queues };
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
+/// `testpmd`, which ends when dropped.
+struct Wire {
+    process: Running,
+    commands: ChildStdin,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Wire {
+    /// Starts it with both ports on the sockets of `dir` for that.
+    fn start(dir: &Path, case: Case) -> Wire {
+        let names = names(case.server);
+        let device = |port: usize| {
+            let path = dir.join(names[port]).display().to_string();
+            format!("net_virtio_user{port},path={path},{case}")
+        };
+        let queues = case.queues.to_string();
+        let prefix = format!("ringway-{}", std::process::id());
+        // Into a pipe it would print in blocks of 4 KiB.
+        let mut command = Command::new("stdbuf");
+        command.args(["-oL", TESTPMD, "--lcores", &lcores(), "--no-huge", "-m", "256"]);
+        command.args(["--no-pci", "--no-telemetry", "--no-shconf", "--file-prefix", &prefix]);
+        command.args(["--force-max-simd-bitwidth=512", "--vdev", &device(0), "--vdev", &device(1)]);
+        command.args(["--", "-i", "--nb-cores=1"]);
+        command.args(["--rxq", &queues, "--txq", &queues, "--rxd=256", "--txd=256"]);
+        command.args(["--total-num-mbufs=16384", "--no-flush-rx", "--portlist=0,1"]);
+        if case.mrg_rxbuf {
+            // So that a frame takes several buffers.
+            command.args(["--mbuf-size=640", "--enable-scatter"]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Running::start(&mut command);
+        let commands = process.0.stdin.take().expect("it was piped");
+        let lines = lines_of(&mut process.0);
+        Wire { process, commands, lines, said: Vec::new() }
+    }
+
+    fn say(&mut self, command: &str) {
+        // It may have ended, which is seen by what it does not answer.
+        let _ = writeln!(self.commands, "{command}");
+    }
+
+    /// Waits for a line; whether it came before the end.
+    fn hears(&mut self, text: &str) -> bool {
+        while let Ok(line) = self.lines.recv_timeout(3 * SOON) {
+            let is_it = line.contains(text);
+            self.said.push(line);
+            if is_it {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Waits until it forwards; a reason if its drivers are missing.
+    fn forwards(&mut self, case: Case) -> Result<(), String> {
+        // The prompt has no line of its own, so something is asked.
+        self.say("show port summary all");
+        if !self.hears("Number of available ports: 2") {
+            let said = self.said.join("\n");
+            if said.contains("failed to parse device") {
+                return Err(format!("{TESTPMD}: the driver librte-net-virtio is missing"));
+            }
+            panic!("{case}: {TESTPMD} has not started:\n{said}");
+        }
+        self.say("start");
+        Ok(())
+    }
+
+    /// Ends it in order.
+    fn end(mut self) {
+        self.say("quit");
+        self.process.wait("testpmd to end", 3 * SOON);
+    }
+}
+
+/// Two threads on all CPUs that there are for us: one reads commands, one moves frames.
+fn lcores() -> String {
+    let cpus = sched_getaffinity(None).expect("a process has CPUs");
+    let ours = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
+    let ours: Vec<String> = ours.map(|cpu| cpu.to_string()).collect();
+    format!("(0,1)@({})", ours.join(","))
+}
+
+fn lines_of(process: &mut Child) -> Receiver<String> {
+    let (sender, lines) = channel();
+    let stdout = BufReader::new(process.stdout.take().expect("it was piped"));
+    let stderr = BufReader::new(process.stderr.take().expect("it was piped"));
+    let other = sender.clone();
+    // They end with the process, or with the test.
+    thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|it| sender.send(it)));
+    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|it| other.send(it)));
+    lines
+}
+
+/// The vifs of a wire, by who makes the sockets.
+fn names(is_dpdk_server: bool) -> [&'static str; 2] {
+    if is_dpdk_server { ["vm1", "vm2"] } else { ["vm3", "vm4"] }
+}
+
+/// Two guests that only a wire between their VLANs joins.
+fn description(dir: &Path) -> String {
+    let guests = [("a", "", "queues = 4\nvlan = 5"), ("b", "", "queues = 4\nvlan = 6")];
+    let mut text = describe("max-queues = 4", &guests);
+    for (server, mode) in [(true, "client"), (false, "server")] {
+        for (name, vlan) in names(server).into_iter().zip([5, 6]) {
+            text += &format!(
+                "[[vhost]]\nname = \"{name}\"\nsocket = \"{}\"\nqueues = 8\nmode = \"{mode}\"\n\
+                 vlan = {vlan}\nfeatures = [\"ring_packed\"]\n",
+                dir.join(name).display()
+            );
+        }
+    }
+    text
+}
+
+/// The options of a driver are what was agreed on.
+fn check_agreed(host: &Host, case: Case) {
+    let name = names(case.server)[0];
+    let virtio = host.vif(name).and_then(|vif| vif.virtio).expect("it is there");
+    for (feature, is_wanted) in
+        [("ring_packed", case.packed), ("mrg_rxbuf", case.mrg_rxbuf), ("in_order", case.in_order)]
+    {
+        let is_used = virtio.features.iter().any(|it| it == feature);
+        assert_eq!(is_used, is_wanted, "{case}: {feature} in {virtio:?}");
+    }
+}
+
+#[test]
+fn drivers_of_dpdk_move_what_is_sent_with_every_layout_of_rings() {
+    let Some(_turn) = crate::turn(&[TESTPMD, "stdbuf", "socat"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let host = Host::start(&description(place.path()));
+    let mut echo = host.in_guest("b", &["socat", "TCP-LISTEN:7,fork,reuseaddr", "EXEC:cat,nofork"]);
+    let _echo = Running::start(echo.stderr(Stdio::null()));
+    for case in cases() {
+        let mut wire = Wire::start(place.path(), case);
+        if let Err(reason) = wire.forwards(case) {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+            return;
+        }
+        host.wait(&format!("{case}"), 3 * SOON, |host| {
+            let count = |name| host.vif(name).map_or(0, |vif| vif.queues.len());
+            names(case.server).into_iter().all(|it| count(it) == case.queues).then_some(())
+        });
+        check_agreed(&host, case);
+        let talks: Vec<Talk> = (0..TALKS).map(|_| Talk::start_with(&host, "a", ECHO)).collect();
+        talks.iter().for_each(|talk| talk.goes_on(&host, &case.to_string()));
+        // DPDK as a server takes another back-end; as a client it does not dial again.
+        if case.server && case.queues == 2 {
+            kill_backend(&host);
+            let what = format!("{case} after the backend was killed");
+            talks.iter().for_each(|talk| talk.goes_on(&host, &what));
+        }
+        drop(talks);
+        wire.end();
+        println!("{case}");
+    }
+}
