@@ -82,8 +82,8 @@ impl Weight {
 pub enum Stations {
     /// A guest, or the device of one: what it sends waits for queues that are full.
     One(Weight),
-    /// The device of a guest on a bridge of the host's. What comes from there is for that guest, and
-    /// may be of all others, who have been charged for it when they sent it.
+    /// The device of a guest on a bridge of the host's. What comes from there is for that guest,
+    /// and may be from all other guests, who were charged for it when they sent it.
     Bridge(Weight),
     /// Many, as behind an uplink. It never waits: one slow guest would hold up what is for others.
     Many,
@@ -92,7 +92,7 @@ pub enum Stations {
 impl Stations {
     /// What a port may take in in a round, beside others of which the heaviest has this weight.
     /// Frames from a bridge may be as many as all `senders` may send: with less room they would be
-    /// lost there, whoever sent them.
+    /// lost there, those of honest guests too.
     fn quantum(self, heaviest: u16, senders: usize) -> i64 {
         let of = |weight: Weight| QUANTUM * i64::from(weight.0) / i64::from(heaviest.max(weight.0));
         match self {
@@ -312,7 +312,7 @@ mod tests {
         let ports = [(ONE, 1, 70_000), (ONE, 8, 60 + FRAME_COST), (bridge, 4, 70_000)];
         let taken = simulate(&ports);
         assert!(taken[2] + 1_000_000 > taken[0] + taken[1], "{taken:?}");
-        // One that nobody sends to but who is outside gets no more than a guest.
+        // One that only hosts outside send to gets no more than a guest.
         let taken = simulate(&[(ONE, 1, 70_000), (bridge, 4, 70_000)]);
         assert!(taken[1] < taken[0] / 20 * 21, "{taken:?}");
     }
