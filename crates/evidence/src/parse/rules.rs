@@ -1,4 +1,5 @@
-//! Rules of filters with their counters, as `nft -a list ruleset` and `iptables-save -c` print them.
+//! Rules of filters with their counters, as `nft -a list ruleset` and `iptables-save -c` print
+//! them.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,9 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use crate::text::bridges as text;
-use ringway_evidence::fact::{Basis, BridgeSettings, Interfaces, Span, Stack, Switches, Tried, float};
+use ringway_evidence::fact::{
+    Basis, BridgeSettings, Interfaces, Span, Stack, Switches, Tried, float,
+};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::rules::Rules;
@@ -42,7 +44,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
     let mut is_any = false;
     for nic in facts.nics.names() {
-        let Some((ageing, ageing_text)) = facts.bridges.bridge(&nic, "ageing_time") else { continue };
+        let Some((ageing, ageing_text)) = facts.bridges.bridge(&nic, "ageing_time") else {
+            continue;
+        };
         is_any = true;
         let ports: Vec<&String> = facts.stack.below(&nic).collect();
         let moved = |nic: &String| {
@@ -64,7 +68,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
         for port in &ports {
             let learning = facts.bridges.port(port, "learning").filter(|(is_on, _)| *is_on == 0);
-            let is_flooded = facts.bridges.port(port, "unicast_flood").is_some_and(|(on, _)| on == 1);
+            let is_flooded =
+                facts.bridges.port(port, "unicast_flood").is_some_and(|(on, _)| on == 1);
             let Some((_, quoted)) = learning else { continue };
             if !is_flooded || ports.len() < 3 || moved(port).is_none_or(|rate| rate < PACKETS_MIN) {
                 continue;
@@ -108,9 +113,8 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
     }
     let summary = format!("frames of {nic} pass through {count} rules of IP: {rate:.0} a second");
     let severity = if count >= RULES_MIN { Severity::Warning } else { Severity::Note };
-    let finding = Finding::new(severity, nic, summary)
-        .cause(text::rules_cause())
-        .quote([setting.quote(1)]);
+    let finding =
+        Finding::new(severity, nic, summary).cause(text::rules_cause()).quote([setting.quote(1)]);
     let now = facts.switches.get(SETTING).and_then(|text| text.number().ok());
     let knob = Knob::Sysctl { name: SETTING.to_owned() };
     Some(match now.and_then(|now| Change::lower(knob, now, 0)) {

@@ -63,7 +63,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             let summary =
                 format!("chain {chain} has {count} rules, and {rate:.0} packets a second pass");
             let name = chain.rsplit(' ').next().unwrap_or(chain);
-            let quote = span.text.quote_where(|line| line.split_whitespace().any(|one| one == name));
+            let quote =
+                span.text.quote_where(|line| line.split_whitespace().any(|one| one == name));
             out.add([Finding::new(Severity::Warning, chain.clone(), summary)
                 .cause(text::long_cause())
                 .quote(quote)

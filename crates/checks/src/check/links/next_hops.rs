@@ -3,10 +3,10 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::next_hops as text;
+use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, Routing, Span, Switches, Tried};
 use ringway_evidence::facts;
 use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
-use ringway_evidence::Quote;
 
 pub(crate) const CHECK: Check = Check {
     id: "D39",
@@ -50,8 +50,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let silent: Vec<&Neighbour> = span.after.all.iter().filter(is_other).collect();
     if !silent.is_empty() {
         let named: Vec<&str> = silent.iter().take(NAMED_MAX).map(|one| one.dst.as_str()).collect();
-        let summary =
-            format!("{} neighbours do not answer: {}", silent.len(), named.join(", "));
+        let summary = format!("{} neighbours do not answer: {}", silent.len(), named.join(", "));
         let finding = Finding::new(Severity::Note, "neighbours", summary);
         out.add([finding.cause(text::silent_cause()).quote([quoted(span, silent[0])])]);
     }
@@ -88,7 +87,8 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
         let Hop { gateway, dev, flags } = hop;
         let dev_name = dev.as_deref().unwrap_or("?");
         let name = gateway.as_deref().unwrap_or(dev_name);
-        let down = ["linkdown", "dead"].into_iter().find(|flag| flags.iter().any(|one| one == flag));
+        let down =
+            ["linkdown", "dead"].into_iter().find(|flag| flags.iter().any(|one| one == flag));
         if let Some(flag) = down {
             is_down |= flag == "linkdown";
             let text = format!("{} nexthop {name} dev {dev_name} {flag}", route.dst);

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
 use crate::text::queue_drops as text;
-use ringway_evidence::fact::{
-    Basis, Interfaces, QueueLengths, Span, Tried, float, share,
-};
+use ringway_evidence::fact::{Basis, Interfaces, QueueLengths, Span, Tried, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::qdisc::{Qdisc, Qdiscs};
@@ -148,7 +146,8 @@ fn emulated(qdisc: &Qdisc) -> Option<String> {
 fn device(facts: &Facts, nic: &str, drops: u64, sent: u64, line: usize) -> Finding {
     let span = &facts.moved;
     let driver = facts.nics.driver(nic);
-    let is_tun = driver.as_deref() == Some("tun") || nic.starts_with("tap") || nic.starts_with("vnet");
+    let is_tun =
+        driver.as_deref() == Some("tun") || nic.starts_with("tap") || nic.starts_with("vnet");
     let summary = format!(
         "{nic} drops {:.0} packets a second that it should send, {}",
         float(drops) / span.seconds,

@@ -60,7 +60,8 @@ fn of_route(route: &Route) -> Option<Finding> {
         set.iter().map(|(name, number, what)| format!("{number} {what} ({name})")).collect();
     let by = route.gateway.as_ref().map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     let dev = route.dev.as_ref().map(|dev| format!(" dev {dev}")).unwrap_or_default();
-    let numbers: Vec<String> = set.iter().map(|(name, number, _)| format!("{name} {number}")).collect();
+    let numbers: Vec<String> =
+        set.iter().map(|(name, number, _)| format!("{name} {number}")).collect();
     let quote = Quote {
         file: "ip -d route show table all".to_owned(),
         line: None,

@@ -4,7 +4,7 @@ use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::same_subnet as text;
 use ringway_evidence::Quote;
-use ringway_evidence::fact::{NetCounters, Basis, Routing, Switches, Tried, float};
+use ringway_evidence::fact::{Basis, NetCounters, Routing, Switches, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::routes::{Address, Addressed};
 use std::net::Ipv4Addr;
@@ -75,7 +75,8 @@ fn flux(
     let value = |nic: &str, name: &str| facts.switches.of(nic, name);
     let names = [nic.ifname.as_str(), other.ifname.as_str()];
     // With either of them each answers for itself.
-    let is_kept = |name: &str| names.iter().all(|nic| value(nic, name).is_none_or(|(it, _)| it > 0));
+    let is_kept =
+        |name: &str| names.iter().all(|nic| value(nic, name).is_none_or(|(it, _)| it > 0));
     if is_kept("arp_ignore") || is_kept("arp_filter") {
         return None;
     }

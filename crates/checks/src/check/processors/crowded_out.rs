@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::crowded_out as text;
-use ringway_evidence::facts;
 use ringway_evidence::fact::{Basis, FULL, Span, Tried, float, share};
+use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
 use ringway_evidence::parse::programs::{Busiest, Busy, Trade};
 

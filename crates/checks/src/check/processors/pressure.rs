@@ -3,8 +3,8 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::pressure as text;
-use ringway_evidence::facts;
 use ringway_evidence::fact::{Basis, DiskPressure, MemoryPressure, Span, Tried, float};
+use ringway_evidence::facts;
 use ringway_evidence::parse::pressure::Pressure;
 
 pub(crate) const CHECK: Check = Check {
@@ -52,7 +52,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if let Some(DiskPressure(span)) = facts.disks.ok() {
         let (some, _) = parts(span);
         if some >= DISKS {
-            let summary = format!("some program waits for a disk {:.0} % of the time", some * 100.0);
+            let summary =
+                format!("some program waits for a disk {:.0} % of the time", some * 100.0);
             let finding = Finding::new(Severity::Note, "disks", summary);
             out.add([finding.cause(text::disk_cause()).quote([span.text.quote(1)])]);
         }

@@ -36,7 +36,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     let count = span.after.groups.len();
     let quote = span.after.groups.values().next().map(|quota| span.text.quote(quota.line));
-    out.well(format!("no program waits for its quota of CPU time ({count} groups have one)"), quote);
+    out.well(
+        format!("no program waits for its quota of CPU time ({count} groups have one)"),
+        quote,
+    );
     for (path, after) in &span.after.groups {
         let Some(before) = span.before.groups.get(path) else { continue };
         out.add(of_group(span, path, before, after));

@@ -3,7 +3,9 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::full_sockets as text;
-use ringway_evidence::fact::{Basis, DatagramSockets, NetCounters, SocketOwners, Span, Tried, float};
+use ringway_evidence::fact::{
+    Basis, DatagramSockets, NetCounters, SocketOwners, Span, Tried, float,
+};
 use ringway_evidence::facts;
 use ringway_evidence::parse::listeners::Listeners;
 
@@ -49,7 +51,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 if rate < DROPS_MIN {
                     continue;
                 }
-                let (whose, what) = (whose(facts, *inode), if *kind == "UDP" { "port" } else { "protocol" });
+                let (whose, what) =
+                    (whose(facts, *inode), if *kind == "UDP" { "port" } else { "protocol" });
                 let summary = format!(
                     "{whose} loses {rate:.0} datagrams a second: the buffer of its {kind} socket \
                      ({what} {}) is full",

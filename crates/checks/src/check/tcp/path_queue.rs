@@ -79,7 +79,8 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
         .confidence(Confidence::Medium);
     let here = facts.qdiscs.ok().and_then(|qdiscs| {
         let most = qdiscs.now.all.iter().max_by_key(|qdisc| qdisc.backlog)?;
-        (most.backlog >= BACKLOG_MIN).then(|| (most.dev.clone(), most.backlog, qdiscs.text.quote(1)))
+        (most.backlog >= BACKLOG_MIN)
+            .then(|| (most.dev.clone(), most.backlog, qdiscs.text.quote(1)))
     });
     match here {
         Some((dev, bytes, quote)) => finding

@@ -67,7 +67,9 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     // Something passed, if only to make the connection: the first octet is its beginning's.
     let has_passed = socket.more.bytes_received > 0 || socket.more.bytes_acked > 1;
     if !has_passed || socket.mss < LONG {
-        return finding.cause(text::gone_cause()).advise(Advice::by_hand(text::gone_advice(), &probe));
+        return finding
+            .cause(text::gone_cause())
+            .advise(Advice::by_hand(text::gone_advice(), &probe));
     }
     let finding = finding
         .cause(text::hole_cause(&socket.mss))
