@@ -7,7 +7,7 @@ use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, NetCounters, Routing, Switches, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::routes::{Address, Addressed};
-use std::net::Ipv4Addr;
+use core::net::Ipv4Addr;
 
 pub(crate) const CHECK: Check = Check {
     id: "D41",

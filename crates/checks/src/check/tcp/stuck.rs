@@ -1,6 +1,6 @@
 //! D44: a connection sends the same again and again, and nothing comes back.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
