@@ -31,7 +31,7 @@ const SECONDS: u64 = 3;
 
 /// A set-up as scripts. `$H` runs a command in the host's namespace and `$G` in the guest's; both
 /// are linked by a veth, `e0` (10.98.0.1) and `p0` (10.98.0.2), with iperf3 and a port that
-/// nobody reads from in the guest.
+/// no one reads from in the guest.
 struct Scenario {
     check: &'static str,
     states: &'static [State],

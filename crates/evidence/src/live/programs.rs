@@ -188,7 +188,7 @@ impl Thread {
 }
 
 /// Where control groups may be seen: `ip netns exec` hides those of the machine behind a `/sys` of
-/// its own, and whoever called it sees them still.
+/// its own, and its caller sees them still.
 fn roots() -> Vec<String> {
     let mut roots = vec![GROUPS.to_owned()];
     let mut process = "self".to_owned();

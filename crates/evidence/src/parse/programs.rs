@@ -13,7 +13,7 @@ pub struct Busiest {
     pub threads: BTreeMap<u64, Busy>,
 }
 
-/// What somebody who uses a CPU has to do with the network.
+/// What someone who uses a CPU has to do with the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Trade {
     /// A thread of the kernel.

@@ -145,8 +145,8 @@ mod tests {
     fn rules_of_nft_are_counted() {
         let text = "table inet t { # handle 1\n\tset s { # handle 4\n\t\ttype ipv4_addr\n\t\t\
                     elements = { 10.98.0.1, 10.98.0.2 }\n\t}\n\tchain c { # handle 1\n\t\ttype \
-                    filter hook input priority filter; policy accept;\n\t\tip protocol icmp counter \
-                    packets 3 bytes 200 drop # handle 2\n\t\ttcp dport { 1, 2 } accept # handle 3\n\
+                    filter hook input priority filter; policy accept;\n\t\tip protocol icmp \
+                    counter packets 3 bytes 200 drop # handle 2\n\t\ttcp dport { 1, 2 } accept # handle 3\n\
                     \t}\n}\n";
         let read = Rules::parse(&Text::new("nft", text)).expect("sound");
         assert_eq!(read.count(), 2);
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn rules_of_iptables_are_counted() {
-        let text = "# x\n*filter\n:INPUT ACCEPT [5:300]\n:FORWARD DROP [7:1]\n[9:1] -A INPUT -p tcp \
-                    -j DROP\n[1:1] -A INPUT -j ACCEPT\nCOMMIT\n";
+        let text = "# x\n*filter\n:INPUT ACCEPT [5:300]\n:FORWARD DROP [7:1]\n[9:1] -A INPUT -p \
+                    tcp -j DROP\n[1:1] -A INPUT -j ACCEPT\nCOMMIT\n";
         let read = Rules::parse(&Text::new("iptables-save", text)).expect("sound");
         assert_eq!(read.dropping["filter INPUT: -p tcp -j DROP"].packets, 9);
         assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 7);

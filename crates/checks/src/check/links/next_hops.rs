@@ -132,7 +132,7 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
 fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Finding> {
     let one = failed(span, gateway, route.dev.as_ref())?;
     let summary = format!("the next hop to {}, {gateway}, does not answer", route.dst);
-    // Many hosts are told of a way for IPv6 that is none, and do without.
+    // Many hosts have a route for IPv6 that leads nowhere, and do without.
     let severity = if gateway.contains(':') { Severity::Note } else { Severity::Problem };
     Some(
         Finding::new(severity, route.dst.clone(), summary)

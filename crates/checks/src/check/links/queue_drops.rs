@@ -1,4 +1,4 @@
-//! D38: queues before interfaces drop, and nobody set a limit.
+//! D38: queues before interfaces drop, and no one set a limit.
 
 use std::collections::BTreeSet;
 

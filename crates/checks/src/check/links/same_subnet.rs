@@ -3,11 +3,11 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use crate::text::same_subnet as text;
+use core::net::Ipv4Addr;
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{Basis, NetCounters, Routing, Switches, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::routes::{Address, Addressed};
-use core::net::Ipv4Addr;
 
 pub(crate) const CHECK: Check = Check {
     id: "D41",

@@ -32,7 +32,7 @@ facts! {
 const WAITS: f64 = 0.25;
 /// Part of a CPU from which a program that has nothing to do with the network is in the way.
 const USES: f64 = 0.3;
-/// The same of real-time programs: nobody takes turns with them.
+/// The same of real-time programs: no one takes turns with them.
 const REAL_TIME_USES: f64 = 0.25;
 /// Part of a CPU's time from which it does softirqs.
 const SOFTIRQS: f64 = 0.01;
@@ -66,7 +66,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         by_cpu.entry(one.busy.thread.cpu.unwrap_or(u64::MAX)).or_default().push(one);
     }
     let of_others = all.iter().filter(|one| one.is_in_the_way()).map(|one| one.used).sum::<f64>();
-    // Where others fill half of all CPUs, whoever waits does so for them, wherever each ran last.
+    // Where others fill half of all CPUs, each wait is for them, wherever each ran last.
     let is_crowded = of_others >= 0.5 * float(u64::try_from(cpus).unwrap_or(u64::MAX));
     let mut found = 0;
     for (cpu, here) in &by_cpu {
@@ -176,7 +176,7 @@ fn crowded(
         .advise(Advice::by_hand(advice, &[&command]))
 }
 
-/// Real-time programs on a CPU that does softirqs, of whom nobody that waits was seen.
+/// Real-time programs on a CPU that does softirqs, of whom no one that waits was seen.
 fn real_time(
     facts: &Facts,
     span: &Span<Busiest>,

@@ -62,7 +62,8 @@ fn of_group(span: &Span<Quotas>, path: &str, before: &Quota, after: &Quota) -> O
     };
     let waited = float(after.throttled_us.saturating_sub(before.throttled_us)) / 1000.0;
     let summary = format!(
-        "{programs}: stopped in {:.0} % of all periods for its quota of CPU time, {:.0} ms a second",
+        "{programs}: stopped in {:.0} % of all periods for its quota of CPU time, {:.0} ms \
+         a second",
         part * 100.0,
         waited / span.seconds
     );

@@ -31,7 +31,7 @@ facts! {
 
 /// Datagrams a second from which drops are not a burst now and then.
 const DROPS_MIN: f64 = 5.0;
-/// Sockets that are told.
+/// Sockets that are named.
 const TOLD_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {

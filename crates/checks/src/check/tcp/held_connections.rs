@@ -160,8 +160,8 @@ fn reordered(work: &Work<'_>) -> Option<Said> {
     let resent = work.rate(|socket| socket.more.total_retrans);
     (rate >= REORDERED_MIN && !work.socket.is_local()).then(|| Said {
         what: format!(
-            "has segments that overtake one another, {rate:.0} times a second; {resent:.0} are sent \
-             again"
+            "has segments that overtake one another, {rate:.0} times a second; {resent:.0} are \
+             sent again"
         ),
         severity: Severity::Warning,
         cause: text::reordered_cause(),

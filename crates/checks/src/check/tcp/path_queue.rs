@@ -69,8 +69,8 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let whose = facts.owners.of(socket.more.inode);
     let whose = whose.map(|owner| format!(", of {owner}")).unwrap_or_default();
     let summary = format!(
-        "what is sent to {} waits {:.0} ms in a queue: a round trip takes {rtt:.1} ms, the shortest \
-         took {least:.1}{whose}",
+        "what is sent to {} waits {:.0} ms in a queue: a round trip takes {rtt:.1} ms, the \
+         shortest took {least:.1}{whose}",
         socket.peer,
         rtt - least
     );

@@ -38,7 +38,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
         let severity = if *count >= all { Severity::Problem } else { Severity::Warning };
         let summary = format!(
-            "{count} connections from {local} to {peer} take {:.0} % of the ports {first} to {last}",
+            "{count} connections from {local} to {peer} take {:.0} % of the ports {first} to \
+             {last}",
             part.min(1.0) * 100.0
         );
         let knob = Knob::Sysctl { name: "net.ipv4.ip_local_port_range".to_owned() };

@@ -32,7 +32,7 @@ facts! {
 const TIMEOUTS_MIN: u64 = 3;
 /// A segment that some path may not take.
 const LONG: u64 = 1000;
-/// Connections that are told.
+/// Connections that are named.
 const TOLD_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
