@@ -146,7 +146,8 @@ mod tests {
         let text = "table inet t { # handle 1\n\tset s { # handle 4\n\t\ttype ipv4_addr\n\t\t\
                     elements = { 10.98.0.1, 10.98.0.2 }\n\t}\n\tchain c { # handle 1\n\t\ttype \
                     filter hook input priority filter; policy accept;\n\t\tip protocol icmp \
-                    counter packets 3 bytes 200 drop # handle 2\n\t\ttcp dport { 1, 2 } accept # handle 3\n\
+                    counter packets 3 bytes 200 drop # handle 2\n\t\t\
+                    tcp dport { 1, 2 } accept # handle 3\n\
                     \t}\n}\n";
         let read = Rules::parse(&Text::new("nft", text)).expect("sound");
         assert_eq!(read.count(), 2);
