@@ -21,7 +21,7 @@ type Pieces = BTreeMap<String, String>;
 const BYTES_MAX: usize = 60 << 10;
 /// The first bytes of addresses that the tests of namespaces use, and of no machine; the last is
 /// that of handles of u32 filters.
-const NETWORKS: [&str; 6] = ["10.98.", "10.77.", "127.0.0.", "0.0.0.0", "fe80:", "800::800"];
+const NETWORKS: [&str; 7] = ["10.98.", "10.77.", "127.0.0.", "0.0.0.0", "fe80:", "800::800", "::1"];
 
 fn main() -> Result<(), String> {
     let mut arguments = std::env::args().skip(1);

@@ -34,12 +34,13 @@ static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
 });
 
 /// Which checks lower which setting, because there can be too much of it.
-const LOWERED: [(&str, &str); 8] = [
+const LOWERED: [(&str, &str); 9] = [
     ("D08", "mtu"),
     ("D13", "offload"),
     ("D15", "parameter"),
     ("D19", "tx-queue-len"),
     ("D19", "sysctl"),
+    ("D42", "sysctl"),
     ("D22", "virtual-functions"),
     ("D23", "parameter"),
     ("D24", "parameter"),
@@ -47,8 +48,9 @@ const LOWERED: [(&str, &str); 8] = [
 /// Settings whose values have no order.
 const REPLACED: [&str; 5] = ["irq-affinity", "rps", "xps", "qdisc", "sysctl"];
 /// Programs whose commands change nothing that evidence shows, or that no program is to run.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 24] = [
     "apt-get",
+    "bridge",
     "cat",
     "dmesg",
     "grep",
@@ -72,6 +74,9 @@ const OTHERS: [&str; 23] = [
     "xentrace",
     "xl",
 ];
+
+/// Words by which `ip` sets something.
+const SETS: [&str; 7] = ["add", "change", "del", "delete", "flush", "replace", "set"];
 
 /// One command of a line, as a shell reads it.
 #[derive(Debug, Default)]
@@ -159,6 +164,7 @@ impl Fact for All {
         Piece::Counters("proc/net/dev"),
         Piece::File("proc/irq/*/*"),
         Piece::File("proc/sys/net/*/*"),
+        Piece::File("proc/sys/net/*/conf/*/*"),
         Piece::File("sys/class/net/*/*"),
         Piece::File("sys/class/net/*/device/*"),
         Piece::File("sys/class/net/*/queues/*/*"),
@@ -311,6 +317,7 @@ fn sound_command(host: &Host, line: &str, known: &BTreeSet<String>) -> Verdict {
                 continue;
             }
             ["ip", "route", ..] | ["tc", "filter" | "-s", ..] => {}
+            ["ip", rest @ ..] if !rest.iter().any(|word| SETS.contains(word)) => {}
             ["ip" | "tc", ..] => return Err(format!("sets something, by no change: {line}")),
             ["ethtool", "-C", nic, "adaptive-rx", "on"] => {
                 let now =

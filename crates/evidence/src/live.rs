@@ -1,5 +1,7 @@
 //! Collects the evidence of the host that we run on, twice.
 
+mod programs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
@@ -7,9 +9,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::programs::Programs;
 use super::access::{Netns, read_only};
 use super::manifest::{Manifest, NETNS, PROFILE, Words};
-use super::netlink::{CONNECTIONS, Ethtool, connections};
+use super::netlink::{
+    CONNECTIONS, DESTINATIONS, Ethtool, LISTENERS, connections, destinations, listeners,
+};
 use super::piece::Piece;
 use super::source::{
     PIECE_BYTES_MAX, PIECES_MAX, READ_ONLY_FILE, REFUSED_FILE, Source, command_path, text_of,
@@ -21,6 +26,9 @@ use crate::parse::qdisc::Qdiscs;
 
 /// Interfaces, guests and domains that are asked for; a host may have a thousand.
 const NAMES_MAX: usize = 256;
+
+/// Sockets of a kind of which the owner is looked up.
+const OWNED_MAX: usize = 256;
 
 /// Queueing disciplines, which say where there are filters and classes.
 const QDISCS: &[&str] = &["tc", "-s", "-j", "qdisc", "show"];
@@ -53,6 +61,8 @@ struct Taken {
     refused: BTreeMap<String, String>,
     /// Tools that are not installed: they are looked for once.
     absent: BTreeSet<String>,
+    /// Who used the CPUs until the first sample.
+    programs: Programs,
 }
 
 impl Taken {
@@ -62,20 +72,66 @@ impl Taken {
         let seconds = format!("{}.{:09}\n", now.tv_sec, now.tv_nsec);
         self.pieces.insert(format!("{prefix}monotonic"), seconds);
         self.files(&manifest.counters, &prefix);
-        self.threads(&manifest.threads, &prefix);
+        self.threads(manifest, number);
         if manifest.has_connections {
-            self.connections(&prefix);
+            self.answer(&prefix, CONNECTIONS, connections());
+        }
+        if manifest.has_sockets {
+            self.answer(&prefix, LISTENERS, listeners());
+            if number > 1 && self.ports_may_run_out() {
+                self.answer(&prefix, DESTINATIONS, destinations());
+            }
         }
         self.commands(&manifest.sampled, &prefix);
         self.filters(manifest, &prefix);
+        if manifest.has_sockets && number > 1 {
+            let owners = programs::owners(&self.inodes(&prefix));
+            self.keep("owners".to_owned(), owners);
+        }
     }
 
-    fn connections(&mut self, prefix: &str) {
-        match connections() {
-            Ok(text) => self.keep(format!("{prefix}{CONNECTIONS}"), text),
+    fn answer(&mut self, prefix: &str, path: &str, answer: io::Result<String>) {
+        match answer {
+            Ok(text) => self.keep(format!("{prefix}{path}"), text),
             // Also that the kernel cannot: no check may take that for a host without any.
-            Err(error) => drop(self.refused.insert(CONNECTIONS.to_owned(), error.to_string())),
+            Err(error) => drop(self.refused.insert(path.to_owned(), error.to_string())),
         }
+    }
+
+    /// Whether connections take most of the ports that they may: only then it is worth to ask for
+    /// all of them, of which a proxy may have a million.
+    fn ports_may_run_out(&self) -> bool {
+        let range = read(Path::new("/proc/sys/net/ipv4/ip_local_port_range")).unwrap_or_default();
+        let range: Vec<u64> = range.split_whitespace().flat_map(str::parse).collect();
+        let [first, last] = range.as_slice() else { return false };
+        let all = last.saturating_sub(*first).saturating_add(1);
+        let sockets = read(Path::new("/proc/net/sockstat")).unwrap_or_default();
+        let words: Vec<&str> = sockets.split_whitespace().collect();
+        let count = |name: &str| {
+            let at = words.iter().position(|word| *word == name);
+            at.and_then(|at| words.get(at + 1)?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        // Those that wait are of the machine or, since Linux 6, of the namespace.
+        count("TCP:").max(count("inuse")).saturating_add(count("tw")) >= all / 2
+    }
+
+    /// Numbers of sockets of which it is worth to know whose they are.
+    fn inodes(&self, prefix: &str) -> BTreeSet<u64> {
+        let mut inodes = BTreeSet::new();
+        let lines = |path: &str| {
+            self.pieces.get(&format!("{prefix}{path}")).map(String::as_str).unwrap_or_default()
+        };
+        for line in lines(CONNECTIONS).lines().take(OWNED_MAX) {
+            let mut words = line.rsplit(' ');
+            inodes.extend(words.find_map(|word| word.strip_prefix("inode=")?.parse::<u64>().ok()));
+        }
+        let last = |line: &str| line.rsplit(' ').next().and_then(|word| word.parse::<u64>().ok());
+        inodes.extend(lines(LISTENERS).lines().skip(1).take(OWNED_MAX).filter_map(last));
+        for path in ["proc/net/udp", "proc/net/udp6", "proc/net/raw", "proc/net/raw6"] {
+            let inode = |line: &str| line.split_whitespace().nth(9)?.parse::<u64>().ok();
+            inodes.extend(lines(path).lines().skip(1).take(OWNED_MAX).filter_map(inode));
+        }
+        inodes
     }
 
     fn files(&mut self, patterns: &BTreeSet<&str>, prefix: &str) {
@@ -124,25 +180,44 @@ impl Taken {
         }
     }
 
-    /// The CPU time of threads that move frames: one line of `stat` each.
-    fn threads(&mut self, starts: &BTreeSet<&str>, prefix: &str) {
-        if starts.is_empty() {
+    /// The CPU time of threads that move frames: one line of `stat` each. With it, who uses the
+    /// CPUs, because that is in the same files.
+    fn threads(&mut self, manifest: &Manifest, number: u32) {
+        if manifest.threads.is_empty() && !manifest.has_programs {
             return;
         }
         let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-        let mut lines = String::new();
+        let (mut lines, mut programs) = (String::new(), Programs::default());
         for process in names(Path::new("/proc")).into_iter().filter(is_number) {
+            if manifest.has_programs {
+                programs.take_groups(&process);
+            }
             for thread in names(Path::new(&format!("/proc/{process}/task"))) {
                 let path = format!("/proc/{process}/task/{thread}/stat");
                 let Ok(stat) = read(Path::new(&path)) else { continue };
                 let name = stat.split_once('(').map_or("", |(_, rest)| rest);
-                if starts.iter().any(|start| name.starts_with(start)) {
+                if manifest.threads.iter().any(|start| name.starts_with(start)) {
                     lines += stat.trim_end();
                     lines.push('\n');
                 }
+                if manifest.has_programs {
+                    programs.take(&process, &thread, &stat, number == 1);
+                }
             }
         }
-        self.keep(format!("{prefix}threads"), lines);
+        if !manifest.threads.is_empty() {
+            self.keep(format!("sample-{number}/threads"), lines);
+        }
+        if manifest.has_programs {
+            self.keep(format!("sample-{number}/cgroups"), programs.quotas());
+            if number == 1 {
+                self.programs = programs;
+            } else {
+                let [before, after] = self.programs.busiest(&programs);
+                self.keep("sample-1/busiest".to_owned(), before);
+                self.keep("sample-2/busiest".to_owned(), after);
+            }
+        }
     }
 
     fn commands(&mut self, commands: &BTreeSet<Words>, prefix: &str) {

@@ -64,6 +64,8 @@ pub(super) struct Manifest {
     pub(super) has_filters: bool,
     pub(super) has_classes: bool,
     pub(super) has_profile: bool,
+    pub(super) has_programs: bool,
+    pub(super) has_sockets: bool,
 }
 
 impl Manifest {
@@ -85,6 +87,8 @@ impl Manifest {
                 Piece::Filters => all.has_filters = true,
                 Piece::Classes => all.has_classes = true,
                 Piece::Profile => all.has_profile = true,
+                Piece::Sockets => all.has_sockets = true,
+                Piece::Programs => all.has_programs = true,
                 Piece::Saved(_) | Piece::SavedCommand(_) | Piece::All(_) => {}
             }
         }

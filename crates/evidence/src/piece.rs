@@ -1,7 +1,7 @@
 //! Pieces of evidence, as facts name them: what is collected is their union, and a fact can read
 //! nothing else.
 
-use super::netlink::NicSettings;
+use super::netlink::{DESTINATIONS, LISTENERS, NicSettings};
 
 /// One piece of evidence, or all of a kind. In a path a `*` stands for any name, or for the end of
 /// one. In a command `{nic}` stands for each interface, `{guest}` for each guest of libvirt and
@@ -22,8 +22,14 @@ pub enum Piece {
     Sampled(&'static [&'static str]),
     /// CPU time of threads whose names begin with one of these, in both samples.
     Threads(&'static [&'static str]),
+    /// The threads that use the CPUs the most, and control groups with a quota of them; both
+    /// samples.
+    Programs,
     /// TCP connections that are established, in both samples.
     Connections,
+    /// Sockets that listen, in both samples; where most connections go, if ports may run out; and
+    /// the programs that sockets are of.
+    Sockets,
     /// Settings of each interface.
     Settings(NicSettings),
     /// What filters of traffic did, where a queueing discipline says there are any; both samples.
@@ -65,8 +71,10 @@ impl Piece {
                 matches(pattern, path)
             }
             Piece::Link(pattern) => path.strip_suffix(LINK).is_some_and(|at| matches(pattern, at)),
+            Piece::Sockets => [LISTENERS, DESTINATIONS, "owners"].contains(&path),
             Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),
             Piece::Threads(_) => path == "threads",
+            Piece::Programs => ["busiest", "cgroups"].contains(&path),
             Piece::All(more) => more.iter().any(|piece| piece.is_file(path)),
             _ => false,
         }

@@ -2,17 +2,23 @@
 
 use super::named::{RINGWAY_VIFS, RingwayVifs};
 use super::{Basis, Fact, Reader, Span};
+use crate::netlink::{DESTINATIONS, LISTENERS};
 use crate::parse::classes::Classes;
 use crate::parse::conntrack::Conntrack;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::domains::VcpuTimes;
 use crate::parse::ethtool::Statistics;
+use crate::parse::listeners::{Datagrams, Destinations, Listeners, Owners};
 use crate::parse::nic::NicCounters;
 use crate::parse::ovs::Lookups;
 use crate::parse::police::Policers;
+use crate::parse::pressure::Pressure;
+use crate::parse::programs::{Busiest, Quotas};
 use crate::parse::protocols::Protocols;
 use crate::parse::qdisc::{Hook, Qdiscs};
 use crate::parse::ringway::Vifs;
+use crate::parse::routes::Neighbours;
+use crate::parse::rules::Rules;
 use crate::parse::sockets::Sockets;
 use crate::parse::softnet::Softnet;
 use crate::parse::threads::Threads;
@@ -60,6 +66,46 @@ impl Fact for Span<Threads> {
     }
 }
 
+impl Fact for Span<Busiest> {
+    const PIECES: &'static [Piece] = &[Piece::Programs];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.span("busiest")
+    }
+}
+
+impl Fact for Span<Quotas> {
+    const PIECES: &'static [Piece] = &[Piece::Programs];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.span("cgroups")
+    }
+}
+
+/// How long programs waited for memory.
+#[derive(Debug)]
+pub struct MemoryPressure(pub Span<Pressure>);
+
+impl Fact for MemoryPressure {
+    const PIECES: &'static [Piece] = &[Piece::Counters("proc/pressure/memory")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.span("proc/pressure/memory").map(MemoryPressure)
+    }
+}
+
+/// How long programs waited for disks.
+#[derive(Debug)]
+pub struct DiskPressure(pub Span<Pressure>);
+
+impl Fact for DiskPressure {
+    const PIECES: &'static [Piece] = &[Piece::Counters("proc/pressure/io")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.span("proc/pressure/io").map(DiskPressure)
+    }
+}
+
 /// The daemon that moves interrupts, if it runs: its number and name.
 #[derive(Debug)]
 pub struct Irqbalance(pub Option<(u64, String)>);
@@ -79,6 +125,85 @@ impl Fact for Span<Sockets> {
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         at.connections_span()
+    }
+}
+
+impl Fact for Span<Listeners> {
+    const PIECES: &'static [Piece] = &[Piece::Sockets];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.span(LISTENERS)
+    }
+}
+
+/// Where most connections go, if ports may run out, and the ports that there are.
+#[derive(Debug)]
+pub struct Ports {
+    /// By destination.
+    pub destinations: Destinations,
+    /// To quote.
+    pub text: Text,
+    /// First and last.
+    pub range: (u64, u64),
+    /// To quote.
+    pub range_text: Text,
+}
+
+const RANGE: &str = "proc/sys/net/ipv4/ip_local_port_range";
+
+impl Fact for Ports {
+    const PIECES: &'static [Piece] = &[Piece::Sockets, Piece::File(RANGE)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let range_text = at.file(RANGE)?;
+        let range: Vec<u64> = range_text.value().split_whitespace().flat_map(str::parse).collect();
+        let [first, last] = range.as_slice() else {
+            return Err(range_text.unreadable(Some(1), "expected the first and the last port"));
+        };
+        let text = at.latest(DESTINATIONS)?;
+        let destinations = Destinations::parse(&text)?;
+        Ok(Ports { destinations, text, range: (*first, *last), range_text })
+    }
+}
+
+/// Programs that sockets are of. None are known of a record that does not say it.
+#[derive(Debug)]
+pub struct SocketOwners(Owners);
+
+impl Fact for SocketOwners {
+    const PIECES: &'static [Piece] = &[Piece::Sockets];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let owners = at.file("owners").and_then(|text| Owners::parse(&text));
+        Ok(SocketOwners(owners.unwrap_or_default()))
+    }
+}
+
+impl SocketOwners {
+    /// The program of a socket for people, such as `nginx (process 7)`.
+    pub fn of(&self, inode: u64) -> Option<String> {
+        let (process, name) = self.0.by_inode.get(&inode)?;
+        Some(format!("{name} (process {process})"))
+    }
+}
+
+/// Tables of sockets that take datagrams, those that could be read.
+#[derive(Debug)]
+pub struct DatagramSockets(pub Vec<(&'static str, Span<Datagrams>)>);
+
+impl Fact for DatagramSockets {
+    const PIECES: &'static [Piece] = &[
+        Piece::Counters("proc/net/udp"),
+        Piece::Counters("proc/net/udp6"),
+        Piece::Counters("proc/net/raw"),
+        Piece::Counters("proc/net/raw6"),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let udp = at.span("proc/net/udp")?;
+        let more = [("UDP", "proc/net/udp6"), ("raw", "proc/net/raw"), ("raw", "proc/net/raw6")];
+        let more = more.into_iter().filter_map(|(kind, path)| Some((kind, at.span(path).ok()?)));
+        Ok(DatagramSockets(std::iter::once(("UDP", udp)).chain(more).collect()))
     }
 }
 
@@ -164,6 +289,36 @@ impl Fact for Span<Qdiscs> {
     }
 }
 
+const NEIGHBOURS: &[&str] = &["ip", "-s", "-j", "neigh", "show"];
+
+impl Fact for Span<Neighbours> {
+    const PIECES: &'static [Piece] = &[Piece::Sampled(NEIGHBOURS)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.command_span(NEIGHBOURS)
+    }
+}
+
+const NFT: &[&str] = &["nft", "-a", "list", "ruleset"];
+const IPTABLES: &[&str] = &["iptables-save", "-c"];
+
+impl Fact for Span<Rules> {
+    const PIECES: &'static [Piece] = &[Piece::Sampled(NFT), Piece::Sampled(IPTABLES)];
+
+    /// Those of nftables, which has what newer versions of iptables set as well; where there are
+    /// none, those that older versions set.
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let listed: Result<Span<Rules>, Gap> = at.command_span(NFT);
+        if listed.as_ref().is_ok_and(|span| span.after.count() > 0) {
+            return listed;
+        }
+        match at.command_span(IPTABLES) {
+            Ok(saved) => Ok(saved),
+            Err(gap) => listed.map_err(|_| gap),
+        }
+    }
+}
+
 /// Queueing disciplines, as they were at last, and at the first sample as far as that is known.
 #[derive(Debug)]
 pub struct Disciplines {
@@ -240,6 +395,8 @@ of_interfaces! {
     QueueCounters = Piece::Sampled(&["ethtool", "-S", "{nic}"]);
     /// Frames that each card missed because its ring was full.
     Missed = Piece::Counters("sys/class/net/*/statistics/rx_missed_errors");
+    /// How often the carrier of each came or went.
+    Carriers = Piece::Counters("sys/class/net/*/carrier_changes");
     /// What filters that police did.
     FilterCounters = Piece::Filters;
     /// What classes of HTB and HFSC did.
@@ -257,6 +414,13 @@ impl Missed {
     /// Those of one interface.
     pub fn of(&self, nic: &str) -> Result<Span<Single>, Gap> {
         self.0.span(&format!("sys/class/net/{nic}/statistics/rx_missed_errors"))
+    }
+}
+
+impl Carriers {
+    /// That of one interface.
+    pub fn of(&self, nic: &str) -> Result<Span<Single>, Gap> {
+        self.0.span(&format!("sys/class/net/{nic}/carrier_changes"))
     }
 }
 

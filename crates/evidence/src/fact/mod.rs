@@ -11,20 +11,23 @@ mod irqs;
 mod kind;
 mod named;
 mod reader;
+mod routing;
 mod scope;
 mod stack;
 mod thread_names;
 
 pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, OnlineCpus, Served};
 pub use counters::{
-    ClassCounters, Connections, Disciplines, FilterCounters, Irqbalance, Missed, NetCounters,
-    QueueCounters, SwitchLookups,
+    Carriers, ClassCounters, Connections, DatagramSockets, Disciplines, DiskPressure,
+    FilterCounters, Irqbalance, MemoryPressure, Missed, NetCounters, Ports, QueueCounters,
+    SocketOwners, SwitchLookups,
 };
 pub use interfaces::{Interfaces, NicRole};
 pub use irqs::{Layout, NetIrq, NetIrqs, Queue};
 pub use kind::{HostKind, Kind};
 pub use named::*;
 pub use reader::{Basis, Host, Reader, Span};
+pub use routing::{BridgeSettings, Routing, Switches};
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
 pub use stack::Stack;
 

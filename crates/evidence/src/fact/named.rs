@@ -254,6 +254,8 @@ of_interfaces! {
     LinkStates = Piece::File, "operstate";
     /// What kind of link each is, by the numbers of `linux/if_arp.h`.
     LinkTypes = Piece::File, "type";
+    /// Whether each may send and receive at a time.
+    Duplexes = Piece::File, "duplex";
     /// Packets that may wait before each.
     QueueLengths = Piece::File, "tx_queue_len";
     /// The NUMA node of each card.

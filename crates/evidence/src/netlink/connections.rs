@@ -4,9 +4,10 @@
 //! one does not have is left out, where the structure of the crate would refuse the whole.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ use super::file;
 
 /// Connections that are kept: those that sent the longest. A proxy may have a million.
 const CONNECTIONS_MAX: usize = 4096;
+/// Destinations that are kept: those with the most connections.
+const DESTINATIONS_MAX: usize = 16;
 /// How long one family of addresses may take.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -52,6 +55,75 @@ pub(crate) fn connections() -> io::Result<String> {
         })?;
     }
     Ok(kept.finish())
+}
+
+/// Sockets that listen, as a file of the record: how many connections wait for their program, how
+/// many may, and the number of the socket.
+///
+/// # Errors
+/// What the kernel answers.
+pub(crate) fn listeners() -> io::Result<String> {
+    let mut lines = Vec::new();
+    each(StateFlags::LISTEN, |answer| {
+        let InetResponse { header, .. } = answer;
+        let local = SocketAddr::new(header.socket_id.source_address, header.socket_id.source_port);
+        if lines.len() < CONNECTIONS_MAX {
+            lines.push(format!(
+                "{local} {} {} {}",
+                header.recv_queue, header.send_queue, header.inode
+            ));
+        }
+    })?;
+    Ok(file(format_args!("listeners: {}", lines.len()), &lines))
+}
+
+/// Where most connections go, of all states, as a file of the record: this end without its port,
+/// the other end, and how many ports they take.
+///
+/// # Errors
+/// What the kernel answers.
+pub(crate) fn destinations() -> io::Result<String> {
+    let mut counts: BTreeMap<(IpAddr, SocketAddr), u64> = BTreeMap::new();
+    let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE;
+    each(states, |answer| {
+        let id = &answer.header.socket_id;
+        let peer = SocketAddr::new(id.destination_address, id.destination_port);
+        *counts.entry((id.source_address, peer)).or_default() += 1;
+    })?;
+    let mut counts: Vec<(u64, (IpAddr, SocketAddr))> =
+        counts.into_iter().map(|(ends, count)| (count, ends)).collect();
+    counts.sort_by(|a, b| b.cmp(a));
+    counts.truncate(DESTINATIONS_MAX);
+    let line =
+        |(count, (local, peer)): &(u64, (IpAddr, SocketAddr))| format!("{local} {peer} {count}");
+    let lines: Vec<String> = counts.iter().map(line).collect();
+    Ok(file(format_args!("destinations: {}", lines.len()), &lines))
+}
+
+/// Sockets of TCP in some states, of both families.
+fn each(states: StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
+    for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
+        let question = SockDiagMessage::InetRequest(InetRequest {
+            family,
+            protocol: IPPROTO_TCP,
+            extensions: ExtensionFlags::empty(),
+            states: StateFlags::from_bits_retain(states.bits()),
+            socket_id,
+        });
+        let deadline = Instant::now() + TIME_MAX;
+        let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
+        socket.request_each(question, NLM_F_DUMP, |answer| {
+            if let SockDiagMessage::InetResponse(answer) = answer {
+                take(&answer);
+            }
+            if Instant::now() > deadline {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+    }
+    Ok(())
 }
 
 /// The busiest connections so far.
@@ -112,6 +184,10 @@ fn line(answer: &InetResponse, info: &[u8]) -> String {
             write!(line, " {name}={number}").expect("a String takes all");
         }
     }
+    let header = &answer.header;
+    let (received, queued, inode) = (header.recv_queue, header.send_queue, header.inode);
+    write!(line, " recv_queue={received} send_queue={queued} inode={inode}")
+        .expect("a String takes all");
     // Two in a byte, the first in its low half on the machines that we run on.
     if let Some(scales) = number(info, WSCALES_AT, 1) {
         write!(line, " snd_wscale={} rcv_wscale={}", scales & 15, scales >> 4)
@@ -132,7 +208,8 @@ const WSCALES_AT: usize = 6;
 
 /// `struct tcp_info` of `linux/tcp.h`: names without their prefix, offsets and lengths in bytes.
 /// Times are in microseconds (`last_*` in milliseconds), rates in bytes a second.
-const FIELDS: [(&str, usize, usize); 43] = [
+const FIELDS: [(&str, usize, usize); 46] = [
+    ("ca_state", 1, 1),
     ("retransmits", 2, 1),
     ("backoff", 4, 1),
     ("options", 5, 1),
@@ -172,8 +249,10 @@ const FIELDS: [(&str, usize, usize); 43] = [
     ("rwnd_limited", 176, 8),
     ("sndbuf_limited", 184, 8),
     ("delivered", 192, 4),
+    ("delivered_ce", 196, 4),
     ("bytes_sent", 200, 8),
     ("bytes_retrans", 208, 8),
+    ("reord_seen", 220, 4),
     ("snd_wnd", 228, 4),
     ("rcv_wnd", 232, 4),
 ];

@@ -20,7 +20,7 @@ mod ethtool;
 use std::fmt::Display;
 use std::io;
 
-pub(super) use connections::connections;
+pub(super) use connections::{connections, destinations, listeners};
 pub(super) use ethtool::Ethtool;
 
 use super::text::Text;
@@ -30,6 +30,9 @@ use super::tool::output;
 const FOLDER: &str = "netlink";
 /// The file of TCP connections, below that of a sample.
 pub(crate) const CONNECTIONS: &str = "netlink/connections";
+/// Those of sockets that listen, and of where most connections go.
+pub(crate) const LISTENERS: &str = "netlink/listeners";
+pub(crate) const DESTINATIONS: &str = "netlink/destinations";
 /// What printed connections in older records.
 pub(crate) const CONNECTIONS_COMMAND: &[&str] = &["ss", "-tinHO", "state", "established"];
 

@@ -19,12 +19,16 @@ pub struct Moved {
     pub rx_bytes: u64,
     /// Frames that came in.
     pub rx_packets: u64,
+    /// Frames that came in damaged, or that the card could not take.
+    pub rx_errors: u64,
     /// Frames that came in and were dropped.
     pub rx_dropped: u64,
     /// Bytes that went out.
     pub tx_bytes: u64,
     /// Frames that went out.
     pub tx_packets: u64,
+    /// Frames that could not be sent.
+    pub tx_errors: u64,
     /// Frames that should have gone out.
     pub tx_dropped: u64,
     /// In the file.
@@ -47,10 +51,19 @@ impl Counters for NicCounters {
             for value in &mut column {
                 *value = next_number(&mut words, text, line)?;
             }
-            let [rx_bytes, rx_packets, _, rx_dropped, ..] = column;
-            let [.., tx_bytes, tx_packets, _, tx_dropped, _, _, _, _] = column;
-            let moved =
-                Moved { rx_bytes, rx_packets, rx_dropped, tx_bytes, tx_packets, tx_dropped, line };
+            let [rx_bytes, rx_packets, rx_errors, rx_dropped, ..] = column;
+            let [.., tx_bytes, tx_packets, tx_errors, tx_dropped, _, _, _, _] = column;
+            let moved = Moved {
+                rx_bytes,
+                rx_packets,
+                rx_errors,
+                rx_dropped,
+                tx_bytes,
+                tx_packets,
+                tx_errors,
+                tx_dropped,
+                line,
+            };
             nics.insert(name.trim().to_owned(), moved);
         }
         Ok(NicCounters { nics })
@@ -63,9 +76,11 @@ impl Moved {
         Moved {
             rx_bytes: self.rx_bytes.saturating_sub(before.rx_bytes),
             rx_packets: self.rx_packets.saturating_sub(before.rx_packets),
+            rx_errors: self.rx_errors.saturating_sub(before.rx_errors),
             rx_dropped: self.rx_dropped.saturating_sub(before.rx_dropped),
             tx_bytes: self.tx_bytes.saturating_sub(before.tx_bytes),
             tx_packets: self.tx_packets.saturating_sub(before.tx_packets),
+            tx_errors: self.tx_errors.saturating_sub(before.tx_errors),
             tx_dropped: self.tx_dropped.saturating_sub(before.tx_dropped),
             line: self.line,
         }

@@ -45,8 +45,44 @@ pub struct Socket {
     pub unacked: u64,
     /// Bytes that wait to be sent for the first time.
     pub notsent_bytes: u64,
+    /// What more the kernel says of it, by the names of `struct tcp_info`; nothing in what `ss`
+    /// printed.
+    pub more: More,
     /// In the output.
     pub line: usize,
+}
+
+/// What the kernel says of a connection over netlink, and no other record has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct More {
+    /// Timeouts in a row.
+    pub retransmits: u64,
+    /// Segments that were sent again, all in all.
+    pub total_retrans: u64,
+    /// Segments that were sent, all in all.
+    pub segs_out: u64,
+    /// Bytes a second that its program or congestion control lets it send.
+    pub pacing_rate: u64,
+    /// The same by its program alone; the largest number stands for no limit.
+    pub max_pacing_rate: u64,
+    /// Times that segments overtook one another.
+    pub reord_seen: u64,
+    /// Segments that arrived.
+    pub delivered: u64,
+    /// Segments of which a queue on the way said that it gets full.
+    pub delivered_ce: u64,
+    /// The longest packet that the path takes, as far as it is known.
+    pub pmtu: u64,
+    /// Bytes that wait for the program here.
+    pub recv_queue: u64,
+    /// Bytes that were acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes that came.
+    pub bytes_received: u64,
+    /// The window that the other end offers; 0 as well if the kernel does not say it.
+    pub snd_wnd: u64,
+    /// The number of the socket.
+    pub inode: u64,
 }
 
 impl Socket {
@@ -106,6 +142,7 @@ impl Counters for Sockets {
                 cwnd: number("cwnd:"),
                 unacked: number("unacked:"),
                 notsent_bytes: number("notsent:"),
+                more: More::default(),
                 line,
             });
         }
@@ -158,6 +195,22 @@ fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
         cwnd: number("snd_cwnd"),
         unacked: number("unacked"),
         notsent_bytes: number("notsent_bytes"),
+        more: More {
+            retransmits: number("retransmits"),
+            total_retrans: number("total_retrans"),
+            segs_out: number("segs_out"),
+            pacing_rate: number("pacing_rate"),
+            max_pacing_rate: number("max_pacing_rate"),
+            reord_seen: number("reord_seen"),
+            delivered: number("delivered"),
+            delivered_ce: number("delivered_ce"),
+            pmtu: number("pmtu"),
+            recv_queue: number("recv_queue"),
+            bytes_acked: number("bytes_acked"),
+            bytes_received: number("bytes_received"),
+            snd_wnd: number("snd_wnd"),
+            inode: number("inode"),
+        },
         line,
     })
 }
@@ -182,7 +235,8 @@ mod tests {
                     cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 busy:9000ms \
                     rwnd_limited:4500ms(50.0%)\n";
         let read = |text| Sockets::parse(&Text::new("t", text)).expect("sound").all.remove(0);
-        assert_eq!(read(kernel), Socket { line: 2, ..read(tool) });
+        let Socket { more, .. } = read(kernel);
+        assert_eq!(read(kernel), Socket { line: 2, more, ..read(tool) });
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! D42: a bridge floods what it could deliver.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::text::bridges as text;
+use ringway_evidence::fact::{
+    Basis, BridgeSettings, Interfaces, Span, Stack, Switches, Tried, float,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::nic::NicCounters;
+use ringway_evidence::parse::rules::Rules;
+
+pub(crate) const CHECK: Check = Check {
+    id: "D42",
+    slug: "bridges",
+    title: "a bridge floods, or passes frames through rules of IP",
+    group: Group::Datapath,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "no bridge",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        bridges: BridgeSettings,
+        nics: Interfaces,
+        stack: Stack,
+        switches: Switches,
+        moved: Span<NicCounters>,
+        rules: Tried<Span<Rules>>,
+    }
+}
+
+/// Packets a second from which it matters where they go.
+const PACKETS_MIN: f64 = 100.0;
+/// The same, where each costs a little more.
+const PACKETS_MANY: f64 = 5000.0;
+/// Rules from which frames that pass them are worth a word.
+const RULES_MIN: u64 = 100;
+const SETTING: &str = "net.bridge.bridge-nf-call-iptables";
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.moved;
+    let mut is_any = false;
+    for nic in facts.nics.names() {
+        let Some((ageing, ageing_text)) = facts.bridges.bridge(&nic, "ageing_time") else {
+            continue;
+        };
+        is_any = true;
+        let ports: Vec<&String> = facts.stack.below(&nic).collect();
+        let moved = |nic: &String| {
+            let after = span.after.nics.get(nic)?;
+            let before = span.past(span.before.nics.get(nic))?;
+            Some(float(after.since(&before).packets()) / span.seconds)
+        };
+        let rate: f64 = ports.iter().filter_map(|port| moved(port)).sum();
+        if span.basis == Basis::SinceBoot {
+            continue;
+        }
+        if ageing == 0 && ports.len() > 2 && rate >= PACKETS_MIN {
+            let summary = format!("{nic} sends each frame to all of its {} ports", ports.len());
+            let command = format!("cat /sys/class/net/{nic}/bridge/ageing_time");
+            out.add([Finding::new(Severity::Warning, nic.clone(), summary)
+                .cause(text::ageing_cause())
+                .quote([ageing_text.quote(1)])
+                .advise(Advice::by_hand(text::ageing_advice(), &plain(&nic, &command)))]);
+        }
+        for port in &ports {
+            let learning = facts.bridges.port(port, "learning").filter(|(is_on, _)| *is_on == 0);
+            let is_flooded =
+                facts.bridges.port(port, "unicast_flood").is_some_and(|(on, _)| on == 1);
+            let Some((_, quoted)) = learning else { continue };
+            if !is_flooded || ports.len() < 3 || moved(port).is_none_or(|rate| rate < PACKETS_MIN) {
+                continue;
+            }
+            let summary = format!("{nic} does not learn who is behind {port}, and floods for it");
+            let command = format!("bridge -d link show dev {port}");
+            out.add([Finding::new(Severity::Warning, (*port).clone(), summary)
+                .cause(text::learning_cause())
+                .quote([quoted.quote(1)])
+                .advise(Advice::by_hand(text::learning_advice(), &plain(port, &command)))]);
+        }
+        out.add(through_rules(facts, &nic, rate));
+    }
+    if !is_any {
+        return not_here(CHECK.absent);
+    }
+    out.well("bridges send frames where they belong", None);
+    Ok(())
+}
+
+/// The command, if the name means nothing to a shell.
+fn plain<'a>(nic: &str, command: &'a str) -> Vec<&'a str> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_plain = nic.bytes().all(is_letter) && !nic.starts_with('-');
+    if is_plain { vec![command] } else { Vec::new() }
+}
+
+fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
+    let own = facts.bridges.bridge(nic, "nf_call_iptables");
+    let all = facts.switches.get(SETTING);
+    let is_on = |text: &ringway_evidence::Text| text.number().is_ok_and(|it| it > 0);
+    let setting = match (own, all) {
+        (_, Some(text)) if is_on(&text) => text,
+        (Some((1.., text)), _) => text,
+        _ => return None,
+    };
+    let rules = facts.rules.ok()?;
+    let count = rules.after.count();
+    if rate < PACKETS_MANY || count == 0 {
+        return None;
+    }
+    let summary = format!("frames of {nic} pass through {count} rules of IP: {rate:.0} a second");
+    let severity = if count >= RULES_MIN { Severity::Warning } else { Severity::Note };
+    let finding =
+        Finding::new(severity, nic, summary).cause(text::rules_cause()).quote([setting.quote(1)]);
+    let now = facts.switches.get(SETTING).and_then(|text| text.number().ok());
+    let knob = Knob::Sysctl { name: SETTING.to_owned() };
+    Some(match now.and_then(|now| Change::lower(knob, now, 0)) {
+        Some(change) => finding.advise(Advice::by_change(text::rules_advice(), [change])),
+        None => finding.advise(Advice::by_hand(text::rules_advice(), &[])),
+    })
+}

@@ -1,0 +1,126 @@
+//! D37: a link damages frames, or comes and goes.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::link_errors as text;
+use ringway_evidence::fact::{
+    Basis, Carriers, Duplexes, Interfaces, LinkStates, NicRole, Span, Speeds, float, share,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::nic::{Moved, NicCounters};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D37",
+    slug: "link-errors",
+    title: "a link errs, or comes and goes",
+    group: Group::Links,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "no interface but the loopback",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        moved: Span<NicCounters>,
+        carriers: Carriers,
+        duplexes: Duplexes,
+        speeds: Speeds,
+        states: LinkStates,
+        nics: Interfaces,
+    }
+}
+
+/// Errors a second from which they are more than chance.
+const ERRORS_MIN: f64 = 1.0;
+/// Part of all frames from which they matter: TCP halves its speed for each.
+const ERRORS_PART: f64 = 0.0001;
+/// Changes of the carrier from which a link comes and goes: once each.
+const CHANGES_MIN: u64 = 2;
+/// A card of today that says so few Mbit/s met a bad cable or an old switch.
+const SLOW_MBIT: u64 = 100;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.moved;
+    if span.after.nics.keys().all(|nic| nic == "lo") {
+        return not_here(CHECK.absent);
+    }
+    for (nic, after) in span.after.nics.iter().filter(|(nic, _)| nic.as_str() != "lo") {
+        out.add(flaps(facts, nic));
+        out.add(half(facts, nic));
+        out.add(slow(facts, nic));
+        if let Some(before) = span.past(span.before.nics.get(nic)) {
+            out.add(errors(span, nic, &after.since(&before)));
+        }
+    }
+    out.well("links err next to never, and stay up", None);
+    Ok(())
+}
+
+fn flaps(facts: &Facts, nic: &str) -> Option<Finding> {
+    let span = facts.carriers.of(nic).ok().filter(|span| span.basis == Basis::Samples)?;
+    let changes = span.after.0.saturating_sub(span.before.0);
+    if changes < CHANGES_MIN {
+        return None;
+    }
+    let summary =
+        format!("the link of {nic} came or went {changes} times in {:.1} s", span.seconds);
+    Some(
+        Finding::new(Severity::Problem, nic, summary)
+            .cause(text::flaps_cause())
+            .quote([span.text.quote(1)])
+            .advise(Advice::by_hand(text::flaps_advice(), &["dmesg"])),
+    )
+}
+
+fn half(facts: &Facts, nic: &str) -> Option<Finding> {
+    let duplex = facts.duplexes.of(nic).ok().filter(|text| text.value() == "half")?;
+    if facts.states.of(nic).is_ok_and(|state| state.value() == "down") {
+        return None;
+    }
+    let summary = format!("{nic} sends and receives in turn: half duplex");
+    Some(
+        Finding::new(Severity::Warning, nic, summary)
+            .cause(text::half_cause())
+            .quote([duplex.quote(1)])
+            .advise(Advice::by_hand(text::half_advice(), &[])),
+    )
+}
+
+fn slow(facts: &Facts, nic: &str) -> Option<Finding> {
+    let text = facts.speeds.of(nic).ok()?;
+    let mbit = text.number().ok().filter(|mbit| (1..=SLOW_MBIT).contains(mbit))?;
+    if facts.nics.role(nic) != NicRole::Physical {
+        return None;
+    }
+    let summary = format!("the wire of {nic} carries {mbit} Mbit/s");
+    let finding = Finding::new(Severity::Note, nic, summary);
+    Some(finding.cause(text::slow_cause()).quote([text.quote(1)]))
+}
+
+fn errors(span: &Span<NicCounters>, nic: &str, moved: &Moved) -> Option<Finding> {
+    let of = |errors: u64, packets: u64, way: &str| {
+        let rate = float(errors) / span.seconds;
+        let part = share(errors, errors.saturating_add(packets));
+        (rate >= ERRORS_MIN && part >= ERRORS_PART && span.basis == Basis::Samples)
+            .then(|| format!("{rate:.1} a second {way}, {:.2} %", part * 100.0))
+    };
+    let received = of(moved.rx_errors, moved.rx_packets, "of what it receives");
+    let sent = of(moved.tx_errors, moved.tx_packets, "of what it sends");
+    let is_received = received.is_some();
+    let both: Vec<String> = received.into_iter().chain(sent).collect();
+    if both.is_empty() {
+        return None;
+    }
+    let (cause, advice) = match is_received {
+        true => (text::receive_cause(), text::receive_advice()),
+        false => (text::send_cause(), text::send_advice()),
+    };
+    Some(
+        Finding::new(Severity::Warning, nic, format!("{nic} has errors: {}", both.join("; ")))
+            .cause(cause)
+            .quote([span.text.quote(moved.line)])
+            .confidence(Confidence::High)
+            .advise(Advice::by_hand(advice, &["ip -s -s link"])),
+    )
+}

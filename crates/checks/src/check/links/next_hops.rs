@@ -1,0 +1,160 @@
+//! D39: a next hop or a neighbour does not answer, or is two.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::next_hops as text;
+use ringway_evidence::Quote;
+use ringway_evidence::fact::{Basis, Routing, Span, Switches, Tried};
+use ringway_evidence::facts;
+use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D39",
+    slug: "next-hops",
+    title: "a next hop does not answer, or an address is there twice",
+    group: Group::Links,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "nothing says where packets are sent",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        routing: Tried<Routing>,
+        neighbours: Tried<Span<Neighbours>>,
+        switches: Switches,
+    }
+}
+
+/// Neighbours that are named.
+const NAMED_MAX: usize = 5;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let (Some(routing), Some(span)) = (facts.routing.ok(), facts.neighbours.ok()) else {
+        return not_here(CHECK.absent);
+    };
+    let mut next = Vec::new();
+    for route in &routing.routes.all {
+        if route.nexthops.len() > 1 {
+            out.add(one_of_several(facts, span, route));
+        } else if let Some(gateway) = &route.gateway {
+            out.add(only_one(span, route, gateway));
+        }
+        next.extend(route.gateway.iter().chain(route.nexthops.iter().flat_map(|hop| &hop.gateway)));
+    }
+    if span.basis == Basis::Samples {
+        out.add(span.after.all.iter().filter_map(|one| twice(span, one)));
+    }
+    let is_other = |one: &&Neighbour| is_silent(span, one) && !next.contains(&&one.dst);
+    let silent: Vec<&Neighbour> = span.after.all.iter().filter(is_other).collect();
+    if !silent.is_empty() {
+        let named: Vec<&str> = silent.iter().take(NAMED_MAX).map(|one| one.dst.as_str()).collect();
+        let summary = format!("{} neighbours do not answer: {}", silent.len(), named.join(", "));
+        let finding = Finding::new(Severity::Note, "neighbours", summary);
+        out.add([finding.cause(text::silent_cause()).quote([quoted(span, silent[0])])]);
+    }
+    out.well("next hops answer, as far as they are used", None);
+    Ok(())
+}
+
+/// The neighbour alone: the tool prints all of them in a line.
+fn quoted(span: &Span<Neighbours>, one: &Neighbour) -> Quote {
+    let lladdr = one.lladdr.as_deref().unwrap_or("no address");
+    let text = format!("{} dev {} {lladdr} {}", one.dst, one.dev, one.state.join(" "));
+    Quote { file: span.text.origin().to_owned(), line: None, text }
+}
+
+/// Whether it did not answer, or is asked for as long as both samples are apart.
+fn is_silent(span: &Span<Neighbours>, one: &Neighbour) -> bool {
+    let was = span.before.same(one).is_some_and(|was| was.is_failed() || was.is_asked());
+    one.is_failed() || (one.is_asked() && was && span.basis == Basis::Samples)
+}
+
+fn failed<'a>(
+    span: &'a Span<Neighbours>,
+    gateway: &str,
+    dev: Option<&String>,
+) -> Option<&'a Neighbour> {
+    let is_it = |one: &&Neighbour| one.dst == gateway && dev.is_none_or(|dev| *dev == one.dev);
+    span.after.all.iter().filter(is_it).find(|one| is_silent(span, one))
+}
+
+fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Option<Finding> {
+    let mut dead: Vec<(String, Quote)> = Vec::new();
+    let mut is_down = false;
+    for hop in &route.nexthops {
+        let Hop { gateway, dev, flags } = hop;
+        let dev_name = dev.as_deref().unwrap_or("?");
+        let name = gateway.as_deref().unwrap_or(dev_name);
+        let down =
+            ["linkdown", "dead"].into_iter().find(|flag| flags.iter().any(|one| one == flag));
+        if let Some(flag) = down {
+            is_down |= flag == "linkdown";
+            let text = format!("{} nexthop {name} dev {dev_name} {flag}", route.dst);
+            let file = "ip route show table all".to_owned();
+            dead.push((name.to_owned(), Quote { file, line: None, text }));
+        } else if let Some(one) =
+            gateway.as_ref().and_then(|gateway| failed(span, gateway, dev.as_ref()))
+        {
+            dead.push((name.to_owned(), quoted(span, one)));
+        }
+    }
+    if dead.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = dead.iter().map(|(name, _)| name.as_str()).collect();
+    let summary = format!(
+        "{} of {} next hops to {} do not answer: {}",
+        dead.len(),
+        route.nexthops.len(),
+        route.dst,
+        names.join(", ")
+    );
+    let name = match is_down {
+        true => "net.ipv4.conf.all.ignore_routes_with_linkdown",
+        false => "net.ipv4.fib_multipath_use_neigh",
+    };
+    let setting = facts.switches.get(name).filter(|_| !route.dst.contains(':'));
+    let change = setting.as_ref().and_then(|text| {
+        Change::raise(Knob::Sysctl { name: name.to_owned() }, text.number().ok()?, 1)
+    });
+    let finding = Finding::new(Severity::Problem, route.dst.clone(), summary)
+        .cause(text::one_of_several_cause())
+        .quote(dead.into_iter().map(|(_, quote)| quote))
+        .quote(setting.map(|text| text.quote(1)));
+    Some(match change {
+        Some(change) => finding.advise(Advice::by_change(text::pass_over_advice(), [change])),
+        None => finding.advise(Advice::by_hand(text::one_of_several_advice(), &["ip route show"])),
+    })
+}
+
+fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Finding> {
+    let one = failed(span, gateway, route.dev.as_ref())?;
+    let summary = format!("the next hop to {}, {gateway}, does not answer", route.dst);
+    // Many hosts have a route for IPv6 that leads nowhere, and do without.
+    let severity = if gateway.contains(':') { Severity::Note } else { Severity::Problem };
+    Some(
+        Finding::new(severity, route.dst.clone(), summary)
+            .cause(text::only_one_cause())
+            .quote([quoted(span, one)])
+            .advise(Advice::by_hand(text::only_one_advice(), &["ip route show", "ip neigh show"])),
+    )
+}
+
+/// A neighbour that had another address five seconds ago.
+fn twice(span: &Span<Neighbours>, one: &Neighbour) -> Option<Finding> {
+    let before = span.before.same(one)?;
+    let (then, now) = (before.lladdr.as_ref()?, one.lladdr.as_ref()?);
+    if then == now {
+        return None;
+    }
+    let summary = format!("{} on {} was {then} and is {now}", one.dst, one.dev);
+    Some(
+        Finding::new(Severity::Warning, one.dst.clone(), summary)
+            .cause(text::twice_cause())
+            .quote([quoted(span, before), quoted(span, one)])
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(text::twice_advice(), &["ip -s neigh show"])),
+    )
+}

@@ -1,0 +1,180 @@
+//! D38: queues before interfaces drop, and no one set a limit.
+
+use std::collections::BTreeSet;
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
+use crate::text::queue_drops as text;
+use ringway_evidence::fact::{Basis, Interfaces, QueueLengths, Span, Tried, float, share};
+use ringway_evidence::facts;
+use ringway_evidence::parse::nic::NicCounters;
+use ringway_evidence::parse::qdisc::{Qdisc, Qdiscs};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D38",
+    slug: "queue-drops",
+    title: "the queue of an interface drops",
+    group: Group::Links,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "no interface but the loopback",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        moved: Span<NicCounters>,
+        qdiscs: Tried<Span<Qdiscs>>,
+        nics: Interfaces,
+        lengths: QueueLengths,
+    }
+}
+
+/// Drops a second, and their part of all frames, from which it is not how TCP finds its speed.
+const DROPS_MIN: f64 = 10.0;
+const DROPS_PART: f64 = 0.01;
+/// Disciplines that drop what they are given beyond their length, and for no other reason.
+const PLAIN: [&str; 3] = ["bfifo", "pfifo", "pfifo_fast"];
+/// Disciplines that limit; what is below one drops for its limit, which D30 says.
+const LIMITING: [&str; 5] = ["cake", "hfsc", "htb", "netem", "tbf"];
+/// What netem does to a network, by the names of its options.
+const EMULATED: [&str; 6] =
+    ["loss-random", "loss-state", "loss-gemodel", "corrupt", "duplicate", "reorder"];
+/// A queue that is shorter than this is too short for a burst.
+const LENGTH_GOOD: u64 = 1000;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.moved;
+    if span.after.nics.keys().all(|nic| nic == "lo") {
+        return not_here(CHECK.absent);
+    }
+    if span.basis == Basis::SinceBoot {
+        return not_here("what queues drop is only known since the boot");
+    }
+    out.add(disciplines(facts));
+    for (nic, after) in span.after.nics.iter().filter(|(nic, _)| nic.as_str() != "lo") {
+        let Some(before) = span.past(span.before.nics.get(nic)) else { continue };
+        let moved = after.since(&before);
+        if is_much(moved.tx_dropped, moved.tx_packets, span.seconds) {
+            out.add([device(facts, nic, moved.tx_dropped, moved.tx_packets, after.line)]);
+        }
+    }
+    out.well("queues of interfaces drop next to nothing", None);
+    Ok(())
+}
+
+fn is_much(drops: u64, sent: u64, seconds: f64) -> bool {
+    float(drops) / seconds >= DROPS_MIN && share(drops, drops.saturating_add(sent)) >= DROPS_PART
+}
+
+fn percent(drops: u64, sent: u64) -> String {
+    format!("{:.1} %", share(drops, drops.saturating_add(sent)) * 100.0)
+}
+
+fn disciplines(facts: &Facts) -> Vec<Finding> {
+    let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
+    let limited: BTreeSet<&str> = span
+        .after
+        .all
+        .iter()
+        .filter(|qdisc| LIMITING.contains(&qdisc.kind.as_str()))
+        .map(|qdisc| qdisc.dev.as_str())
+        .collect();
+    let mut found = Vec::new();
+    for qdisc in &span.after.all {
+        if let Some(what) = emulated(qdisc) {
+            let summary = format!("{} emulates a bad network: {what}", qdisc.dev);
+            let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
+            found.push(
+                Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
+                    .cause(text::netem_cause())
+                    .quote(span.text.quote_where(|line| line.contains("netem")))
+                    .advise(Advice::by_hand(text::netem_advice(), &[&command])),
+            );
+        }
+        if !PLAIN.contains(&qdisc.kind.as_str()) || limited.contains(qdisc.dev.as_str()) {
+            continue;
+        }
+        let same = |one: &&Qdisc| {
+            (&one.dev, &one.kind, &one.parent) == (&qdisc.dev, &qdisc.kind, &qdisc.parent)
+        };
+        let Some(before) = span.before.all.iter().find(same) else { continue };
+        let drops = qdisc.drops.saturating_sub(before.drops);
+        let sent = qdisc.packets.saturating_sub(before.packets);
+        if !is_much(drops, sent, span.seconds) {
+            continue;
+        }
+        let summary = format!(
+            "the queue of {} ({}) is full and drops {:.0} packets a second, {}",
+            qdisc.dev,
+            qdisc.kind,
+            float(drops) / span.seconds,
+            percent(drops, sent)
+        );
+        let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
+        let advice = Advice::by_hand(text::fifo_advice(), &[&command]);
+        let finding = Finding::new(Severity::Warning, qdisc.dev.clone(), summary)
+            .cause(text::fifo_cause())
+            .quote([span.text.quote(1)])
+            .confidence(Confidence::Medium);
+        found.push(match longer(facts, &qdisc.dev) {
+            Some((change, quote)) if qdisc.kind == "pfifo_fast" => {
+                let advice = Advice::by_change(text::longer_advice(), [change]);
+                finding.quote([quote]).advise(advice)
+            }
+            _ => finding.advise(advice),
+        });
+    }
+    found
+}
+
+fn emulated(qdisc: &Qdisc) -> Option<String> {
+    if qdisc.kind != "netem" {
+        return None;
+    }
+    let is_set = |name: &&&str| {
+        qdisc.options.get(**name).is_some_and(|value| !value.is_null() && value.as_u64() != Some(0))
+    };
+    let named: Vec<&str> = EMULATED.iter().filter(is_set).copied().collect();
+    let delay = qdisc.options.get("delay").map(|_| "delay");
+    let all: Vec<&str> = named.into_iter().chain(delay).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// The queue of a device itself: of a TAP, behind which a program reads; of a veth, whose other end
+/// does not take frames in.
+fn device(facts: &Facts, nic: &str, drops: u64, sent: u64, line: usize) -> Finding {
+    let span = &facts.moved;
+    let driver = facts.nics.driver(nic);
+    let is_tun =
+        driver.as_deref() == Some("tun") || nic.starts_with("tap") || nic.starts_with("vnet");
+    let summary = format!(
+        "{nic} drops {:.0} packets a second that it should send, {}",
+        float(drops) / span.seconds,
+        percent(drops, sent)
+    );
+    let command = "ip -s -s link";
+    let finding = Finding::new(Severity::Warning, nic, summary)
+        .quote([span.text.quote(line)])
+        .confidence(Confidence::Medium);
+    if !is_tun {
+        let advice = Advice::by_hand(text::device_advice(), &[command]);
+        return finding.cause(text::device_cause()).advise(advice);
+    }
+    let finding = finding.cause(text::tap_cause());
+    match longer(facts, nic) {
+        Some((change, quote)) => {
+            let advice = Advice::by_change(text::longer_advice(), [change]);
+            finding.quote([quote]).advise(advice)
+        }
+        None => finding.advise(Advice::by_hand(text::tap_advice(), &[command])),
+    }
+}
+
+/// More room for bursts, if there is little.
+fn longer(facts: &Facts, nic: &str) -> Option<(Change, ringway_evidence::Quote)> {
+    let text = facts.lengths.of(nic).ok()?;
+    let now = text.number().ok().filter(|now| *now < LENGTH_GOOD)?;
+    let knob = Knob::TxQueueLen { nic: nic.to_owned() };
+    Some((Change::raise(knob, now, LENGTH_GOOD)?, text.quote(1)))
+}

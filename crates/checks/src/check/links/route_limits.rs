@@ -1,0 +1,77 @@
+//! D40: a route holds TCP down.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Finding, Severity};
+use crate::text::route_limits as text;
+use ringway_evidence::Quote;
+use ringway_evidence::fact::{Routing, Tried};
+use ringway_evidence::facts;
+use ringway_evidence::parse::routes::Route;
+
+pub(crate) const CHECK: Check = Check {
+    id: "D40",
+    slug: "route-limits",
+    title: "a route limits what TCP may do",
+    group: Group::Tcp,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "nothing says which routes there are",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        routing: Tried<Routing>,
+    }
+}
+
+/// What a route can set, from which value that holds TCP down, and what it is: below the first
+/// number, or above the second.
+const LIMITS: [(&str, u64, u64, &str); 7] = [
+    ("window", u64::MAX, u64::MAX, "bytes of window at most"),
+    ("cwnd", u64::MAX, u64::MAX, "packets under way at most, if it is locked"),
+    ("initcwnd", 10, u64::MAX, "packets at the start"),
+    ("initrwnd", 10, u64::MAX, "packets of receive window at the start"),
+    ("advmss", 1200, u64::MAX, "bytes a segment at most"),
+    ("mtu", 1280, u64::MAX, "bytes a packet at most"),
+    ("rto_min", 0, 1000, "ms at least before anything is sent again"),
+];
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let Some(routing) = facts.routing.ok() else { return not_here(CHECK.absent) };
+    for route in &routing.routes.all {
+        out.add(of_route(route));
+    }
+    out.well(format!("none of {} routes holds TCP down", routing.routes.all.len()), None);
+    Ok(())
+}
+
+fn of_route(route: &Route) -> Option<Finding> {
+    let mut set = Vec::new();
+    for (name, below, above, what) in LIMITS {
+        if let Some(number) = route.metric(name).filter(|one| *one < below || *one > above) {
+            set.push((name, number, what));
+        }
+    }
+    if set.is_empty() {
+        return None;
+    }
+    let said: Vec<String> =
+        set.iter().map(|(name, number, what)| format!("{number} {what} ({name})")).collect();
+    let by = route.gateway.as_ref().map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    let dev = route.dev.as_ref().map(|dev| format!(" dev {dev}")).unwrap_or_default();
+    let numbers: Vec<String> =
+        set.iter().map(|(name, number, _)| format!("{name} {number}")).collect();
+    let quote = Quote {
+        file: "ip -d route show table all".to_owned(),
+        line: None,
+        text: format!("{}{by}{dev} {}", route.dst, numbers.join(" ")),
+    };
+    let summary = format!("the route to {} limits TCP: {}", route.dst, said.join(", "));
+    Some(
+        Finding::new(Severity::Warning, route.dst.clone(), summary)
+            .cause(text::cause())
+            .quote([quote])
+            .advise(Advice::by_hand(text::advice(), &["ip -d route show table all"])),
+    )
+}

@@ -1,0 +1,145 @@
+//! D41: two interfaces in one network, and paths that are refused because they are not symmetric.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::same_subnet as text;
+use core::net::Ipv4Addr;
+use ringway_evidence::Quote;
+use ringway_evidence::fact::{Basis, NetCounters, Routing, Switches, Tried, float};
+use ringway_evidence::facts;
+use ringway_evidence::parse::routes::{Address, Addressed};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D41",
+    slug: "same-subnet",
+    title: "two interfaces are in one network, or paths are not symmetric",
+    group: Group::Links,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "nothing says which addresses there are",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        routing: Tried<Routing>,
+        switches: Switches,
+        counters: Tried<NetCounters>,
+    }
+}
+
+/// Packets a second that are refused, from which it is no stray.
+const REFUSED_MIN: f64 = 1.0;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let Some(routing) = facts.routing.ok() else { return not_here(CHECK.absent) };
+    let all: Vec<(&Addressed, &Address, u32)> = routing
+        .addresses
+        .all
+        .iter()
+        .filter(|nic| nic.flags.iter().any(|flag| flag == "UP") && nic.ifname != "lo")
+        .flat_map(|nic| nic.addr_info.iter().map(move |address| (nic, address)))
+        .filter_map(|(nic, address)| Some((nic, address, network(address)?)))
+        .collect();
+    for (index, &(nic, address, network)) in all.iter().enumerate() {
+        let is_same = |(other, more, same): &&(&Addressed, &Address, u32)| {
+            *same == network
+                && more.prefixlen == address.prefixlen
+                && other.ifname != nic.ifname
+                && other.master == nic.master
+                && other.link.as_ref() != Some(&nic.ifname)
+                && nic.link.as_ref() != Some(&other.ifname)
+        };
+        let earlier = all.get(..index).unwrap_or_default().iter().find(is_same);
+        if let Some(&(other, more, _)) = earlier {
+            out.add(flux(facts, (nic, address), (other, more)));
+        }
+    }
+    out.add(refused(facts, routing.addresses.all.iter().map(|nic| nic.ifname.as_str())));
+    out.well("each interface is in a network of its own", None);
+    Ok(())
+}
+
+/// The network of an address of IPv4 that has neighbours.
+fn network(address: &Address) -> Option<u32> {
+    let local: Ipv4Addr = address.local.parse().ok()?;
+    let bits = address.prefixlen;
+    (1..=30).contains(&bits).then(|| u32::from(local) >> (32 - bits) << (32 - bits))
+}
+
+fn flux(
+    facts: &Facts,
+    (nic, address): (&Addressed, &Address),
+    (other, more): (&Addressed, &Address),
+) -> Option<Finding> {
+    let value = |nic: &str, name: &str| facts.switches.of(nic, name);
+    let names = [nic.ifname.as_str(), other.ifname.as_str()];
+    // With either of them each answers for itself.
+    let is_kept =
+        |name: &str| names.iter().all(|nic| value(nic, name).is_none_or(|(it, _)| it > 0));
+    if is_kept("arp_ignore") || is_kept("arp_filter") {
+        return None;
+    }
+    let quote = |nic: &str, address: &Address| Quote {
+        file: "ip addr show".to_owned(),
+        line: None,
+        text: format!("{nic} {}/{}", address.local, address.prefixlen),
+    };
+    let summary = format!(
+        "{} and {} are both in {}/{}, and each answers for the other",
+        other.ifname, nic.ifname, more.local, more.prefixlen
+    );
+    let change = |name: &str, wanted: u64| {
+        let name = format!("net.ipv4.conf.all.{name}");
+        let now = facts.switches.get(&name)?.number().ok()?;
+        Change::raise(Knob::Sysctl { name }, now, wanted)
+    };
+    let changes: Vec<Change> =
+        change("arp_ignore", 1).into_iter().chain(change("arp_announce", 2)).collect();
+    let finding = Finding::new(Severity::Warning, nic.ifname.clone(), summary)
+        .cause(text::flux_cause())
+        .quote([quote(&other.ifname, more), quote(&nic.ifname, address)])
+        .quote(value(&nic.ifname, "arp_ignore").map(|(_, text)| text.quote(1)))
+        .confidence(Confidence::Medium);
+    Some(match changes.is_empty() {
+        true => finding.advise(Advice::by_hand(text::flux_advice(), &["ip addr show"])),
+        false => finding.advise(Advice::by_change(text::flux_advice(), changes)),
+    })
+}
+
+/// What the reverse-path filter drops, with the interfaces on which it may be.
+fn refused<'a>(facts: &Facts, nics: impl Iterator<Item = &'a str>) -> Option<Finding> {
+    let counters = facts.counters.ok().filter(|counters| counters.basis == Basis::Samples)?;
+    let rate = float(counters.since("TcpExt.IPReversePathFilter")) / counters.seconds;
+    if rate < REFUSED_MIN {
+        return None;
+    }
+    let strict: Vec<(&str, Quote)> = nics
+        .filter(|nic| *nic != "lo")
+        .filter_map(|nic| {
+            let (value, text) = facts.switches.of(nic, "rp_filter")?;
+            (value == 1).then(|| (nic, text.quote(1)))
+        })
+        .collect();
+    if strict.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = strict.iter().map(|(nic, _)| *nic).collect();
+    let summary = format!(
+        "the reverse-path filter drops {rate:.1} packets a second; it is strict on {}",
+        names.join(", ")
+    );
+    let changes = strict.iter().filter_map(|(nic, _)| {
+        let name = format!("net.ipv4.conf.{nic}.rp_filter");
+        let now = facts.switches.get(&name)?.number().ok()?;
+        Change::raise(Knob::Sysctl { name }, now, 2)
+    });
+    let changes: Vec<Change> = changes.collect();
+    let finding = Finding::new(Severity::Warning, "rp_filter", summary)
+        .cause(text::refused_cause())
+        .quote(strict.into_iter().map(|(_, quote)| quote));
+    Some(match changes.is_empty() {
+        true => finding.advise(Advice::by_hand(text::refused_advice(), &["ip route show"])),
+        false => finding.advise(Advice::by_change(text::refused_advice(), changes)),
+    })
+}

@@ -1,0 +1,257 @@
+//! D35: programs of the network wait for a CPU that others use; and who uses a CPU that is full.
+
+use std::collections::BTreeMap;
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::crowded_out as text;
+use ringway_evidence::fact::{Basis, FULL, Span, Tried, float, share};
+use ringway_evidence::facts;
+use ringway_evidence::parse::cpu::CpuTimes;
+use ringway_evidence::parse::programs::{Busiest, Busy, Trade};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D35",
+    slug: "crowded-out",
+    title: "the network waits for a CPU that others use",
+    group: Group::Processors,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "nothing says who uses the CPUs",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        busiest: Tried<Span<Busiest>>,
+        times: Span<CpuTimes>,
+    }
+}
+
+/// Part of a second from which waiting is more than taking turns with what belongs together.
+const WAITS: f64 = 0.25;
+/// Part of a CPU from which a program that has nothing to do with the network is in the way.
+const USES: f64 = 0.3;
+/// The same of real-time programs: no one takes turns with them.
+const REAL_TIME_USES: f64 = 0.25;
+/// Part of a CPU's time from which it does softirqs.
+const SOFTIRQS: f64 = 0.01;
+/// Ticks of a second in `/proc`.
+const TICKS_PER_SECOND: f64 = 100.0;
+const NANOSECONDS: f64 = 1e9;
+/// Threads of the kernel that move packets.
+const MOVERS: [&str; 6] = ["ksoftirqd/", "vhost-", "napi/", "vif", "netback/", "irq/"];
+/// Programs that are named.
+const NAMED_MAX: usize = 3;
+
+/// A thread between both samples.
+struct Used<'a> {
+    busy: &'a Busy,
+    ticks: u64,
+    /// Part of a CPU that it used.
+    used: f64,
+    /// Part of the time that it waited for one.
+    waited: f64,
+}
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let Some(span) = facts.busiest.ok() else { return not_here(CHECK.absent) };
+    if span.basis == Basis::SinceBoot {
+        return not_here(CHECK.absent);
+    }
+    let all = used(span);
+    let cpus = facts.times.after.cpus.len();
+    let mut by_cpu: BTreeMap<u64, Vec<&Used<'_>>> = BTreeMap::new();
+    for one in &all {
+        by_cpu.entry(one.busy.thread.cpu.unwrap_or(u64::MAX)).or_default().push(one);
+    }
+    let of_others = all.iter().filter(|one| one.is_in_the_way()).map(|one| one.used).sum::<f64>();
+    // Where others fill half of all CPUs, each wait is for them, wherever each ran last.
+    let is_crowded = of_others >= 0.5 * float(u64::try_from(cpus).unwrap_or(u64::MAX));
+    let mut found = 0;
+    for (cpu, here) in &by_cpu {
+        let in_the_way: Vec<&Used<'_>> = match is_crowded {
+            true => all.iter().filter(|one| one.is_in_the_way()).collect(),
+            false => here.iter().copied().filter(|one| one.is_in_the_way()).collect(),
+        };
+        let used: f64 = in_the_way.iter().map(|one| one.used).sum();
+        let is_real_time = in_the_way.iter().any(|one| one.busy.is_real_time);
+        let least = if is_real_time { REAL_TIME_USES } else { USES };
+        let waits = |one: &&&Used<'_>| one.is_network() && one.waited >= WAITS;
+        let longest = here.iter().filter(waits).max_by(|a, b| a.waited.total_cmp(&b.waited));
+        let Some(longest) = longest.filter(|_| used >= least) else { continue };
+        found += 1;
+        if found == 1 || !is_crowded {
+            out.add([crowded(span, *cpu, longest, &in_the_way, cpus)]);
+        }
+    }
+    if found == 0 {
+        out.add(real_time(facts, span, &by_cpu));
+        out.add(full(facts, &by_cpu));
+    }
+    out.well("no program of the network waits long for a CPU", None);
+    Ok(())
+}
+
+fn used(span: &Span<Busiest>) -> Vec<Used<'_>> {
+    let of = |(id, busy): (&u64, &'_ Busy)| -> (u64, f64) {
+        let known = span.before.threads.get(id).filter(|one| one.process == busy.process);
+        let ticks = busy.thread.ticks.saturating_sub(known.map_or(0, |one| one.thread.ticks));
+        // One that was not seen before waited for an unknown time.
+        let both = known.and_then(|known| known.waited_ns).zip(busy.waited_ns);
+        let waited = both.map_or(0, |(before, after)| after.saturating_sub(before));
+        (ticks, float(waited) / NANOSECONDS / span.seconds)
+    };
+    let threads = span.after.threads.iter().map(|(id, busy)| {
+        let (ticks, waited) = of((id, busy));
+        Used { busy, ticks, used: float(ticks) / TICKS_PER_SECOND / span.seconds, waited }
+    });
+    threads.collect()
+}
+
+impl Used<'_> {
+    fn is_network(&self) -> bool {
+        let name = &self.busy.thread.name;
+        match self.busy.trade {
+            Trade::Network => true,
+            Trade::Kernel => MOVERS.iter().any(|start| name.starts_with(start)),
+            Trade::Other => self.is_guest(),
+        }
+    }
+
+    /// A guest is whom the host works for, even if it only calculates.
+    fn is_guest(&self) -> bool {
+        self.busy.program.starts_with("qemu") || self.busy.thread.name.starts_with("CPU ")
+    }
+
+    fn is_in_the_way(&self) -> bool {
+        let is_other = self.busy.trade == Trade::Other && !self.is_guest();
+        let is_first = self.busy.is_real_time && self.busy.trade != Trade::Kernel;
+        (is_other || is_first) && self.used >= 0.05
+    }
+}
+
+/// The programs that use the most, each once.
+fn names(mut all: Vec<&Used<'_>>) -> String {
+    all.sort_by(|a, b| b.used.total_cmp(&a.used));
+    let mut named: Vec<String> = Vec::new();
+    for one in all {
+        let name = format!("{} (process {})", one.busy.program, one.busy.process);
+        if named.len() < NAMED_MAX && !named.contains(&name) {
+            named.push(name);
+        }
+    }
+    named.join(", ")
+}
+
+fn crowded(
+    span: &Span<Busiest>,
+    cpu: u64,
+    longest: &Used<'_>,
+    in_the_way: &[&Used<'_>],
+    cpus: usize,
+) -> Finding {
+    let mut most = in_the_way.to_vec();
+    most.sort_by(|a, b| b.used.total_cmp(&a.used));
+    let used: f64 = most.iter().map(|one| one.used).sum();
+    let who = names(most.clone());
+    let summary = format!(
+        "{} waits {:.0} % of the time for a CPU, while {who} use {:.0} % of one",
+        longest.busy.name(),
+        longest.waited * 100.0,
+        used * 100.0
+    );
+    let quotes = most.iter().take(NAMED_MAX).map(|one| one.busy.quote(one.ticks, span.seconds));
+    let waits = span.text.quote(longest.busy.line);
+    let is_real_time = most.iter().any(|one| one.busy.is_real_time);
+    let cause = if is_real_time { text::real_time_cause() } else { text::cause() };
+    let pid = most.first().map_or(0, |one| one.busy.process);
+    let command = format!("taskset -cp {pid}");
+    let advice = if cpus > 1 { text::advice() } else { text::one_cpu_advice() };
+    Finding::new(Severity::Warning, format!("CPU {cpu}"), summary)
+        .cause(cause)
+        .quote([waits])
+        .quote(quotes)
+        .confidence(Confidence::High)
+        .advise(Advice::by_hand(advice, &[&command]))
+}
+
+/// Real-time programs on a CPU that does softirqs, of whom no one that waits was seen.
+fn real_time(
+    facts: &Facts,
+    span: &Span<Busiest>,
+    by_cpu: &BTreeMap<u64, Vec<&Used<'_>>>,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (cpu, here) in by_cpu {
+        let first: Vec<&Used<'_>> = here
+            .iter()
+            .copied()
+            .filter(|one| one.busy.is_real_time && one.is_in_the_way())
+            .collect();
+        let used: f64 = first.iter().map(|one| one.used).sum();
+        let Ok(index) = usize::try_from(*cpu) else { continue };
+        let Some(after) = facts.times.after.cpus.get(&index) else { continue };
+        let Some(before) = facts.times.past(facts.times.before.cpus.get(&index)) else { continue };
+        let spent = after.since(&before);
+        if used < REAL_TIME_USES || share(spent.softirq, spent.had()) < SOFTIRQS {
+            continue;
+        }
+        let who = names(first.clone());
+        let summary = format!(
+            "{who}, of real-time priority, uses {:.0} % of CPU {cpu}, which does softirqs, too",
+            used * 100.0
+        );
+        let pid = first.first().map_or(0, |one| one.busy.process);
+        let command = format!("taskset -cp {pid}");
+        let quotes = first.iter().map(|one| one.busy.quote(one.ticks, span.seconds));
+        found.push(
+            Finding::new(Severity::Warning, format!("CPU {cpu}"), summary)
+                .cause(text::real_time_cause())
+                .quote(quotes)
+                .quote([facts.times.text.quote(spent.line)])
+                .confidence(Confidence::Medium)
+                .advise(Advice::by_hand(text::advice(), &[&command])),
+        );
+    }
+    found
+}
+
+/// Who uses a CPU that has nothing left: good to know, and what a host with work to do looks like.
+fn full(facts: &Facts, by_cpu: &BTreeMap<u64, Vec<&Used<'_>>>) -> Vec<Finding> {
+    let span = &facts.times;
+    let mut found = Vec::new();
+    for (cpu, after) in &span.after.cpus {
+        let Some(before) = span.past(span.before.cpus.get(cpu)) else { continue };
+        let spent = after.since(&before);
+        if spent.total == 0 || 1.0 - share(spent.idle, spent.total) < FULL {
+            continue;
+        }
+        let part = |ticks: u64| share(ticks, spent.total) * 100.0;
+        let mut parts = vec![
+            (part(spent.softirq), "softirqs".to_owned()),
+            (part(spent.irq), "interrupts".to_owned()),
+            (part(spent.steal), "the hypervisor, for others".to_owned()),
+        ];
+        let key = u64::try_from(*cpu).unwrap_or(u64::MAX);
+        for one in by_cpu.get(&key).into_iter().flatten() {
+            parts.push((one.used * 100.0, one.busy.name()));
+        }
+        parts.retain(|(part, _)| *part >= 5.0);
+        parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+        parts.truncate(NAMED_MAX);
+        if parts.is_empty() {
+            continue;
+        }
+        let who: Vec<String> =
+            parts.iter().map(|(part, who)| format!("{who} {:.0} %", part.min(100.0))).collect();
+        let summary = format!("CPU {cpu} is full: {}", who.join(", "));
+        found.push(
+            Finding::new(Severity::Note, format!("CPU {cpu}"), summary)
+                .cause(text::full_cause())
+                .quote([span.text.quote(spent.line)])
+                .confidence(Confidence::Medium),
+        );
+    }
+    found
+}

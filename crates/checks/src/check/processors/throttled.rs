@@ -1,0 +1,87 @@
+//! D34: programs of the network are stopped, because their control group has used its CPU time.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Finding, Severity};
+use crate::text::throttled as text;
+use ringway_evidence::fact::{Basis, Span, Tried, float, share};
+use ringway_evidence::facts;
+use ringway_evidence::parse::programs::{Quota, Quotas};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D34",
+    slug: "throttled",
+    title: "a quota of CPU time stops a program",
+    group: Group::Processors,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "nothing says which control groups have a quota",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        quotas: Tried<Span<Quotas>>,
+    }
+}
+
+/// Part of the periods from which a group is stopped too often to be chance.
+const STOPPED: f64 = 0.05;
+/// Periods that have to be: of 100 ms each, most often.
+const STOPPED_MIN: u64 = 3;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let Some(span) = facts.quotas.ok() else { return not_here(CHECK.absent) };
+    if span.basis == Basis::SinceBoot {
+        return not_here(CHECK.absent);
+    }
+    let count = span.after.groups.len();
+    let quote = span.after.groups.values().next().map(|quota| span.text.quote(quota.line));
+    out.well(
+        format!("no program waits for its quota of CPU time ({count} groups have one)"),
+        quote,
+    );
+    for (path, after) in &span.after.groups {
+        let Some(before) = span.before.groups.get(path) else { continue };
+        out.add(of_group(span, path, before, after));
+    }
+    Ok(())
+}
+
+fn of_group(span: &Span<Quotas>, path: &str, before: &Quota, after: &Quota) -> Option<Finding> {
+    let periods = after.periods.saturating_sub(before.periods);
+    let stopped = after.throttled.saturating_sub(before.throttled);
+    let part = share(stopped, periods);
+    if stopped < STOPPED_MIN || part < STOPPED {
+        return None;
+    }
+    let named = |(process, name): &(u64, String)| format!("{name} (process {process})");
+    let programs: Vec<String> = after.programs.iter().map(named).collect();
+    let programs = match programs.is_empty() {
+        true => path.to_owned(),
+        false => programs.join(", "),
+    };
+    let waited = float(after.throttled_us.saturating_sub(before.throttled_us)) / 1000.0;
+    let summary = format!(
+        "{programs}: stopped in {:.0} % of all periods for its quota of CPU time, {:.0} ms \
+         a second",
+        part * 100.0,
+        waited / span.seconds
+    );
+    let cpus = share(after.quota_us, after.period_us);
+    let finding = Finding::new(Severity::Warning, path, summary)
+        .cause(text::cause(&format_args!("{cpus:.2}")))
+        .quote([span.text.quote(after.line)]);
+    if !after.is_network {
+        let cause = text::other_cause();
+        return Some(Finding { severity: Severity::Note, ..finding }.cause(cause));
+    }
+    let unit = path.rsplit('/').find(|name| name.ends_with(".service") && is_plain(name));
+    let command = unit.map(|unit| format!("systemctl show -p CPUQuotaPerSecUSec {unit}"));
+    let commands: Vec<&str> = command.iter().map(String::as_str).collect();
+    Some(finding.advise(Advice::by_hand(text::advice(), &commands)))
+}
+
+fn is_plain(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"@._-:".contains(&byte);
+    name.bytes().all(is_letter) && !name.starts_with('-')
+}

@@ -1,0 +1,106 @@
+//! D47: which program does not take what comes: its connections wait, its datagrams are dropped.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::full_sockets as text;
+use ringway_evidence::fact::{
+    Basis, DatagramSockets, NetCounters, SocketOwners, Span, Tried, float,
+};
+use ringway_evidence::facts;
+use ringway_evidence::parse::listeners::Listeners;
+
+pub(crate) const CHECK: Check = Check {
+    id: "D47",
+    slug: "full-sockets",
+    title: "a program does not take what comes",
+    group: Group::Tcp,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "nothing says which sockets there are",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        listeners: Tried<Span<Listeners>>,
+        datagrams: Tried<DatagramSockets>,
+        counters: Tried<NetCounters>,
+        owners: SocketOwners,
+    }
+}
+
+/// Datagrams a second from which drops are not a burst now and then.
+const DROPS_MIN: f64 = 5.0;
+/// Sockets that are named.
+const TOLD_MAX: usize = 4;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let (listeners, datagrams) = (facts.listeners.ok(), facts.datagrams.ok());
+    if listeners.is_none() && datagrams.is_none() {
+        return not_here(CHECK.absent);
+    }
+    if let Some(span) = listeners.filter(|span| span.basis == Basis::Samples) {
+        out.add(full(facts, span).into_iter().take(TOLD_MAX));
+    }
+    if let Some(DatagramSockets(tables)) = datagrams {
+        let mut found: Vec<(f64, Finding)> = Vec::new();
+        for (kind, span) in tables.iter().filter(|(_, span)| span.basis == Basis::Samples) {
+            for (inode, after) in &span.after.sockets {
+                let Some(before) = span.before.sockets.get(inode) else { continue };
+                let rate = float(after.drops.saturating_sub(before.drops)) / span.seconds;
+                if rate < DROPS_MIN {
+                    continue;
+                }
+                let (whose, what) =
+                    (whose(facts, *inode), if *kind == "UDP" { "port" } else { "protocol" });
+                let summary = format!(
+                    "{whose} loses {rate:.0} datagrams a second: the buffer of its {kind} socket \
+                     ({what} {}) is full",
+                    after.port
+                );
+                let finding = Finding::new(Severity::Warning, whose, summary)
+                    .cause(text::datagrams_cause())
+                    .quote([span.text.quote(after.line)])
+                    .advise(Advice::by_hand(text::datagrams_advice(), &["ss -uanmp"]));
+                found.push((rate, finding));
+            }
+        }
+        found.sort_by(|a, b| b.0.total_cmp(&a.0));
+        out.add(found.into_iter().take(TOLD_MAX).map(|(_, finding)| finding));
+    }
+    out.well("programs take what comes for them", None);
+    Ok(())
+}
+
+fn whose(facts: &Facts, inode: u64) -> String {
+    facts.owners.of(inode).unwrap_or_else(|| "a program".to_owned())
+}
+
+/// Programs whose queue of new connections is full in both samples, or that the kernel refused
+/// connections for.
+fn full(facts: &Facts, span: &Span<Listeners>) -> Vec<Finding> {
+    let overflows = facts.counters.ok().map_or(0, |all| all.since("TcpExt.ListenOverflows"));
+    let mut found = Vec::new();
+    for one in &span.after.all {
+        let same = span.before.all.iter().find(|before| before.inode == one.inode);
+        // The kernel lets one more wait than was asked for.
+        let is_full = one.waiting >= one.most.max(1);
+        let was_full = same.is_some_and(|before| before.waiting >= before.most.max(1));
+        if !is_full || !(was_full || overflows > 0) {
+            continue;
+        }
+        let whose = whose(facts, one.inode);
+        let summary = format!(
+            "{whose} does not accept connections to {}: {} wait, {} may",
+            one.local, one.waiting, one.most
+        );
+        found.push(
+            Finding::new(Severity::Problem, one.local.clone(), summary)
+                .cause(text::listener_cause())
+                .quote([span.text.quote(one.line)])
+                .confidence(Confidence::High)
+                .advise(Advice::by_hand(text::listener_advice(), &["ss -ltnp"])),
+        );
+    }
+    found
+}

@@ -1,0 +1,60 @@
+//! D48: no port is left for new connections to one destination.
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::text::ports as text;
+use ringway_evidence::fact::{Ports, Tried, share};
+use ringway_evidence::facts;
+
+pub(crate) const CHECK: Check = Check {
+    id: "D48",
+    slug: "ports",
+    title: "ports for new connections run out",
+    group: Group::Tcp,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "no connections",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        ports: Tried<Ports>,
+    }
+}
+
+/// Part of all ports from which new connections have to search, and then fail.
+const NEARLY: f64 = 0.9;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    out.well("connections take few of the ports that they may", None);
+    let Some(ports) = facts.ports.ok() else { return Ok(()) };
+    let (first, last) = ports.range;
+    let all = last.saturating_sub(first).saturating_add(1);
+    for (local, peer, count, line) in &ports.destinations.all {
+        let part = share(*count, all);
+        if part < NEARLY {
+            continue;
+        }
+        let severity = if *count >= all { Severity::Problem } else { Severity::Warning };
+        let summary = format!(
+            "{count} connections from {local} to {peer} take {:.0} % of the ports {first} to \
+             {last}",
+            part.min(1.0) * 100.0
+        );
+        let knob = Knob::Sysctl { name: "net.ipv4.ip_local_port_range".to_owned() };
+        let current = format!("{first} {last}");
+        let wanted = format!("{} {}", first, last.max(PORT_LAST));
+        let finding = Finding::new(severity, peer.clone(), summary)
+            .cause(text::cause())
+            .quote([ports.text.quote(*line), ports.range_text.quote(1)]);
+        out.add([match Change::raise(knob, current, wanted) {
+            Some(change) => finding.advise(Advice::by_change(text::advice(), [change])),
+            None => finding.advise(Advice::by_hand(text::reuse_advice(), &["ss -s"])),
+        }]);
+    }
+    Ok(())
+}
+
+/// The last port of all.
+const PORT_LAST: u64 = 65_535;

@@ -1,0 +1,87 @@
+//! D44: a connection sends the same again and again, and nothing comes back.
+
+use core::net::SocketAddr;
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
+use crate::text::stuck as text;
+use ringway_evidence::fact::{Basis, SocketOwners, Span, TcpMtuProbing, Tried};
+use ringway_evidence::facts;
+use ringway_evidence::parse::sockets::{Socket, Sockets};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D44",
+    slug: "stuck",
+    title: "a connection gets no answer to what it sends",
+    group: Group::Tcp,
+    sources: &[],
+    explanation: text::EXPLANATION,
+    absent: "no connection",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        sockets: Span<Sockets>,
+        owners: SocketOwners,
+        probing: Tried<TcpMtuProbing>,
+    }
+}
+
+/// Timeouts in a row from which it is not a loss: half a minute without an answer follows.
+const TIMEOUTS_MIN: u64 = 3;
+/// A segment that some path may not take.
+const LONG: u64 = 1000;
+/// Connections that are named.
+const TOLD_MAX: usize = 4;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let span = &facts.sockets;
+    let is_stuck = |socket: &&Socket| {
+        let stands = span.basis == Basis::SinceBoot
+            || span
+                .before
+                .same(socket)
+                .is_some_and(|before| before.more.bytes_acked == socket.more.bytes_acked);
+        socket.more.retransmits >= TIMEOUTS_MIN && socket.unacked > 0 && stands
+    };
+    let stuck = span.after.all.iter().filter(is_stuck).take(TOLD_MAX);
+    out.add(stuck.map(|socket| of_one(facts, socket)));
+    out.well(format!("each of {} connections gets its answers", span.after.all.len()), None);
+    Ok(())
+}
+
+fn of_one(facts: &Facts, socket: &Socket) -> Finding {
+    let span = &facts.sockets;
+    let owner = facts.owners.of(socket.more.inode).unwrap_or_else(|| "a program".to_owned());
+    let summary = format!(
+        "{owner} has sent the same to {} {} times without an answer",
+        socket.peer, socket.more.retransmits
+    );
+    let finding = Finding::new(Severity::Problem, socket.peer.clone(), summary)
+        .quote([span.text.quote(socket.line)])
+        .confidence(Confidence::Medium);
+    let peer: Option<SocketAddr> = socket.peer.parse().ok();
+    let probe = peer.map(|peer| format!("ringway doctor --path {} --interval 1", peer.ip()));
+    let probe: Vec<&str> = probe.iter().map(String::as_str).collect();
+    // Something passed, if only to make the connection: the first octet is its beginning's.
+    let has_passed = socket.more.bytes_received > 0 || socket.more.bytes_acked > 1;
+    if !has_passed || socket.mss < LONG {
+        return finding
+            .cause(text::gone_cause())
+            .advise(Advice::by_hand(text::gone_advice(), &probe));
+    }
+    let finding = finding
+        .cause(text::hole_cause(&socket.mss))
+        .advise(Advice::by_hand(text::hole_advice(), &probe));
+    let knob = Knob::Sysctl { name: "net.ipv4.tcp_mtu_probing".to_owned() };
+    let setting = facts.probing.ok();
+    let change = setting.and_then(|text| Change::raise(knob, text.number().ok()?, 1));
+    match change {
+        Some(change) => {
+            let quote = setting.map(|text| text.quote(1));
+            finding.quote(quote).advise(Advice::by_change(text::probing_advice(), [change]))
+        }
+        None => finding,
+    }
+}

@@ -1,0 +1,30 @@
+//! `look record FILE [SECONDS]` and `look [FILE]`: what `ringway doctor` does, without the rest of
+//! ringway, so that a check can be tried as soon as it compiles.
+
+use std::error::Error;
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use ringway_doctor::collect;
+use ringway_doctor::evidence::archive;
+use ringway_doctor::fact::Host;
+use ringway_doctor::report::Report;
+use ringway_doctor::report::text::{Detail, render};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let source = match words.as_slice() {
+        ["record", file, rest @ ..] => {
+            let seconds = rest.first().map_or(Ok(3), |seconds| seconds.parse())?;
+            let source = collect(Duration::from_secs(seconds));
+            return Ok(archive::write(&source, File::create(file)?)?);
+        }
+        [file] => archive::open(Path::new(file))?,
+        _ => collect(Duration::from_secs(3)),
+    };
+    let report = Report::of(&Host::new(source), &[]);
+    print!("{}", render(&report, Detail::Terse));
+    Ok(())
+}

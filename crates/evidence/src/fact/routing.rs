@@ -1,0 +1,98 @@
+//! Where packets are sent, and what decides it: routes, addresses, settings of both, bridges.
+
+use super::{Fact, Reader};
+use crate::parse::Counters;
+use crate::parse::routes::{Addresses, Routes};
+use crate::{Gap, Piece, Text};
+
+const ROUTES: &[&str] = &["ip", "-d", "-j", "route", "show", "table", "all", "type", "unicast"];
+const ADDRESSES: &[&str] = &["ip", "-j", "addr", "show"];
+
+/// Routes and addresses of a network namespace.
+#[derive(Debug)]
+pub struct Routing {
+    /// All routes but those of multicast and of its own addresses.
+    pub routes: Routes,
+    /// All interfaces with their addresses.
+    pub addresses: Addresses,
+}
+
+impl Fact for Routing {
+    const PIECES: &'static [Piece] = &[Piece::Command(ROUTES), Piece::Command(ADDRESSES)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let routes = Routes::parse(&at.command(ROUTES)?)?;
+        Ok(Routing { routes, addresses: Addresses::parse(&at.command(ADDRESSES)?)? })
+    }
+}
+
+/// What decides how IPv4 finds its way: sysctls of the namespace and of each interface.
+#[derive(Debug)]
+pub struct Switches(Reader);
+
+impl Fact for Switches {
+    const PIECES: &'static [Piece] = &[
+        Piece::File("proc/sys/net/ipv4/fib_multipath_use_neigh"),
+        Piece::File("proc/sys/net/ipv4/conf/*/arp_announce"),
+        Piece::File("proc/sys/net/ipv4/conf/*/arp_filter"),
+        Piece::File("proc/sys/net/ipv4/conf/*/arp_ignore"),
+        Piece::File("proc/sys/net/ipv4/conf/*/ignore_routes_with_linkdown"),
+        Piece::File("proc/sys/net/ipv4/conf/*/rp_filter"),
+        Piece::File("proc/sys/net/bridge/bridge-nf-call-iptables"),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(Switches(at.clone()))
+    }
+}
+
+impl Switches {
+    /// One of them by its dotted name. None of an interface with a dot in its own.
+    pub fn get(&self, name: &str) -> Option<Text> {
+        self.0.file(&format!("proc/sys/{}", name.replace('.', "/"))).ok()
+    }
+
+    /// The number that counts for an interface: the greater one of its own and that of all.
+    pub fn of(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
+        let read = |of: &str| {
+            let text = self.0.file(&format!("proc/sys/net/ipv4/conf/{of}/{name}")).ok()?;
+            Some((text.number().ok()?, text))
+        };
+        let (own, all) = (read(nic)?, read("all")?);
+        Some(if all.0 > own.0 { all } else { own })
+    }
+}
+
+/// Settings of bridges and of their ports.
+#[derive(Debug)]
+pub struct BridgeSettings(Reader);
+
+impl Fact for BridgeSettings {
+    const PIECES: &'static [Piece] = &[
+        Piece::File("sys/class/net/*/bridge/ageing_time"),
+        Piece::File("sys/class/net/*/bridge/nf_call_iptables"),
+        Piece::File("sys/class/net/*/brport/learning"),
+        Piece::File("sys/class/net/*/brport/unicast_flood"),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(BridgeSettings(at.clone()))
+    }
+}
+
+impl BridgeSettings {
+    /// A setting of a bridge: its number, and the text to quote. None if it is no bridge.
+    pub fn bridge(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
+        self.number(&format!("sys/class/net/{nic}/bridge/{name}"))
+    }
+
+    /// The same of a port.
+    pub fn port(&self, nic: &str, name: &str) -> Option<(u64, Text)> {
+        self.number(&format!("sys/class/net/{nic}/brport/{name}"))
+    }
+
+    fn number(&self, path: &str) -> Option<(u64, Text)> {
+        let text = self.0.file(path).ok()?;
+        Some((text.number().ok()?, text))
+    }
+}

@@ -1,0 +1,189 @@
+//! Routes, neighbours and addresses, as `ip -j` prints them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::Counters;
+use crate::{Gap, Text};
+
+/// Routes of a network namespace, of all its tables.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Routes {
+    /// In the order of the tool.
+    pub all: Vec<Route>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Route {
+    /// Where to, such as `default` or `10.0.0.0/8`.
+    pub dst: String,
+    /// By whom; none for neighbours, and for a route of several hops.
+    #[serde(default)]
+    pub gateway: Option<String>,
+    /// Over which interface.
+    #[serde(default)]
+    pub dev: Option<String>,
+    /// The same for each of several.
+    #[serde(default)]
+    pub nexthops: Vec<Hop>,
+    /// Such as `linkdown`.
+    #[serde(default)]
+    pub flags: Vec<String>,
+    /// What it sets for TCP, by name.
+    #[serde(default)]
+    pub metrics: Vec<BTreeMap<String, serde_json::Value>>,
+}
+
+/// One of several ways.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Hop {
+    /// By whom.
+    #[serde(default)]
+    pub gateway: Option<String>,
+    /// Over which interface.
+    #[serde(default)]
+    pub dev: Option<String>,
+    /// Such as `linkdown`.
+    #[serde(default)]
+    pub flags: Vec<String>,
+}
+
+impl Route {
+    /// A number that it sets for TCP.
+    pub fn metric(&self, name: &str) -> Option<u64> {
+        self.metrics.iter().find_map(|all| all.get(name)?.as_u64())
+    }
+}
+
+/// Neighbours of a network namespace.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Neighbours {
+    /// In the order of the tool.
+    pub all: Vec<Neighbour>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Neighbour {
+    /// Its address.
+    pub dst: String,
+    /// Where it is.
+    #[serde(default)]
+    pub dev: String,
+    /// The address of its interface, if it answered.
+    #[serde(default)]
+    pub lladdr: Option<String>,
+    /// Such as `REACHABLE`.
+    #[serde(default)]
+    pub state: Vec<String>,
+}
+
+impl Neighbour {
+    /// Whether it was asked and did not answer.
+    pub fn is_failed(&self) -> bool {
+        self.state.iter().any(|state| state == "FAILED")
+    }
+
+    /// Whether it is asked, and did not answer yet.
+    pub fn is_asked(&self) -> bool {
+        self.state.iter().any(|state| state == "INCOMPLETE")
+    }
+}
+
+impl Neighbours {
+    /// The same one in another sample.
+    pub fn same(&self, one: &Neighbour) -> Option<&Neighbour> {
+        self.all.iter().find(|other| other.dst == one.dst && other.dev == one.dev)
+    }
+}
+
+/// Interfaces with their addresses.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Addresses {
+    /// In the order of the tool.
+    pub all: Vec<Addressed>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Addressed {
+    /// The interface.
+    #[serde(default)]
+    pub ifname: String,
+    /// What it stands on, or the other end.
+    #[serde(default)]
+    pub link: Option<String>,
+    /// Its bridge, bond or VRF.
+    #[serde(default)]
+    pub master: Option<String>,
+    /// Such as `UP`.
+    #[serde(default)]
+    pub flags: Vec<String>,
+    /// Its addresses.
+    #[serde(default)]
+    pub addr_info: Vec<Address>,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Address {
+    /// `inet` or `inet6`.
+    #[serde(default)]
+    pub family: String,
+    /// The address.
+    #[serde(default)]
+    pub local: String,
+    /// Bits that it has in common with its neighbours.
+    #[serde(default)]
+    pub prefixlen: u32,
+}
+
+fn parse<T: DeserializeOwned>(text: &Text) -> Result<Vec<T>, Gap> {
+    serde_json::from_str(text.value())
+        .map_err(|error| text.unreadable(Some(error.line()), error.to_string()))
+}
+
+impl Counters for Routes {
+    fn parse(text: &Text) -> Result<Routes, Gap> {
+        parse(text).map(|all| Routes { all })
+    }
+}
+
+impl Counters for Neighbours {
+    fn parse(text: &Text) -> Result<Neighbours, Gap> {
+        parse(text).map(|all| Neighbours { all })
+    }
+}
+
+impl Counters for Addresses {
+    fn parse(text: &Text) -> Result<Addresses, Gap> {
+        parse(text).map(|all| Addresses { all })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ip_prints_is_read() {
+        let text = |text: &str| Text::new("ip", text);
+        let routes = Routes::parse(&text(
+            r#"[{"type":"unicast","dst":"default","flags":[],"metrics":[{"window":4096}],
+            "nexthops":[{"gateway":"10.98.0.9","dev":"a","weight":1,"flags":["linkdown"]}]}]"#,
+        ));
+        let routes = routes.expect("sound");
+        assert_eq!(routes.all[0].metric("window"), Some(4096));
+        assert_eq!(routes.all[0].nexthops[0].flags, ["linkdown"]);
+        let failed = r#"[{"dst":"10.98.0.9","dev":"a","state":["FAILED"]}]"#;
+        assert!(Neighbours::parse(&text(failed)).expect("sound").all[0].is_failed());
+        let address = r#"[{"ifname":"a","addr_info":[{"local":"10.98.0.1","prefixlen":24}]},{}]"#;
+        assert_eq!(Addresses::parse(&text(address)).expect("sound").all.len(), 2);
+        for torn in ["", "[", "{}", "[{\"dst\":1}]"] {
+            assert!(Routes::parse(&text(torn)).is_err(), "{torn:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Rules of filters with their counters, as `nft -a list ruleset` and `iptables-save -c` print
+//! them.
+
+use std::collections::BTreeMap;
+
+use super::Counters;
+use crate::{Gap, Text};
+
+/// All rules of a network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// How many rules each chain has, by table and chain.
+    pub chains: BTreeMap<String, u64>,
+    /// Rules that drop and count, and policies that do, by their text.
+    pub dropping: BTreeMap<String, Dropping>,
+}
+
+/// Something that drops.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropping {
+    /// Packets so far.
+    pub packets: u64,
+    /// In the output.
+    pub line: usize,
+}
+
+const VERDICTS: [&str; 2] = ["drop", "reject"];
+
+impl Counters for Rules {
+    fn parse(text: &Text) -> Result<Rules, Gap> {
+        let mut rules = Rules::default();
+        let is_saved = text.lines().any(|(_, row)| row.starts_with('*'));
+        if is_saved {
+            rules.saved(text)?
+        } else {
+            rules.listed(text)?
+        }
+        Ok(rules)
+    }
+}
+
+impl Rules {
+    /// Of `nft`: tables, in these chains, in these rules; sets are passed over.
+    fn listed(&mut self, text: &Text) -> Result<(), Gap> {
+        let (mut table, mut chain, mut depth) = (String::new(), None::<String>, 0_usize);
+        for (line, row) in text.lines() {
+            let row = row.split(" # handle ").next().unwrap_or(row).trim();
+            let words: Vec<&str> = row.split_whitespace().collect();
+            match words.as_slice() {
+                [] => {}
+                ["table", family, name, "{"] if depth == 0 => table = format!("{family} {name}"),
+                ["chain", name, "{"] if depth == 1 => {
+                    let name = format!("{table} {name}");
+                    self.chains.insert(name.clone(), 0);
+                    chain = Some(name);
+                }
+                ["}"] if depth <= 2 => chain = None,
+                ["type", ..] => {}
+                words => {
+                    if let Some(chain) = chain.as_ref().filter(|_| depth == 2) {
+                        *self.chains.entry(chain.clone()).or_default() += 1;
+                        self.rule(chain, words, line);
+                    }
+                }
+            }
+            let count = |brace: char| row.matches(brace).count();
+            depth = (depth + count('{'))
+                .checked_sub(count('}'))
+                .ok_or_else(|| text.unreadable(Some(line), "a brace too many"))?;
+        }
+        if depth > 0 {
+            return Err(text.unreadable(None, "expected the end of a table"));
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, chain: &str, words: &[&str], line: usize) {
+        if !words.iter().any(|word| VERDICTS.contains(word)) {
+            return;
+        }
+        let Some(at) = words.windows(2).position(|two| two == ["counter", "packets"]) else {
+            return;
+        };
+        let Some(packets) = words.get(at + 2).and_then(|word| word.parse().ok()) else { return };
+        let plain = [words.get(..at).unwrap_or_default(), words.get(at + 5..).unwrap_or_default()];
+        let rule = format!("{chain}: {}", plain.concat().join(" "));
+        self.add(rule, packets, line);
+    }
+
+    /// Of `iptables-save -c`.
+    fn saved(&mut self, text: &Text) -> Result<(), Gap> {
+        let mut table = "";
+        let mut is_open = false;
+        for (line, row) in text.lines() {
+            let counted = |word: &str| -> Option<u64> {
+                word.strip_prefix('[')?.split_once(':')?.0.parse().ok()
+            };
+            let words: Vec<&str> = row.split_whitespace().collect();
+            match words.as_slice() {
+                ["COMMIT"] => is_open = false,
+                [name] if name.starts_with('*') => (table, is_open) = (&name[1..], true),
+                [name, policy, count] if name.starts_with(':') => {
+                    let chain = format!("{table} {}", &name[1..]);
+                    if *policy == "DROP" {
+                        let packets = counted(count).unwrap_or(0);
+                        self.add(format!("{chain}: policy drop"), packets, line);
+                    }
+                    self.chains.insert(chain, 0);
+                }
+                [count, "-A", name, rest @ ..] => {
+                    let chain = format!("{table} {name}");
+                    *self.chains.entry(chain.clone()).or_default() += 1;
+                    let is_dropping = rest.windows(2).any(|two| two[0] == "-j" && drops(two[1]));
+                    if let Some(packets) = counted(count).filter(|_| is_dropping) {
+                        self.add(format!("{chain}: {}", rest.join(" ")), packets, line);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if is_open { Err(text.unreadable(None, "expected COMMIT")) } else { Ok(()) }
+    }
+
+    /// Rules that say the same count together.
+    fn add(&mut self, rule: String, packets: u64, line: usize) {
+        let one = self.dropping.entry(rule).or_insert(Dropping { packets: 0, line });
+        one.packets = one.packets.saturating_add(packets);
+    }
+
+    /// All rules.
+    pub fn count(&self) -> u64 {
+        self.chains.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
+    }
+}
+
+fn drops(target: &str) -> bool {
+    ["DROP", "REJECT"].contains(&target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_nft_are_counted() {
+        let text = "table inet t { # handle 1\n\tset s { # handle 4\n\t\ttype ipv4_addr\n\t\t\
+                    elements = { 10.98.0.1, 10.98.0.2 }\n\t}\n\tchain c { # handle 1\n\t\ttype \
+                    filter hook input priority filter; policy accept;\n\t\tip protocol icmp \
+                    counter packets 3 bytes 200 drop # handle 2\n\t\t\
+                    tcp dport { 1, 2 } accept # handle 3\n\
+                    \t}\n}\n";
+        let read = Rules::parse(&Text::new("nft", text)).expect("sound");
+        assert_eq!(read.count(), 2);
+        let dropping = &read.dropping["inet t c: ip protocol icmp drop"];
+        assert_eq!((dropping.packets, dropping.line), (3, 8));
+        assert!(Rules::parse(&Text::new("nft", "table inet t {\n")).is_err());
+        assert_eq!(Rules::parse(&Text::new("nft", "")).expect("none").count(), 0);
+    }
+
+    #[test]
+    fn rules_of_iptables_are_counted() {
+        let text = "# x\n*filter\n:INPUT ACCEPT [5:300]\n:FORWARD DROP [7:1]\n[9:1] -A INPUT -p \
+                    tcp -j DROP\n[1:1] -A INPUT -j ACCEPT\nCOMMIT\n";
+        let read = Rules::parse(&Text::new("iptables-save", text)).expect("sound");
+        assert_eq!(read.dropping["filter INPUT: -p tcp -j DROP"].packets, 9);
+        assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 7);
+        assert_eq!(read.chains["filter INPUT"], 2);
+        assert!(Rules::parse(&Text::new("iptables-save", "*filter\n:A DROP [1:1]\n")).is_err());
+    }
+}
