@@ -196,7 +196,7 @@ fn request(input: &mut Input<'_>) -> Request {
             let addresses = Addresses { descriptor: start, available: start, used: start, log };
             Request::SetVringAddr { ring, addresses }
         }
-        Op::SetVringBase => Request::SetVringBase { ring, base: input.u16() },
+        Op::SetVringBase => Request::SetVringBase { ring, base: input.u16().into() },
         Op::GetVringBase => Request::GetVringBase { ring },
         Op::SetVringKick => Request::SetVringKick { ring, file: file_of(input) },
         Op::SetVringCall => Request::SetVringCall { ring, file: file_of(input) },

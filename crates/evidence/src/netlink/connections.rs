@@ -64,7 +64,7 @@ pub(crate) fn connections() -> io::Result<String> {
 /// What the kernel answers.
 pub(crate) fn listeners() -> io::Result<String> {
     let mut lines = Vec::new();
-    each(StateFlags::LISTEN, |answer| {
+    each(&StateFlags::LISTEN, |answer| {
         let InetResponse { header, .. } = answer;
         let local = SocketAddr::new(header.socket_id.source_address, header.socket_id.source_port);
         if lines.len() < CONNECTIONS_MAX {
@@ -85,7 +85,7 @@ pub(crate) fn listeners() -> io::Result<String> {
 pub(crate) fn destinations() -> io::Result<String> {
     let mut counts: BTreeMap<(IpAddr, SocketAddr), u64> = BTreeMap::new();
     let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE;
-    each(states, |answer| {
+    each(&states, |answer| {
         let id = &answer.header.socket_id;
         let peer = SocketAddr::new(id.destination_address, id.destination_port);
         *counts.entry((id.source_address, peer)).or_default() += 1;
@@ -101,7 +101,7 @@ pub(crate) fn destinations() -> io::Result<String> {
 }
 
 /// Sockets of TCP in some states, of both families.
-fn each(states: StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
+fn each(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<()> {
     for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
         let question = SockDiagMessage::InetRequest(InetRequest {
             family,

@@ -31,9 +31,9 @@ impl Counters for Rules {
         let mut rules = Rules::default();
         let is_saved = text.lines().any(|(_, row)| row.starts_with('*'));
         if is_saved {
-            rules.saved(text)?
+            rules.saved(text)?;
         } else {
-            rules.listed(text)?
+            rules.listed(text)?;
         }
         Ok(rules)
     }

@@ -163,7 +163,7 @@ fn reordered(work: &Work<'_>) -> Option<Said> {
             "has segments that overtake one another, {rate:.0} times a second; {resent:.0} are \
              sent again"
         ),
-        severity: Severity::Warning,
+        severity: Severity::Note,
         cause: text::reordered_cause(),
         advice: text::reordered_advice(),
     })
