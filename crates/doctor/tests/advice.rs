@@ -34,13 +34,12 @@ static HOSTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| {
 });
 
 /// Which checks lower which setting, because there can be too much of it.
-const LOWERED: [(&str, &str); 9] = [
+const LOWERED: [(&str, &str); 8] = [
     ("D08", "mtu"),
     ("D13", "offload"),
     ("D15", "parameter"),
     ("D19", "tx-queue-len"),
     ("D19", "sysctl"),
-    ("D42", "sysctl"),
     ("D22", "virtual-functions"),
     ("D23", "parameter"),
     ("D24", "parameter"),

@@ -1,7 +1,7 @@
 //! D42: a bridge floods what it could deliver.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
-use crate::finding::{Advice, Change, Finding, Knob, Severity};
+use crate::finding::{Advice, Finding, Severity};
 use crate::text::bridges as text;
 use ringway_evidence::fact::{
     Basis, BridgeSettings, Interfaces, Span, Stack, Switches, Tried, float,
@@ -115,10 +115,7 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
     let severity = if count >= RULES_MIN { Severity::Warning } else { Severity::Note };
     let finding =
         Finding::new(severity, nic, summary).cause(text::rules_cause()).quote([setting.quote(1)]);
-    let now = facts.switches.get(SETTING).and_then(|text| text.number().ok());
-    let knob = Knob::Sysctl { name: SETTING.to_owned() };
-    Some(match now.and_then(|now| Change::lower(knob, now, 0)) {
-        Some(change) => finding.advise(Advice::by_change(text::rules_advice(), [change])),
-        None => finding.advise(Advice::by_hand(text::rules_advice(), &[])),
-    })
+    // Not by a change: containers would lose rules that they need, and no evidence here excludes
+    // that there are any.
+    Some(finding.advise(Advice::by_hand(text::rules_advice(), &[])))
 }
