@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_lab::launcher::{self, Launcher};
-use ringway_lab::machine::{self, Build};
-use ringway_lab::scratch::Scratch;
-use ringway_lab::stop::Stop;
+use ringway_rig::launcher::{self, Launcher};
+use ringway_rig::machine::{self, Build};
+use ringway_rig::scratch::Scratch;
+use ringway_rig::stop::Stop;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -45,7 +45,7 @@ pub(crate) struct Choice {
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     command: String,
-    host: ringway_lab::record::Host,
+    host: ringway_rig::machine::Host,
     goal: f64,
     scenarios: &'a [Record],
 }

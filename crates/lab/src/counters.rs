@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ringway_control::{BackendStatus, Times, VifStatus};
 
-use crate::child::PartError;
+use ringway_rig::child::PartError;
 use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
 

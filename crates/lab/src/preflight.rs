@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use ringway_net::{LinkSetting, Netlink};
 
-use crate::launcher::{self, Launcher};
+use ringway_rig::launcher::{self, Launcher};
 use crate::setup::Setup;
 use crate::study::{Study, Subject};
-use crate::tools::Tool;
+use ringway_rig::tools::Tool;
 use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
 use crate::word::Offloads;
 

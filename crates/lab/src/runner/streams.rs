@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use ringway_datapath::headers::Transport;
 use ringway_steering::{FlowTuple, QueueIndex};
 
-use crate::child::PartError;
+use ringway_rig::child::PartError;
 use crate::placement::Ports;
 use crate::record::Stream;
 use crate::setup::Setup;
-use crate::tools::{Flow, Measured, Tool};
+use ringway_rig::tools::{Flow, Measured, Tool};
 use crate::topology::{Attached, Blueprint, End, Topology};
 use crate::word::Direction;
 

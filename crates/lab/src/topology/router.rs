@@ -9,13 +9,15 @@ use std::time::Duration;
 use ringway_net::LinkSetting;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN};
-use super::namespace::{Namespace, address_in, configure, set_sysctls};
+use ringway_rig::namespace::{Namespace, address_in, configure, set_sysctls};
 use super::{
-    Blueprint, Encapsulation, End, RunningHost, Topology, UPLINK, far_address, near_address, veth,
+    Blueprint, Encapsulation, End, Topology, UPLINK, far_address, near_address,
     wire,
 };
-use crate::child::PartError;
-use crate::launcher::Launcher;
+use ringway_rig::child::PartError;
+use ringway_rig::host::RunningHost;
+use ringway_rig::veth;
+use ringway_rig::launcher::Launcher;
 
 /// Interfaces of the router.
 const OUTER_DEVICE: &str = "eth0";

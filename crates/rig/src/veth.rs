@@ -3,16 +3,16 @@
 
 use ringway_net::LinkSetting;
 
-use super::namespace::configure;
+use crate::namespace::configure;
 use crate::child::PartError;
 
 /// The bridge.
-pub(crate) const BRIDGE: &str = "bridge0";
+pub const BRIDGE: &str = "bridge0";
 /// The device in the namespace at the other end of a port.
-pub(crate) const DEVICE: &str = "eth0";
+pub const DEVICE: &str = "eth0";
 
 /// Makes a bridge in the namespace of a process.
-pub(crate) fn add_bridge(pid: u32) -> Result<(), PartError> {
+pub fn add_bridge(pid: u32) -> Result<(), PartError> {
     configure(pid, |net| {
         net.add_bridge(BRIDGE)?;
         net.set(BRIDGE, &[LinkSetting::Up])
@@ -20,12 +20,12 @@ pub(crate) fn add_bridge(pid: u32) -> Result<(), PartError> {
 }
 
 /// Connects a bridge to another namespace, where [`DEVICE`] appears, by the port `port`.
-pub(crate) fn connect(bridge_pid: u32, port: &str, pid: u32) -> Result<(), PartError> {
+pub fn connect(bridge_pid: u32, port: &str, pid: u32) -> Result<(), PartError> {
     connect_as(bridge_pid, port, pid, DEVICE)
 }
 
 /// Connects a bridge to another namespace, where `device` appears, by the port `port`.
-pub(crate) fn connect_as(
+pub fn connect_as(
     bridge_pid: u32,
     port: &str,
     pid: u32,

@@ -19,14 +19,31 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
-use crate::record::ToolRun;
-pub use crate::word::Tool;
 use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
 
 /// After the end of a run until a tool has printed all.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A tool that makes the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tool {
+    /// TCP streams by iperf3.
+    Iperf3,
+    /// TCP streams by iperf 2, which the oldest sources used.
+    Iperf2,
+    /// TCP streams by netperf.
+    Netperf,
+    /// Ping-pong over TCP by sockperf.
+    Sockperf,
+    /// A DDS publisher and a subscriber, by Cyclone DDS.
+    DdsperfThroughput,
+    /// DDS ping-pong, by Cyclone DDS.
+    DdsperfPing,
+}
 
 /// A stream that is to be made.
 #[derive(Debug, Clone)]
@@ -71,6 +88,20 @@ pub struct Measured {
     pub tools: Vec<ToolRun>,
 }
 
+/// A tool, as it was run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ToolRun {
+    /// Its name.
+    pub name: String,
+    /// Its version, as it says itself.
+    pub version: String,
+    /// The whole command line.
+    pub command: String,
+    /// Its exit status.
+    pub exit_status: i32,
+}
+
 /// A tool at work.
 #[derive(Debug)]
 pub struct Working {
@@ -82,6 +113,16 @@ pub struct Working {
 }
 
 impl Tool {
+    /// All of them, by the names that studies and records have for them.
+    pub const NAMES: &'static [(&'static str, Tool)] = &[
+        ("iperf3", Tool::Iperf3),
+        ("iperf2", Tool::Iperf2),
+        ("netperf", Tool::Netperf),
+        ("sockperf", Tool::Sockperf),
+        ("ddsperf-throughput", Tool::DdsperfThroughput),
+        ("ddsperf-ping", Tool::DdsperfPing),
+    ];
+
     /// The program that is started for each stream.
     pub fn program(self) -> &'static str {
         self.about().client
@@ -250,11 +291,10 @@ fn example() -> Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::word::Word as _;
 
     #[test]
     fn tools_are_found_by_the_names_that_studies_have() {
-        for (name, tool) in Tool::ALL {
+        for (name, tool) in Tool::NAMES {
             assert_eq!(tool.about().name, *name);
         }
     }
@@ -262,7 +302,7 @@ mod tests {
     #[test]
     fn the_port_that_steers_is_in_every_command_line() {
         let load = example();
-        for (_, tool) in Tool::ALL.iter().filter(|(_, tool)| tool.has_source_ports()) {
+        for (_, tool) in Tool::NAMES.iter().filter(|(_, tool)| tool.has_source_ports()) {
             let words = (tool.adapter().client)(&load, &load.flows[0]);
             assert!(words.iter().any(|word| word.contains("20001")), "{tool:?}: {words:?}");
             assert!(words.iter().any(|word| word.contains("198.19.0.1")), "{tool:?}: {words:?}");

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ringway_net::{LinkSetting, Netlink};
 
-use super::PREFIX_LEN;
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
@@ -19,13 +18,13 @@ const READY: &str = "ready";
 
 /// One namespace.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     holder: Child,
 }
 
 impl Namespace {
     /// A new one in which only `lo` is up.
-    pub(crate) fn new(launcher: &Launcher) -> Result<Namespace, PartError> {
+    pub fn new(launcher: &Launcher) -> Result<Namespace, PartError> {
         let mut holder = launcher.start("namespace", launcher.part(HOLD))?;
         holder.wait_for(PATIENCE, |line| (line == READY).then_some(()))?;
         let namespace = Namespace { holder };
@@ -34,13 +33,13 @@ impl Namespace {
     }
 
     /// A process in it.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.holder.pid()
     }
 }
 
 /// Does something with the links of a process' namespace.
-pub(crate) fn configure<T: Send>(
+pub fn configure<T: Send>(
     pid: u32,
     change: impl FnOnce(&mut Netlink) -> io::Result<T> + Send,
 ) -> Result<T, PartError> {
@@ -49,7 +48,7 @@ pub(crate) fn configure<T: Send>(
 }
 
 /// Does something in the network namespace of a process.
-pub(crate) fn inside<T: Send>(
+pub fn inside<T: Send>(
     pid: u32,
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
@@ -62,13 +61,8 @@ pub(crate) fn inside<T: Send>(
     done.unwrap_or_else(|_| Err(io::Error::other("the work in a namespace panicked")))
 }
 
-/// Gives a link an address of the network that all are in, and sets it up.
-pub(crate) fn address(pid: u32, link: &str, address: Ipv4Addr) -> Result<(), PartError> {
-    address_in(pid, link, address, PREFIX_LEN)
-}
-
 /// Gives a link an address of a network with a prefix of so many bits, and sets it up.
-pub(crate) fn address_in(
+pub fn address_in(
     pid: u32,
     link: &str,
     address: Ipv4Addr,
@@ -81,7 +75,7 @@ pub(crate) fn address_in(
 }
 
 /// Sets kernel settings of a namespace, such as `net.ipv4.ip_forward`.
-pub(crate) fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), PartError> {
+pub fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), PartError> {
     settings.iter().try_for_each(|(name, value)| {
         let file = format!("/proc/sys/{}", name.replace('.', "/"));
         inside(pid, || fs::write(file, value))
