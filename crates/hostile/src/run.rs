@@ -58,7 +58,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&asked))?;
     }
-    let scratch = Scratch::new().context("a place for temporary files")?;
+    let scratch = Scratch::new("ringway-hostile-").context("a place for temporary files")?;
     let launcher = Launcher::new(&[], scratch.path(), Stop::when(asked))?;
     let mut records = Vec::new();
     let mut ground: Option<Ground<'_>> = None;

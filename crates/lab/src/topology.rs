@@ -18,7 +18,7 @@ use ringway_net::LinkSetting;
 use ringway_rig::child::{Child, PartError};
 use ringway_rig::host::RunningHost;
 use ringway_rig::launcher::Launcher;
-use ringway_rig::namespace::{Namespace, address_in, configure};
+use ringway_rig::namespace::{Namespace, add_address, configure};
 use ringway_rig::veth;
 
 use crate::study::{Subject, TopologyKind};
@@ -134,7 +134,7 @@ fn far_address(index: u16) -> Ipv4Addr {
 
 /// Gives a link an address of the network that all are in, and sets it up.
 fn give_address(pid: u32, link: &str, address: Ipv4Addr) -> Result<(), PartError> {
-    address_in(pid, link, address, PREFIX_LEN)
+    add_address(pid, link, address, PREFIX_LEN)
 }
 
 fn numbered(second: u8, index: u16) -> Ipv4Addr {

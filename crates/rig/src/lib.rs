@@ -1,11 +1,14 @@
 //! What experiments and measurements are built from: network namespaces, child processes, and the
 //! tools of others.
 //!
-//! Everything belongs to a value and ends with it. A [`launcher`] starts processes, of which each is
-//! a [`child`] that never outlives this program, if need be in the [`namespace`] of another process;
-//! [`veth`] connects namespaces by a bridge. A [`host`] is ringway itself with its guests, [`tools`]
-//! make load and report what they measured ([`average`] makes one number of several), [`machine`] describes the computer, a [`stop`] says when
-//! to end, and a [`scratch`] directory holds temporary files.
+//! - [`launcher`]: starts processes, also in the [`namespace`] of another process; each is a
+//!   [`child`] that never outlives this program, and a [`stop`] says when waiting ends.
+//! - [`veth`]: connects namespaces by a bridge.
+//! - [`host`]: ringway itself with its guests.
+//! - [`tools`]: make load and report what they measured; [`average`] makes one number of several.
+//! - [`machine`]: describes the computer. [`scratch`]: a directory for temporary files.
+//!
+//! Each namespace, process and directory belongs to a value and ends with it.
 //!
 //! Nothing here knows a study or decides what is measured, and nothing is made in the network that
 //! the user's own processes are in.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use ringway_net::LinkSetting;
 
-use ringway_rig::namespace::{Namespace, configure, inside};
-use ringway_rig::veth;
 use super::{Blueprint, End, far_address, give_address};
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::{Namespace, configure, inside};
+use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The bridge's port on the wire.
