@@ -262,12 +262,12 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     let analysis = Analysis::of(&records);
     print(&format!("\n{}\n\n{}\n", analysis.verdict, page.display()))?;
     if outcome.is_interrupted {
-        eprintln!("interrupted; the same command goes on from here");
+        eprintln!("interrupted; repeat the command to continue");
         return Ok(ExitCode::from(u8::try_from(INTERRUPTED)?));
     }
     if !analysis.missing.is_empty() {
         let missing = analysis.missing.join(", ");
-        eprintln!("not measured: {missing}; the same command goes on from here");
+        eprintln!("not measured: {missing}; repeat the command to continue");
     }
     let mut is_good = outcome.failures == 0 && analysis.missing.is_empty();
     for rule in &args.rules {
