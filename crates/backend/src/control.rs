@@ -147,7 +147,7 @@ impl<H: Hypervisor> Backend<H> {
         };
         let host = &mut self.services.host;
         let Some(vhost) = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name) else {
-            return Reply::error("it has gone");
+            return Reply::error("the vif was removed meanwhile");
         };
         match vhost.set_limit(limit.key(), value, host) {
             Ok(()) => Reply::ok(&()),

@@ -119,7 +119,7 @@ impl Served {
         match refused {
             NotBound::Taken(port) => tracing::warn!(
                 vif, %mac, %port, left_out,
-                "another vif has this mac: frames from it are refused until that one has gone"
+                "another vif has this mac: frames from it are refused until that vif is removed"
             ),
             NotBound::NoRoom => tracing::warn!(
                 vif, %mac, left_out,

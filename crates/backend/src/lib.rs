@@ -524,8 +524,8 @@ impl<H: Hypervisor> Backend<H> {
 pub fn delete_devices(netlink: &mut Netlink, owner: &str, is_kept: impl Fn(Vif, &Link) -> bool) {
     match device::delete_stale(netlink, owner, is_kept) {
         Ok(deleted) if deleted.is_empty() => {}
-        Ok(deleted) => tracing::info!(?deleted, "network devices of vifs that are gone"),
-        Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
+        Ok(deleted) => tracing::info!(?deleted, "removed network devices of former vifs"),
+        Err(error) => tracing::warn!("cannot remove network devices of former vifs: {error}"),
     }
 }
 

@@ -83,7 +83,7 @@ fn give_signs(service: Service, interval: Duration) -> impl FnMut(Finding<'_>) +
             process::abort();
         }
         Finding::Blind(error) => {
-            tracing::warn!("/proc/self/task: {error}: no thread will be found stuck");
+            tracing::warn!("/proc/self/task: {error}: stuck threads cannot be detected");
         }
     }
 }

@@ -29,7 +29,7 @@ impl<H: Hypervisor> Backend<H> {
             if left.is_zero() {
                 let limit = START_MAX.as_secs();
                 return Err(io::Error::other(format!(
-                    "the process that opens sockets has said nothing for {limit} s"
+                    "the process that opens sockets has not responded for {limit} s"
                 )));
             }
             let left = Timespec {

@@ -172,7 +172,7 @@ impl Served {
         tracing::error!(
             vif = vif.map(Charged::name),
             queue,
-            "a worker has panicked: the process ends, and the next one takes all other vifs up"
+            "a worker has panicked: the process ends, and the next one serves all other vifs"
         );
         if let Some(vif) = vif {
             if let Err(error) = self.note(vif) {

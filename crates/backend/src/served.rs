@@ -72,7 +72,7 @@ impl Served {
             return;
         }
         let vif = &self.name;
-        bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: it limits nothing"));
+        bad.iter().for_each(|bad| tracing::warn!(vif, "{bad}: this limit is not applied"));
         if wanted != (VifLimits { mtu: wanted.mtu, ..VifLimits::default() }) {
             tracing::info!(vif, ?wanted, "limits");
         }

@@ -111,7 +111,7 @@ impl Service {
             Recipient::Supervisor(link) => tell_supervisor(link, report),
         };
         if let Err(error) = sent {
-            tracing::debug!("a report to the supervisor or service manager: {error}");
+            tracing::debug!("cannot report to the supervisor or service manager: {error}");
         }
     }
 }

@@ -56,7 +56,7 @@ impl<H: Hypervisor> BackendProcess for Serving<'_, H> {
         match note {
             Note::State(_) => {}
             Note::AwaitsHotplug => {
-                tracing::info!(vif, left_out, "served, and waits for the hotplug script");
+                tracing::info!(vif, left_out, "served, waiting for the hotplug script");
             }
             Note::Refused(refusal) => tracing::warn!(vif, left_out, "{refusal}"),
             Note::Waits(reason) | Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),

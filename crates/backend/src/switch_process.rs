@@ -246,7 +246,7 @@ impl SwitchProcess {
         let policy = match self.join(tenant.port, trunk) {
             Ok(vlan) => policy_of(&allowed, vlan),
             Err(error) => {
-                tracing::warn!("{error}: nothing of this tenant is carried");
+                tracing::warn!("{error}: this tenant's frames are not forwarded");
                 Arc::new(PortPolicy::disabled())
             }
         };
@@ -265,7 +265,7 @@ impl SwitchProcess {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses.iter().copied().map(MacAddr) {
             if let Err(refused) = host.switch.bind(Some(address), port, count, now) {
-                tracing::warn!(%address, ?refused, "not kept from others");
+                tracing::warn!(%address, ?refused, "others can use this address, too");
             }
         }
     }
@@ -302,7 +302,7 @@ impl SwitchProcess {
 
     fn tell(&self, report: &ProcessReport) {
         if let Err(error) = self.link.send(report, &[]) {
-            tracing::warn!("a report to the supervisor: {error}");
+            tracing::warn!("cannot report to the supervisor: {error}");
         }
     }
 

@@ -111,7 +111,7 @@ impl<H: Hypervisor> Hosting<H> {
     pub(crate) fn set_carried(&self, port: PortId, carried: &TrunkRules) {
         match self.trunk_policy(port, carried) {
             Ok(policy) => self.workers.set_policy(port, &policy),
-            Err(error) => tracing::warn!("{error}: the trunk carries what it did"),
+            Err(error) => tracing::warn!("{error}: the trunk is unchanged"),
         }
     }
 

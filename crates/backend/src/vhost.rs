@@ -241,7 +241,7 @@ impl VhostVif {
         }
         host.quarantine.release(&self.charged());
         if let Some(Err(error)) = self.served.device.map(VifDevice::remove) {
-            tracing::debug!(%error, "the network device was gone already");
+            tracing::debug!(%error, "the network device did not exist any more");
         }
     }
 }
@@ -336,7 +336,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn set_mtu(&mut self, mtu: u16) {
-        tracing::debug!(vif = self.served.name, mtu, "the front-end shows its guest this MTU");
+        tracing::debug!(vif = self.served.name, mtu, "the front-end reports this MTU to its guest");
     }
 
     fn make_area(&mut self, _: u64) -> Result<OwnedFd, String> {
@@ -367,8 +367,8 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         let Some(LeftOut(left_out)) = self.served.may_log() else { return };
         let vif = &self.served.name;
         match note {
-            Note::Met => tracing::info!(vif, left_out, "a front-end is there"),
-            Note::Left => tracing::info!(vif, left_out, "the front-end has left"),
+            Note::Met => tracing::info!(vif, left_out, "the front-end has connected"),
+            Note::Left => tracing::info!(vif, left_out, "the front-end has disconnected"),
             Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
         }
     }
@@ -449,7 +449,7 @@ impl<H: Hypervisor> Serving<'_, H> {
         control.announce(mac);
         let kick = plan.tx.kick.as_fd().try_clone_to_owned();
         if let Err(error) = kick.and_then(Bell::to_peer).and_then(|kick| kick.ring()) {
-            tracing::debug!(vif = self.served.name, %error, "an announcement waits");
+            tracing::debug!(vif = self.served.name, %error, "the guest is announced later");
         }
     }
 

@@ -172,7 +172,7 @@ impl VifShell {
         let Some(vif_device) = self.served.device else { return };
         let name = vif_device.tap.name().to_owned();
         if let Err(error) = vif_device.remove() {
-            tracing::debug!(name, %error, "the network device was gone already");
+            tracing::debug!(name, %error, "the network device did not exist any more");
         }
     }
 }

@@ -7,18 +7,32 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 pub(crate) const HELP: &str = "\
-ringway-bench: measures ringway beside its peers, in turns, on this machine.
+Measure ringway and its peers in turns on this machine
 
-    ringway-bench [OPTION]... [SECTION]...
+Usage: ringway-bench [OPTION]... [SECTION]...
 
-Sections (default: all): ring tcp latency isolate icount idle restart
+Sections [default: all]:
+    ring             frames per second through a ring
+    tcp              throughput between two namespaces
+    latency          round trips between two namespaces
+    isolate          the cost of one process per tenant
+    icount           instructions per frame
+    idle             the cost of many idle vifs
+    restart          how long guests are cut off when the backend is killed
+
+Options:
     --quick          2 rounds and short runs
-    --rounds N       rounds (default 5)
-    --only TEXT      only cases whose name contains TEXT
-    --json FILE      also write every run to FILE
-    --ringway FILE   the `ringway` program (default: beside this one)
-    --congestion C   what TCP uses between namespaces: cubic (default) or bbr
-    --vifs N         vifs of the idle section (default 1000)
+    --rounds N       rounds [default: 5]
+    --filter TEXT    only cases whose names contain TEXT
+    --json FILE      also write every run to FILE as JSON
+    --ringway FILE   the program `ringway` [default: the one beside this program]
+    --congestion C   TCP's congestion control: cubic [default] or bbr
+    --vifs N         vifs of the idle section [default: 1000]
+    -h, --help       print help
+
+Examples:
+    ringway-bench --quick ring
+    ringway-bench --rounds 9 --filter 4q --json bench.json tcp latency
 ";
 
 /// Sections by name, in the order in which they run.
@@ -101,7 +115,8 @@ impl Options {
                     options.spans = Spans { warm_up: second / 2, window: second };
                 }
                 Long("rounds") => rounds = Some(parser.value()?.parse()?),
-                Long("only") => options.only = Some(parser.value()?.string()?),
+                // `--only` is the old spelling.
+                Long("filter" | "only") => options.only = Some(parser.value()?.string()?),
                 Long("json") => options.json = Some(parser.value()?.into()),
                 Long("ringway") => options.ringway = Some(parser.value()?.into()),
                 Long("congestion") => {

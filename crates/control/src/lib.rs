@@ -181,7 +181,7 @@ pub fn open_within<R: Serialize, T: DeserializeOwned>(
         read_line(&mut reader, deadline, patience.bytes).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => explain(io::Error::new(
                 ErrorKind::TimedOut,
-                format!("the process has not answered for {} s", patience.time.as_secs()),
+                format!("the process has not responded for {} s", patience.time.as_secs()),
             )),
             _ => explain(error),
         })?;
@@ -220,7 +220,7 @@ fn read_line(
             return Ok(line);
         }
         if line.len() > len_max {
-            let reason = format!("an answer of more than {len_max} bytes");
+            let reason = format!("a response of more than {len_max} bytes");
             return Err(io::Error::new(ErrorKind::InvalidData, reason));
         }
     }

@@ -55,7 +55,8 @@ impl Reply {
 
 fn line<T: Serialize>(answer: &Answer<T>) -> String {
     serde_json::to_string(answer).unwrap_or_else(|error| {
-        serde_json::json!({ "error": format!("the answer cannot be written: {error}") }).to_string()
+        serde_json::json!({ "error": format!("the response cannot be written: {error}") })
+            .to_string()
     })
 }
 

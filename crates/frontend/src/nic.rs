@@ -241,7 +241,7 @@ impl<H: Hypervisor> NicLink<H> {
         let count = self.idle.len();
         if self.short.replace(count) != Some(count) {
             let handle = self.vif.handle;
-            tracing::warn!(handle, "{count} queues and not {wanted}, as for one more: {error}");
+            tracing::warn!(handle, "{count} queues instead of {wanted}: for another one, {error}");
         }
     }
 
@@ -249,7 +249,10 @@ impl<H: Hypervisor> NicLink<H> {
     fn release(&mut self) {
         for queue in self.idle.drain(..) {
             if let Err(in_use) = queue.close() {
-                tracing::warn!(handle = self.vif.handle, "pages of a queue are lost: {in_use}");
+                tracing::warn!(
+                    handle = self.vif.handle,
+                    "pages of a queue stay allocated: {in_use}"
+                );
             }
         }
         self.counters.clear();

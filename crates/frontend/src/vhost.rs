@@ -225,8 +225,8 @@ impl Driver for Guest {
     fn note(&mut self, note: Note<'_>) {
         let device = self.tap.name();
         match note {
-            Note::Met => tracing::debug!(device, "a back-end is there"),
-            Note::Left => tracing::info!(device, "the back-end has left"),
+            Note::Met => tracing::debug!(device, "the back-end has connected"),
+            Note::Left => tracing::info!(device, "the back-end has disconnected"),
             // Logged as the reason why frames do not flow.
             Note::Closed(_) => {}
         }

@@ -76,7 +76,7 @@ impl<H: Hypervisor> Frontend<H> {
         self.nics.retain(|handle, nic| {
             let is_finished = nic.end.is_finished();
             if is_finished {
-                tracing::debug!(handle, "a vif has gone");
+                tracing::debug!(handle, "vif removed");
             }
             !is_finished
         });
@@ -147,7 +147,7 @@ impl<H: Hypervisor> Frontend<H> {
         if let Err(refusal) = or_refusal(nic.end.watch(&mut self.services.store))? {
             return self.refuse(handle, own, refusal.to_string());
         }
-        tracing::debug!(handle, backend = %vif.backend, "a vif has come");
+        tracing::debug!(handle, backend = %vif.backend, "vif found");
         nic.start(own, &mut self.services)?;
         self.nics.insert(handle, nic);
         Ok(())

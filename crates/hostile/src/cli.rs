@@ -33,11 +33,11 @@ const EXAMPLES: &str = "Examples:
 /// The status that says so: this machine lacks what it takes to run guests.
 const CANNOT_RUN: u8 = 77;
 
-/// Guests that do whatever a guest has the right to, and what others beside them lose
+/// Run hostile guests beside honest ones, and measure what the honest ones lose
 ///
-/// The exit status of `run` is 1 if a bound is broken: the backend was restarted, another vif was
-/// closed, honest guests were cut off, memory grew beyond its limit. Throughput is measured and
-/// is no bound. It is 77 where this machine cannot run guests, and why is on standard error.
+/// Exit codes of `run`: 0 if all bounds hold; 1 if one is broken: the backend restarted, another
+/// vif was closed, honest guests were cut off, or memory grew beyond its limit; 77 if this machine
+/// cannot run guests, with the reason on standard error. Throughput is measured and has no bound.
 #[derive(Debug, Parser)]
 #[command(name = "ringway-hostile", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -47,9 +47,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show the scenarios
+    /// List the scenarios
     List {
-        /// With what must hold in each, as JSON
+        /// Print JSON, with the bounds of each scenario
         #[arg(long)]
         json: bool,
     },
@@ -57,22 +57,23 @@ enum Verb {
     Guest(OneGuest),
 }
 
-/// Run scenarios beside honest guests, on an emulated host that is made for it
+/// Run scenarios beside honest guests on an emulated host of their own
 #[derive(Debug, Args)]
 struct Run {
-    /// Scenarios, or `all`
+    /// The scenarios, or `all`
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Less than a second for each, once
+    /// One short run of each scenario, under a second
     #[arg(long)]
     quick: bool,
-    /// Seconds of each [default: 3, or 0.6 with --quick]
+    /// Seconds of a run [default: 3, or 0.6 with --quick]
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// Runs of each [default: 3 where a share is measured, else 1; 1 with --quick]
+    /// Runs of each scenario [default: 3 if throughput is compared with a control, else 1; 1 with
+    /// --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// ringway's program [default: the one beside this one]
+    /// The program `ringway` [default: the one beside this program]
     #[arg(long, value_name = "FILE")]
     ringway: Option<PathBuf>,
     /// Print JSON
@@ -80,11 +81,11 @@ struct Run {
     json: bool,
 }
 
-/// Be the guest of a scenario, and nothing else: on a host that runs, or in this Xen domain
+/// Be the hostile guest of a scenario: on a running emulated host, or in this Xen domain
 ///
-/// On Xen this program has to run in the guest, as root, and the kernel must have left the vif
-/// alone (rmmod xen-netfront). It needs the modules xen-gntalloc, xen-evtchn and xenfs. What
-/// becomes of the others is for their owner to see: pings and TCP beside it, the backend's log.
+/// On Xen, run it in the guest as root. The kernel must not use the vif (rmmod xen-netfront), and
+/// the modules xen-gntalloc, xen-evtchn and xenfs must be loaded. Watch the other guests yourself,
+/// with ping and TCP, and the backend's log.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 struct OneGuest {
@@ -97,22 +98,22 @@ struct OneGuest {
     /// Run directory of an emulated host
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
     dir: Option<PathBuf>,
-    /// A domain there that waits for its process [default: one is made, and removed in the end]
+    /// An unused domain of that host [default: a new one, removed in the end]
     #[arg(long, value_name = "N", requires = "dir")]
     domid: Option<u16>,
-    /// The bridge for a vif that is made [default: the switch]
+    /// The bridge to attach the new domain to [default: the switch]
     #[arg(long, value_name = "NAME", requires = "dir", conflicts_with = "domid")]
     bridge: Option<String>,
-    /// How long
+    /// Seconds to run
     #[arg(long, value_name = "N", default_value_t = 10.0)]
     seconds: f64,
-    /// Of the guest's choices
+    /// Seed of the guest's random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// An honest guest that is to be harmed
+    /// An honest guest to harm
     #[arg(long, value_name = "IP=MAC")]
     victim: Option<Peer>,
-    /// An honest guest that talks to it
+    /// An honest guest that talks to the victim
     #[arg(long, value_name = "IP=MAC")]
     other: Option<Peer>,
     /// The host on the guests' network
@@ -121,16 +122,16 @@ struct OneGuest {
     /// An honest guest without feature-gso-tcpv6 [default: the victim]
     #[arg(long, value_name = "IP=MAC")]
     plain: Option<Peer>,
-    /// Print what it did as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum HypervisorKind {
-    /// A host of `ringway run`
+    /// On a host of `ringway run`, named by --dir
     Emulated,
-    /// Xen
+    /// In this Xen domain
     Xen,
 }
 
@@ -207,12 +208,14 @@ fn be_guest(args: &OneGuest) -> Result<()> {
     let made = Made::new(args)?;
     let account = match args.hypervisor {
         HypervisorKind::Xen if scenario.place == Place::Emulated => {
-            bail!("{} needs the emulated hypervisor", scenario.name)
+            bail!("{} is for emulated hosts only: use --dir instead", scenario.name)
         }
         HypervisorKind::Xen => play(Guest::on_xen()?, scenario, args),
         HypervisorKind::Emulated => {
-            let dir =
-                args.dir.as_deref().context("where is the host? --dir, or --hypervisor xen")?;
+            let dir = args.dir.as_deref().context(
+                "no host is named: add --dir with the run directory of `ringway run`, or \
+                 --hypervisor xen",
+            )?;
             play(Guest::emulated(dir, made.domid(args)?)?, scenario, args)
         }
     };

@@ -27,8 +27,8 @@ pub struct Launcher {
 
 impl Launcher {
     /// A part is this program, started with `words` and then the part's own words, which `main`
-    /// gives to [`part::run`](crate::part::run). Temporary directories are made in `scratch`. Waiting for
-    /// what is started ends once `stop` is due.
+    /// gives to [`part::run`](crate::part::run). Temporary directories are made in `scratch`.
+    /// Waiting for what is started ends once `stop` is due.
     ///
     /// # Errors
     /// If the path of this program is unknown.

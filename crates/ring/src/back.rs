@@ -27,10 +27,10 @@ pub struct BackRing<L: Layout, M = SharedPages> {
 }
 
 impl<L: Layout, M: RingMemory> BackRing<L, M> {
-    /// Takes over a ring page where its shared indices stand, which for a new ring is zero.
+    /// Attaches to a ring page at its shared indices, which are zero for a new ring.
     ///
-    /// Requests that an earlier backend consumed but did not answer are served again
-    /// (`BACK_RING_ATTACH`): this is what lets a backend restart under traffic.
+    /// Requests that an earlier backend consumed without a response are served again
+    /// (`BACK_RING_ATTACH`), so a backend can restart under traffic.
     ///
     /// # Errors
     /// [`RingFault`] if the indices cannot belong to a ring.
@@ -51,18 +51,18 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     /// How many requests are waiting.
     ///
     /// # Errors
-    /// [`RingFault`] if the peer's index is not possible.
+    /// [`RingFault`] if the peer's index is invalid.
     #[inline]
     pub fn pending(&self) -> Result<u32, RingFault> {
         // Acquire: orders this load before our reads of the slots it covers.
         let produced = self.page.load(REQ_PROD, Ordering::Acquire);
-        // Slots we consumed but did not answer cannot hold new requests.
+        // Slots that we consumed without a response cannot hold new requests.
         let unanswered = (self.req_cons - self.rsp_prod_pvt).0;
         ahead::<L>(produced, self.req_cons, L::SLOTS - unanswered)
     }
 
-    /// Copies the first waiting requests into `into`, as many as there are and fit. Returns how
-    /// many were copied, and how many are waiting. Nothing is consumed.
+    /// Copies waiting requests into `into`, from the first on and as many as fit, without consuming
+    /// them. Returns how many were copied, and how many are waiting.
     ///
     /// # Errors
     /// As [`pending`](BackRing::pending).
@@ -74,10 +74,10 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         Ok((count, waiting))
     }
 
-    /// Consumes requests that were peeked at.
+    /// Consumes requests that were peeked.
     ///
     /// # Panics
-    /// If the ring does not hold that many: a mistake of ours.
+    /// If the ring does not hold that many, which is an error of the caller.
     #[inline]
     pub fn consume(&mut self, count: usize) {
         let count = u32::try_from(count).expect("requests are counted by the ring");
@@ -86,24 +86,24 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.req_cons += count;
     }
 
-    /// The free-running index of the next request to be consumed, for messages.
+    /// The free-running index of the next request to consume, for messages.
     pub fn consumer(&self) -> u32 {
         self.req_cons.0
     }
 
-    /// The free-running index of the next request to be answered.
+    /// The free-running index of the next request to respond to.
     #[inline]
     pub fn answered(&self) -> u32 {
         self.rsp_prod_pvt.0
     }
 
-    /// Answers the oldest unanswered request, in its slot (`netif.h`: the peer pairs requests and
-    /// responses of rx by slot alone).
+    /// Writes the response to the oldest request without one, into its slot (`netif.h`: the peer
+    /// pairs rx requests and responses by slot alone).
     ///
-    /// `T` is the response, or an extra that stands in for one.
+    /// `T` is the response, or an extra in place of one.
     ///
     /// # Panics
-    /// If every consumed request has its answer: a mistake of ours.
+    /// If every consumed request has its response, which is an error of the caller.
     #[inline]
     pub fn push_response<T>(&mut self, response: T)
     where
@@ -117,7 +117,7 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.rsp_prod_pvt += 1;
     }
 
-    /// Makes the pushed responses visible.
+    /// Makes the pushed responses visible to the peer.
     #[inline]
     pub fn publish_responses(&mut self) -> Notify {
         let (old, new) = (self.rsp_prod_published, self.rsp_prod_pvt);
@@ -128,7 +128,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.page.publish(RSP_PROD, RSP_EVENT, old, new)
     }
 
-    /// Asks for an event when `count` requests are waiting, and looks once more.
+    /// Requests an event for when `count` requests are waiting, and checks once more whether they
+    /// are.
     pub fn arm(&mut self, count: u32) -> Waiting {
         self.page.arm(REQ_PROD, REQ_EVENT, self.req_cons, count.clamp(1, L::SLOTS))
     }

@@ -1,7 +1,7 @@
 //! What a peer can do wrong with the indices of a ring.
 
-/// A producer index that is not possible: further ahead of its consumer than the ring has entries
-/// for it, or behind (XSA-39; `netif.h:producer-bound`).
+/// An invalid producer index: behind its consumer, or further ahead of it than the ring has entries
+/// (XSA-39; `netif.h:producer-bound`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{ring} ring: producer {produced} is {ahead} ahead of consumer, the ring has {slots}")]
 pub struct RingFault {

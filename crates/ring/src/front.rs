@@ -20,13 +20,13 @@ pub struct FrontRing<L: Layout, M = SharedPages> {
 }
 
 impl<L: Layout, M: RingMemory> FrontRing<L, M> {
-    /// Makes a new ring of a page (`SHARED_RING_INIT`).
+    /// Initializes a page as a new ring (`SHARED_RING_INIT`).
     pub fn new(page: M) -> FrontRing<L, M> {
         Self::starting_at(page, 0)
     }
 
-    /// Makes a new ring of a page, with every index at `start` (`FRONT_RING_ATTACH`): indices run
-    /// freely, so a ring may begin anywhere, also just before they wrap around.
+    /// Initializes a page as a new ring with every index at `start` (`FRONT_RING_ATTACH`). Indices
+    /// run freely, so a ring may begin at any, also just before they wrap around.
     pub fn starting_at(page: M, start: u32) -> FrontRing<L, M> {
         page.clear();
         page.store(REQ_PROD, start, Ordering::Relaxed);
@@ -62,10 +62,10 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         slot_number::<L>(self.rsp_cons)
     }
 
-    /// Puts a request, or an extra that stands in for one, into the next slot.
+    /// Writes a request, or an extra in place of one, into the next slot.
     ///
     /// # Panics
-    /// If the ring is full: look at [`free`](FrontRing::free) first.
+    /// If the ring is full: check [`free`](FrontRing::free) first.
     #[inline]
     pub fn push_request<T>(&mut self, request: T)
     where
@@ -77,7 +77,7 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         self.req_prod_pvt += 1;
     }
 
-    /// Makes the pushed requests visible.
+    /// Makes the pushed requests visible to the peer.
     #[inline]
     pub fn publish_requests(&mut self) -> Notify {
         let (old, new) = (self.req_prod_published, self.req_prod_pvt);
@@ -91,7 +91,7 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
     /// How many responses are waiting.
     ///
     /// # Errors
-    /// [`RingFault`] if the backend answers more than was asked.
+    /// [`RingFault`] if the backend has written more responses than there are requests.
     #[inline]
     pub fn pending(&self) -> Result<u32, RingFault> {
         // Acquire: orders this load before our reads of the slots it covers.
@@ -100,8 +100,8 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         ahead::<L>(produced, self.rsp_cons, outstanding)
     }
 
-    /// Copies the first waiting responses into `into`, and says how many were copied. Nothing is
-    /// consumed.
+    /// Copies waiting responses into `into`, from the first on and as many as fit, without
+    /// consuming them. Returns how many were copied.
     ///
     /// # Errors
     /// As [`pending`](FrontRing::pending).
@@ -113,10 +113,10 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         Ok(count)
     }
 
-    /// Consumes responses that were peeked at, which frees their slots.
+    /// Consumes responses that were peeked, which frees their slots.
     ///
     /// # Panics
-    /// If so many requests are not outstanding: a mistake of ours.
+    /// If fewer requests are outstanding, which is an error of the caller.
     #[inline]
     pub fn consume(&mut self, count: usize) {
         let count = u32::try_from(count).expect("responses are counted by the ring");
@@ -124,7 +124,8 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         self.rsp_cons += count;
     }
 
-    /// Asks for an event when `count` responses are waiting, and looks once more.
+    /// Requests an event for when `count` responses are waiting, and checks once more whether they
+    /// are.
     pub fn arm(&mut self, count: u32) -> Waiting {
         self.page.arm(RSP_PROD, RSP_EVENT, self.rsp_cons, count.clamp(1, L::SLOTS))
     }

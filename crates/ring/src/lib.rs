@@ -4,16 +4,16 @@
 //! which a response replaces its request. The frontend produces requests and consumes responses
 //! ([`FrontRing`]), the backend the reverse ([`BackRing`]).
 //!
-//! Each half keeps its own indices in private memory (`*_pvt` and `*_cons`) and believes of the
-//! page only the peer's producer index, which it reads once per decision and checks. Slots are
-//! read by value. No lock is needed, and no index is ever read-modified-written.
+//! Each half keeps its own indices in private memory (`*_pvt` and `*_cons`). From the page it uses
+//! only the peer's producer index, which it reads once per decision and checks. Slots are read by
+//! value. There is no lock, and no read-modify-write of an index.
 //!
-//! It needs no standard library, only a heap. Where pages are memory of a kernel of your own,
-//! implement [`RingMemory`] for them; [`SharedPages`] are of Linux, or of the heap.
+//! The crate needs a heap, but no standard library. To use your own kernel's memory for pages,
+//! implement [`RingMemory`]; [`SharedPages`] are pages of Linux or of the heap.
 //!
 //! # Example
 //!
-//! Both ends on one page, as two domains have it:
+//! Both ends share a page, like two domains:
 //!
 //! ```
 //! use ringway_ring::{BackRing, FrontRing, Notify, SharedPages, Tx, Waiting};
@@ -80,14 +80,14 @@ pub trait Layout {
     const SLOT_LEN: usize;
     /// Slots in the ring, a power of two.
     const SLOTS: u32;
-    /// For messages.
+    /// The name of the ring, for messages.
     const NAME: &'static str;
 }
 
-/// The ring by which a guest transmits.
+/// The ring on which a guest transmits.
 #[derive(Debug)]
 pub struct Tx;
-/// The ring by which a guest receives.
+/// The ring on which a guest receives.
 #[derive(Debug)]
 pub struct Rx;
 
@@ -113,7 +113,7 @@ const fn slots(count: usize) -> u32 {
     count as u32
 }
 
-/// Whether publishing crossed the index at which the peer wants to be notified.
+/// Whether publishing passed the index at which the peer wants to be notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a peer that is not notified sleeps on"]
 pub enum Notify {
@@ -123,13 +123,13 @@ pub enum Notify {
     NoOne,
 }
 
-/// What a side finds when it has asked for an event (`RING_FINAL_CHECK_FOR_*`).
+/// The result of the check after requesting an event (`RING_FINAL_CHECK_FOR_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a side that sleeps on enough entries is not woken for them"]
 pub enum Waiting {
-    /// Fewer entries wait than it asked for: an event will come.
+    /// Fewer entries wait than requested: an event will come.
     TooFew,
-    /// They came meanwhile, and no event need come: poll again.
+    /// Enough entries wait already, and an event may not come: poll again.
     Enough,
 }
 
@@ -145,7 +145,7 @@ impl<M: RingMemory> Page<M> {
         Wrapping(self.0.load(index, order))
     }
 
-    /// Copies the slots from `first` on into private memory, each byte once.
+    /// Copies the slots from `first` on into private memory, reading each byte once.
     fn read<L: Layout, T: FromBytes + IntoBytes>(&self, first: Index, into: &mut [T]) {
         if size_of::<T>() == L::SLOT_LEN {
             let until_wrap = (L::SLOTS - (first.0 & (L::SLOTS - 1))).try_into();
@@ -160,10 +160,10 @@ impl<M: RingMemory> Page<M> {
         }
     }
 
-    /// Publishes a producer index and says whether its move from `old` to `new` crossed the
+    /// Publishes a producer index and returns whether its move from `old` to `new` passed the
     /// peer's event index (`RING_PUSH_*_AND_CHECK_NOTIFY`).
     fn publish(&self, producer: usize, event: usize, old: Index, new: Index) -> Notify {
-        // Release: orders our writes of slots before the index by which the peer sees them.
+        // Release: orders our writes of slots before the index that covers them.
         self.0.store(producer, new.0, Ordering::Release);
         // Orders the store of the producer before the load of the event index. Its partner is the
         // fence in `arm`: one of the two sides sees the other's store, so no wake-up is lost.
@@ -173,26 +173,26 @@ impl<M: RingMemory> Page<M> {
         if (new - event).0 < (new - old).0 { Notify::Peer } else { Notify::NoOne }
     }
 
-    /// Asks for an event when `count` entries wait behind `consumed`, and says whether the peer got
-    /// there meanwhile (`RING_FINAL_CHECK_FOR_*`).
+    /// Requests an event for when `count` entries wait after `consumed`, and returns whether they
+    /// do already (`RING_FINAL_CHECK_FOR_*`).
     fn arm(&self, producer: usize, event: usize, consumed: Index, count: u32) -> Waiting {
         self.0.store(event, (consumed + Wrapping(count)).0, Ordering::Relaxed);
         // Orders the store of the event index before the load of the producer; see `publish`.
         self.0.fence();
         let produced = self.load(producer, Ordering::Relaxed);
-        // A producer that ran away counts as work: the next look at the ring reports the fault.
+        // An invalid producer counts as work: the next poll reports the fault.
         if (produced - consumed).0 < count { Waiting::TooFew } else { Waiting::Enough }
     }
 }
 
-/// Byte offset of the slot that an index stands for.
+/// Byte offset of the slot of an index.
 fn slot_offset<L: Layout>(index: Index) -> usize {
     let slot = usize::try_from(index.0 & (L::SLOTS - 1)).expect("a slot number is small");
     ring::SLOTS + slot * L::SLOT_LEN
 }
 
-/// The check that keeps every loop over a ring bounded: a producer may be ahead of its consumer by
-/// as many entries as the ring can hold for it, never more, and never behind (XSA-39).
+/// The check that bounds every loop over a ring: a producer is never behind its consumer, and ahead
+/// of it by at most the number of entries of the ring (XSA-39).
 fn ahead<L: Layout>(produced: Index, consumed: Index, limit: u32) -> Result<u32, RingFault> {
     //= netif.h:producer-bound
     let ahead = (produced - consumed).0;
@@ -209,7 +209,7 @@ fn is_unchecked() -> bool {
     canary::are_producers_unchecked()
 }
 
-/// Never, where there is no switch for it.
+/// Never, in builds without the switch.
 #[cfg(not(all(feature = "canary", debug_assertions)))]
 const fn is_unchecked() -> bool {
     false

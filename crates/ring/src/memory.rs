@@ -1,6 +1,6 @@
-//! The memory that a ring lies in, as the few operations that the halves of a ring do on it.
+//! The memory of a ring, with the few operations that the halves of a ring need.
 //!
-//! Both halves are generic over it, for one reason: the proofs of `tests/rings/wakeups.rs` run the
+//! Both halves are generic over it for one reason: the proofs of `tests/rings/wakeups.rs` run the
 //! real halves on memory of the loom model checker, in every order that the memory model allows.
 
 use core::sync::atomic::{Ordering, fence};
@@ -18,8 +18,8 @@ pub trait RingMemory {
     /// Stores an index.
     fn store(&self, offset: usize, value: u32, order: Ordering);
 
-    /// Orders every earlier access of this thread before every later one, a store before a load
-    /// among them.
+    /// Orders every earlier access of this thread before every later one, including stores before
+    /// loads.
     fn fence(&self);
 
     /// Reads one entry.

@@ -73,6 +73,17 @@ mod tests {
     }
 
     #[test]
+    fn old_spellings_are_understood_and_not_shown() {
+        let line = "ringway lab run --study mine --line 10G --ci 2 --hours 1 --out dir";
+        assert!(Cli::try_parse_from(line.split(' ')).is_ok());
+        let help = Cli::try_parse_from(["ringway", "lab", "run", "--help"]).expect_err("help");
+        let help = help.to_string();
+        for old in ["--study ", "--line ", "--ci ", "--hours "] {
+            assert!(!help.contains(old), "{old}: {help}");
+        }
+    }
+
+    #[test]
     fn every_number_is_read_as_the_type_that_the_verb_wants() {
         for line in [
             "run --workers 2 --max-queues 4",
@@ -91,6 +102,9 @@ mod tests {
             "doctor watch --listen 127.0.0.1:9819 --every 30",
             "demo --queues 2 --streams 3 --seconds 1",
             "lab check results --assert q4.s8>=9.4G",
+            "lab run receive --line-rate 10G --precision 2 --max-hours 1 --out dir",
+            "lab run mine.toml --out dir",
+            "capture vif1.0 -w file -s 96",
             "xenstore watch -n 2 /",
         ] {
             let arguments = std::iter::once("ringway").chain(line.split(' '));

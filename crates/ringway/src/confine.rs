@@ -24,7 +24,7 @@ pub(crate) fn confine(dir: &Path, devices: &[&str], role: Role) -> Result<()> {
     let confinement = Confinement { dir, devices, role };
     let rules = confinement
         .apply()
-        .with_context(|| format!("confine this process ({SWITCH}=off goes on without)"))?;
+        .with_context(|| format!("confine this process ({SWITCH}=off continues without)"))?;
     match rules {
         FileRules::Full | FileRules::Partial => tracing::debug!(?rules, "confined"),
         FileRules::Missing => tracing::info!("no Landlock: which files are opened is unrestricted"),

@@ -10,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 /// What all verbs take.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// What is logged to standard error: off, error, warn, info, debug or trace
+    /// Log to standard error from this level on: off, error, warn, info, debug or trace
     #[arg(
         long,
         global = true,

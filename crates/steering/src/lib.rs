@@ -22,7 +22,7 @@
 //! };
 //! let queue = queue_of(Some(request.hash()), 4);
 //! assert!(queue < QueueIndex(4));
-//! assert_eq!(queue, queue_of(Some(request.reversed().hash()), 4), "its answers go there as well");
+//! assert_eq!(queue, queue_of(Some(request.reversed().hash()), 4), "its replies go there as well");
 //! assert_eq!(queue_of(None, 4), QueueIndex::FIRST, "as does what is of no flow: ARP");
 //! # Ok::<(), std::net::AddrParseError>(())
 //! ```

@@ -1,11 +1,11 @@
 //! The Toeplitz hash and its mapping table, as a frontend sets them over netif's control ring.
 //!
 //! The hash is a matrix product over bits: input bit `i` contributes the 32 bits of the key that
-//! start at bit `i`. A table made from the key gives the contribution of each half byte of the
-//! input at once; it takes 4.5 KiB, so it stays in the first-level cache, which the 36 KiB of a
-//! table per whole byte would not.
+//! start at bit `i`. A table computed from the key has the contribution of each half byte of the
+//! input. It takes 4.5 KiB and fits into the first-level cache; a table per whole byte would take
+//! 36 KiB.
 //!
-//! Unlike the default hash it is not symmetric, unless the key is.
+//! Unlike the default hash, it is symmetric only if the key is.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -19,8 +19,8 @@ pub const KEY_LEN_MAX: usize = 40;
 /// Entries in the longest mapping table, the number that Linux offers.
 pub const MAPPING_LEN_MAX: usize = 128;
 
-/// What of a packet was hashed. The discriminant is the bit number in netif's mask of types, and
-/// the type in its hash extra.
+/// Which fields of a packet were hashed. The discriminant is the bit number in netif's mask of
+/// types, and the type in its hash extra.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HashType {
@@ -50,10 +50,10 @@ impl HashType {
     }
 }
 
-/// The mask of all types that are known: the answer to "get hash flags".
+/// The mask of all known types: the response to "get hash flags".
 pub const HASH_TYPES_KNOWN: u32 = 0b1111;
 
-/// Why a setting was refused; the setting before it is still in force.
+/// Why a setting was refused; the previous setting stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SettingRefused {
     /// The key is too long.
@@ -62,7 +62,7 @@ pub enum SettingRefused {
         /// Its length in bytes.
         len: usize,
     },
-    /// A type that is not known.
+    /// An unknown type.
     #[error("hash types {mask:#x}, known are {HASH_TYPES_KNOWN:#x}")]
     UnknownType {
         /// The mask as requested.
@@ -102,7 +102,7 @@ pub struct Toeplitz {
 }
 
 impl Toeplitz {
-    /// The hash with `key`; a shorter key goes on with zeros.
+    /// The hash with `key`; a shorter key is padded with zeros.
     ///
     /// # Errors
     /// [`SettingRefused::KeyTooLong`].
@@ -128,13 +128,13 @@ impl Toeplitz {
         Ok(Toeplitz { table })
     }
 
-    /// The hash of `input`, of which 36 bytes count: no type has more.
+    /// The hash of the first 36 bytes of `input`: no type has more.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.hash_at(0, input)
     }
 
-    /// What `input` contributes if `offset` bytes stand before it.
+    /// The contribution of `input` after `offset` other bytes.
     #[inline]
     fn hash_at(&self, offset: usize, input: &[u8]) -> u32 {
         let tables = self.table.get(offset..).unwrap_or_default();
@@ -145,10 +145,10 @@ impl Toeplitz {
     }
 }
 
-/// Everything a frontend sets for one vif: key, types, mapping.
+/// All settings of a frontend for one vif: key, types, mapping.
 ///
-/// The control plane changes a copy and hands it to the workers as a whole, so that no frame sees
-/// half a change.
+/// The control plane changes a copy and gives it to the workers as a whole, so no frame is steered
+/// by half a change.
 #[derive(Debug, Clone)]
 pub struct ToeplitzSteering {
     toeplitz: Toeplitz,
@@ -169,7 +169,7 @@ impl ToeplitzSteering {
         ToeplitzSteering { toeplitz, types: 0, mapping: ArrayVec::new() }
     }
 
-    /// Replaces the whole key; what a shorter one leaves is zero (netif.h, "set hash key").
+    /// Replaces the key; a shorter one is padded with zeros (netif.h, "set hash key").
     ///
     /// # Errors
     /// [`SettingRefused::KeyTooLong`].
@@ -178,7 +178,8 @@ impl ToeplitzSteering {
         Ok(())
     }
 
-    /// Chooses what may be hashed, a mask of [`HashType::mask`] (netif.h, "set hash flags").
+    /// Selects the types that may be hashed, a mask of [`HashType::mask`] (netif.h, "set hash
+    /// flags").
     ///
     /// # Errors
     /// [`SettingRefused::UnknownType`].
@@ -195,7 +196,7 @@ impl ToeplitzSteering {
         self.types
     }
 
-    /// Makes a mapping of `len` zeros; 0 for none (netif.h, "set hash mapping size").
+    /// Creates a mapping of `len` zeros; 0 removes it (netif.h, "set hash mapping size").
     ///
     /// # Errors
     /// [`SettingRefused::MappingTooLong`].
@@ -234,8 +235,8 @@ impl ToeplitzSteering {
         Ok(())
     }
 
-    /// Hash of a frame, and of what: the most specific type that is enabled. `None` if there is
-    /// none. UDP and fragments are hashed on addresses only (netif.h knows no type for UDP).
+    /// The hash of a frame by the most specific enabled type, and that type. `None` if no enabled
+    /// type fits. UDP and fragments are hashed by addresses only (netif.h has no type for UDP).
     #[inline]
     pub fn flow_hash(&self, frame: &[u8]) -> Option<(u32, HashType)> {
         self.flow_hash_parsed(frame, &parse(frame)?)
@@ -251,7 +252,7 @@ impl ToeplitzSteering {
         self.hash_fields(headers.version, headers.addresses(frame), ports)
     }
 
-    /// The same for both ends of a flow, for those who have no frame of it.
+    /// The same for the addresses and ports of a flow, without a frame.
     pub fn tuple_hash(&self, tuple: &FlowTuple) -> Option<(u32, HashType)> {
         let mut addresses = ArrayVec::<u8, 32>::new();
         let mut push = |end: SocketAddr| match end.ip().to_canonical() {
@@ -266,9 +267,9 @@ impl ToeplitzSteering {
         self.hash_fields(version, &addresses, ports)
     }
 
-    /// The queue of a frame with `hash`, of a vif with `queues` queues; queue 0 without a hash.
-    /// The result is less than `queues`, or 0 if that is 0, also if the mapping dates from a time
-    /// when there were more.
+    /// The queue of a frame with `hash` on a vif with `queues` queues; queue 0 without a hash. The
+    /// result is less than `queues`, or 0 if that is 0, even if the mapping was set when there were
+    /// more queues.
     #[inline]
     pub fn queue_of(&self, hash: Option<u32>, queues: u16) -> QueueIndex {
         let Some(hash) = hash else { return QueueIndex::FIRST };

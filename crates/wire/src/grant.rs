@@ -1,7 +1,7 @@
 //! Grant table entries, version 1 (`grant_table.h`: `grant_entry_v1`).
 //!
-//! Version 1 because it is the one with security support on every architecture; its frame number
-//! is 32 bits wide.
+//! ringway uses version 1, which has security support on every architecture. Its frame numbers have
+//! 32 bits.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -53,7 +53,7 @@ pub enum GrantStatus {
     BadGrantRef = -3,
     /// Not enough privilege for the operation.
     PermissionDenied = -8,
-    /// The page is not there.
+    /// The page does not exist.
     BadPage = -9,
     /// The copy crosses a page boundary or has another bad argument.
     BadCopyArg = -10,
@@ -62,8 +62,7 @@ pub enum GrantStatus {
 }
 
 impl GrantStatus {
-    /// The status that a hypervisor reports as this number; one that we do not know is a
-    /// `GeneralError`.
+    /// The status of a number that a hypervisor reports. An unknown number is a `GeneralError`.
     pub fn from_raw(raw: i16) -> GrantStatus {
         match raw {
             0 => GrantStatus::Okay,
@@ -78,21 +77,21 @@ impl GrantStatus {
     }
 }
 
-/// One copy between a page of the peer and one of a slice of local buffers.
+/// One copy between a page of the peer and a local buffer.
 ///
-/// The foreign side never crosses a page: `offset + len <= PAGE_SIZE`. The caller checks that
-/// before it submits, because a real hypervisor refuses the whole batch otherwise.
+/// It must not cross a page of the peer: `offset + len <= PAGE_SIZE`. The caller checks this before
+/// it submits the batch, because a real hypervisor would refuse the whole batch.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantCopy {
     /// The peer's page.
     pub gref: GrantRef,
-    /// Where in that page, in bytes.
+    /// The offset in that page, in bytes.
     pub offset: u16,
-    /// How many bytes.
+    /// Bytes to copy.
     pub len: u16,
-    /// Which local buffer.
+    /// The index of the local buffer.
     pub local: u16,
-    /// Where in the local buffer, in bytes.
+    /// The offset in the local buffer, in bytes.
     pub local_offset: u32,
     /// The outcome, written by the call.
     pub status: GrantStatus,

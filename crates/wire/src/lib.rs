@@ -1,15 +1,14 @@
-//! ABI layouts only: what is written into memory or onto sockets that another domain reads.
+//! ABI layouts: the structures and constants of shared memory and sockets between domains.
 //!
 //! Nothing here does I/O, keeps state or reads a clock. Constants keep the spelling of the C
-//! headers minus their prefix, so that a reader can search one for the other. Read [`netif`]
-//! first: it is the protocol this project exists for.
+//! headers without their prefix, so that you can search for them there. Read [`netif`] first: it is
+//! the protocol that this project is for.
 //!
-//! It needs neither the standard library nor a heap.
+//! The crate needs neither the standard library nor a heap.
 //!
 //! # Example
 //!
-//! A slot of a tx ring, as it lies in memory on the machines that Xen runs on, which are
-//! little-endian:
+//! A slot of a tx ring in memory; all machines that Xen runs on are little-endian:
 //!
 //! ```
 //! use ringway_wire::netif::{NETTXF_MORE_DATA, TX_RING_SLOTS, TX_SLOT_LEN, TxRequest};
@@ -36,7 +35,7 @@ use core::fmt;
 /// Bytes in a page, which is also the unit of a grant (`XC_PAGE_SIZE`).
 pub const PAGE_SIZE: usize = 4096;
 
-/// A domain, as Xen numbers it (`domid_t`). Domain 0 is the first and privileged one.
+/// The number of a domain (`domid_t`). Domain 0 is the first, privileged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomId(pub u16);
 

@@ -1,8 +1,8 @@
 //! The network interface protocol (`netif.h`, `XEN_NETIF_*` and `xen_netif_*`).
 //!
 //! Directions are the guest's: a *tx* request asks the backend to transmit for the guest. The
-//! flag bits of the two directions differ in order (`CSUM_BLANK` is bit 0 of tx and bit 1 of rx),
-//! which is why each direction has constants of its own.
+//! order of the flag bits differs between the directions (`CSUM_BLANK` is bit 0 of tx and bit 1 of
+//! rx), so each direction has its own constants.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -22,7 +22,7 @@ pub const MAX_TX_SIZE: u16 = 0xffff;
 /// Slots that every backend must accept for one packet (`XEN_NETIF_NR_SLOTS_MIN`).
 pub const NR_SLOTS_MIN: usize = 18;
 
-/// What the guest asks to have sent (`xen_netif_tx_request`).
+/// A part of a packet for the backend to transmit (`xen_netif_tx_request`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -45,12 +45,12 @@ pub struct TxRequest {
 pub const NETTXF_CSUM_BLANK: u16 = 1 << 0;
 /// The data has been validated against its checksum (`NETTXF_data_validated`).
 pub const NETTXF_DATA_VALIDATED: u16 = 1 << 1;
-/// The packet goes on in the next request (`NETTXF_more_data`).
+/// The packet continues in the next request (`NETTXF_more_data`).
 pub const NETTXF_MORE_DATA: u16 = 1 << 2;
 /// The next slot holds an [`ExtraInfo`] (`NETTXF_extra_info`).
 pub const NETTXF_EXTRA_INFO: u16 = 1 << 3;
 
-/// The backend's answer to one tx slot (`xen_netif_tx_response`).
+/// The backend's response to one tx slot (`xen_netif_tx_response`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -76,7 +76,7 @@ pub struct RxRequest {
     pub gref: u32,
 }
 
-/// The backend's answer to one rx slot (`xen_netif_rx_response`).
+/// The backend's response to one rx slot (`xen_netif_rx_response`).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -96,7 +96,7 @@ pub struct RxResponse {
 pub const NETRXF_DATA_VALIDATED: u16 = 1 << 0;
 /// The checksum is still blank (`NETRXF_csum_blank`).
 pub const NETRXF_CSUM_BLANK: u16 = 1 << 1;
-/// The packet goes on in the next response (`NETRXF_more_data`).
+/// The packet continues in the next response (`NETRXF_more_data`).
 pub const NETRXF_MORE_DATA: u16 = 1 << 2;
 /// The next slot holds an [`ExtraInfo`] (`NETRXF_extra_info`).
 pub const NETRXF_EXTRA_INFO: u16 = 1 << 3;
@@ -107,12 +107,12 @@ pub const NETIF_RSP_ERROR: i16 = -1;
 pub const NETIF_RSP_DROPPED: i16 = -2;
 /// The request was served (`XEN_NETIF_RSP_OKAY`).
 pub const NETIF_RSP_OKAY: i16 = 0;
-/// The slot held an extra and needs no answer (`XEN_NETIF_RSP_NULL`).
+/// The slot held an extra and has no result (`XEN_NETIF_RSP_NULL`).
 pub const NETIF_RSP_NULL: i16 = 1;
 
-/// Metadata of a packet, in a slot of its own (`xen_netif_extra_info`).
+/// Metadata of a packet, in a separate slot (`xen_netif_extra_info`).
 ///
-/// The six bytes of `payload` mean what `kind` says; [`ExtraInfo::gso`] reads them for GSO.
+/// `kind` defines the meaning of the six bytes of `payload`; [`ExtraInfo::gso`] reads them for GSO.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -13,8 +13,8 @@ pub const RSP_EVENT: usize = 12;
 /// Byte offset of the first slot.
 pub const SLOTS: usize = 64;
 
-/// How many slots of `slot_len` bytes a one-page ring holds (`__CONST_RING_SIZE`): the largest
-/// power of two that fits behind the indices.
+/// The number of slots of `slot_len` bytes in a ring of one page (`__CONST_RING_SIZE`): the largest
+/// power of two that fits after the indices.
 pub const fn slot_count(slot_len: usize) -> usize {
     let fits = (PAGE_SIZE - SLOTS) / slot_len;
     1 << fits.ilog2()

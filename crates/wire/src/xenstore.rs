@@ -27,7 +27,7 @@ pub struct SockMsg {
 pub const SOCKMSG_LEN: usize = size_of::<SockMsg>();
 /// The most bytes that may follow a header. To exceed it breaks the connection.
 pub const XENSTORE_PAYLOAD_MAX: usize = 4096;
-/// The longest absolute path, in bytes. To exceed it is answered with an error.
+/// The longest absolute path, in bytes. The store refuses longer ones with an error.
 pub const XENSTORE_ABS_PATH_MAX: usize = 3072;
 /// The longest path relative to a domain's own directory, in bytes.
 pub const XENSTORE_REL_PATH_MAX: usize = 2048;
@@ -39,7 +39,7 @@ pub const XENSTORED_SOCKET: &str = "/run/xenstored/socket";
 /// Defines an enum together with its wire numbers, so that the two cannot drift apart.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What a message asks for or tells (`enum xsd_sockmsg_type`).
+        /// The type of a message (`enum xsd_sockmsg_type`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Op { $($(#[$doc])* $name = $number,)* }

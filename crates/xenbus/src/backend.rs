@@ -1,18 +1,18 @@
 //! The backend's side of the handshake.
 //!
-//! A frontend that leaves goes through `Closing` and `Closed`, and the backend follows it there;
-//! one that starts over at `Initialising` is offered the vif again. A frontend that was refused
-//! has to start over by itself, or it would be refused without end.
+//! When a frontend leaves, it goes through `Closing` and `Closed`, and the backend follows. When it
+//! starts over at `Initialising`, the backend offers the vif again. A frontend that was refused
+//! must start over by itself; otherwise it would be refused for ever.
 //!
-//! A frontend that does not return by itself, such as Linux's, would lose the vif for good if it
-//! was closed for a reason of the backend's. So it is served with what it has: after a restart with
-//! as many queues as it was offered by the run before, and whatever the limit becomes while it is
-//! connected. The newest limit holds from its next connection on. Where the host lacks what it
-//! takes to attach its rings, it is not closed but tried again after a while; a few times also
-//! where rings that were attached before are refused now.
+//! A frontend that does not return by itself, such as Linux's, would lose the vif for good if the
+//! backend closed it. So the backend serves it with what it has: after a restart with as many
+//! queues as the earlier run offered, and with its queues even if the limit changes while it is
+//! connected. The newest limit applies to its next connection. If the host lacks the resources to
+//! attach its rings, the backend does not close the vif but tries again after a while; a few times
+//! also if rings that were attached before are refused now.
 //!
-//! Where the toolstack has a hotplug script for the vif's network device, a frontend is served at
-//! once and called connected when the script is done.
+//! If the toolstack has a hotplug script for the vif's network device, the backend serves the
+//! frontend at once, and reports it as connected when the script is done.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -24,60 +24,60 @@ use crate::hotplug::Hotplug;
 use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys, QUEUES_ACCEPTED};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
 
-/// What happens to a backend.
+/// An event for the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The backend begins to serve the vif; also after it was restarted.
+    /// The backend begins to serve the vif, possibly after a restart.
     Start {
         /// The backend's state as found in XenStore.
         own: XenbusState,
         /// The frontend's state as found in XenStore.
         peer: XenbusState,
-        /// The most queues that an earlier run has offered, as found in XenStore.
+        /// The most queues that an earlier run offered, as found in XenStore.
         offered: Option<u16>,
-        /// Whether that run has offered an event channel for each direction.
+        /// Whether that run offered an event channel for each direction.
         has_offered_split: bool,
-        /// What the frontend says that it does when it is offered the vif again.
+        /// What the frontend does when it is offered the vif again, according to its keys.
         returns: Returns,
     },
-    /// Instead of the start: this host cannot serve the vif that the toolstack describes, for this
-    /// reason. It stays closed until the toolstack removes it.
+    /// Instead of `Start`: this host cannot serve the vif that the toolstack describes, for this
+    /// reason. The vif stays closed until the toolstack removes it.
     Refused(String),
     /// The frontend's state may have changed.
     FrontendState(XenbusState),
-    /// The answer to [`Action::ReadFrontend`].
+    /// The result of [`Action::ReadFrontend`].
     FrontendKeys(Keys),
-    /// The answer to [`Action::Attach`]. After an error nothing is attached.
+    /// The result of [`Action::Attach`]. After an error nothing is attached.
     Attached(Result<(), NotAttached>),
     /// The frontend broke the ring protocol.
     PeerFault(String),
-    /// Another number of queues is offered from the next connection on.
+    /// Offer another number of queues from the next connection on.
     OfferChanged {
-        /// The most queues a frontend may ask for; at least 1.
+        /// The most queues that a frontend may request; at least 1.
         queues_max: u16,
-        /// When that is.
+        /// When the frontend is to reconnect.
         reconnect: Reconnect,
     },
-    /// What the toolstack's hotplug script says may have changed.
+    /// The status of the toolstack's hotplug script may have changed.
     Hotplug(Hotplug),
-    /// `Closing` was written to the backend's own state, not by us, and the vif is still wanted. It
-    /// stays there until the frontend follows, if that has begun.
+    /// The toolstack wrote `Closing` to the backend's own state, and still wants the vif. The state
+    /// stays until the frontend follows, if it has begun.
     AskedToClose,
-    /// The toolstack wants the vif to go (`online` is 0). It waits for `Closed`, so the backend
+    /// The toolstack wants to remove the vif (`online` is 0). It waits for `Closed`, so the backend
     /// does not wait for a frontend that may be dead.
     Offline,
-    /// The backend's own directory is gone.
+    /// The backend's own directory was removed.
     Gone,
 }
 
-/// What the shell is to do.
+/// What the shell has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Change keys in the backend's directory, in one transaction.
     WriteKeys(Vec<KeyChange>),
     /// Write the backend's state.
     SetState(XenbusState),
-    /// Read the frontend's directory ([`KeySet::Answer`](crate::KeySet::Answer)) and answer with
+    /// Read the frontend's directory ([`KeySet::Answer`](crate::KeySet::Answer)) and respond with
     /// [`Input::FrontendKeys`].
     ReadFrontend {
         /// The most queues that the frontend may have.
@@ -91,57 +91,57 @@ pub enum Action {
         /// The most queues that the frontend may have.
         queues_max: u16,
     },
-    /// Map the rings, bind the event channels, and answer with [`Input::Attached`].
+    /// Map the rings, bind the event channels, and respond with [`Input::Attached`].
     Attach(FrontendConfig, Attachment),
     /// Unmap and unbind everything.
     Detach,
-    /// The frontend is served, and called connected when the hotplug script is done: say so.
+    /// The frontend is served, and counts as connected when the hotplug script is done: log that.
     AwaitHotplug,
     /// Write this to the error nodes.
     ReportError(String),
     /// Remove the error nodes.
     ClearError,
-    /// There is nothing more to do; drop the handshake.
+    /// Nothing is left to do: drop the handshake.
     Finished,
 }
 
-/// Why rings are not attached.
+/// Why rings were not attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAttached {
-    /// What the frontend named cannot be.
+    /// The frontend named invalid rings or event channels.
     Refused(String),
     /// This host lacks memory, descriptors or event channels, and may have them later.
     Short(String),
 }
 
-/// When a frontend is to connect with another number of queues.
+/// When a frontend connects with another number of queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconnect {
-    /// At once, if it comes back by itself. Others stay connected.
+    /// At once, if it reconnects by itself. Others stay connected.
     Now,
-    /// Whenever it does so for a reason of its own.
+    /// When it reconnects for another reason.
     Later,
 }
 
 /// Whether rings are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attachment {
-    /// The frontend has just made them.
+    /// The frontend has just created them.
     Fresh,
-    /// They were in use before this backend was started; the frontend does not know of that.
+    /// They were in use before this backend started; the frontend does not know of the restart.
     Reattach,
 }
 
-/// How often rings that were attached before may be refused until their frontend is closed.
+/// How often rings that were attached before may be refused before the vif is closed.
 const REFUSALS_MAX: u8 = 5;
 
 /// The state machine.
 #[derive(Debug, Clone)]
 pub struct Handshake {
     offer: Offer,
-    /// The most queues of all offers that the frontend's next answer may be to.
+    /// The most queues of all offers that the frontend's next keys may refer to.
     answer_max: u16,
-    /// Whether an earlier run has offered an event channel for each direction.
+    /// Whether an earlier run offered an event channel for each direction.
     has_offered_split: bool,
     hotplug: Hotplug,
     phase: Phase,
@@ -158,7 +158,7 @@ pub struct Handshake {
 enum Phase {
     /// Before the start.
     Idle,
-    /// The offer is written; the frontend's turn.
+    /// The offer is written; the frontend has to respond.
     Waiting,
     /// The frontend's keys are being read.
     Reading(Attachment),
@@ -168,7 +168,7 @@ enum Phase {
     Serving(FrontendConfig),
     /// Nothing is attached; the frontend has yet to close.
     Closing,
-    /// Both have let go.
+    /// Both ends are closed.
     Closed,
     /// Whatever the frontend does, nothing can be served.
     Refused,
@@ -180,7 +180,7 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reoffer {
     No,
-    /// It may have answered an older offer, so that a refusal is not its fault.
+    /// Its keys may refer to an older offer, so a refusal may not be its fault.
     IfRefused,
     /// It has certainly not seen the newest offer, so it is to reconnect in any case.
     Always,
@@ -237,7 +237,7 @@ impl Handshake {
             (Input::Refused(reason), Phase::Idle) => self.refuse(reason),
             (Input::Offline, _) => self.offline(),
             (Input::Gone, _) => {
-                // To write anything would make the directory again.
+                // A write would create the directory again.
                 self.detach();
                 self.finish();
             }
@@ -300,7 +300,7 @@ impl Handshake {
 
     fn start(&mut self, offered: Option<u16>) {
         let (own, peer) = (self.own, self.peer);
-        // What the frontend answers, or has answered, may be the offer of an earlier run.
+        // The frontend's keys may refer to the offer of an earlier run.
         let answer_max = self.offer.queues_max.max(offered.unwrap_or(1));
         self.answer_max = answer_max;
         if let Hotplug::Failed(reason) = &self.hotplug {
@@ -345,7 +345,7 @@ impl Handshake {
                 self.detach();
                 self.wait();
             }
-            // It answers an offer that no longer stands.
+            // Its keys refer to an offer that is no longer valid.
             (Phase::Closed, state) if state.has_keys() => {
                 self.reoffer = Reoffer::IfRefused;
                 self.close();
@@ -378,7 +378,7 @@ impl Handshake {
         self.frontend_state(state);
     }
 
-    /// What the frontend's keys may be an answer to.
+    /// The offers that the frontend's keys may refer to.
     fn answered(&self, attachment: Attachment) -> Offer {
         let split_event_channels = match attachment {
             Attachment::Reattach => self.has_offered_split,
@@ -464,12 +464,12 @@ impl Handshake {
         }
     }
 
-    /// Writes the offer and waits for an answer.
+    /// Writes the offer and waits for the frontend's keys.
     fn wait(&mut self) {
         self.offer_up_to(self.offer.queues_max);
     }
 
-    /// The same, where the answer may be to an older offer.
+    /// The same, if the frontend's keys may refer to an older offer.
     fn offer_up_to(&mut self, answer_max: u16) {
         self.reoffer = Reoffer::No;
         self.answer_max = answer_max;

@@ -1,4 +1,4 @@
-//! What the two ends tell each other: the backend's offer, and the frontend's answer to it.
+//! What the two ends negotiate: the backend's offer, and the frontend's choice from it.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::keys::{
 /// What a backend offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// The most queues a frontend may ask for; at least 1. Absent means 1.
+    /// The most queues that a frontend may request; at least 1. Absent means 1.
     pub queues_max: u16,
     /// Whether a queue may have one event channel per direction. Absent means no.
     pub split_event_channels: bool,
@@ -81,12 +81,12 @@ pub struct QueueConfig {
     pub events: EventPorts,
 }
 
-/// How a frontend says how many queues it has.
+/// How a frontend writes its number of queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// The backend speaks of several queues, so it gets their number.
+    /// The backend offers several queues, so the frontend writes the number.
     MultiQueue,
-    /// It does not, and there is one.
+    /// The backend does not, so there is one queue and no number.
     OneQueue,
 }
 
@@ -99,9 +99,8 @@ impl Written {
 
 /// What a frontend does after a backend has closed the vif and offers it again.
 ///
-/// Linux's connects only from `Initialising`, and comes there when its driver is bound: to it, an
-/// offer that it has not asked for means nothing. Ours says that it comes back
-/// (`ringway-reconnect`).
+/// Linux's frontend connects only from `Initialising`, which it enters when its driver is bound; it
+/// ignores an offer at other times. Ours announces that it reconnects (`ringway-reconnect`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returns {
     /// It takes the offer.
@@ -116,13 +115,13 @@ impl Returns {
         if keys.text(RECONNECT) == Some("1") { Returns::ByItself } else { Returns::No }
     }
 
-    /// What a frontend that comes back writes before it is offered anything.
+    /// The keys that a returning frontend writes before it has an offer.
     pub(crate) fn changes() -> Vec<KeyChange> {
         vec![KeyChange::flag(RECONNECT, true)]
     }
 }
 
-/// A frontend's answer to an [`Offer`].
+/// A frontend's choice from an [`Offer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
     /// The queues, in order.
@@ -130,12 +129,12 @@ pub struct FrontendConfig {
     /// What the frontend can receive.
     pub features: Features,
     /// `feature-rx-notify`: whether the frontend notifies when it posts rx requests. Absent means
-    /// that it does not, so a backend without room has to look for itself.
+    /// that it does not, so a backend without room has to poll.
     pub rx_notify: bool,
 }
 
 impl FrontendConfig {
-    /// Reads a frontend's keys, as the answer to `offer`.
+    /// Reads a frontend's keys, as its choice from `offer`.
     ///
     /// # Errors
     /// Why the frontend cannot be served.
@@ -158,8 +157,8 @@ impl FrontendConfig {
         })
     }
 
-    /// The keys, and the removal of those of up to `stale_max` queues that an earlier answer may
-    /// have left, so that they are not taken for part of this one.
+    /// The keys to write, and the removal of up to `stale_max` queues' keys of an earlier
+    /// connection, so that they are not mistaken for part of this one.
     pub(crate) fn changes(&self, stale_max: usize, written: Written) -> Vec<KeyChange> {
         let count = self.queues.len();
         let flat = QUEUE_KEYS.into_iter().map(|key| KeyChange::Remove(key.to_owned()));
@@ -196,7 +195,7 @@ fn prefix(index: usize, count: usize) -> String {
     if count == 1 { String::new() } else { queue_dir(index) + "/" }
 }
 
-/// Reads queue after queue and remembers what is taken.
+/// Reads queue after queue and remembers which rings and ports are in use.
 struct QueueReader<'a> {
     keys: &'a Keys,
     offer: &'a Offer,

@@ -9,8 +9,8 @@ use crate::keys::{
     FEATURE_NO_CSUM_OFFLOAD, FEATURE_SG, KeyChange, Keys,
 };
 
-/// The offload keys of one end, each as its author means it: what this end can *receive*, which
-/// is what the other may send. The keys are the same for both ends.
+/// The offload keys of one end: what this end can *receive*, and the other end may therefore send.
+/// The keys are the same for both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// `feature-sg`: packets of several slots. Absent means no.
@@ -40,8 +40,8 @@ impl Features {
         })
     }
 
-    /// What may really be sent. A packet that is still to be segmented takes several slots and
-    /// has a blank checksum, so it needs both of those features too.
+    /// What may be sent in effect. A packet to be segmented takes several slots and has a blank
+    /// checksum, so it needs both of those features, too.
     pub fn caps(self) -> OffloadCaps {
         OffloadCaps {
             scatter_gather: self.scatter_gather,
@@ -52,8 +52,8 @@ impl Features {
         }
     }
 
-    /// All keys, whatever their defaults, so that none of an earlier connection stays. As stock
-    /// ends do, `feature-no-csum-offload` is left out where it does not apply.
+    /// All keys, including those with default values, so that none of an earlier connection stays.
+    /// Like stock ends, this leaves out `feature-no-csum-offload` if it does not apply.
     pub(crate) fn changes(self) -> impl Iterator<Item = KeyChange> {
         let checksum_v4 = match self.checksum_v4 {
             true => KeyChange::Remove(FEATURE_NO_CSUM_OFFLOAD.to_owned()),

@@ -1,17 +1,17 @@
 //! The frontend's side of the handshake.
 //!
-//! A frontend may end its grants only after the backend has let go of them. A backend at `Closing`
-//! may not have: a toolstack that removes a vif writes that state in the backend's place. So the
-//! frontend answers `Closing` with `Closed`, and releases its queues when the backend has followed
-//! it there, or further.
+//! A frontend may end its grants only after the backend has released them. A backend at `Closing`
+//! may not have done so: a toolstack that removes a vif writes that state in the backend's place.
+//! So the frontend follows `Closing` with `Closed`, and releases its queues when the backend has
+//! followed it to that state, or beyond.
 //!
-//! It believes an `InitWait` only if the backend has followed it to `Closed` since it last had
-//! keys there, also when those were an earlier run's: else the offer could be meant for its
-//! predecessor, and a farewell to that one could be taken for one to it.
+//! It accepts an `InitWait` only if the backend has followed it to `Closed` since it last had keys
+//! in XenStore, even if an earlier run wrote these. Otherwise the offer, or a later `Closing`,
+//! could be meant for the earlier run.
 //!
-//! All this holds for Linux's backend as well, which ignores `Initialised`, offers again
-//! only when the frontend is `Initialising`, and says `Connected` late when it waits for a hotplug
-//! script: its rings may be in use while it still says `InitWait`.
+//! All this works with Linux's backend as well. That ignores `Initialised`, offers again only when
+//! the frontend is `Initialising`, and becomes `Connected` late when it waits for a hotplug script:
+//! it may use the rings while its state is still `InitWait`.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -21,11 +21,11 @@ use crate::features::Features;
 use crate::keys::{KeyChange, Keys};
 use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
 
-/// Queues of an earlier run whose keys are removed. A backend that claims to offer more is not to
-/// make us remove as many nodes.
+/// The most queues of an earlier run whose keys are removed, whatever number the backend claims to
+/// have offered.
 const STALE_QUEUES_MAX: u16 = 256;
 
-/// What a frontend would like to have.
+/// What a frontend wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish {
     /// How many queues.
@@ -34,19 +34,19 @@ pub struct Wish {
     pub features: Features,
 }
 
-/// How many queues to ask for.
+/// How many queues to request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueCount {
-    /// This many, or as many as are offered if that is less; at least one.
+    /// This many, or all that are offered if these are fewer; at least one.
     AtMost(u16),
-    /// This many, whatever is offered: to test how a backend refuses.
+    /// This many even if fewer are offered, to test how a backend refuses.
     Exactly(u16),
 }
 
-/// What happens to a frontend.
+/// An event for the frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The frontend begins; also after it was restarted, and has nothing of what it had before.
+    /// The frontend begins, possibly after a restart, in which it lost its queues.
     Start {
         /// The frontend's state as found in XenStore.
         own: XenbusState,
@@ -55,42 +55,42 @@ pub enum Input {
     },
     /// The backend's state may have changed.
     BackendState(XenbusState),
-    /// The answer to [`Action::ReadBackend`].
+    /// The result of [`Action::ReadBackend`].
     BackendKeys(Keys),
-    /// The answer to [`Action::Allocate`]. After an error nothing is allocated.
+    /// The result of [`Action::Allocate`]. After an error nothing is allocated.
     Allocated(Result<Vec<QueueConfig>, String>),
-    /// Connect again, with other wishes.
+    /// Reconnect with other wishes.
     Reconnect(Wish),
-    /// This end cannot go on, for this reason: it stays away until it is asked to reconnect.
+    /// This end cannot continue, for this reason: it stays closed until it is asked to reconnect.
     Fail(String),
     /// Leave for good.
     Stop,
-    /// The frontend's own directory is gone.
+    /// The frontend's own directory was removed.
     Gone,
 }
 
-/// What the shell is to do.
+/// What the shell has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Change keys in the frontend's directory, in one transaction.
     WriteKeys(Vec<KeyChange>),
     /// Write the frontend's state.
     SetState(XenbusState),
-    /// Read the backend's directory and answer with [`Input::BackendKeys`].
+    /// Read the backend's directory and respond with [`Input::BackendKeys`].
     ReadBackend,
-    /// Make queues, grant their rings, and answer with [`Input::Allocated`].
+    /// Create queues, grant their rings, and respond with [`Input::Allocated`].
     Allocate(Allocation),
     /// End all grants and event channels.
     Release,
-    /// Whether frames can flow. Until they can, they wait where they come from.
+    /// Whether frames can flow. Until then, they wait at their source.
     Carrier(Carrier),
     /// Write this to the error node.
     ReportError(String),
-    /// There is nothing more to do; drop the handshake.
+    /// Nothing is left to do: drop the handshake.
     Finished,
 }
 
-/// The queues to make.
+/// The queues to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
     /// How many.
@@ -101,12 +101,12 @@ pub struct Allocation {
     pub backend: Features,
 }
 
-/// The state of the link, as the guest's network stack is to see it.
+/// The state of the link for the guest's network stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// Both ends are connected.
     Up,
-    /// They are not.
+    /// At least one end is not.
     Down,
 }
 
@@ -132,7 +132,7 @@ enum Phase {
     AwaitingOffer,
     /// The offer is being read.
     Reading,
-    /// Queues are being made, in answer to this offer.
+    /// Queues are being created for this offer.
     Allocating(Offer, Written),
     /// Queues are granted; the backend has yet to attach.
     AwaitingBackend,
@@ -144,12 +144,12 @@ enum Phase {
     AwaitingClosed(Then),
     /// Nothing is granted. The backend may offer again.
     Closed,
-    /// As before, but what the backend offers is of no use to us.
+    /// Nothing is granted, and the backend's offer is unusable.
     GaveUp,
     Finished,
 }
 
-/// What follows when the backend has let go.
+/// What follows after the backend has closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Reconnect,
@@ -177,12 +177,12 @@ impl Handshake {
         self.phase == Phase::Running
     }
 
-    /// Whether there is nothing more to do.
+    /// Whether nothing is left to do.
     pub fn is_finished(&self) -> bool {
         self.phase == Phase::Finished
     }
 
-    /// Takes an input and returns what is to be done, in order.
+    /// Handles an input and returns the actions to carry out, in order.
     #[must_use]
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, self.phase) {
@@ -195,13 +195,13 @@ impl Handshake {
             (Input::Allocated(outcome), Phase::Allocating(offer, written)) => {
                 self.allocated(outcome, offer, written);
             }
-            // Answers to questions that no longer matter.
+            // Results of actions that no longer matter.
             (Input::BackendKeys(_) | Input::Allocated(_), _) => {}
             (Input::Reconnect(wish), _) => self.reconnect(wish),
             (Input::Fail(reason), _) => self.give_up(reason),
             (Input::Stop, _) => self.stop(),
             (Input::Gone, _) => {
-                // To write anything would make the directory again.
+                // A write would create the directory again.
                 self.drop_carrier();
                 self.release();
                 self.finish();
@@ -214,7 +214,7 @@ impl Handshake {
         (self.own, self.peer) = (own, peer);
         match own {
             XenbusState::Unknown | Initialising => self.initialise(),
-            // An earlier run has left, and the backend has followed it, or is about to.
+            // An earlier run has closed, and the backend has followed or is about to.
             Closed if peer == InitWait || peer.is_gone() => self.initialise(),
             Closed => self.phase = Phase::AwaitingClosed(Then::Reconnect),
             _ => self.leave(Then::Reconnect),
@@ -228,18 +228,18 @@ impl Handshake {
             (Phase::Closed, InitWait) => self.initialise(),
             (Phase::AwaitingBackend, Connected) => {
                 self.phase = Phase::Running;
-                // Accepted once, it is a wish from now on: the host may come to offer less.
+                // Once accepted it becomes a wish: the host may offer less later.
                 if let QueueCount::Exactly(count) = self.wish.queues {
                     self.wish.queues = QueueCount::AtMost(count);
                 }
                 self.actions.push(Action::Carrier(Carrier::Up));
             }
-            // A toolstack wants the vif to go before anything has come of it.
+            // A toolstack removes the vif before it was ever connected.
             (Phase::AwaitingOffer, Closing) => self.close(Then::Rest),
             (Phase::AwaitingBackend | Phase::Running, Closing | Closed | XenbusState::Unknown) => {
                 self.close(Then::Rest);
             }
-            // The backend started afresh and does not know of us.
+            // The backend was restarted and does not know of us.
             (Phase::Running, InitWait) => {
                 self.drop_carrier();
                 self.release();
@@ -323,8 +323,8 @@ impl Handshake {
         match self.phase {
             Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.go_on_with(Then::Finish),
             Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
-            // The backend has nothing of ours. A farewell that it hears late, it would take for
-            // one of the next frontend.
+            // The backend has nothing of ours. It would mistake a late `Closing` for one of the
+            // next frontend.
             _ => self.finish(),
         }
     }
@@ -339,7 +339,7 @@ impl Handshake {
         }
     }
 
-    /// Changes what follows when the backend has let go, unless this end is to go for good.
+    /// Changes what follows after the backend has closed, unless this end leaves for good.
     fn go_on_with(&mut self, next: Then) {
         if let Phase::Leaving(then) | Phase::AwaitingClosed(then) = &mut self.phase {
             if *then != Then::Finish {
@@ -348,7 +348,7 @@ impl Handshake {
         }
     }
 
-    /// Tells the backend to let go.
+    /// Asks the backend to close.
     fn leave(&mut self, then: Then) {
         self.drop_carrier();
         self.phase = Phase::Leaving(then);
@@ -356,7 +356,7 @@ impl Handshake {
         self.backend_state(self.peer);
     }
 
-    /// Follows the backend, and waits until it has let go, if it has not.
+    /// Follows the backend, and waits until it has closed.
     fn close(&mut self, then: Then) {
         self.drop_carrier();
         self.set_state(Closed);

@@ -1,4 +1,4 @@
-//! What a toolstack's hotplug script says of a vif's network device.
+//! The status of a toolstack's hotplug script for a vif's network device.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -6,19 +6,19 @@ use alloc::string::String;
 
 use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, shown};
 
-/// How far the script is that puts a vif's network device where it belongs: on a bridge, say.
+/// The progress of the script that connects a vif's network device, for example to a bridge.
 ///
-/// The toolstack runs it once, when the backend has come to `InitWait`, and not again when the
-/// guest reconnects.
+/// The toolstack runs it once, when the backend is at `InitWait`, and not again when the guest
+/// reconnects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hotplug {
     /// There is no script to wait for.
     Absent,
-    /// It has not said anything yet.
+    /// It has not reported yet.
     Pending,
-    /// The device is in its place.
+    /// The device is connected.
     Connected,
-    /// It could not be put there, for this reason.
+    /// It failed, for this reason.
     Failed(String),
 }
 
@@ -32,7 +32,7 @@ impl Hotplug {
             Some("connected") => Hotplug::Connected,
             Some("error") => {
                 let said = keys.text(HOTPLUG_ERROR).filter(|said| !said.is_empty());
-                let said = said.map_or("it says no reason".to_owned(), shown);
+                let said = said.map_or("it gives no reason".to_owned(), shown);
                 let script = keys.path(SCRIPT);
                 Hotplug::Failed(format!("the hotplug script ({script}) failed: {said}"))
             }

@@ -1,4 +1,4 @@
-//! Which keys of a device's directory mean something to whom.
+//! Which keys of a device's directory each end reads.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -17,8 +17,8 @@ use crate::keys::{
     WEIGHT, queue_dir,
 };
 
-/// The keys that one end reads of a directory, all in one transaction, so that `state` belongs to
-/// the others. No other node is read, whatever else its owner has put there.
+/// The keys that one end reads from a directory, all in one transaction, so that `state` matches
+/// the others. It reads no other node of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySet {
     /// What the toolstack and its scripts have written to a backend's directory, and how many
@@ -28,9 +28,9 @@ pub enum KeySet {
     FrontendDevice,
     /// A backend's offer, as its frontend reads it.
     Offer,
-    /// A frontend's state, and whether it comes back by itself.
+    /// A frontend's state, and whether it reconnects by itself.
     FrontendState,
-    /// A frontend's answer, as its backend reads it: at most the keys of so many queues.
+    /// A frontend's keys, as its backend reads them: those of at most this many queues.
     Answer {
         /// The most queues that the frontend may have.
         queues_max: u16,
@@ -110,7 +110,7 @@ impl KeySet {
     }
 
     /// The names of the keys of queues, which depend on the number of queues among the keys that
-    /// were read before. None for a number that is refused anyway.
+    /// were read before. Empty for a number that is refused anyway.
     pub fn queue_keys(self, read: &Keys) -> Vec<String> {
         let KeySet::Answer { queues_max } = self else { return Vec::new() };
         let count = read.number(MULTI_QUEUE_NUM_QUEUES).map(|count| count.unwrap_or(1));

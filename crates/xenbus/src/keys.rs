@@ -104,47 +104,47 @@ const SWITCH_SCRIPT: &str = "vif-ringway";
 /// Bytes of an interface's name that Linux has room for (`IFNAMSIZ`, less the 0 at its end).
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// MTU of a vif for which none is set, in bytes.
+/// The default MTU of a vif, in bytes.
 const MTU_DEFAULT: u16 = 1500;
 
-/// What a shell has read of a device's directory: values by their path relative to it (`state`,
-/// `queue-0/tx-ring-ref`). Which ones, says a [`KeySet`](crate::KeySet).
+/// The keys that a shell has read from a device's directory: values by their path relative to it
+/// (`state`, `queue-0/tx-ring-ref`). A [`KeySet`](crate::KeySet) says which to read.
 ///
-/// To be read in one transaction, so that `state` belongs to the other keys.
+/// Read them in one transaction, so that `state` matches the other keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys {
     dir: String,
     values: BTreeMap<String, String>,
 }
 
-/// One node to be written or removed, relative to the device's own directory. Changes that come
-/// together are to be made in one transaction.
+/// A node to write or to remove, relative to the device's own directory. Make changes that come
+/// together in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyChange {
     /// Write the node.
     Set(String, String),
-    /// Remove the node and all below it, if it is there.
+    /// Remove the node and all below it, if it exists.
     Remove(String),
 }
 
-/// Keys that a peer has written and that cannot be used. The text goes to the `error` node, so it
-/// names the path, what was found there and what was expected.
+/// Invalid keys of a peer. The text goes to the `error` node, so it names the path, what was found
+/// there and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadKeys {
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("{path} is missing")]
     Missing {
         /// The key.
         path: String,
     },
-    /// A value that cannot be read.
+    /// An invalid value.
     #[error("{path} is \"{found}\", expected {expected}")]
     Unreadable {
         /// The key.
         path: String,
         /// Its value, cut and escaped.
         found: String,
-        /// What it should be.
+        /// What was expected.
         expected: &'static str,
     },
     /// More queues than are offered, or none.
@@ -152,7 +152,7 @@ pub enum BadKeys {
     QueueCount {
         /// The key.
         path: String,
-        /// What the frontend wants.
+        /// What the frontend requests.
         requested: u32,
         /// What the backend offers.
         max: u16,
@@ -167,7 +167,7 @@ pub enum BadKeys {
         /// The value of both.
         value: u32,
     },
-    /// The peer cannot do what every vif today does.
+    /// The peer lacks a feature that every vif needs.
     #[error("{path} is not 1, expected a peer that receives by copy")]
     NoCopy {
         /// The key.
@@ -186,7 +186,7 @@ impl Keys {
         XenbusState::parse(self.text(STATE))
     }
 
-    /// Whether the toolstack wants the device to stay. Absent means that it does not.
+    /// Whether the toolstack wants to keep the device. It does not if the key is absent.
     pub fn is_online(&self) -> bool {
         self.text(ONLINE) == Some("1")
     }
@@ -194,7 +194,7 @@ impl Keys {
     /// The vif's Ethernet address, if the toolstack has set one.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is not one, or not one that a station can have.
+    /// [`BadKeys::Unreadable`] if it is no address, or none that a station can have.
     pub fn mac(&self) -> Result<Option<MacAddr>, BadKeys> {
         let parse = |text| {
             let mac = MacAddr::parse(text);
@@ -224,20 +224,20 @@ impl Keys {
         self.text(MTU).map(parse).transpose()
     }
 
-    /// The hotplug script that the toolstack runs for the vif's network device, if there is one.
-    /// Then the toolstack, and not the backend, decides where that device belongs.
+    /// The hotplug script that the toolstack runs for the vif's network device, if any. With one,
+    /// the toolstack decides where the device belongs, not the backend.
     pub fn script(&self) -> Option<&str> {
         self.text(SCRIPT).filter(|script| !script.is_empty() && !self.is_for_switch())
     }
 
-    /// Whether the vif is to be on ringway's own switch, which a toolstack says by naming our
-    /// script: it has no other word for it.
+    /// Whether the vif is on ringway's own switch. A toolstack says so by naming our script,
+    /// because it has no key for it.
     fn is_for_switch(&self) -> bool {
         self.text(SCRIPT).is_some_and(|script| script.rsplit('/').next() == Some(SWITCH_SCRIPT))
     }
 
-    /// The name that the toolstack wants the vif's network device to have (`vifname`), if it does
-    /// not leave that to the backend.
+    /// The name that the toolstack gives the vif's network device (`vifname`), if it does not leave
+    /// that to the backend.
     ///
     /// # Errors
     /// [`BadKeys::Unreadable`] when Linux would not take it as a name, or as a pattern of names.
@@ -257,7 +257,7 @@ impl Keys {
     /// How much the guest may transmit, if the toolstack limits it.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is no rate. Linux' backend takes that for no limit.
+    /// [`BadKeys::Unreadable`] if it is no rate. Linux' backend treats that as no limit.
     pub fn rate(&self) -> Result<Option<Rate>, BadKeys> {
         self.rate_of(RATE)
     }
@@ -271,13 +271,13 @@ impl Keys {
         Ok(self.text(key).map(parse).transpose()?.flatten())
     }
 
-    /// What the guest may send, as far as the toolstack has said: `ip` of the vif's line, the keys
-    /// of XenServer (`locking-mode`, `ipv4-allowed`, `ipv6-allowed`), and ours. Only the backend's
-    /// own directory counts, which a guest cannot write.
+    /// What the guest may send, according to the toolstack: `ip` of the vif's line, the keys of
+    /// XenServer (`locking-mode`, `ipv4-allowed`, `ipv6-allowed`), and ours. They are in the
+    /// backend's own directory, which a guest cannot write.
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when one of them cannot be read: the vif is not served then, as
-    /// what it may do is unknown.
+    /// [`BadKeys::Unreadable`] if one of them is invalid. The vif is then not served, because its
+    /// rules are unknown.
     pub fn rules(&self) -> Result<PortRules, BadKeys> {
         let mut allowed = Vec::new();
         for key in [IP, IPV4_ALLOWED, IPV6_ALLOWED] {
@@ -287,7 +287,7 @@ impl Keys {
             allowed.extend(list.map_err(|_| self.unreadable(key, text, expected))?);
         }
         let locking = match self.text(LOCKING_MODE) {
-            // What XenServer's default is, that host says.
+            // The host configures XenServer's default.
             None | Some("" | "network_default") => None,
             Some(text) => Some(text.parse().map_err(|_| {
                 self.unreadable(LOCKING_MODE, text, "unlocked, locked or disabled")
@@ -338,17 +338,17 @@ impl Keys {
         Ok(VlanRules { untagged, tagged })
     }
 
-    /// The Linux bridge that the vif is to be attached to, if the toolstack has named one. What is
-    /// named beside our own script is libxl's default.
+    /// The Linux bridge to attach the vif to, if the toolstack names one. Beside our own script the
+    /// name is only libxl's default, and is ignored.
     pub fn bridge(&self) -> Option<&str> {
         self.text(BRIDGE).filter(|bridge| !bridge.is_empty() && !self.is_for_switch())
     }
 
-    /// The most queues that the toolstack wants a backend to offer for this vif, if it has a wish
+    /// The most queues that a backend may offer for this vif, if the toolstack limits them
     /// (`ringway-max-queues`, ours: a stock toolstack has no key for it).
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is no number of queues.
+    /// [`BadKeys::Unreadable`] if it is no number of queues.
     pub fn max_queues_wanted(&self) -> Result<Option<u16>, BadKeys> {
         let expected = "a number of queues from 1 to 65535";
         let parse = |text: &str| {
@@ -358,14 +358,14 @@ impl Keys {
         self.text(MAX_QUEUES_WANTED).map(parse).transpose()
     }
 
-    /// Whether a backend has offered an event channel for each direction.
+    /// Whether the backend offered an event channel for each direction.
     pub fn has_offered_split(&self) -> bool {
         self.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1")
     }
 
-    /// The most queues that a frontend may have been offered by the backend whose directory this
-    /// is; `None` if it has offered nothing. Beside the newest offer there may be an older one
-    /// (`ringway-queues-accepted`), which the frontend may have read.
+    /// The most queues that the backend of this directory may have offered; `None` if it offered
+    /// nothing. Besides the newest offer there may be an older one (`ringway-queues-accepted`),
+    /// which the frontend may have read.
     pub fn queues_offered(&self) -> Option<u16> {
         let offers = [MULTI_QUEUE_MAX_QUEUES, QUEUES_ACCEPTED].map(|key| {
             let offered = self.number(key).ok().flatten();
@@ -374,11 +374,11 @@ impl Keys {
         offers.into_iter().max().flatten()
     }
 
-    /// When the toolstack wants the backend to answer what this vif's guest transmits, if it has a
-    /// wish (`ringway-completion`, ours: a stock toolstack has no key for it).
+    /// When the backend responds to what this vif's guest transmits, if the toolstack says so
+    /// (`ringway-completion`, ours: a stock toolstack has no key for it).
     ///
     /// # Errors
-    /// [`BadKeys::Unreadable`] when it is not one of the ways to answer.
+    /// [`BadKeys::Unreadable`] if it is neither `copied` nor `sent`.
     pub fn completion_wanted(&self) -> Result<Option<Completion>, BadKeys> {
         let parse = |text: &str| {
             text.parse().map_err(|_| self.unreadable(COMPLETION_WANTED, text, "copied or sent"))
@@ -386,7 +386,8 @@ impl Keys {
         self.text(COMPLETION_WANTED).map(parse).transpose()
     }
 
-    /// What the end whose directory this is complains of, cut and escaped: it may be anything.
+    /// The error that the end of this directory reports, cut and escaped, because it may be
+    /// anything.
     pub fn error(&self) -> Option<String> {
         self.text(ERROR).map(|text| text.escape_debug().take(ERROR_MAX).collect())
     }
@@ -410,7 +411,7 @@ impl Keys {
         }
     }
 
-    /// A number that must be there.
+    /// A required number.
     pub(crate) fn required(&self, key: &str) -> Result<u32, BadKeys> {
         self.number(key)?.ok_or_else(|| BadKeys::Missing { path: self.path(key) })
     }
@@ -426,7 +427,7 @@ impl Keys {
         self.values.insert(key.to_owned(), value);
     }
 
-    /// The whole path of a key.
+    /// The full path of a key.
     pub fn path(&self, key: &str) -> String {
         format!("{}/{key}", self.dir)
     }
@@ -436,12 +437,12 @@ impl Keys {
     }
 }
 
-/// Text of a peer as we repeat it, cut and escaped.
+/// Text of a peer, cut and escaped for messages.
 pub(crate) fn shown(text: &str) -> String {
     text.escape_debug().take(FOUND_MAX).collect()
 }
 
-/// What the absence of a flag means.
+/// The value of an absent flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
     True,

@@ -8,20 +8,20 @@
 //! # The shell's part
 //!
 //! * Watch the other end's `state` node, and feed its *current* value at every event. Events may
-//!   be merged or repeated. Where a state node is missing, feed [`XenbusState::Unknown`].
-//! * As a backend, also watch what the toolstack writes into the backend's own directory: `online`,
-//!   `hotplug-status`, and the backend's own `state`.
-//! * Carry out the actions of one input in order. Actions that ask for a response (`Read…`,
-//!   `Attach`, `Allocate`) come last, and the response is the next input. That to
+//!   be merged or repeated. If the node is missing, feed [`XenbusState::Unknown`].
+//! * As a backend, also watch the nodes that the toolstack writes in the backend's own directory:
+//!   `online`, `hotplug-status`, and the backend's own `state`.
+//! * Carry out the actions of one input in order. Actions with a result (`Read…`, `Attach`,
+//!   `Allocate`) come last, and the result is the next input. The result of
 //!   [`backend::Action::ReadFrontend`] may come later, after other inputs.
 //!
-//! The crate `vif-shell` is that shell.
+//! The crate `vif-shell` is such a shell.
 //!
-//! The crate needs no standard library, only a heap.
+//! The crate needs a heap, but no standard library.
 //!
 //! # Example
 //!
-//! A frontend's first steps, with a shell that has every answer at hand:
+//! A frontend's first steps, with a shell that has every result at hand:
 //!
 //! ```
 //! use ringway_datapath::OffloadCaps;

@@ -1,4 +1,4 @@
-//! What limits a vif beside its handshake, as the toolstack wants it.
+//! Limits of a vif that a toolstack sets, besides those of the handshake.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,18 +13,18 @@ use crate::rate::Rate;
 /// The heaviest weight.
 const WEIGHT_MAX: u32 = 1000;
 
-/// Limits of one vif. Each is absent where it is not set.
+/// Limits of one vif. A limit that is not set is absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VifLimits {
     /// What the guest may transmit (`rate`).
     pub rate: Option<Rate>,
     /// What the guest may receive (`ringway-rate-rx`).
     pub rate_rx: Option<Rate>,
-    /// Its share of the backend beside other vifs (`ringway-weight`): from 1 to 1000.
+    /// Its share of the backend while other vifs have work (`ringway-weight`): from 1 to 1000.
     pub weight: Option<u16>,
     /// What it may flood (`ringway-flood-rate`, `ringway-flood-mbit`).
     pub flood: FloodWish,
-    /// Of that, broadcasts (`ringway-broadcast-rate`, `ringway-broadcast-mbit`).
+    /// Broadcasts among those (`ringway-broadcast-rate`, `ringway-broadcast-mbit`).
     pub broadcast: FloodWish,
     /// Multicasts (`ringway-multicast-rate`, `ringway-multicast-mbit`).
     pub multicast: FloodWish,
@@ -34,7 +34,7 @@ pub struct VifLimits {
     pub mtu: Option<u16>,
 }
 
-/// How much a vif may flood in a second; 0 for no limit.
+/// How much a vif may flood per second; 0 for no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FloodWish {
     /// Frames.
@@ -43,7 +43,7 @@ pub struct FloodWish {
     pub mbit: Option<u32>,
 }
 
-/// One of the limits that can be set while a vif runs, by the name that people use.
+/// The name of a limit that can be set while a vif runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitName {
     /// [`VifLimits::rate`].
@@ -86,7 +86,7 @@ impl LimitName {
         LimitName::UnknownMbit,
     ];
 
-    /// What people call it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             LimitName::Rate => "rate",
@@ -122,8 +122,8 @@ impl LimitName {
 }
 
 impl VifLimits {
-    /// What the keys of a backend's directory say, and what of them cannot be read: that is as if
-    /// it were absent, as for Linux' backend.
+    /// Reads the limits from a backend's directory, and returns the keys that are invalid: these
+    /// count as absent, as with Linux' backend.
     pub fn read(keys: &Keys) -> (VifLimits, Vec<BadKeys>) {
         let mut bad = Vec::new();
         let flood = |[rate, mbit]: [&str; 2], bad: &mut Vec<BadKeys>| FloodWish {
@@ -138,13 +138,13 @@ impl VifLimits {
             broadcast: flood([BROADCAST_RATE, BROADCAST_MBIT], &mut bad),
             multicast: flood([MULTICAST_RATE, MULTICAST_MBIT], &mut bad),
             unknown: flood([UNKNOWN_RATE, UNKNOWN_MBIT], &mut bad),
-            // A vif with one that cannot be read is refused for it.
+            // A vif with an invalid one is refused.
             mtu: keys.mtu_wanted().unwrap_or_default(),
         };
         (limits, bad)
     }
 
-    /// The keys that say so, for a toolstack to write into the backend's directory.
+    /// These limits as keys, for a toolstack to write into the backend's directory.
     pub fn changes(&self) -> Vec<KeyChange> {
         let rate = |rate: Rate| format!("{},{}", rate.bytes, rate.interval_us);
         let number = |number: Option<u32>| number.map(|it| it.to_string());

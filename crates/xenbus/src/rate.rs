@@ -5,7 +5,7 @@ use alloc::string::String;
 use core::fmt::{self, Display};
 use core::str::FromStr;
 
-/// A limit of what passes: so many bytes in each interval.
+/// A rate limit: bytes per interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Bytes of frames; at least 1.
@@ -15,11 +15,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Reads `bytes,microseconds`. `Some(None)` is no limit, which a 0 in either place means;
-    /// `None` is no rate at all.
+    /// Reads `bytes,microseconds`. `Some(None)` means no limit: one of the two is 0. `None` means
+    /// that the text is no rate.
     ///
-    /// Linux takes 0 microseconds for no limit, too. Of 0 bytes it lets nothing through, which is
-    /// not a limit that anyone means, and no toolstack writes it.
+    /// Linux also treats 0 microseconds as no limit. With 0 bytes it passes nothing, which no
+    /// toolstack writes.
     pub(crate) fn parse(text: &str) -> Option<Option<Rate>> {
         let (bytes, interval_us) = text.split_once(',')?;
         let (bytes, interval_us) = (number(bytes)?, number(interval_us)?);
@@ -28,8 +28,8 @@ impl Rate {
     }
 }
 
-/// As `xl` reads it: a number, `k`, `M` or `G` of it, bits (`b`) or bytes (`B`), `/s`; and how
-/// often there is more, if not each 50 ms (`@20ms`).
+/// Reads a rate as `xl` does: a number, `k`, `M` or `G`, bits (`b`) or bytes (`B`), `/s`, and the
+/// interval if it is not 50 ms (`@20ms`).
 impl FromStr for Rate {
     type Err = NotARate;
 
@@ -62,12 +62,12 @@ impl Display for Rate {
     }
 }
 
-/// A rate that cannot be read.
+/// An invalid rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no rate: expected a number with its unit, such as `100Mb/s` or `1MB/s@20ms`")]
 pub struct NotARate(String);
 
-/// How often there is more, unless it is said: as `xl` has it.
+/// The default interval, as in `xl`.
 const INTERVAL_US: u64 = 50_000;
 
 fn parse_bytes(text: &str) -> Option<u64> {
@@ -98,7 +98,7 @@ fn parse_interval(text: &str) -> Option<u64> {
     number(digits)?.checked_mul(unit).filter(|interval| *interval > 0)
 }
 
-/// Digits only: what Rust would take beyond them, no toolstack writes.
+/// Digits only: Rust also accepts signs, which no toolstack writes.
 fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }

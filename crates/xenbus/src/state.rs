@@ -5,7 +5,7 @@ use core::fmt;
 /// `enum xenbus_state`. Each end writes its own and watches the other's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum XenbusState {
-    /// There is no such node: the end is not there.
+    /// There is no such node: the end does not exist.
     Unknown = 0,
     /// The end is getting ready.
     Initialising = 1,
@@ -15,13 +15,13 @@ pub enum XenbusState {
     Initialised = 3,
     /// The end is ready for traffic.
     Connected = 4,
-    /// The end is letting go.
+    /// The end is closing.
     Closing = 5,
-    /// The end has let go of everything.
+    /// The end is closed and has released everything.
     Closed = 6,
     /// A connected backend wants to change something.
     Reconfiguring = 7,
-    /// The frontend has followed.
+    /// The frontend has accepted the change.
     Reconfigured = 8,
 }
 
@@ -54,8 +54,8 @@ impl XenbusState {
         }
     }
 
-    /// The state that the value of a `state` node says. No node, and whatever is not a state,
-    /// reads as [`XenbusState::Unknown`]: an end that writes nonsense is as good as not there.
+    /// Reads the value of a `state` node. A missing node or an invalid value is
+    /// [`XenbusState::Unknown`]: an end that writes nonsense counts as absent.
     pub fn parse(value: Option<&str>) -> XenbusState {
         let found = XenbusState::ALL.into_iter().find(|state| Some(state.value()) == value);
         found.unwrap_or(XenbusState::Unknown)
@@ -66,7 +66,7 @@ impl XenbusState {
         matches!(self, XenbusState::Initialised | XenbusState::Connected)
     }
 
-    /// Whether an end in this state holds nothing of the other.
+    /// Whether an end in this state has released everything of the other end.
     pub fn is_gone(self) -> bool {
         matches!(self, XenbusState::Closed | XenbusState::Unknown)
     }

@@ -28,13 +28,13 @@ pub struct Vif {
 }
 
 impl Vif {
-    /// The directory that holds all vifs a domain serves, one directory per guest. Watch it to
-    /// learn of new ones.
+    /// The directory of all vifs that a domain serves, with one directory per guest. Watch it for
+    /// new vifs.
     pub fn backend_root(backend: DomId) -> String {
         format!("/local/domain/{backend}/backend/vif")
     }
 
-    /// The directory that holds all vifs of a guest, in the guest's view.
+    /// The directory of all vifs of a guest, on the guest's side.
     pub fn frontend_root(frontend: DomId) -> String {
         format!("/local/domain/{frontend}/device/vif")
     }
@@ -59,12 +59,12 @@ impl Vif {
         format!("{}/{STATE}", self.frontend_dir())
     }
 
-    /// The node by which the toolstack wishes to remove the vif.
+    /// The node with which the toolstack asks to remove the vif.
     pub fn online(self) -> String {
         format!("{}/{ONLINE}", self.backend_dir())
     }
 
-    /// The node in which the toolstack's hotplug script says that it has run.
+    /// The node in which the toolstack's hotplug script reports that it has run.
     pub fn hotplug_status(self) -> String {
         format!("{}/{HOTPLUG_STATUS}", self.backend_dir())
     }
@@ -74,8 +74,8 @@ impl Vif {
         format!("{}/{RATE}", self.backend_dir())
     }
 
-    /// Whether a path is the backend's directory, or a node in it by which a toolstack or its
-    /// script changes a vif that is served.
+    /// Whether a path is the backend's directory, or a node in it with which a toolstack or its
+    /// script changes a running vif.
     pub fn is_toolstacks(self, path: &str) -> bool {
         let dir = self.backend_dir();
         match path.strip_prefix(&dir) {
@@ -85,19 +85,19 @@ impl Vif {
         }
     }
 
-    /// The node in which the toolstack names the vif's tenant (`ringway-tenant`, ours), if it does.
+    /// The node in which the toolstack may name the vif's tenant (`ringway-tenant`, ours).
     pub fn tenant(self) -> String {
         format!("{}/{TENANT}", self.backend_dir())
     }
 
-    /// The directory in which Xen's tools look for errors of the vifs that a domain serves: one
-    /// directory per guest, and in it one per vif.
+    /// The directory where Xen's tools expect errors of the vifs that a domain serves, with one
+    /// directory per guest and vif.
     pub fn backend_errors_root(backend: DomId) -> String {
         format!("/local/domain/{backend}/error/backend/vif")
     }
 
-    /// The nodes a backend writes its errors to: where Xen's tools look, and beside its other
-    /// keys, where people do.
+    /// The nodes to which a backend writes its errors: one for Xen's tools, and one beside its
+    /// other keys for people.
     pub fn backend_errors(self) -> [String; 2] {
         let root = Vif::backend_errors_root(self.backend);
         [
@@ -106,13 +106,13 @@ impl Vif {
         ]
     }
 
-    /// The node a frontend writes its errors to.
+    /// The node to which a frontend writes its errors.
     pub fn frontend_error(self) -> String {
         let Vif { frontend, handle, .. } = self;
         format!("/local/domain/{frontend}/error/device/vif/{handle}/{ERROR}")
     }
 
-    /// The vif whose backend's directory is `path`, or holds it.
+    /// The vif whose backend's directory is `path` or contains it.
     pub fn from_backend_path(path: &str) -> Option<Vif> {
         let rest = path.strip_prefix("/local/domain/")?;
         let (backend, rest) = rest.split_once("/backend/vif/")?;
@@ -120,7 +120,7 @@ impl Vif {
         let frontend = parts.next()?.parse().ok()?;
         let handle = parts.next()?.parse().ok()?;
         let vif = Vif { backend: DomId(backend.parse().ok()?), frontend: DomId(frontend), handle };
-        // Numbers with signs or leading zeros would read as another node's name.
+        // Signs and leading zeros are refused: another node has the plain number.
         let dir = vif.backend_dir();
         let tail = path.strip_prefix(&dir)?;
         (tail.is_empty() || tail.starts_with('/')).then_some(vif)
@@ -176,10 +176,10 @@ fn is_changeable(key: &str) -> bool {
     CHANGEABLE.contains(&key) || LimitName::ALL.iter().any(|limit| limit.key() == key)
 }
 
-/// What a toolstack knows of a vif it makes.
+/// What a toolstack knows about a vif that it creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Which one.
+    /// Its two domains and its handle.
     pub vif: Vif,
     /// The guest's Ethernet address on it.
     pub mac: MacAddr,
@@ -187,11 +187,11 @@ pub struct Device {
     pub mtu: u16,
     /// The Linux bridge that the backend is to attach it to, if any.
     pub bridge: Option<String>,
-    /// The most queues that the backend is to offer, if the toolstack has a wish. The key is ours
+    /// The most queues that the backend offers, if the toolstack says so. The key is ours
     /// (`ringway-max-queues`): a stock toolstack has none.
     pub max_queues: Option<u16>,
-    /// When the backend is to answer what the guest transmits, if the toolstack has a wish. The key
-    /// is ours as well (`ringway-completion`).
+    /// When the backend responds to what the guest transmits, if the toolstack says so. The key is
+    /// ours as well (`ringway-completion`).
     pub completion: Option<Completion>,
     /// What its guest may send.
     pub rules: PortRules,
@@ -227,7 +227,7 @@ impl Device {
         changes
     }
 
-    /// What asks a backend to let go of its vif for good; changes of the backend's directory.
+    /// The changes of the backend's directory that ask the backend to remove the vif for good.
     pub fn removal_changes() -> Vec<KeyChange> {
         vec![KeyChange::flag(ONLINE, false), KeyChange::set(STATE, XenbusState::Closing.value())]
     }

@@ -65,9 +65,9 @@ impl Client {
         let device = File::options().read(true).write(true).open(KERNEL_DEVICE);
         let device = device.map_err(|error| {
             let remedy = match error.kind() {
-                ErrorKind::NotFound => "not there: this is no domain of Xen's",
+                ErrorKind::NotFound => "not found: this machine is not a Xen domain",
                 ErrorKind::PermissionDenied => {
-                    "not permitted: run as root, or as a user whom the mode of the node lets in"
+                    "not permitted: run as root, or as a user with access to the node"
                 }
                 _ => "open",
             };

@@ -25,10 +25,10 @@ const BLOCK_LEN_MIN: u32 = 12;
 /// Bytes of a block's type and length.
 const BLOCK_HEAD_LEN: usize = 8;
 
-/// Capture the frames of a vif, until Ctrl-C.
+/// Capture the frames of a vif as pcapng, until Ctrl-C
 ///
-/// Both directions are captured where the backend sees them; the comment of a packet says which
-/// queue it used. The file is for its owner only.
+/// Both directions are captured in the backend. The comment of each packet names its queue. Only
+/// the file's owner may read it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ringway capture vif1.0 -w vif1.pcapng\n  \
                         ringway capture vif1.0 -w - | tshark -r -")]
@@ -37,11 +37,11 @@ pub(crate) struct Capture {
     target: Target,
     /// The vif, such as vif1.0
     vif: String,
-    /// The file to write, in pcapng; - for standard output
+    /// The pcapng file to write; - for standard output
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
-    /// Bytes kept of each frame
-    #[arg(long, value_name = "BYTES", default_value_t = 65535,
+    /// Bytes to keep of each frame
+    #[arg(short, long, value_name = "BYTES", default_value_t = 65535,
           value_parser = number::<u32>(14..=65535))]
     snaplen: u32,
 }

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::output::print;
 
-/// Print completions for a shell
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  source <(ringway completions bash)")]
 pub(crate) struct Completions {
@@ -17,11 +17,11 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Write a manual page for each verb into a directory
+/// Write manual pages, one per command, into a directory
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  ringway man ~/.local/share/man/man1")]
 pub(crate) struct Man {
-    /// The directory, which must be there
+    /// The directory; it must exist
     dir: PathBuf,
 }
 

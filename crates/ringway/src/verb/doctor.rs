@@ -30,10 +30,12 @@ use crate::options::number;
 use crate::output::{print, print_json};
 use crate::table;
 
-/// What slows the networking of this host and its guests, with evidence and advice
+/// Find what slows the networking of this host and its guests, with evidence and advice
 ///
-/// Changes nothing but by `apply` and `try`. Needs no rights to look; what it may not read it says.
-/// Exits with 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if too little could be read.
+/// Only `apply` and `try` change anything. It needs no privileges, and names what it may not read.
+///
+/// Exit codes: 0 if nothing is wrong, 3 for warnings, 4 for problems, 5 if too little could be
+/// read.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -44,20 +46,20 @@ use crate::table;
 pub(crate) struct Doctor {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// A saved host: a tar or directory of `record`, or a sos report, unpacked or as a tar
+    /// Examine a saved host: a tar or directory of `record`, or a sos report, as a tar or unpacked
     #[arg(long, value_name = "PATH")]
     root: Option<PathBuf>,
     /// Seconds between the two samples
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     interval: u64,
-    /// Also find the longest packet that passes to this host; may be given several times
+    /// Also find the longest packet that reaches this host; may be repeated
     ///
-    /// Sends up to 100 packets that may not be fragmented to its IPv4 and IPv6 address, within 30
-    /// seconds and most often one or two, and listens who refuses them. Needs no rights and sets
-    /// nothing; Ctrl-C ends it. D08 reports what it finds.
+    /// Sends up to 100 packets that must not be fragmented to its IPv4 and IPv6 addresses, and
+    /// listens for rejections. It takes one or two seconds, at most 30. It needs no privileges and
+    /// changes no setting; Ctrl-C ends it. D08 reports what it finds.
     #[arg(long = "path", value_name = "HOST", conflicts_with = "root")]
     paths: Vec<String>,
-    /// Only these checks; may be given several times
+    /// Run only this check; may be repeated
     #[arg(long = "check", value_name = "ID", value_parser = known_check)]
     checks: Vec<String>,
     /// Show evidence and advice for everything
@@ -70,16 +72,16 @@ pub(crate) struct Doctor {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Save the evidence of this host, to be looked at elsewhere
+    /// Save the evidence of this host, to be examined elsewhere
     ///
-    /// It holds settings, counters, names of interfaces and guests, and addresses of connections;
-    /// no contents of packets and no keys.
+    /// It contains settings, counters, names of interfaces and guests, and addresses of
+    /// connections, but no contents of packets and no keys.
     Record(Record),
-    /// Tell the background of a check or topic, how to verify it by hand, and what to do
+    /// Explain a check or topic: background, how to verify it by hand, and what to do
     Explain(Explain),
     /// Show all checks
     List(List),
-    /// Show which check answers each place of the sources, and the sources
+    /// Show which checks cover each claim of the sources
     Coverage(List),
     /// Print the JSON schema of --json
     Schema,
@@ -89,19 +91,19 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Record {
-    /// The tar to make; - for standard output
+    /// The tar to write; - for standard output
     file: PathBuf,
     /// Seconds between the two samples
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     interval: u64,
-    /// Also save which packets pass to this host, as `ringway doctor --path` finds out
+    /// Also save which packets reach this host, as with `ringway doctor --path`; may be repeated
     #[arg(long = "path", value_name = "HOST")]
     paths: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 struct Explain {
-    /// Such as D18 or measuring
+    /// The check or topic, such as D18 or measuring
     id: String,
 }
 

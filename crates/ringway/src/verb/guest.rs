@@ -34,12 +34,13 @@ const EXEC_EXAMPLES: &str = "Examples:
   ringway guest exec b -- iperf3 -s
   ringway guest exec a -- bash";
 
-/// Guests: list them, run commands in them, change their queues; or be one, on Xen
+/// List guests, run commands in them, change their queues; or be a guest
 ///
-/// With --hypervisor xen this domain's own vifs are driven, in the place of the kernel's module
-/// xen-netfront: each becomes a TAP device `eth0`, `eth1`, ... by its handle, until Ctrl-C. With
-/// --vhost this process is what QEMU and its guest are to a vhost-user socket: a device `eth0`,
-/// whose frames go to the back-end behind that socket.
+/// With --hypervisor xen it drives the vifs of this domain and replaces the kernel's module
+/// xen-netfront: each vif becomes a TAP device, `eth0`, `eth1`, ... by its handle, until Ctrl-C.
+///
+/// With --vhost it takes the place of QEMU and its guest on a vhost-user socket: it creates a
+/// device `eth0` whose frames go to the back-end behind the socket.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 #[command(after_help = "Examples:\n  ringway guest list\n  ringway guest --hypervisor xen\n\
@@ -56,19 +57,19 @@ pub(crate) struct Guest {
 /// The frontend of the domain where this runs.
 #[derive(Debug, Args)]
 struct Here {
-    /// Drive the vifs of this domain
+    /// Be the frontend of this domain's vifs
     #[arg(long, value_name = "KIND")]
     hypervisor: Option<RealHypervisor>,
     /// Run directory; the default is /run/ringway/default for root
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR", requires = "hypervisor")]
     dir: Option<PathBuf>,
-    /// Threads [default: one a CPU]
+    /// Worker threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024))]
     workers: Option<u16>,
-    /// Queues to ask for at most [default: one a CPU]
+    /// Most queues to request [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     queues: Option<u16>,
-    /// What devices are called, before the handle
+    /// Prefix of the devices' names, before the handle
     #[arg(long, value_name = "NAME", default_value = "eth")]
     prefix: String,
 }
@@ -86,8 +87,8 @@ enum Verb {
     List(List),
     /// Run a command in a guest's network namespace
     ///
-    /// The exit status is the command's. The command ends with the guest; what it has started
-    /// itself it must end itself.
+    /// The exit status is that of the command. When the guest ends, the command is killed;
+    /// processes that it has started are not.
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),
     #[command(hide = true)]
@@ -126,19 +127,19 @@ struct Set {
     target: Target,
     /// The guest's name
     name: String,
-    /// Which of its vifs: eth0 is 0
+    /// Handle of the vif: eth0 has 0
     #[arg(long, value_name = "H", default_value_t = 0, value_parser = number(0..=u32::MAX))]
     vif: u32,
     /// What to change
     setting: Setting,
-    /// To what; the backend refuses a number that it does not offer, and says so in `guest list`
+    /// The new value; `guest list` says so if the backend does not offer that many
     #[arg(value_parser = number(0..=u16::MAX))]
     value: u16,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Setting {
-    /// Queues to ask for
+    /// Queues to request
     Queues,
 }
 

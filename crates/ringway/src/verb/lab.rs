@@ -35,10 +35,10 @@ const INTERRUPTED: i32 = 130;
 const CI_PERCENT: f64 = 5.0;
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
-  ringway lab run receive --line 10G --ci 2 --out results
-  ringway lab run --study mine.toml --out results --assert 'q4.s8 >= 0.9*baseline'";
+  ringway lab run receive --line-rate 10G --precision 2 --out results
+  ringway lab run mine.toml --out results --assert 'q4.s8 >= 0.9*baseline'";
 
-/// Studies of many queues: what is measured, and what was measured
+/// Measure this machine: run studies of many queues, report and compare them
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
     #[command(subcommand)]
@@ -49,34 +49,33 @@ pub(crate) struct Lab {
 enum Verb {
     /// Show all studies
     List(List),
-    /// Print a study, to be read or edited
+    /// Print a study in TOML, to read or to edit
     Show(Show),
-    /// Run a study, or what is left of it, and make its report
+    /// Run or resume a study and write its report
     ///
-    /// The directory gets runs.jsonl (a line a run), runs.csv, summary.json, report.html, figures/
-    /// and metrics.prom. A study that was interrupted goes on where it was when the same command is
-    /// given again. Nothing is made in the user's own network; a user other than root gets a user
-    /// namespace.
+    /// It writes runs.jsonl (one run per line), runs.csv, summary.json, report.html, figures/ and
+    /// metrics.prom to the directory. To resume an interrupted study, repeat the command. The study
+    /// runs in its own network namespaces, for a user other than root in a new user namespace.
     ///
     /// Exit codes: 0 if every cell is measured and every rule holds; 1 if it cannot begin, a run
-    /// failed, the time was up before a cell's first run or a rule does not hold; 2 if the command
+    /// failed, the time was up before a cell's first run, or a rule does not hold; 2 if the command
     /// line is wrong; 130 if it was interrupted.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
     #[command(hide = true)]
     Part(Part),
-    /// Make the report, the figures and the exports of a study's records again
+    /// Write the report, the figures and the exports again from the records
     Report(Report),
-    /// Say what changed between two runs of a study, and how sure that is
+    /// Compare two runs of a study, with confidence intervals
     Compare(Compare),
-    /// Check records against rules; exits with 1 if one fails
+    /// Check records against rules
     ///
     /// Exit codes: 0 if all rules hold; 1 if one does not, or cannot be checked; 2 if the command
     /// line is wrong.
     ///
-    /// A rule compares means: of a cell with a number (9.4G), with another cell (1.5*q1.s8), or
-    /// with the baseline in the same place (0.9*baseline, 2*baseline-tap-relay). A metric other
-    /// than the study's own stands in brackets: q4.s8[rtt-p99-us] <= 500.
+    /// A rule compares the mean of a cell with a number (9.4G), with another cell (1.5*q1.s8), or
+    /// with the baseline of the same cell (0.9*baseline, 2*baseline-tap-relay). Name another metric
+    /// than the study's own in brackets: q4.s8[rtt-p99-us] <= 500.
     #[command(after_help = "Example:\n  ringway lab check results \
         --assert 'transmit.q4.s8 >= 0.9*baseline'")]
     Check(Check),
@@ -97,35 +96,35 @@ struct Show {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The study, such as transmit, or a file that has one, such as mine.toml
+    /// The study, such as transmit, or the file of your own, such as mine.toml
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     study: Option<String>,
-    /// A study of your own, in TOML, whatever its file is called
-    #[arg(long = "study", value_name = "FILE")]
+    /// A study of your own in TOML, for files whose names do not end in .toml
+    #[arg(long = "study-file", alias = "study", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Fewer cells, shorter runs, and repeats only while they end within two minutes
+    /// Fewer cells and shorter runs, in about two minutes
     #[arg(long)]
     quick: bool,
     /// The directory for records and report
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Rate of the wire, such as 10G; by default it is as fast as it goes
-    #[arg(long, value_name = "RATE")]
-    line: Option<String>,
-    /// Repeat a cell until half of the 95 % interval of its mean is at most so many percent of it
-    #[arg(long, value_name = "PCT", default_value_t = CI_PERCENT)]
-    ci: f64,
-    /// Repeat no cell more often
+    /// Rate of the wire, such as 10G [default: unlimited]
+    #[arg(long, alias = "line", value_name = "RATE")]
+    line_rate: Option<String>,
+    /// Repeat a cell until its mean is known to ± this many percent (95 % interval)
+    #[arg(long, alias = "ci", value_name = "PERCENT", default_value_t = CI_PERCENT)]
+    precision: f64,
+    /// Most runs of a cell
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=10_000))]
     max_repeats: Option<u32>,
-    /// Begin no run that would end later than so many hours after the first; an evening, 6, if the
-    /// study does not say otherwise
-    #[arg(long, value_name = "H", conflicts_with = "quick")]
-    hours: Option<f64>,
-    /// Repeats the order of runs and the choice of ports
+    /// Start no run that would end later than this many hours after the first [default: what the
+    /// study says, or 6]
+    #[arg(long, alias = "hours", value_name = "HOURS", conflicts_with = "quick")]
+    max_hours: Option<f64>,
+    /// Seed of the order of runs and of the choice of ports, to repeat them
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// What has to hold in the end, as for `check`; may be given several times
+    /// A rule that must hold in the end, as for `lab check`; may be repeated
     #[arg(long = "assert", value_name = "RULE")]
     rules: Vec<Rule>,
 }
@@ -158,7 +157,7 @@ struct Compare {
 struct Check {
     /// The directory with the records
     dir: PathBuf,
-    /// What has to hold; may be given several times
+    /// A rule that must hold; may be repeated
     #[arg(long = "assert", value_name = "RULE", required = true)]
     rules: Vec<Rule>,
     /// Print JSON
@@ -236,8 +235,8 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         eprintln!("NOTICE: {notice}");
     }
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
-    if !(args.ci > 0.0 && args.ci < 100.0) {
-        bail!("--ci {}: expected more than 0 and less than 100 percent", args.ci);
+    if !(args.precision > 0.0 && args.precision < 100.0) {
+        bail!("--precision {}: expected more than 0 and less than 100 percent", args.precision);
     }
     // Before the first thread, which catching signals does not start.
     preflight::isolate()?;
@@ -252,7 +251,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
     let options = runner::Options {
         dir: args.out.clone(),
-        ci_percent: args.ci,
+        ci_percent: args.precision,
         seed: args.seed,
         build: build(),
     };
@@ -263,12 +262,12 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     let analysis = Analysis::of(&records);
     print(&format!("\n{}\n\n{}\n", analysis.verdict, page.display()))?;
     if outcome.is_interrupted {
-        eprintln!("interrupted; the same command goes on from here");
+        eprintln!("interrupted; repeat the command to continue");
         return Ok(ExitCode::from(u8::try_from(INTERRUPTED)?));
     }
     if !analysis.missing.is_empty() {
         let missing = analysis.missing.join(", ");
-        eprintln!("not measured: {missing}; the same command goes on from here");
+        eprintln!("not measured: {missing}; repeat the command to continue");
     }
     let mut is_good = outcome.failures == 0 && analysis.missing.is_empty();
     for rule in &args.rules {
@@ -293,21 +292,21 @@ fn chosen(args: &Run) -> Result<Study> {
         // What looks like a file is one: no shipped study has such a name.
         (None, Some(name)) if name.contains(['/', '.']) => Study::read(Path::new(name))?,
         (None, Some(id)) => study::shipped(id)?,
-        (None, None) => bail!("name a study; `ringway lab list` shows them"),
+        (None, None) => bail!("no study is named: `ringway lab list` shows them"),
     };
     if args.quick {
         study = study.quick();
     }
-    if let Some(rate) = &args.line {
+    if let Some(rate) = &args.line_rate {
         study = study.with_line(rate).map_err(anyhow::Error::msg)?;
     }
     if let Some(most) = args.max_repeats {
         study.load.max_repeats = most;
         study.load.repeats = study.load.repeats.min(most);
     }
-    if let Some(hours) = args.hours {
+    if let Some(hours) = args.max_hours {
         if !(hours > 0.0 && hours.is_finite()) {
-            bail!("--hours {hours}: expected more than 0");
+            bail!("--max-hours {hours}: expected more than 0");
         }
         study.load.budget_seconds = Some(hours * 3600.0);
     }

@@ -12,50 +12,50 @@ use crate::host::{HypervisorKind, Show, Supervisor, default_dir, xen};
 use crate::options::{Common, number};
 use crate::stop::Stop;
 
-/// Serve the vifs of a host, until Ctrl-C: an emulated host, or the Xen that this machine runs on.
+/// Run the backend until Ctrl-C: on Xen, or with an emulated host and its guests.
 ///
-/// With --hypervisor xen this is the backend of a domain 0 or driver domain, in the place of the
-/// kernel's module xen-netback: it serves every vif that the toolstack makes there. When it ends,
-/// or is killed, guests keep their vifs, and the next one takes them up.
+/// With --hypervisor xen it is the backend of dom0 or a driver domain and replaces the kernel's
+/// module xen-netback: it serves every vif that the toolstack creates there. When it ends or is
+/// killed, guests keep their vifs; start it again and it takes them over.
 ///
-/// Otherwise it makes an emulated host with its guests and the switch between them. Each guest is a
-/// network namespace of its own, whose interfaces are driven by a Xen netfront; the backend serves
-/// them as netback does. Without --config there are two guests, `a` (10.77.0.1) and `b`
-/// (10.77.0.2), and an interface `ringway0` (10.77.0.254) on the host.
+/// Otherwise it creates an emulated host: guests, and a switch between them. Each guest is a
+/// network namespace with a Xen netfront, which the backend serves as netback does. Without
+/// --config there are two guests, `a` (10.77.0.1) and `b` (10.77.0.2), and an interface `ringway0`
+/// (10.77.0.254) on the host.
 ///
-/// Who is not root gets a user namespace, and a network namespace that stands for the host.
+/// For a user other than root, the host is a network namespace inside a new user namespace.
 ///
-/// Flags take precedence over what the description says.
+/// Options override the description in --config.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ringway run\n  \
                         ringway run --config host.toml --workers 4 --policy static\n  \
                         ringway run --hypervisor xen")]
 pub(crate) struct Run {
-    /// Where the guests are: emulated on this machine, or domains of the Xen that it runs on
+    /// Where the guests are
     #[arg(long, value_name = "KIND", default_value = "emulated")]
     hypervisor: HypervisorKind,
-    /// Description of the host, in TOML
+    /// Description of the host in TOML: guests, switch, limits
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Run directory; the default is /run/ringway/default for root
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
     dir: Option<PathBuf>,
-    /// Threads of the backend [default: one a CPU]
+    /// Worker threads of the backend [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=1024))]
     workers: Option<u16>,
     /// How queues are placed on workers: balanced, static or per-queue [default: balanced]
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
-    /// Queues that a guest may ask for [default: one a CPU]
+    /// Most queues that a vif may have [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     max_queues: Option<u16>,
-    /// When the backend answers what guests transmit: copied or sent [default: copied]
+    /// When the backend responds to transmit requests: copied or sent [default: copied]
     #[arg(long, value_name = "WHEN")]
     completion: Option<Completion>,
-    /// Give each tenant a process of its own, and the switch between them another
+    /// Run one backend process per tenant, and the switch in another
     #[arg(long)]
     isolate: bool,
-    /// Print events as lines of JSON
+    /// Print events as JSON, one per line
     #[arg(long)]
     json: bool,
 }

@@ -22,22 +22,23 @@ use crate::verb::vif::{RATE_HEAD, rate_row, rate_table};
 /// How long a key may wait to be looked at.
 const KEY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Show what every queue does, as a table that is renewed each second
+/// Show the rates of every queue, refreshed each second
 ///
-/// Keys: v sorts by vif, p by packets, b by bits, d by drops, w by worker; r turns the order
-/// around; the arrows scroll; q ends. k, M and G are powers of 1000.
+/// Keys: v sorts by vif, p by packets, b by bits, d by drops, w by worker; r reverses the order;
+/// the arrows scroll; q quits. k, M and G are powers of 1000.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ringway top\n  ringway top --sort drops --once")]
 pub(crate) struct Top {
     #[command(flatten)]
     target: Target,
-    /// Seconds between two looks
-    #[arg(long, value_name = "S", default_value_t = 1,
+    /// Seconds between two readings
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = number::<u8>(1..=60))]
     interval: u8,
-    /// What to sort by
+    /// The column to sort by
     #[arg(long, value_enum, default_value_t = Sort::Vif)]
     sort: Sort,
-    /// Print one table after one interval, and end
+    /// Print one table after one interval, then exit
     #[arg(long)]
     once: bool,
 }

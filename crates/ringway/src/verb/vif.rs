@@ -21,7 +21,7 @@ use crate::target::Target;
 /// Where the tenant stands in a list of vifs, if it does: after the guest.
 const TENANT_COLUMN: usize = 3;
 
-/// Vifs: their state and counters per queue; change what a guest may ask for.
+/// Show vifs and their counters per queue; add and remove vifs; change their limits
 #[derive(Debug, Args)]
 pub(crate) struct Vif {
     #[command(subcommand)]
@@ -35,44 +35,43 @@ enum Verb {
     /// Show one vif and its queues
     #[command(after_help = "Example:\n  ringway vif show vif1.0")]
     Show(ShowOne),
-    /// Add a vif of virtio: a guest of QEMU, libvirt or DPDK behind a vhost-user socket
+    /// Add a virtio vif: a guest of QEMU, libvirt or DPDK behind a vhost-user socket
     ///
-    /// It is served until it is removed or the host ends, also by a backend that is started again.
-    /// What is to last longer goes into the description of the host, as a [[vhost]].
+    /// It stays until it is removed or the host ends, also when the backend restarts. To keep it
+    /// longer, add a [[vhost]] to the host's description.
     #[command(after_help = "Examples:\n  \
                             ringway vif add vm1 --vhost /run/vm1.sock --queues 4\n  \
                             ringway vif add vm2 --vhost /run/vm2.sock --mode server \
                             --set 'rate=\"100Mb/s\"' --set vlan=5")]
     Add(Add),
-    /// Remove a vif that was added
+    /// Remove a vif that `add` made
     Remove(Remove),
     /// Change a vif's limits
     ///
-    /// max-queues is used from the guest's next connection on: a guest that is connected keeps what
-    /// it has. With --reconnect a guest of ringway connects again at once, and connections over the
-    /// vif survive. Others, such as Linux's driver, would not connect again, so that is refused for
-    /// them.
+    /// max-queues applies when the guest connects the next time; a connected guest keeps its
+    /// queues. With --reconnect a guest that runs ringway's frontend reconnects at once, and TCP
+    /// connections survive. Linux's driver would not reconnect, so --reconnect is refused for it.
     ///
-    /// The others hold at once and for as long as the vif is there. rate and rate-rx are what the
-    /// guest may transmit and receive, such as 100Mb/s or 1MB/s@20ms, or none. weight, from 1 to
-    /// 1000, is its share beside other vifs that have work. flood-rate and flood-mbit are the
-    /// frames and megabits that it may flood in a second; broadcast-rate and the others limit a
-    /// kind of them beside that. 0 is no limit.
+    /// All other limits apply at once and last as long as the vif. rate and rate-rx limit what the
+    /// guest transmits and receives: 100Mb/s, 1MB/s@20ms, or none. weight, from 1 to 1000, is its
+    /// share while other vifs have work, too. flood-rate and flood-mbit limit the frames and
+    /// megabits per second that it floods; the broadcast, multicast and unknown limits are for one
+    /// kind of these. 0 is no limit.
     ///
-    /// mirror makes the vif the output of a mirror: it gets copies of what the ports transmit (tx),
-    /// receive (rx) or both, and nothing else, and what it sends is dropped.
+    /// mirror makes the vif the output of a mirror: it receives copies of what the given ports
+    /// transmit (tx), receive (rx) or both, and nothing else, and what it transmits is dropped.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
                             ringway vif set vif1.0 max-queues 4 --reconnect\n  \
                             ringway vif set vif1.0 rate 100Mb/s\n  \
                             ringway vif set vif1.0 weight 4")]
     Set(Set),
-    /// Serve a vif again that is quarantined
+    /// Take a vif out of quarantine
     ///
-    /// A vif is not served for some hours after the backend has panicked twice over it.
+    /// A vif over which the backend has panicked twice is in quarantine, unserved, for some hours.
     Release(Release),
-    /// Show what each queue has counted, or does in a second
+    /// Show the counters of each queue, or rates with --watch
     ///
-    /// Directions are the guest's: TX is what it sends. TX BIT/S and RX BIT/S count whole Ethernet
+    /// Directions are the guest's: TX is what it transmits. TX BIT/S and RX BIT/S count Ethernet
     /// frames without their checksum; k, M and G are powers of 1000.
     #[command(after_help = "Examples:\n  ringway vif stats vif1.0\n  ringway vif stats --watch")]
     Stats(Stats),
@@ -102,7 +101,7 @@ struct ShowOne {
 struct Add {
     #[command(flatten)]
     target: Target,
-    /// What to call it, such as vm1
+    /// A name for it, such as vm1
     name: String,
     /// Path of the socket
     #[arg(long, value_name = "SOCKET")]

@@ -21,7 +21,7 @@ use crate::target::Target;
 const NODES_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 128;
 
-/// XenStore: read and change a host's, or serve an empty one
+/// Read, change or watch XenStore, or serve an empty one
 #[derive(Debug, Args)]
 pub(crate) struct Xenstore {
     #[command(subcommand)]
@@ -30,24 +30,24 @@ pub(crate) struct Xenstore {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve an empty store, as domain 0 sees it, until Ctrl-C
+    /// Serve an empty XenStore until Ctrl-C; clients are dom0
     #[command(after_help = "Example:\n  ringway xenstore serve --socket /tmp/xs.sock\n  \
                             XENSTORED_PATH=/tmp/xs.sock xenstore-write /a 1")]
     Serve(Serve),
-    /// Show all below a node, as `xenstore-ls` does
+    /// List a node and all below it, as `xenstore-ls` does
     #[command(after_help = "Examples:\n  ringway xenstore ls\n  \
                             ringway xenstore ls -f /local/domain/1/device/vif")]
     Ls(Ls),
     /// Print the values of nodes
     #[command(after_help = "Example:\n  ringway xenstore read /local/domain/1/name")]
     Read(Paths),
-    /// Set nodes, all at once
+    /// Write nodes in one transaction
     #[command(after_help = "Example:\n  ringway xenstore write /tool/a 1 /tool/b 2")]
     Write(Write),
     /// Remove nodes and all below them
     #[command(after_help = "Example:\n  ringway xenstore rm /tool/a")]
     Rm(Paths),
-    /// Print the path of whatever changes, until Ctrl-C
+    /// Print the path of each change until Ctrl-C
     #[command(after_help = "Example:\n  ringway xenstore watch /local/domain/0/backend/vif")]
     Watch(Watch),
 }
@@ -55,7 +55,7 @@ enum Verb {
 /// Which store.
 #[derive(Debug, Args)]
 struct Store {
-    /// Socket of the store, instead of a host's
+    /// Socket of another XenStore than the host's
     #[arg(long, value_name = "PATH", env = "XENSTORED_PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ impl Store {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The socket to make
+    /// The socket to create
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
 }
@@ -83,13 +83,13 @@ struct Serve {
 struct Ls {
     #[command(flatten)]
     store: Store,
-    /// Where to begin
+    /// The node to begin at
     #[arg(default_value = "/")]
     path: String,
     /// Print full paths
     #[arg(short)]
     full: bool,
-    /// Print permissions, too
+    /// Also print permissions
     #[arg(short)]
     permissions: bool,
     /// Print JSON

@@ -23,11 +23,10 @@ fn open(path: &str, module: &str, flags: OFlags) -> io::Result<OwnedFd> {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty()).map_err(|error| {
         let remedy = match error {
             Errno::NOENT | Errno::NODEV | Errno::NXIO => {
-                format!("not there: this is no domain of Xen's, or `modprobe {module}` is needed")
+                format!("not found: run `modprobe {module}`; without Xen there is no such device")
             }
             Errno::ACCESS | Errno::PERM => {
-                "not permitted: run as root, or as a user whom the mode of the node lets in"
-                    .to_owned()
+                "not permitted: run as root, or as a user with access to the node".to_owned()
             }
             _ => "open".to_owned(),
         };

@@ -68,7 +68,7 @@ impl Fanout {
         while let Ok(call) = self.calls.try_recv() {
             if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
                 self.open.fetch_sub(1, Ordering::Relaxed);
-                call.answer(Reply::error("too many ask at the same time: ask again"));
+                call.answer(Reply::error("too many requests at the same time: try again"));
                 continue;
             }
             let (open, respondents) = (Arc::clone(&self.open), respondents());

@@ -160,7 +160,9 @@ impl Isolation {
             let owner = self.setup.dir.path().display().to_string();
             match Netlink::open() {
                 Ok(mut net) => delete_devices(&mut net, &owner, |vif, _| self.roster.has(vif)),
-                Err(error) => tracing::warn!("network devices of vifs that are gone: {error}"),
+                Err(error) => {
+                    tracing::warn!("cannot remove network devices of former vifs: {error}");
+                }
             }
         }
         let now = Instant::now();
@@ -422,7 +424,8 @@ impl Isolation {
     }
 
     fn arguments(&self, role: &[&str]) -> Result<Vec<String>> {
-        let dir = self.setup.dir.path().to_str().context("the run directory's name is no text")?;
+        let dir =
+            self.setup.dir.path().to_str().context("the run directory's name is not UTF-8")?;
         let hypervisor = match self.setup.hypervisor {
             HypervisorKind::Emulated => "emulated",
             HypervisorKind::Xen => "xen",

@@ -34,10 +34,10 @@ const PORT: u16 = 5201;
 /// Bytes that a command may print.
 const OUTPUT_LEN_MAX: u64 = 64 << 20;
 
-/// Show it: two guests, iperf3 between them, packets per queue
+/// Run a demonstration: two guests, iperf3 between them, packets per queue
 ///
-/// Everything happens in network namespaces of its own, which go with it. iperf3 must be
-/// installed. The exit status is not 0 if anything is left afterwards.
+/// It runs in its own network namespaces, which end with it. iperf3 must be installed. The exit
+/// status is not 0 if it leaves anything behind.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  ringway demo\n  ringway demo --queues 2 --seconds 10 --json -"
@@ -47,14 +47,14 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = number::<u16>(1..=64))]
     queues: u16,
-    /// TCP streams; as many as queues without it
+    /// TCP streams [default: one per queue]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=128))]
     streams: Option<u16>,
-    /// Seconds of traffic, each way
-    #[arg(long, value_name = "S", default_value_t = 3,
+    /// Seconds of traffic in each direction
+    #[arg(long, value_name = "SECONDS", default_value_t = 3,
           value_parser = number::<u32>(1..=3600))]
     seconds: u32,
-    /// Write what was measured to this file, as JSON; - for standard output
+    /// Write the results as JSON to this file; - for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -25,42 +25,46 @@ use crate::table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Make the changes that checks propose; they are taken back unless you confirm them
+    /// Make the changes that checks propose; they are reverted unless you confirm them
     ///
-    /// Looks first, as `ringway doctor` does. Each change is written to the journal before it is
-    /// made, and read back afterwards; if one is not taken, all are taken back. So are all after
-    /// --confirm-within seconds, by a process of its own that outlives the terminal. Exits with 0
-    /// if all was done, 3 if something was refused.
+    /// It examines the host first, as `ringway doctor` does. Each change is written to the journal
+    /// before it is made, and verified afterwards; if one fails, all are reverted. Without `ringway
+    /// doctor confirm`, a separate process that outlives the terminal reverts all of them after
+    /// --confirm-within seconds.
+    ///
+    /// Exit codes: 0 if all changes were made, 3 if one was refused.
     #[command(after_help = "Examples:\n  ringway doctor apply D13 --subject vif1.0 --dry-run\n  \
                             ringway doctor apply D18 D19 && ringway doctor confirm\n  \
                             ringway doctor apply D13 --emit ansible")]
     Apply(Apply),
     /// Keep what was applied, until the next restart
     Confirm(One),
-    /// Take back what was applied, as far as it was not changed since
+    /// Revert what was applied, except settings that were changed since
     ///
-    /// After a restart nothing is set: what was applied is gone already. Files of `persist` are
-    /// removed, unless they were edited.
+    /// After a restart only the files of `persist` are removed, unless they were edited: the
+    /// settings themselves are gone already.
     Undo(One),
-    /// Keep what was confirmed over a restart, in /etc/sysctl.d and /etc/udev/rules.d
+    /// Keep what was confirmed across restarts, in /etc/sysctl.d and /etc/udev/rules.d
     ///
-    /// Refused in a network namespace or a container, for which no such file is read, and where a
-    /// file that is read later sets the same to something else; it says which line that is.
+    /// It refuses in a network namespace or a container, because no such files are read for these,
+    /// and where a file that is read later sets another value; it names that line.
     Persist(Persist),
     /// Show the transactions
     Journal(Show),
-    /// Apply, measure with a command before and after, and keep it only if that is better
+    /// Measure with a command before and after a change, and keep the change only if it helps
     ///
-    /// The command runs while the doctor looks, then some times before and some times after the
-    /// change. Its number is its run time unless an option says otherwise. The change is kept if
-    /// the difference is more than luck makes (Welch's test at 5 %), and taken back otherwise, or
-    /// when this process ends. Exits with 0 if it is kept, 3 if not.
+    /// The command runs while the doctor examines the host, then several times before and after the
+    /// change. Its run time is the result, unless an option selects another number. The change is
+    /// kept if the improvement is significant (Welch's test at 5 %); otherwise, or when this
+    /// process ends early, it is reverted.
+    ///
+    /// Exit codes: 0 if the change is kept, 3 if not.
     #[command(
         after_help = "Examples:\n  ringway doctor try D13 --iperf3 -- iperf3 -J -c host -t 3\n  \
                             ringway doctor try D18 --number 'avg = ([0-9.]+)' --lower -- ./ping.sh"
     )]
     Try(trial::Try),
-    /// Serve what is found as metrics for Prometheus
+    /// Examine this host again and again, and serve the findings as metrics for Prometheus
     Watch(watch::Watch),
     /// Takes a transaction back after a while
     #[command(hide = true)]
@@ -71,14 +75,14 @@ pub(super) enum Verb {
 pub(super) struct Apply {
     #[command(flatten)]
     choice: Choice,
-    /// Say what would be done
+    /// Print the changes without making them
     #[arg(long)]
     dry_run: bool,
-    /// Take it back after so many seconds without `confirm`; 0 keeps it at once
+    /// Revert after this many seconds without `confirm`; 0 keeps the changes at once
     #[arg(long, value_name = "SECONDS", default_value = "120")]
     #[arg(value_parser = number(0..=86_400_u64))]
     confirm_within: u64,
-    /// Print the changes for another tool, and do nothing
+    /// Print the changes for another tool without making them
     #[arg(long, value_name = "TOOL")]
     emit: Option<Tool>,
 }
@@ -100,7 +104,7 @@ enum Tool {
 
 #[derive(Debug, Args)]
 pub(super) struct One {
-    /// The number of a transaction; the last one without it
+    /// The number of a transaction [default: the last one]
     transaction: Option<u64>,
     #[command(flatten)]
     place: Place,
@@ -110,7 +114,7 @@ pub(super) struct One {
 pub(super) struct Persist {
     #[command(flatten)]
     one: One,
-    /// Say which files would be written
+    /// Print the names of the files without writing them
     #[arg(long)]
     dry_run: bool,
 }

@@ -32,16 +32,16 @@ pub(super) struct Choice {
     /// The checks
     #[arg(required = true, value_name = "ID", value_parser = known_check)]
     pub(super) ids: Vec<String>,
-    /// Only findings about this: an interface, a sysctl
+    /// Only findings about this interface or sysctl
     #[arg(long, value_name = "NAME")]
     subject: Option<String>,
-    /// Also do what can interrupt traffic: MTU, channels, rings
+    /// Allow changes that can interrupt traffic: MTU, channels, rings
     #[arg(long)]
     allow_disruptive: bool,
     /// Seconds between the two samples
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     pub(super) interval: u64,
-    /// Also find the longest packet that passes to this host, for D08
+    /// Also find the longest packet that reaches this host, for D08; may be repeated
     #[arg(long = "path", value_name = "HOST")]
     pub(super) paths: Vec<String>,
     #[command(flatten)]

@@ -27,16 +27,16 @@ pub(super) struct Try {
     /// Runs before the change, and as many after it
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = number(2..=1000_u32))]
     runs: u32,
-    /// The number is what this regular expression's first group finds last in the output
+    /// The result is the last match of this regular expression's first group in the output
     #[arg(long, value_name = "REGEX", conflicts_with = "iperf3")]
     number: Option<Regex>,
-    /// Less of that number is better
+    /// A lower result is better; only with --number
     #[arg(long, requires = "number")]
     lower: bool,
-    /// The number is the throughput that `iperf3 --json` reports
+    /// The result is the throughput that `iperf3 --json` reports
     #[arg(long)]
     iperf3: bool,
-    /// The command that is measured
+    /// The command to measure
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -24,14 +24,14 @@ const CONTENT_TYPE: &str = "Content-Type: text/plain; version=0.0.4; charset=utf
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  ringway doctor watch --listen 0.0.0.0:9819 --every 60")]
 pub(super) struct Watch {
-    /// Where to serve /metrics; everyone who reaches it may read it
+    /// Where to serve /metrics; anyone who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9819")]
     listen: SocketAddr,
-    /// Seconds from one look to the next
+    /// Seconds between two examinations
     #[arg(long, value_name = "SECONDS", default_value = "60")]
     #[arg(value_parser = number(1..=86_400_u64))]
     every: u64,
-    /// Seconds between the two samples of a look
+    /// Seconds between the two samples of an examination
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
     interval: u64,
 }

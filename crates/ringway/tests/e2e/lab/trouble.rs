@@ -14,12 +14,12 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let cases: [(&[&str], &str); 9] = [
         (&["nothing"], "there is no study `nothing`"),
         (&["nothing.toml"], "cannot read the study nothing.toml: No such file"),
-        (&["transmit", "--hours", "0"], "--hours 0: expected more than 0"),
+        (&["transmit", "--hours", "0"], "--max-hours 0: expected more than 0"),
         (&["transmit", "--quick", "--hours", "1"], "cannot be used with"),
         (&["guest-to-guest", "--line", "10G"], "has no wire"),
         (&["transmit", "--line", "fast"], "no rate"),
         (&["transmit", "--assert", "q3.s8 > 1"], "is no cell"),
-        (&["transmit", "--ci", "0"], "--ci"),
+        (&["transmit", "--ci", "0"], "--precision 0"),
         (&["transmit", "--max-repeats", "0"], "--max-repeats"),
     ];
     for (words, sentence) in cases {
