@@ -78,7 +78,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
 
     guest.publish(&[]);
     host.wait("the guest to be served", SOON, |host| {
-        host.log().contains("waits for the hotplug script").then_some(())
+        host.log().contains("waiting for the hotplug script").then_some(())
     });
     assert_eq!(host.node(&vif.backend_state()).as_deref(), Some("2"));
     let status = host.vif(&guest.name()).expect("it is listed");
@@ -94,7 +94,7 @@ fn a_script_puts_the_device_in_its_place_and_the_guest_is_connected_after_that()
     ip_ok(&host, "link show guest-tap");
     guest.publish(&[]);
     wait_state(&host, vif, "4");
-    assert_eq!(host.log_count("waits for the hotplug script"), 1);
+    assert_eq!(host.log_count("waiting for the hotplug script"), 1);
 
     // The backend is asked to close, by a domain that may write its state, while the vif is to
     // stay.
