@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
-use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, PortQueue};
+use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, MacAddr, PortQueue};
 use ringway_steering::queue_of;
 use ringway_switch::{PortId, Switch, Verdict};
 
@@ -28,9 +28,12 @@ pub(crate) struct Router<'a> {
     pub(crate) at: Enqueue<'a>,
     /// What copies for mirrors have cost, for the account of the port that the frames came in by.
     pub(crate) mirrored: usize,
+    /// The gauge that was last looked up for frames to other guests on a bridge of the host's, by
+    /// their address.
+    pub(crate) neighbor: Option<(MacAddr, Option<&'a Arc<Gauge>>)>,
 }
 
-impl Router<'_> {
+impl<'a> Router<'a> {
     /// Sends what a source has taken in on its way, up to the first frame that meets pressure.
     pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
         let mirroring = match &source.forwarding {
@@ -82,6 +85,11 @@ impl Router<'_> {
                 if let Some(inbox) = self.full_inbox(address) {
                     source.hold_for_engine(inbox);
                     return Err(frame);
+                }
+                if let Some(gauge) = self.neighbor(to, &frame) {
+                    if source.hold_for_neighbor(gauge, self.at.now) == Held::Yes {
+                        return Err(frame);
+                    }
                 }
                 match source.hold(&address.gauge, self.at.now) {
                     Held::NotNeeded => Admission::Waits,
@@ -271,6 +279,25 @@ impl Router<'_> {
     fn full_inbox(&self, to: &QueueAddress) -> Option<&Arc<Gauge>> {
         let inbox = (to.engine != self.number).then(|| self.directory.inboxes[to.engine].gauge());
         inbox.filter(|gauge| gauge.has_pressure())
+    }
+
+    /// Where a frame that leaves by the device `port` is for the guest of another device on its
+    /// bridge, the gauge of that one.
+    #[inline]
+    fn neighbor(&mut self, port: PortId, frame: &Frame) -> Option<&'a Arc<Gauge>> {
+        let directory = self.directory;
+        if !directory.has_neighbors(port) {
+            return None;
+        }
+        let address = MacAddr(*frame.bytes().first_chunk()?);
+        match self.neighbor {
+            Some((known, gauge)) if known == address => gauge,
+            _ => {
+                let gauge = directory.neighbor(port, address);
+                self.neighbor = Some((address, gauge));
+                gauge
+            }
+        }
     }
 
     fn discard<Q: PortQueue>(&mut self, frame: Frame, reason: DropReason, source: &Source<Q>) {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use self::disturbance::Disturbances;
 use crate::metric::{self, Metric};
 use crate::plan::primary_metric;
-use crate::record::{Host, Records, Run};
+use crate::record::{Contradiction, Host, Records, Run};
 use crate::stats::{Ratio, Summary, drift, modes, ratio};
 use crate::study::{Comparison, Published, Study, Subject};
 use crate::value::Cell;
@@ -87,6 +87,15 @@ pub enum Warning {
         /// What there is.
         has: u32,
     },
+    /// Runs were left out, because their streams claim more than the queues below carried.
+    Contradicted {
+        /// How many.
+        count: usize,
+        /// Bytes that the streams of the first of them claim.
+        claimed: f64,
+        /// Bytes that its queues carried.
+        carried: f64,
+    },
     /// Too few runs.
     FewRuns {
         /// How many there are.
@@ -117,6 +126,13 @@ impl fmt::Display for Warning {
             Warning::FewCpus { wanted, has } => {
                 write!(f, "too few CPUs (about {wanted} wanted, {has} here)")
             }
+            Warning::Contradicted { count, claimed, carried } => write!(
+                f,
+                "left out: {count} {}, whose streams claim {:.0} MB where the queues carried {:.0}",
+                if *count == 1 { "run" } else { "runs" },
+                claimed / 1e6,
+                carried / 1e6
+            ),
             Warning::FewRuns { count } => write!(f, "too few runs ({count})"),
             Warning::Bimodal { low, high, metric } => {
                 let show = |value| metric::find(metric).map_or_else(String::new, |m| m.show(value));
@@ -227,7 +243,26 @@ fn notices(records: &Records) -> Vec<String> {
     let changed = changed.into_iter().map(|(difference, count)| {
         format!("{count} of {all} runs were made after something changed: {difference}")
     });
-    records.notices.iter().cloned().chain(changed).chain(budget_notice(records)).collect()
+    let own = records.notices.iter().cloned();
+    own.chain(changed).chain(budget_notice(records)).chain(contradiction_notice(records)).collect()
+}
+
+/// Says which cells have lost runs because streams claim more than queues carried.
+fn contradiction_notice(records: &Records) -> Option<String> {
+    let study = &records.study;
+    let lost = |(subject, cell): (Subject, Cell)| {
+        let count = records.contradicted(subject, &cell).count();
+        (count > 0).then(|| format!("{} ({count})", cell_name(study, subject, &cell)))
+    };
+    let lost: Vec<String> = study.matrix().filter_map(lost).collect();
+    (!lost.is_empty()).then(|| {
+        format!(
+            "Runs are left out whose streams claim more than the queues below them carried: their \
+             streams did not all run at the same time, and rates of different times must not be \
+             added. By cell: {}.",
+            lost.join(", ")
+        )
+    })
 }
 
 /// Says where a limit of time has left repeats out.
@@ -236,7 +271,7 @@ fn budget_notice(records: &Records) -> Option<String> {
     let seconds = study.load.budget_seconds?;
     let wanted = usize::try_from(study.load.repeats).ok()?;
     let is_short =
-        |(subject, cell): &(Subject, Cell)| records.of_cell(*subject, cell).count() < wanted;
+        |(subject, cell): &(Subject, Cell)| records.all_of_cell(*subject, cell).count() < wanted;
     let short = study.matrix().filter(is_short).count();
     (short > 0).then(|| {
         format!(
@@ -301,6 +336,10 @@ fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> 
     let (wanted, has) = (records.study.cpus_wanted(cell), records.host.cpus);
     if subject == Subject::Ringway && wanted > u64::from(has) {
         warnings.push(Warning::FewCpus { wanted, has });
+    }
+    let contradicted: Vec<Contradiction> = records.contradicted(subject, cell).collect();
+    if let Some(Contradiction { claimed, carried }) = contradicted.first().copied() {
+        warnings.push(Warning::Contradicted { count: contradicted.len(), claimed, carried });
     }
     if runs.len() < RUNS_MIN {
         warnings.push(Warning::FewRuns { count: runs.len() });

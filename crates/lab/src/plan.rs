@@ -121,7 +121,7 @@ impl<'a> Plan<'a> {
             let done = runs_of(runs, subject, &cell);
             let least = usize::try_from(load.repeats).unwrap_or(usize::MAX);
             match self.wants_another(subject, &cell, &done) {
-                true => least.saturating_sub(done.len()).max(1),
+                true => least.saturating_sub(sound(&done).len()).max(1),
                 false => 0,
             }
         };
@@ -143,7 +143,10 @@ impl<'a> Plan<'a> {
         if self.given_up.contains(&(subject, cell.clone())) || count >= load.max_repeats {
             return false;
         }
-        count < load.repeats || !is_precise(&primary_values(self.study, done), self.precision)
+        // Runs that are left out count as attempts, but not as repeats.
+        let sound = sound(done);
+        u32::try_from(sound.len()).is_ok_and(|count| count < load.repeats)
+            || !is_precise(&primary_values(self.study, &sound), self.precision)
     }
 }
 
@@ -169,6 +172,11 @@ fn primary_values(study: &Study, runs: &[&Run]) -> Vec<f64> {
 
 fn runs_of<'a>(runs: &'a [Run], subject: Subject, cell: &Cell) -> Vec<&'a Run> {
     runs.iter().filter(|run| run.subject == subject && run.cell == *cell).collect()
+}
+
+/// Those whose figures hold.
+fn sound<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
+    runs.iter().copied().filter(|run| run.contradiction().is_none()).collect()
 }
 
 #[cfg(test)]

@@ -25,13 +25,62 @@ pub struct Records {
 }
 
 impl Records {
-    /// The runs of a cell that are done.
+    /// The runs of a cell that are done and whose figures hold.
     pub fn of_cell<'a>(
         &'a self,
         subject: Subject,
         cell: &'a Cell,
     ) -> impl Iterator<Item = &'a Run> {
+        self.all_of_cell(subject, cell).filter(|run| run.contradiction().is_none())
+    }
+
+    /// The runs of a cell whose own counters contradict them: no figure is made of these.
+    pub fn contradicted<'a>(
+        &'a self,
+        subject: Subject,
+        cell: &'a Cell,
+    ) -> impl Iterator<Item = Contradiction> + 'a {
+        self.all_of_cell(subject, cell).filter_map(Run::contradiction)
+    }
+
+    /// The runs of a cell that are done.
+    pub fn all_of_cell<'a>(
+        &'a self,
+        subject: Subject,
+        cell: &'a Cell,
+    ) -> impl Iterator<Item = &'a Run> {
         self.runs.iter().filter(move |run| run.subject == subject && run.cell == *cell)
+    }
+}
+
+/// More than this part of what queues carried cannot have been in their streams. Both are
+/// measured over almost the same seconds, and frames have headers that streams do not count.
+const CLAIMED_PART_MAX: f64 = 1.25;
+
+/// Streams that claim to have carried what the queues below them did not.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Contradiction {
+    /// Bytes of all streams together, as the tool measured them.
+    pub claimed: f64,
+    /// Bytes that all queues carried, in the direction with more.
+    pub carried: f64,
+}
+
+impl Run {
+    /// Whether its streams claim more than its queues carried. So it is where they did not all run
+    /// at the same time: then each is faster than beside the others, and their sum was never
+    /// reached.
+    pub fn contradiction(&self) -> Option<Contradiction> {
+        let bps: Option<Vec<f64>> = self.streams.iter().map(|stream| stream.bps).collect();
+        let claimed = bps?.iter().sum::<f64>() * self.seconds / 8.0;
+        let carried = |bytes: fn(&QueueUse) -> u64| {
+            let sum = self.queues.iter().map(bytes).fold(0_u64, u64::saturating_add);
+            crate::stats::float(usize::try_from(sum).unwrap_or(usize::MAX))
+        };
+        let carried = carried(|queue| queue.tx_bytes).max(carried(|queue| queue.rx_bytes));
+        let is_known = self.subject == Subject::Ringway && !self.queues.is_empty();
+        (is_known && claimed > carried * CLAIMED_PART_MAX)
+            .then_some(Contradiction { claimed, carried })
     }
 }
 

@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringway_lab::analysis::Analysis;
+use ringway_lab::plan::Plan;
 use ringway_lab::record::{Disturbance, Records};
-use ringway_lab::study::{Study, ids, shipped};
+use ringway_lab::study::{Study, Subject, ids, shipped};
 use ringway_lab::{assert, compare, report};
 use serde_json::Value;
 
@@ -137,6 +138,36 @@ fn a_report_says_what_changed_between_runs_and_where_time_was_short() {
     let count = records.runs.len();
     let changed = format!("1 of {count} runs were made after something changed: ringway: 0.1.0 a");
     assert!(page.contains(&changed) && page.contains("Cells with fewer than 3 runs: 1."), "{page}");
+}
+
+#[test]
+fn a_run_that_its_own_counters_contradict_is_left_out_and_made_again() {
+    let study = short("placement", 3);
+    let (_temporary, dir, mut records) = reported(&study, 2);
+    let whole = Analysis::of(&records);
+    // Streams that ran one after another: each was as fast as if it were alone.
+    let odd = records.runs.iter_mut().find(|run| run.subject == Subject::Ringway);
+    let odd = odd.expect("there are some");
+    for stream in &mut odd.streams {
+        stream.bps = stream.bps.map(|bps| 3.0 * bps);
+    }
+    odd.values.insert("throughput-bps".to_owned(), 1e12);
+    let (subject, cell, repeats) = (odd.subject, odd.cell.clone(), 3);
+    let analysis = Analysis::of(&records);
+    let summary = analysis.cell(subject, &cell).expect("two of its runs hold");
+    assert_eq!(summary.values["throughput-bps"].count, repeats - 1);
+    assert!(summary.values["throughput-bps"].mean < 1e11);
+    let said: Vec<String> = summary.warnings.iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|line| line.starts_with("left out: 1 run,")), "{said:?}");
+    let [notice] = &analysis.notices[whole.notices.len()..] else { panic!("one more notice") };
+    assert!(notice.starts_with("Runs are left out whose streams claim more"), "{notice}");
+    report::write(&dir, &records).expect("it has room");
+    let page = fs::read_to_string(dir.join("report.html")).expect("it was written");
+    assert!(page.contains(notice.as_str()));
+    let mut longer = study.clone();
+    longer.load.max_repeats = 4;
+    let again = Plan::new(&longer, 1000.0, 2).next(&records.runs).expect("one is missing");
+    assert_eq!((again.subject, &again.cell), (subject, &cell));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! One number for several.
 
-/// A count as a number to calculate with.
+/// A count as a number to calculate with; exact up to 2^53.
 pub fn float(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+    let count = u64::try_from(count).unwrap_or(u64::MAX);
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).map_or(0.0, f64::from);
+    half(count >> 32) * 4_294_967_296.0 + half(count)
 }
 
 /// The arithmetic mean; 0 if there are no values.
@@ -32,4 +34,18 @@ pub fn quantile(sorted: &[f64], part: f64) -> f64 {
     };
     let Some(low) = at(0) else { return f64::NAN };
     low + (at(1).unwrap_or(low) - low) * place.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_long_run_are_not_cut_off() {
+        for (count, expected) in
+            [(0, 0.0), (4_294_967_295, 4_294_967_295.0), (12_345_678_901, 12_345_678_901.0)]
+        {
+            assert!((float(count) - expected).abs() < 0.5, "{count}");
+        }
+    }
 }

@@ -157,6 +157,10 @@ fn doubts(analysis: &Analysis) -> Option<String> {
         analysis.cells.iter().filter(|cell| cell.warnings.iter().any(is)).count()
     };
     let parts = [
+        (
+            count(|one| matches!(one, Warning::Contradicted { .. })),
+            "without runs that were left out",
+        ),
         (count(|one| matches!(one, Warning::FewRuns { .. })), "of fewer than 5 runs"),
         (count(|one| matches!(one, Warning::Bimodal { .. })), "bimodal"),
         (count(|one| matches!(one, Warning::Drifting { .. })), "drifting"),

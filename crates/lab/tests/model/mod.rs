@@ -71,6 +71,14 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             ),
         })
         .collect();
+    let carried = |queue: u16| {
+        let on = streams.iter().filter(|stream| stream.queue == Some(queue));
+        let bps: f64 = on.filter_map(|stream| stream.bps).sum();
+        let bytes = bps * study.load.seconds / 8.0;
+        let steps = (0_u32..).find(|steps| f64::from(*steps) * 1e7 >= bytes);
+        u64::from(steps.expect("a queue is not that fast")) * 10_000_000
+    };
+    let carried: Vec<u64> = (0..queues).map(carried).collect();
     let sum: f64 = streams.iter().filter_map(|stream| stream.bps).sum();
     let rates: Vec<f64> = streams.iter().filter_map(|stream| stream.bps).collect();
     let rtt = 42.0 / slowed(&setup) * noise();
@@ -115,11 +123,12 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         }],
         values,
         queues: (0..queues)
-            .map(|index| QueueUse {
+            .zip(carried)
+            .map(|(index, tx_bytes)| QueueUse {
                 vif: "vif1.0".to_owned(),
                 index,
                 tx_packets: 1000,
-                tx_bytes: 1_500_000,
+                tx_bytes,
                 rx_packets: 10,
                 rx_bytes: 660,
             })

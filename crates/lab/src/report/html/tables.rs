@@ -330,8 +330,11 @@ type Kind = (&'static str, fn(&Warning) -> bool);
 
 /// For each kind of warning, the cells that have it.
 fn doubtful_cells(analysis: &Analysis) -> Vec<String> {
-    let kinds: [Kind; 4] = [
+    let kinds: [Kind; 5] = [
         ("Fewer CPUs than busy threads", |one| matches!(one, Warning::FewCpus { .. })),
+        ("Runs left out, as their counters contradict them", |one| {
+            matches!(one, Warning::Contradicted { .. })
+        }),
         ("Fewer than 5 runs", |one| matches!(one, Warning::FewRuns { .. })),
         ("Bimodal", |one| matches!(one, Warning::Bimodal { .. })),
         ("Drifting", |one| matches!(one, Warning::Drifting { .. })),
