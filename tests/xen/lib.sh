@@ -436,6 +436,39 @@ domain_is_gone() {
     ! xl list "$1" && ! xenstore-exists "/local/domain/$1"
 }
 
+# --- What is held --------------------------------------------------------------------------------
+
+# The number of grants that are in use in all of Xen: it prints a line for each, which begins with the
+# reference in brackets.
+grants_in_use() {
+    xl dmesg --clear > /dev/null
+    xl debug-keys g
+    sleep 1
+    xl dmesg | grep -cE '^\(XEN\) *\[ *(0x)?[0-9a-f]+\]' || true
+}
+
+# What dom0 and the backend hold, a line `NAME COUNT` each.
+census() {
+    # Debian has lsevtchn for some architectures only.
+    ! command -v lsevtchn > /dev/null || echo "event_channels $(lsevtchn 0 | wc -l)"
+    echo "net_devices $(find /sys/class/net -type l | wc -l)"
+    echo "xenstore_nodes $(xenstore-ls -f | wc -l)"
+    [ "$BACKEND" = kernel ] || echo "open_files $(find "/proc/$(backend_pid)/fd" -type l | wc -l)"
+    echo "grants $(grants_in_use)"
+}
+
+# Writes a census to $state/after, again until it is that of $state/before: some things are released a
+# moment later.
+census_again() {
+    local try
+    for try in 1 2 3 4 5; do
+        census > "$state/after"
+        ! diff "$state/before" "$state/after" || break
+        say "try $try: not as before yet"
+        sleep 3
+    done
+}
+
 # --- XenStore ------------------------------------------------------------------------------------
 
 # A key of the backend's, or of the frontend's, end of a guest's only vif: NAME KEY

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// How long to wait for frames before looking whether the reader is still there.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Frames written between two looks at the reader.
+/// Frames written between two checks of the reader.
 const FRAMES_PER_LOOK: usize = 1024;
 /// `epb_flags`: the interface received the packet, or sends it. The interface is the vif's end in
 /// the backend, as with a capture on a kernel's `vifD.H`.

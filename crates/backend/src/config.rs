@@ -30,7 +30,7 @@ pub struct BackendConfig {
     pub workers: WorkersConfig,
     /// Queues that a guest may ask for, unless its vif says otherwise.
     pub max_queues: u16,
-    /// When it answers what guests transmit, unless a vif says otherwise.
+    /// When it responds to what guests transmit, unless a vif has its own setting.
     pub completion: Completion,
     /// Whether a queue may have one event channel per direction.
     pub split_event_channels: bool,

@@ -106,7 +106,7 @@ impl Quarantine {
         })
     }
 
-    /// Forgets the panics of a vif: an administrator wants that, or the vif is gone.
+    /// Forgets the panics of a vif, because an administrator wants that or the vif was removed.
     pub(crate) fn release(&mut self, vif: &Charged) {
         let before = self.notes.len();
         self.notes.retain(|note| note.vif != *vif);

@@ -21,7 +21,7 @@ const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
 /// Turns of the control thread and rounds of workers take milliseconds of either.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// Who looks after this process.
+/// The supervisor or service manager of this process.
 #[derive(Debug, Clone)]
 pub struct Service {
     watchdog: Option<Duration>,

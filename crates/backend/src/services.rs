@@ -133,7 +133,7 @@ impl<H: Hypervisor> Hosting<H> {
         }
     }
 
-    /// The MTU of a vif on the switch without one of its own, in bytes: what the way out takes.
+    /// The default MTU of a vif on the switch, in bytes: that of the uplink.
     pub(crate) fn mtu(&self) -> u32 {
         self.config.uplink.as_ref().map_or(MTU, |uplink| uplink.mtu.max(MTU))
     }

@@ -39,7 +39,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Orders that are carried out before anything else is done.
 const ORDERS_MAX: usize = 256;
 
-/// What stands in the place of a hypervisor: trunks come whole, from the supervisor.
+/// Replaces a hypervisor: the supervisor hands over complete trunks.
 struct Trunks;
 
 impl Hypervisor for Trunks {

@@ -311,7 +311,7 @@ pub struct GuestVif {
     pub queues: Option<u16>,
     /// The Linux bridge it is attached to instead of the switch.
     pub bridge: Option<InterfaceName>,
-    /// Queues that are offered to it, if not as many as to all.
+    /// Queues to offer to it, if not the number for all vifs.
     pub max_queues: Option<u16>,
     /// When it is answered what it transmits, if not as all are.
     pub completion: Option<Answered>,

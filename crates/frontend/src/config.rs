@@ -32,7 +32,7 @@ pub struct Interface {
     /// The most queues to ask for; as many as there are CPUs if `None`. A vif gets no more than
     /// its backend offers.
     pub queues: Option<u16>,
-    /// Pages of frames that a queue may have unanswered before it sends more; all that its ring has
+    /// Pages of frames that may wait for responses before a queue sends more; all that its ring has
     /// if `None` (see `ringway_netfront::VifQueue::limit_unanswered`).
     pub max_unanswered: Option<u16>,
     /// Work that the backend may leave undone.

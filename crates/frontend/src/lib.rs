@@ -174,7 +174,7 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    /// Says goodbye to each backend, and waits a moment for those that answer.
+    /// Closes each vif, and waits a moment for the backends to follow.
     fn leave(&mut self) -> io::Result<()> {
         self.unwatch_vifs()?;
         for nic in self.nics.values_mut() {

@@ -23,7 +23,7 @@ use crate::Interface;
 use crate::services::{Hosting, Services, Station};
 use crate::wired::{self, Ports};
 
-/// How long a backend may take to let go when the guest ends.
+/// How long a backend may take to close when the guest ends.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Queue<H> = VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>;
@@ -133,7 +133,7 @@ impl<H: Hypervisor> Nic<H> {
         self.link.has_port(port)
     }
 
-    /// A worker has given up this queue of ours.
+    /// A worker has detached this queue.
     pub(crate) fn take_failed(&mut self, fault: String, queue: Station<H>) {
         self.link.fault = Some(fault);
         self.link.take_failed(queue);
@@ -191,7 +191,7 @@ impl<H: Hypervisor> NicLink<H> {
         self.keep(queue);
     }
 
-    /// Keeps a queue whose grants are to be ended once the backend has let go.
+    /// Keeps a queue until the backend has closed and its grants can end.
     fn keep(&mut self, queue: Station<H>) {
         match queue {
             VifOrTap::Vif(queue) => self.idle.push(queue),

@@ -28,7 +28,7 @@ impl<H: Hypervisor> Frontend<H> {
         Vif::frontend_root(self.services.host.hypervisor.domid())
     }
 
-    /// Begins to look for vifs. The watch fires at once.
+    /// Begins to watch for vifs. The watch fires at once.
     pub(crate) fn watch_vifs(&mut self) -> io::Result<()> {
         let root = self.vif_root();
         or_refusal(self.services.store.watch(&root, ROOT_TOKEN))?.map_err(io::Error::other)
@@ -108,7 +108,7 @@ impl<H: Hypervisor> Frontend<H> {
         handles.into_iter().try_for_each(|handle| self.look_at(handle))
     }
 
-    /// Takes up a vif that is new, and drops one that is gone.
+    /// Begins to serve a new vif, and drops a removed one.
     fn look_at(&mut self, handle: u32) -> Result<(), Lost> {
         let dir = format!("{}/{handle}", self.vif_root());
         let read = device::read_keys(&mut self.services.store, &dir, KeySet::FrontendDevice);

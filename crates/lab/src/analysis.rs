@@ -60,7 +60,7 @@ pub struct Analysis {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CellSummary {
-    /// Who was measured.
+    /// What was measured.
     pub subject: Subject,
     /// Where.
     pub cell: Cell,

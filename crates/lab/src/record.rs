@@ -102,7 +102,7 @@ pub struct Run {
     pub seconds: f64,
     /// Seconds before them.
     pub warmup_seconds: f64,
-    /// Who was measured.
+    /// What was measured.
     pub subject: Subject,
     /// What made the load.
     pub tools: Vec<ToolRun>,
@@ -132,7 +132,7 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Failure {
-    /// Who was to be measured.
+    /// What was to be measured.
     pub subject: Subject,
     /// Where.
     pub cell: Cell,

@@ -18,7 +18,7 @@ struct State {
     last: VecDeque<String>,
 }
 
-/// What becomes of steps.
+/// What to do with steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// They are counted only, which is fast. A world can be run again for the rest.

@@ -100,7 +100,7 @@ impl BackendEnd {
         self.rest.error.as_deref()
     }
 
-    /// Whether there is nothing more to do: the vif is gone, and this end is to be dropped.
+    /// Whether nothing is left to do: the vif was removed, and this end can be dropped.
     pub fn is_finished(&self) -> bool {
         self.rest.is_finished
     }
@@ -155,7 +155,7 @@ impl BackendEnd {
         self.feed(store, process, Input::FrontendState(peer), now)
     }
 
-    /// The backend's directory has these keys now, or is gone.
+    /// The backend's directory has these keys now, or was removed.
     ///
     /// # Errors
     /// That XenStore is lost.
@@ -246,7 +246,7 @@ impl Rest {
         }
     }
 
-    /// Says why the vif is closed, where tools look for it.
+    /// Writes why the vif is closed to the nodes that tools read.
     fn report<T: Transport>(&mut self, store: &mut Client<T>, reason: &str) -> Result<(), XsError> {
         self.error = Some(reason.to_owned());
         self.has_error_nodes = true;

@@ -35,7 +35,7 @@ pub fn read_keys_once<T: Transport>(
     store.attempt(|tx| keys(|path| tx.read_bytes(path), dir, set))
 }
 
-/// The same, each key at a moment of its own.
+/// The same, reading each key at another moment.
 ///
 /// # Errors
 /// What the store refuses.
@@ -196,7 +196,7 @@ pub fn remove_error<T: Transport>(store: &mut Client<T>, vif: Vif) -> Result<(),
     unless_refused(store.remove(&for_tools), ())
 }
 
-/// The state of a device in a domain that is gone may not be read: it is not there.
+/// The state of a device in a removed domain may not be readable: it counts as absent.
 pub(crate) fn unknown_if_refused(state: Result<XenbusState, XsError>) -> Result<XenbusState, Lost> {
     unless_refused(state, XenbusState::Unknown)
 }

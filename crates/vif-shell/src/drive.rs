@@ -34,7 +34,7 @@ pub trait Shell<M: Machine> {
 /// What follows on a refusal.
 #[derive(Debug)]
 pub enum OnRefusal<I> {
-    /// The end goes on as if nothing had happened.
+    /// The end continues as if nothing had happened.
     GoOn,
     /// Of the remaining actions only the local ones are carried out, and this is the next input.
     Fail(I),

@@ -169,7 +169,7 @@ impl FrontendEnd {
     }
 }
 
-/// Says where tools look what is wrong with a guest's vif, or that nothing is.
+/// Writes what is wrong with a guest's vif, or that nothing is, to the node that tools read.
 ///
 /// # Errors
 /// That XenStore is lost.

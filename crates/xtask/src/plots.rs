@@ -22,7 +22,7 @@ struct Table {
     section: String,
     /// What was measured, and in which unit.
     unit: String,
-    /// Who was measured.
+    /// What was measured.
     subjects: Vec<String>,
     /// What each row is about, and a cell for each subject.
     rows: Vec<(String, Vec<Cell>)>,

@@ -34,7 +34,7 @@ pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
 }
 
-/// What becomes of code that is not formatted.
+/// What to do with code that is not formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Formatting {
     /// It is formatted.

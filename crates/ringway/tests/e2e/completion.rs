@@ -8,7 +8,8 @@ use crate::host::{Host, SOON, describe, send};
 use crate::traffic::{Iperf, random_file, send_file};
 use crate::turn;
 
-/// Waits until the backend owes no answer. Frontends look at their answers when they send.
+/// Waits until the backend has no request without a response. Frontends read responses when they
+/// send.
 fn wait_until_answered(host: &Host) {
     host.wait("all answers", SOON, |host| {
         let mut queues = host.vifs().into_iter().flat_map(|vif| vif.queues);
