@@ -21,6 +21,8 @@ mod lab;
 mod lifetime;
 mod limits;
 mod machine;
+mod mended;
+mod migration;
 mod mirrors;
 mod multicast;
 mod narrow;
