@@ -78,7 +78,7 @@ miri: ## the tests of the data path in an interpreter that finds undefined behav
 
 virtio-migrate: ## a virtual machine moves between two QEMUs while it talks: pings that are lost
 	scripts/install-packages all
-	$(CARGO) test --package ringway --test e2e migration -- --nocapture
+	RINGWAY_TEST_MIGRATION=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
 
 xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 	scripts/install-packages xen

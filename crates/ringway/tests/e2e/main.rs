@@ -21,7 +21,6 @@ mod lab;
 mod lifetime;
 mod limits;
 mod machine;
-mod mended;
 mod migration;
 mod mirrors;
 mod multicast;
