@@ -59,9 +59,16 @@ fn move_machine(image: &Image, features: &str) -> u32 {
     let mut machine = Machine::start_with(image, &source, &chardev(dir, "vm1"), &more);
     machine.booted();
     let channel = format!("unix:{}", dir.join("channel").display());
-    let more = ["-incoming", &channel];
+    let postcopy = dir.join("target-monitor");
+    let target_monitor = format!("unix:{},server=on,wait=off", postcopy.display());
+    let more = ["-incoming", &channel, "-monitor", &target_monitor];
     let mut target = Machine::start_with(image, dir, &chardev(dir, "vm2"), &more);
     wait_for_file(&dir.join("channel"));
+    // Memory that comes after the guest runs, which QEMU asks the back-end for.
+    let mut target_monitor = UnixStream::connect(&postcopy).expect("QEMU has made it");
+    target_monitor.set_read_timeout(Some(SOON)).expect("a socket of ours");
+    let refused = ask(&mut target_monitor, "migrate_set_capability postcopy-ram on");
+    assert!(refused.contains("vhost-user backend not capable of postcopy"), "{refused}");
     let talk = Talk::start(&host, "a");
     talk.goes_on(&host, "before it moves");
     let mut ping =
