@@ -7,7 +7,7 @@ export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz bench check miri sim-million build deb install clean xen-smoke xen-full
-.PHONY: docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
+.PHONY: virtio-migrate docs semver xen-admin xen-race hostile arm64 arm64-test xen-arm64
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -75,6 +75,10 @@ miri: ## the tests of the data path in an interpreter that finds undefined behav
 	else \
 	    echo 'SKIPPED: miri: rustup component add miri rust-src --toolchain nightly'; \
 	fi
+
+virtio-migrate: ## a virtual machine moves between two QEMUs while it talks: pings that are lost
+	scripts/install-packages all
+	RINGWAY_TEST_MIGRATION=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
 
 xen-smoke: ## real Xen under emulation: the scenarios that take a few minutes
 	scripts/install-packages xen

@@ -126,13 +126,16 @@ impl SharedPages {
     }
 
     /// Sets bits of a byte and returns the byte before; for logs that several threads write.
+    ///
+    /// Release: orders our writes of what is logged before the bit that says so. Its partner is the
+    /// peer that takes the bit away before it reads.
     #[inline]
     pub fn fetch_or_u8(&self, offset: usize, bits: u8) -> u8 {
         let byte = self.at(offset, 1);
         // SAFETY: in bounds, and a byte is always aligned; the memory outlives `&self`, and every
         // access to such bytes, ours and the peer's, is atomic or volatile.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
-        byte.fetch_or(bits, Ordering::Relaxed)
+        byte.fetch_or(bits, Ordering::Release)
     }
 
     /// Compares and exchanges a 32-bit word; for grant entries, never for ring indices.

@@ -199,13 +199,18 @@ impl Ring {
             .map_err(|error| PortDown::peer(PairFault::Place { queue, error }))?;
         let half = DeviceHalf::attach(areas, options, access, base)
             .map_err(|fault| PortDown::peer(PairFault::Queue { queue, fault }))?;
+        let log = log.map(|log| RingLog::new(memory, options.format, place, log)).transpose();
+        let log = log
+            .map_err(|outside| PortDown::peer(PairFault::Queue { queue, fault: outside.into() }))?;
+        // Taking it over has written our wish for events.
+        log.iter().for_each(RingLog::mark_ring);
         Ok(Ring {
             half,
             size: place.size,
             buffers: Buffers::new(place.size),
             kick: Bell::from_peer(kick)?,
             call: call.map(Bell::to_peer).transpose()?,
-            log: log.map(|log| RingLog::new(log, options.format, place.size)),
+            log,
         })
     }
 

@@ -19,8 +19,9 @@ use ringway_virtio::{
     QueuePlace,
 };
 use ringway_wire::virtio::{
-    Desc, Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM,
-    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MRG_RXBUF, VirtioNetHdrV1,
+    Desc, Features, PackedDesc, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM,
+    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX,
+    VIRTIO_RING_F_INDIRECT_DESC, VirtioNetHdrV1,
 };
 use ringway_wire::vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VirtioNetHdr};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -379,27 +380,82 @@ fn a_queue_that_is_not_in_memory_is_refused() {
 
 #[test]
 fn every_page_that_is_written_is_in_the_log() {
-    for (format, bits) in [(Format::Split, vec![]), (Format::Packed, vec![VIRTIO_F_RING_PACKED])] {
-        let bits = [bits, vec![VIRTIO_NET_F_MRG_RXBUF]].concat();
+    let formats = [(Format::Split, vec![]), (Format::Packed, vec![VIRTIO_F_RING_PACKED])];
+    let options = [vec![], vec![VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC]];
+    for ((format, bits), options) in
+        formats.iter().flat_map(|it| options.iter().map(move |o| (it, o)))
+    {
+        let bits = [&bits[..], options, &[VIRTIO_NET_F_MRG_RXBUF]].concat();
         let mut guest = Guest::with(&bits, |parts, log| {
-            let ring = |start: u64| match format {
-                Format::Split => place(start).device,
-                Format::Packed => place(start).descriptors,
+            // That of the device's area, for both: as QEMU has it.
+            let place = |start| {
+                let ring_address = Some(place(start).device);
+                Some(LogPlace { log: Arc::clone(log), ring_address })
             };
-            let place =
-                |start| Some(LogPlace { log: Arc::clone(log), ring_address: Some(ring(start)) });
             (parts.tx.log, parts.rx.log) = (place(0), place(0x4000));
         });
-        let ring = |start: u64| if format == Format::Split { start + 2 } else { start };
+        let ring = |start: u64| match format {
+            Format::Split => vec![start + 2],
+            Format::Packed => vec![start, start + 2],
+        };
+        assert_eq!(guest.marked(), [ring(0), ring(4)].concat(), "taken over");
         guest.transmit(&[&[buffer(DATA, 112)]]).unwrap();
-        assert_eq!(guest.marked(), [ring(0)], "what is read is not marked");
+        assert_eq!(guest.marked(), ring(0), "what is read is not marked");
         guest.post(&[&[buffer(DATA + 4000, 200)], &[buffer(0x80_000, 100)]]);
         let mut from: FrameQueue = [guest.frame(250, 8)].into();
         guest.pair.egress(&mut from, &mut guest.pool).unwrap();
-        assert_eq!(guest.marked(), [ring(4), 16, 17, 128]);
+        assert_eq!(guest.marked(), [ring(4), vec![16, 17, 128]].concat());
         guest.pair.arm().unwrap();
-        assert!(guest.marked().contains(&ring(0)));
+        assert_eq!(guest.marked(), ring(0), "the wish for a kick");
         assert!(!guest.log.is_lost());
+    }
+}
+
+#[test]
+fn what_is_written_behind_an_indirect_table_is_in_the_log_and_the_table_is_not() {
+    const TABLE: u64 = 0x90_000;
+    for format in [Format::Split, Format::Packed] {
+        let bits = match format {
+            Format::Split => vec![VIRTIO_RING_F_INDIRECT_DESC],
+            Format::Packed => vec![VIRTIO_RING_F_INDIRECT_DESC, VIRTIO_F_RING_PACKED],
+        };
+        let mut guest = Guest::with(&bits, |parts, log| {
+            let ring_address = Some(place(0x4000).device);
+            parts.rx.log = Some(LogPlace { log: Arc::clone(log), ring_address });
+        });
+        guest.marked();
+        // Two buffers, which a table has, and one descriptor that stands for it.
+        let (next, write, indirect) = (1_u16, 2_u16, 4_u16);
+        let in_table = |address: u64, len: u32, index: u16| match format {
+            Format::Split => {
+                let flags = if index == 0 { write | next } else { write };
+                Desc { addr: address, len, flags, next: index + 1 }.as_bytes().to_vec()
+            }
+            Format::Packed => {
+                PackedDesc { addr: address, len, id: 0, flags: write }.as_bytes().to_vec()
+            }
+        };
+        let table = [in_table(0xa0_000, 100, 0), in_table(0xb0_ff0, 200, 1)].concat();
+        guest.view.copy_from(TABLE, &table).unwrap();
+        match format {
+            Format::Split => {
+                let desc = Desc { addr: TABLE, len: 32, flags: indirect, next: 0 };
+                guest.view.copy_from(0x4000, desc.as_bytes()).unwrap();
+                guest.view.copy_from(0x4000 + 0x1002, &1_u16.to_le_bytes()).unwrap();
+            }
+            Format::Packed => {
+                // Available in the first round: the one bit is set, the other is not.
+                let flags = indirect | 1 << 7;
+                let desc = PackedDesc { addr: TABLE, len: 32, id: 0, flags };
+                guest.view.copy_from(0x4000, desc.as_bytes()).unwrap();
+            }
+        }
+        let mut from: FrameQueue = [guest.frame(180, 8)].into();
+        guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+        assert!(from.is_empty());
+        let ring = if format == Format::Split { vec![6] } else { vec![4, 6] };
+        assert_eq!(guest.marked(), [ring, vec![0xa0, 0xb0, 0xb1]].concat(), "{format:?}");
+        assert_eq!(guest.bytes(0xb0_ff0, 92), [8; 92]);
     }
 }
 

@@ -65,6 +65,25 @@ impl<M: QueueMemory> DeviceHalf<M> {
         })
     }
 
+    /// The same with the part of a split queue in an area that notes what is under way, which is
+    /// for so many descriptors: first comes what was under way. A packed queue has its base only.
+    ///
+    /// # Errors
+    /// As [`attach`](DeviceHalf::attach), and [`QueueFault::Inflight`].
+    pub fn resume(
+        areas: QueueAreas<M>,
+        options: QueueOptions,
+        access: Access,
+        base: u32,
+        (noted, descriptors): (M, u16),
+    ) -> Result<DeviceHalf<M>, QueueFault> {
+        let mut half = DeviceHalf::attach(areas, options, access, base)?;
+        if let DeviceHalf::Split(split) = &mut half {
+            split.resume(noted, descriptors)?;
+        }
+        Ok(half)
+    }
+
     /// Where a successor would go on, as `VHOST_USER_GET_VRING_BASE` has it.
     pub fn base(&self) -> u32 {
         match self {

@@ -2,7 +2,7 @@
 
 use ringway_sys::guest_memory::OutsideMemory;
 
-use crate::Access;
+use crate::{Access, InflightFault};
 
 /// What no honest driver does. Each carries the numbers that make it a fault; the queue is of no
 /// use any more.
@@ -18,6 +18,9 @@ pub enum QueueFault {
         /// Entries of the queue.
         size: u16,
     },
+    /// What an earlier device is said to have left cannot be.
+    #[error(transparent)]
+    Inflight(#[from] InflightFault),
     /// A chain that begins outside the table of descriptors.
     #[error("a chain begins at descriptor {head}, the queue has {size}")]
     HeadOutOfRange {

@@ -275,6 +275,43 @@ pub struct Inflight {
 /// Bytes of an [`Inflight`] without its padding.
 pub const INFLIGHT_LEN_MIN: usize = size_of::<Inflight>() - size_of::<u32>();
 
+/// Byte offsets of the part of a split queue in such an area (`QueueRegionSplit`).
+pub mod inflight_split {
+    /// Features, 64 bits: no bit has a meaning.
+    pub const FEATURES: usize = 0;
+    /// 1, or 0 where nothing has been noted.
+    pub const VERSION: usize = 8;
+    /// Descriptors that there is room for.
+    pub const DESC_NUM: usize = 10;
+    /// The chain that was used last.
+    pub const LAST_BATCH_HEAD: usize = 12;
+    /// The used index as of the last batch whose marks are gone.
+    pub const USED_IDX: usize = 14;
+    /// The first descriptor (`DescStateSplit`).
+    pub const DESC: usize = 16;
+    /// Bytes of each.
+    pub const DESC_LEN: usize = 16;
+    /// In a descriptor: 1 while the chain that begins there is under way; 8 bits.
+    pub const INFLIGHT: usize = 0;
+    /// In a descriptor: the chain that was used before.
+    pub const NEXT: usize = 6;
+    /// In a descriptor: which one it was of all that were taken; 64 bits.
+    pub const COUNTER: usize = 8;
+
+    /// Bytes of the part of a queue of so many descriptors.
+    pub const fn len(size: usize) -> usize {
+        (DESC + DESC_LEN * size).next_multiple_of(super::INFLIGHT_ALIGNMENT)
+    }
+}
+
+/// Bytes of the part of a packed queue in such an area (`QueueRegionPacked`).
+pub const fn inflight_packed_len(size: usize) -> usize {
+    (32 + 32 * size).next_multiple_of(INFLIGHT_ALIGNMENT)
+}
+
+/// To which the part of each queue is aligned in such an area.
+pub const INFLIGHT_ALIGNMENT: usize = 64;
+
 /// More than one queue.
 pub const VHOST_USER_PROTOCOL_F_MQ: u64 = 1 << 0;
 /// Writes are noted in memory that comes by descriptor.

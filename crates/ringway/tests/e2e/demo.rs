@@ -1,10 +1,13 @@
 //! `ringway demo`, as scripts use it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::host::{ringway, text_of};
+use crate::host::{Running, SOON, ringway, send, text_of, wait_for};
 use crate::turn;
 
 #[test]
@@ -32,6 +35,10 @@ fn the_demo_moves_traffic_on_all_queues_and_leaves_nothing() {
             }
         }
     }
+    let cpu = report["cpu"].as_array().expect("a list");
+    for process in ["broker", "backend", "opener", "guest a", "guest b"] {
+        assert!(cpu.iter().any(|it| it["process"] == process), "{process} in {text}");
+    }
     assert!(report["dropped"].is_object(), "{text}");
     assert_eq!(report["leftovers"], Value::Array(Vec::new()));
     // What has no ports goes to queue 0: one ping and the ARP before it, in either direction.
@@ -41,4 +48,60 @@ fn the_demo_moves_traffic_on_all_queues_and_leaves_nothing() {
         assert!(packets[0].as_u64() >= Some(2), "{way} in {text}");
         assert!(packets[1..].iter().all(|count| count.as_u64() == Some(0)), "{way} in {text}");
     }
+}
+
+/// Frames are longer than the MTU where a segment crosses as one.
+const FRAME_LEN_MAX: u64 = 1514;
+
+#[test]
+fn a_xen_guest_and_one_of_virtio_exchange_long_segments_and_a_checked_file() {
+    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let mut demo = ringway();
+    demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "2", "--json", "-"]);
+    let text = text_of(demo.output().expect("it can be started"), "ringway demo");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    for rate in ["tx_bits_per_second", "rx_bits_per_second"] {
+        assert!(report[rate].as_f64().expect("a rate") > 0.0, "{rate} in {text}");
+    }
+    assert_eq!(report["payload_bytes"].as_u64(), Some(2 * (16 << 20)), "{text}");
+    let vifs = report["vifs"].as_array().expect("a list");
+    let kinds: Vec<_> = vifs.iter().map(|vif| (&vif["kind"], &vif["guest"])).collect();
+    assert_eq!(kinds, [(&"xen".into(), &"a".into()), (&"virtio".into(), &"b".into())], "{text}");
+    for vif in vifs {
+        let sum = |counter: &str| -> u64 {
+            let queues = vif["queues"].as_array().expect("a list").iter();
+            queues.map(|queue| queue[counter].as_u64().expect("a counter")).sum()
+        };
+        // Half of the frames are acknowledgements, at most.
+        for way in ["tx", "rx"] {
+            let (packets, bytes) = (sum(&format!("{way}_packets")), sum(&format!("{way}_bytes")));
+            assert!(bytes / packets > 2 * FRAME_LEN_MAX, "{way}: {bytes} in {packets}: {vif}");
+        }
+    }
+    assert_eq!(report["leftovers"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_nothing() {
+    let Some(_turn) = turn(&["iperf3", "ping"]) else { return };
+    let mut demo = ringway();
+    demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "60"]);
+    let mut demo = Running::start(demo.stderr(Stdio::piped()));
+    let said = BufReader::new(demo.0.stderr.take().expect("it was piped"));
+    let mut said = said.lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("iperf3 a to b")));
+    let place = std::env::temp_dir().join(format!("ringway-demo-{}", demo.0.id()));
+    assert!(place.exists());
+    send(demo.0.id(), Signal::INT);
+    // The others have it open as long as they live.
+    assert!(said.any(|line| line.contains("ended before it was done")));
+    assert!(!demo.wait("the demo", SOON).success());
+    assert!(!place.exists());
+    let place = place.display().to_string();
+    wait_for("all that it had started to end", SOON, || {
+        let processes = fs::read_dir("/proc").expect("it is there").flatten();
+        let mut lines =
+            processes.filter_map(|it| fs::read_to_string(it.path().join("cmdline")).ok());
+        (!lines.any(|line| line.contains(&place))).then_some(())
+    });
 }

@@ -58,6 +58,11 @@ pub(crate) struct Machine {
 impl Machine {
     /// Starts a machine, whose end of the socket is as `chardev` says.
     pub(crate) fn start(image: &Image, dir: &Path, chardev: &str) -> Machine {
+        Machine::start_with(image, dir, chardev, &[])
+    }
+
+    /// The same with further arguments of QEMU.
+    pub(crate) fn start_with(image: &Image, dir: &Path, chardev: &str, more: &[&str]) -> Machine {
         let console = dir.join("console");
         let file = |name: &str| image.0.join(name).display().to_string();
         let serial = format!("file:{}", console.display());
@@ -71,6 +76,7 @@ impl Machine {
         command.args(["-chardev", chardev, "-netdev", "vhost-user,id=n,chardev=c,queues=4"]);
         // With interrupts of another kind QEMU 7.2 crashes where there is no KVM.
         command.args(["-device", "virtio-net-pci,netdev=n,mq=on,vectors=0,romfile="]);
+        command.args(more);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Running::start(&mut command);
         let commands = process.0.stdin.take().expect("it was piped");

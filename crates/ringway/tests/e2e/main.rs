@@ -21,6 +21,7 @@ mod lab;
 mod lifetime;
 mod limits;
 mod machine;
+mod migration;
 mod mirrors;
 mod multicast;
 mod narrow;

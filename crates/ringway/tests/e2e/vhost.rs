@@ -1,5 +1,7 @@
 //! Guests behind vhost-user sockets: stock QEMU with Debian's kernel.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -71,6 +73,52 @@ fn a_virtual_machine_changes_its_queues_and_keeps_its_connections_when_the_backe
         host.vif("vm1").filter(|vif| vif.state == "Waiting" && vif.queues.is_empty())
     });
     assert!(gone.error.is_some(), "{gone:?}");
+}
+
+/// Descriptors that a process has open, and mappings of the memory of machines.
+fn held(pid: u32) -> (usize, usize) {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    (files, maps.lines().filter(|line| line.contains("memory-backend-memfd")).count())
+}
+
+#[test]
+fn a_virtual_machine_that_is_reset_loses_its_socket_and_is_killed_leaves_nothing_behind() {
+    let Some(_turn) = crate::turn(&[QEMU, "socat"]) else { return };
+    let Some(image) = Image::make() else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let host = Host::start(&description(dir, "client"));
+    let backend = host.pid_of("backend");
+    let before = held(backend);
+    assert_eq!(before.1, 0);
+    let chardev = format!("socket,id=c,path={}/net,server=on", dir.display());
+    let monitor = format!("unix:{},server=on,wait=off", dir.join("monitor").display());
+    let more = ["-action", "reboot=reset", "-monitor", &monitor];
+    let mut machine = Machine::start_with(&image, dir, &chardev, &more);
+    machine.booted();
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "before a reset");
+    assert!(held(backend).1 > 0);
+    drop(talk);
+
+    let mut monitor = UnixStream::connect(dir.join("monitor")).expect("QEMU has made it");
+    writeln!(monitor, "system_reset").expect("QEMU runs");
+    machine.booted();
+    let talk = Talk::start(&host, "a");
+    talk.goes_on(&host, "after a reset");
+    // The path is of no more use, but the connection stands.
+    std::fs::remove_file(dir.join("net")).expect("it was there");
+    talk.goes_on(&host, "without its socket");
+
+    machine.kill();
+    let gone = host.wait("the machine to be gone", SOON, |host| {
+        let vif = host.vif("vm1").filter(|vif| vif.state == "Waiting" && vif.queues.is_empty())?;
+        // The opener finds out a moment later that there is no socket.
+        vif.error.filter(|reason| reason.contains("the front-end has to make it"))
+    });
+    println!("{gone}");
+    host.wait("all of it to be let go", SOON, |_| (held(backend) == before).then_some(()));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use ringway_wire::virtio::{
 
 use super::{avail_at, desc_at, entry_of, used_at};
 use crate::chain::Entry;
+use crate::inflight::Inflight;
 use crate::{
     Access, Buffers, Chain, Notify, QueueAreas, QueueFault, QueueMemory, QueueOptions, Waiting,
     Want, crosses,
@@ -29,6 +30,11 @@ pub struct SplitDevice<M = SharedPages> {
     used_published: u16,
     /// Whether the driver is asked not to kick; without indices of events only.
     is_polling: bool,
+    /// Where it is noted what is under way, if it is.
+    inflight: Option<Box<Inflight<M>>>,
+    /// Chains from `again_from` on that an earlier device had taken, and used others before them.
+    again: Box<[u16]>,
+    again_from: u16,
 }
 
 /// Where a device stands, to go back to.
@@ -57,6 +63,36 @@ impl<M: QueueMemory> SplitDevice<M> {
             used_pvt: base,
             used_published: base,
             is_polling: false,
+            inflight: None,
+            again: Box::default(),
+            again_from: base,
+        }
+    }
+
+    /// Takes what an earlier device noted: what it had taken and not used comes first, in its
+    /// order.
+    ///
+    /// # Errors
+    /// [`QueueFault::Inflight`].
+    pub(crate) fn resume(&mut self, noted: M, descriptors: u16) -> Result<(), QueueFault> {
+        let available = self.areas.driver.load(avail::IDX, Ordering::Acquire);
+        let indices = [self.used_published, available];
+        let (inflight, again) = Inflight::open(noted, descriptors, self.areas.size, indices)?;
+        (self.inflight, self.again) = (Some(Box::new(inflight)), again.into());
+        Ok(())
+    }
+
+    /// The head of the next chain. What was taken before stands for as many of the entries behind
+    /// the used index: as many were used before their turn.
+    #[inline]
+    fn next_head(&self) -> u16 {
+        let again = self.again.get(usize::from(self.next.wrapping_sub(self.again_from)));
+        match again {
+            Some(head) => *head,
+            None => {
+                let at = avail_at(self.next, self.areas.size);
+                self.areas.driver.load(at, Ordering::Relaxed)
+            }
         }
     }
 
@@ -101,7 +137,7 @@ impl<M: QueueMemory> SplitDevice<M> {
             return Ok(None);
         }
         let size = self.areas.size;
-        let head = self.areas.driver.load(avail_at(self.next, size), Ordering::Relaxed);
+        let head = self.next_head();
         if head >= size {
             return Err(QueueFault::HeadOutOfRange { head, size });
         }
@@ -196,6 +232,9 @@ impl<M: QueueMemory> SplitDevice<M> {
         let elem = UsedElem { id: u32::from(chain.id), len: written };
         self.areas.device.write(used_at(self.used_pvt, self.areas.size), elem);
         self.used_pvt = self.used_pvt.wrapping_add(1);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.used(chain.id);
+        }
     }
 
     /// Makes the used chains visible.
@@ -211,6 +250,12 @@ impl<M: QueueMemory> SplitDevice<M> {
         // Orders that store before the load of the driver's wish. The partner is the fence by which
         // the driver orders its wish before its last look: one side sees the other's store.
         self.areas.driver.fence();
+        if let Some(inflight) = &mut self.inflight {
+            inflight.published(new);
+            if usize::from(new.wrapping_sub(self.again_from)) >= self.again.len() {
+                self.again = Box::default();
+            }
+        }
         let is_wanted = if self.options.event_idx {
             let event = avail::used_event(usize::from(self.areas.size));
             crosses(self.areas.driver.load(event, Ordering::Relaxed), old, new)

@@ -4,6 +4,7 @@
 mod exhaustive;
 mod ground;
 mod hostile;
+mod inflight;
 mod model;
 mod resume;
 mod wakeups;

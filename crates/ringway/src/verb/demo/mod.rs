@@ -2,18 +2,20 @@
 
 mod iperf;
 mod leftovers;
+mod payload;
 mod report;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ringway_control::{BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, ask};
 use ringway_steering::placement::{split_of, spread};
 
@@ -27,6 +29,10 @@ use report::{CpuReport, Report};
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a command in a guest may take on top of what was asked of it.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it is looked whether a guest is connected.
+const LOOK: Duration = Duration::from_millis(50);
+/// The socket of a guest of virtio.
+const SOCKET: &str = "b.sock";
 /// How long the host may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where iperf3 listens.
@@ -36,13 +42,18 @@ const OUTPUT_LEN_MAX: u64 = 64 << 20;
 
 /// Run a demonstration: two guests, iperf3 between them, packets per queue
 ///
-/// It runs in its own network namespaces, which end with it. iperf3 must be installed. The exit
-/// status is not 0 if it leaves anything behind.
+/// It runs in its own network namespaces, which end with it. iperf3 must be installed. A guest of
+/// virtio is what QEMU and its guest are to a vhost-user socket, without a virtual machine. The
+/// exit status is not 0 if it leaves anything behind, or if bytes arrive changed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  ringway demo\n  ringway demo --queues 2 --seconds 10 --json -"
+    after_help = "Examples:\n  ringway demo\n  ringway demo --queues 2 --seconds 10 --json -\n  \
+                  ringway demo --guests xen,virtio"
 )]
 pub(crate) struct Demo {
+    /// What the second guest is: as the first one, or behind a vhost-user socket
+    #[arg(long, value_name = "KINDS", default_value = "xen,xen")]
+    guests: Kinds,
     /// Queues of each guest
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = number::<u16>(1..=64))]
@@ -57,9 +68,31 @@ pub(crate) struct Demo {
     /// Write the results as JSON to this file; - for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Send back what comes over a connection, in a guest
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    echo: Option<SocketAddr>,
+    /// Send bytes to an echo, and compare what comes back
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    talk: Option<SocketAddr>,
+}
+
+/// What guest a and guest b are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kinds {
+    /// Both have a vif of Xen
+    #[value(name = "xen,xen")]
+    Xen,
+    /// Guest b has queues of virtio
+    #[value(name = "xen,virtio")]
+    XenAndVirtio,
 }
 
 pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
+    match (args.echo, args.talk) {
+        (Some(at), _) => return payload::echo(at).map(|()| ExitCode::SUCCESS),
+        (_, Some(at)) => return payload::talk(at).map(|()| ExitCode::SUCCESS),
+        _ => {}
+    }
     iperf::require()?;
     // Found out before anything is made: an unwritable file would be a pity at the end.
     if let Some(file) = args.json.as_deref().filter(|file| *file != Path::new("-")) {
@@ -89,6 +122,9 @@ struct Running<'a> {
     dir: RunDir,
     common: &'a Common,
     stop: &'a Stop,
+    place: PathBuf,
+    /// The guest behind a socket, if there is one. It ends with the demonstration.
+    virtio: Option<Process>,
 }
 
 impl<'a> Running<'a> {
@@ -96,7 +132,7 @@ impl<'a> Running<'a> {
         say(format_args!("starting a host with two guests of {} queues each", args.queues));
         fs::create_dir(place).with_context(|| format!("make {}", place.display()))?;
         let config = place.join("host.toml");
-        fs::write(&config, description(args.queues))
+        fs::write(&config, description(args, &place.join(SOCKET)))
             .with_context(|| format!("write {}", config.display()))?;
         let dir = place.join("run");
         let arguments: [&OsStr; 6] = [
@@ -109,9 +145,37 @@ impl<'a> Running<'a> {
         ];
         let mut host = Process::start("host", common.quiet(), arguments, Stdio::piped())?;
         let stdout = host.stdout().context("the host has no standard output")?;
-        let running = Running { host, dir: RunDir::new(dir), common, stop };
+        let dir = RunDir::new(dir);
+        let place = place.to_owned();
+        let mut running = Running { host, dir, common, stop, place, virtio: None };
         running.await_line(stdout, "\"ready\"", READY_TIMEOUT, "the host's guests to connect")?;
+        if args.guests == Kinds::XenAndVirtio {
+            running.start_virtio(args.queues)?;
+        }
         Ok(running)
+    }
+
+    /// Drives queues of virtio in the namespace of guest b, which has no vif of Xen.
+    fn start_virtio(&mut self, queues: u16) -> Result<()> {
+        let socket = self.place.join(SOCKET).display().to_string();
+        let (address, queues) = (format!("{}/24", iperf::SERVER), queues.to_string());
+        let arguments = ["guest", "--vhost", &socket, "--address", &address, "--queues", &queues];
+        let command: Vec<&str> = ["/proc/self/exe"].into_iter().chain(arguments).collect();
+        self.virtio = Some(self.start_in_guest("b", &command)?.0);
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            let backend = self.backend()?;
+            let vif = backend.vifs.iter().find(|vif| vif.kind == "virtio");
+            match vif {
+                Some(vif) if vif.state == "Connected" => return Ok(()),
+                Some(vif) if Instant::now() > deadline => {
+                    let reason = vif.error.as_deref().unwrap_or("it gives no reason");
+                    bail!("guest b has not connected: {reason}");
+                }
+                _ if self.stop.wait(LOOK)? => bail!("stopped"),
+                _ => {}
+            }
+        }
     }
 
     /// Moves traffic, and ends the host.
@@ -138,11 +202,18 @@ impl<'a> Running<'a> {
             results.push(iperf::bits_per_second(&output)?);
         }
         drop(server);
+        let payload = payload::exchange(&self)?;
         let cpu = cpu_between(&cpu_before, &self.cpu_times()?);
         let backend = self.backend()?;
         let guests = [self.guest("a")?, self.guest("b")?];
-        let report = Report::new(args, streams, &results, (&idle, &pinged), &backend, &guests, cpu);
+        let mut report =
+            Report::new(args, streams, &results, (&idle, &pinged), &backend, &guests, cpu);
+        report.payload_bytes = payload;
         say(format_args!("ending the host"));
+        if let Some(mut virtio) = self.virtio.take() {
+            virtio.ask_to_end();
+            virtio.end_by(Instant::now() + END_TIMEOUT);
+        }
         self.host.ask_to_end();
         self.host.end_by(Instant::now() + END_TIMEOUT);
         Ok((report, watched))
@@ -156,8 +227,16 @@ impl<'a> Running<'a> {
         Ok(ask(&self.dir.guest(name), &GuestRequest::Status)?)
     }
 
+    /// Those that the supervisor has started, and what the backend has: the opener.
     fn processes(&self) -> Vec<ProcessRecord> {
-        read_state(&self.dir).processes
+        let mut processes = read_state(&self.dir).processes;
+        let backend = processes.iter().find(|process| process.name == "backend");
+        let children = backend.map(|backend| children_of(backend.pid)).unwrap_or_default();
+        processes.extend(children.into_iter().filter_map(|pid| {
+            // It may have ended meanwhile.
+            ProcessRecord::of("opener", pid).ok()
+        }));
+        processes
     }
 
     fn watch_processes(&self) -> Result<Vec<leftovers::Watched>> {
@@ -256,22 +335,38 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Processes that a process has started, by whichever of its threads.
+fn children_of(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let pids = children.flat_map(|text| {
+        text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+    });
+    pids.collect()
+}
+
 fn say(what: std::fmt::Arguments<'_>) {
     eprintln!("demo: {what}");
 }
 
-fn description(queues: u16) -> String {
+fn description(args: &Demo, socket: &Path) -> String {
+    let queues = args.queues;
     let guest = |name: &str, address: &str| {
         format!(
             "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\naddresses = [\"{address}/24\"]\n\
              queues = {queues}\n"
         )
     };
-    format!(
-        "[host]\nnetwork = \"private\"\nmax-queues = {queues}\n{}{}",
-        guest("a", iperf::CLIENT),
-        guest("b", iperf::SERVER)
-    )
+    let other = match args.guests {
+        Kinds::Xen => guest("b", iperf::SERVER),
+        Kinds::XenAndVirtio => format!(
+            "[[guest]]\nname = \"b\"\n[[vhost]]\nname = \"vhost-b\"\nsocket = {socket:?}\n\
+             mode = \"server\"\nqueues = {queues}\n"
+        ),
+    };
+    let first = guest("a", iperf::CLIENT);
+    format!("[host]\nnetwork = \"private\"\nmax-queues = {queues}\n{first}{other}")
 }
 
 fn cpu_between(before: &[CpuReport], after: &[CpuReport]) -> Vec<CpuReport> {

@@ -1,0 +1,322 @@
+//! A device that goes on where another one was killed, at any moment, with what that one noted.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+
+use ringway_sys::SharedPages;
+use ringway_virtio::{
+    Access, Buffer, Buffers, DeviceHalf, DriverHalf, Format, InflightFault, QueueAreas, QueueFault,
+    QueueMemory,
+};
+use ringway_wire::vhost_user::inflight_split as at;
+use ringway_wire::virtio::{UsedElem, avail, used};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::ground::{Ground, plain};
+
+const SIZE: u16 = 8;
+
+/// Memory of a device that is killed after so many stores: those that follow are never made.
+#[derive(Debug, Clone)]
+struct Mortal {
+    pages: SharedPages,
+    left: Rc<Cell<usize>>,
+}
+
+impl Mortal {
+    fn lives(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0
+    }
+}
+
+impl QueueMemory for Mortal {
+    fn load(&self, offset: usize, order: Ordering) -> u16 {
+        self.pages.load_u16(offset, order)
+    }
+
+    fn store(&self, offset: usize, value: u16, order: Ordering) {
+        if self.lives() {
+            self.pages.store_u16(offset, value, order);
+        }
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn read<T: FromBytes>(&self, offset: usize) -> T {
+        self.pages.read(offset)
+    }
+
+    fn write<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
+        if self.lives() {
+            self.pages.write(offset, value);
+        }
+    }
+}
+
+/// A queue, and the area in which it is noted what is under way.
+struct Place {
+    ground: Ground,
+    areas: QueueAreas,
+    area: SharedPages,
+    driver: DriverHalf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let ground = Ground::new();
+        let areas = ground.areas(Format::Split, SIZE);
+        let area = SharedPages::zeroed(at::len(usize::from(SIZE))).expect("there is memory");
+        let driver = DriverHalf::new(areas.clone(), plain(Format::Split), Access::Readable);
+        Place { ground, areas, area, driver }
+    }
+
+    /// Makes so many chains available; their heads.
+    fn offer(&mut self, count: usize) -> Vec<u16> {
+        let push = |_| self.driver.push(&[Buffer { address: 0, len: 1 }]);
+        let heads = (0..count).map(push).collect();
+        let _ = self.driver.publish();
+        heads
+    }
+
+    /// What the driver gets back.
+    fn reaped(&mut self) -> Vec<u16> {
+        self.driver.look().expect("each chain is used once");
+        let next = || self.driver.take().expect("each chain is used once").map(|used| used.id);
+        std::iter::from_fn(next).collect()
+    }
+
+    fn used_idx(&self) -> u16 {
+        self.areas.device.load_u16(used::IDX, Ordering::Acquire)
+    }
+
+    fn resume(&self) -> Result<DeviceHalf, QueueFault> {
+        let (areas, options) = (self.areas.clone(), plain(Format::Split));
+        let (base, noted) = (u32::from(self.used_idx()), (self.area.clone(), SIZE));
+        DeviceHalf::resume(areas, options, Access::Readable, base, noted)
+    }
+
+    /// The same of a device that is killed after so many stores.
+    fn resume_mortal(&self, stores: usize) -> DeviceHalf<Mortal> {
+        let left = Rc::new(Cell::new(stores));
+        let mortal = |pages: &SharedPages| Mortal { pages: pages.clone(), left: Rc::clone(&left) };
+        let QueueAreas { size, descriptors, driver, device } = &self.areas;
+        let areas = QueueAreas {
+            size: *size,
+            descriptors: mortal(descriptors),
+            driver: mortal(driver),
+            device: mortal(device),
+        };
+        let (base, noted) = (u32::from(self.used_idx()), (mortal(&self.area), SIZE));
+        DeviceHalf::resume(areas, plain(Format::Split), Access::Readable, base, noted)
+            .expect("what was noted is sound")
+    }
+
+    /// Takes all that there is and uses it, in batches of so many; the heads in their order.
+    fn serve<M: QueueMemory>(&self, device: &mut DeviceHalf<M>, batch: usize) -> Vec<u16> {
+        let mut buffers = Buffers::new(SIZE);
+        let mut heads = Vec::new();
+        loop {
+            device.look().expect("the driver is honest");
+            let mut count = 0;
+            while count < batch {
+                let taken = device.take(&self.ground.view, &mut buffers);
+                let Some(chain) = taken.expect("the driver is honest") else { break };
+                heads.push(chain.id);
+                device.push_used(chain, 0);
+                count += 1;
+            }
+            let _ = device.publish();
+            if count == 0 {
+                return heads;
+            }
+        }
+    }
+}
+
+/// A device of another program, which notes what the specification says, uses chains in any order,
+/// and is killed after so many stores.
+struct Other<'a> {
+    place: &'a Place,
+    left: usize,
+    next: u16,
+    counter: u64,
+}
+
+impl Other<'_> {
+    fn store(&mut self, pages: &SharedPages, offset: usize, bytes: &[u8]) {
+        if self.left > 0 {
+            self.left -= 1;
+            pages.copy_from(offset, bytes);
+        }
+    }
+
+    fn note(&mut self, offset: usize, bytes: &[u8]) {
+        let area = self.place.area.clone();
+        self.store(&area, offset, bytes);
+    }
+
+    fn begin(&mut self) {
+        self.note(at::DESC_NUM, &SIZE.to_ne_bytes());
+        self.note(at::USED_IDX, &self.place.used_idx().to_ne_bytes());
+        self.note(at::VERSION, &1_u16.to_ne_bytes());
+    }
+
+    fn take(&mut self) -> u16 {
+        let entry = avail::RING + 2 * usize::from(self.next % SIZE);
+        let head = self.place.areas.driver.load_u16(entry, Ordering::Acquire);
+        self.next = self.next.wrapping_add(1);
+        self.note(desc_at(head) + at::COUNTER, &self.counter.to_ne_bytes());
+        self.counter += 1;
+        self.note(desc_at(head) + at::INFLIGHT, &[1]);
+        head
+    }
+
+    fn use_batch(&mut self, heads: &[u16]) {
+        let device = self.place.areas.device.clone();
+        let mut idx = device.load_u16(used::IDX, Ordering::Acquire);
+        for head in heads {
+            let last = self.place.area.load_u16(at::LAST_BATCH_HEAD, Ordering::Acquire);
+            self.note(desc_at(*head) + at::NEXT, &last.to_ne_bytes());
+            self.note(at::LAST_BATCH_HEAD, &head.to_ne_bytes());
+            let elem = UsedElem { id: u32::from(*head), len: 0 };
+            self.store(&device, used::RING + 8 * usize::from(idx % SIZE), elem.as_bytes());
+            idx = idx.wrapping_add(1);
+        }
+        self.store(&device, used::IDX, &idx.to_ne_bytes());
+        for head in heads {
+            self.note(desc_at(*head) + at::INFLIGHT, &[0]);
+        }
+        self.note(at::USED_IDX, &idx.to_ne_bytes());
+    }
+}
+
+fn desc_at(index: u16) -> usize {
+    at::DESC + at::DESC_LEN * usize::from(index)
+}
+
+#[test]
+fn the_area_is_laid_out_as_the_specification_has_it() {
+    let mut place = Place::new();
+    place.offer(1);
+    let mut device = place.resume().expect("it is new");
+    place.serve(&mut device, 1);
+    let mut bytes = [0; 32];
+    place.area.copy_to(0, &mut bytes);
+    // Features, version, descriptors, the last chain, the used index; then a descriptor.
+    let head = [[0; 8], [1, 0, 8, 0, 0, 0, 1, 0]].concat();
+    assert_eq!(bytes[..], [head, vec![0; 16]].concat());
+    assert_eq!(at::len(256), 4160);
+}
+
+/// Another device takes five chains, uses the third and the fifth, then the first, and is killed at
+/// some moment.
+#[test]
+fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_it() {
+    let mut ends = std::collections::BTreeSet::new();
+    for stores in 0..60 {
+        let mut place = Place::new();
+        // Heads that are not in order.
+        let first = place.offer(3);
+        let mut device = place.resume().expect("it is new");
+        assert_eq!(place.serve(&mut device, 2), first);
+        drop(device);
+        assert_eq!(place.reaped(), first);
+        let heads = place.offer(6);
+        let mut other = Other { place: &place, left: stores, next: 3, counter: 40 };
+        other.begin();
+        let taken: Vec<u16> = (0..5).map(|_| other.take()).collect();
+        other.use_batch(&[taken[2], taken[4]]);
+        other.use_batch(&[taken[0]]);
+        let done = place.reaped();
+        let left: Vec<u16> = heads.iter().copied().filter(|head| !done.contains(head)).collect();
+        let mut device = place.resume().expect("what was noted is sound");
+        let served = place.serve(&mut device, 4);
+        assert_eq!(served, left, "killed after {stores}, it had used {done:?}");
+        assert_eq!(place.reaped(), left, "each once");
+        ends.insert(done.len());
+    }
+    assert_eq!(Vec::from_iter(ends), [0, 2, 3]);
+}
+
+/// Ours is killed at some moment, again and again, beside chains that another one had left.
+#[test]
+fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
+    for stores in 0..80 {
+        for batch in [1, 3, 8] {
+            let mut place = Place::new();
+            let heads = place.offer(7);
+            let mut other = Other { place: &place, left: usize::MAX, next: 0, counter: 0 };
+            other.begin();
+            let taken: Vec<u16> = (0..4).map(|_| other.take()).collect();
+            other.use_batch(&[taken[1]]);
+            let mut reaped = place.reaped();
+            let mut device = place.resume_mortal(stores);
+            place.serve(&mut device, batch);
+            reaped.extend(place.reaped());
+            let mut device = place.resume_mortal(stores);
+            place.serve(&mut device, batch);
+            reaped.extend(place.reaped());
+            let mut device = place.resume().expect("what was noted is sound");
+            place.serve(&mut device, batch);
+            reaped.extend(place.reaped());
+            let order = [1, 0, 2, 3, 4, 5, 6].map(|place| heads[place]);
+            assert_eq!(reaped, order, "killed after {stores} stores, {batch} at a time");
+        }
+    }
+}
+
+#[test]
+fn an_area_that_says_what_cannot_be_costs_the_queue() {
+    let with = |change: &dyn Fn(&SharedPages)| {
+        let mut place = Place::new();
+        place.offer(2);
+        place.area.store_u16(at::VERSION, 1, Ordering::Relaxed);
+        place.area.store_u16(at::DESC_NUM, SIZE, Ordering::Relaxed);
+        change(&place.area);
+        match place.resume() {
+            Err(QueueFault::Inflight(fault)) => fault,
+            other => panic!("{other:?}"),
+        }
+    };
+    let fault = with(&|area| area.store_u16(at::VERSION, 2, Ordering::Relaxed));
+    assert_eq!(fault, InflightFault::Version { found: 2 });
+    let fault = with(&|area| area.store_u16(at::DESC_NUM, 9, Ordering::Relaxed));
+    assert_eq!(fault, InflightFault::Size { found: 9, expected: SIZE });
+    let fault = with(&|area| {
+        area.store_u16(at::USED_IDX, u16::MAX, Ordering::Relaxed);
+        area.store_u16(at::LAST_BATCH_HEAD, 1000, Ordering::Relaxed);
+    });
+    assert_eq!(fault, InflightFault::Descriptor { index: 1000, size: SIZE });
+    let fault = with(&|area| {
+        for index in 0..3 {
+            area.write(desc_at(index) + at::INFLIGHT, 1_u8);
+        }
+    });
+    assert_eq!(fault, InflightFault::TooMany { found: 3, available: 2 });
+}
+
+#[test]
+fn random_areas_are_borne() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..2000 {
+        let mut place = Place::new();
+        place.offer(4);
+        let len = at::len(usize::from(SIZE));
+        let bytes: Vec<u8> = (0..len).map(|_| random.u8(..) & random.u8(..4)).collect();
+        place.area.copy_from(0, &bytes);
+        if random.bool() {
+            place.area.store_u16(at::VERSION, 1, Ordering::Relaxed);
+            place.area.store_u16(at::DESC_NUM, SIZE, Ordering::Relaxed);
+        }
+        let Ok(mut device) = place.resume() else { continue };
+        let served = place.serve(&mut device, 3);
+        assert_eq!(served.len(), 4);
+    }
+}
