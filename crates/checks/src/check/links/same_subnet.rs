@@ -14,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "same-subnet",
     title: "two interfaces are in one network, or paths are not symmetric",
     group: Group::Links,
-    sources: &[],
+    sources: &["ip-sysctl:arp-filter", "ip-sysctl:arp-ignore", "ip-sysctl:rp-filter"],
     explanation: text::EXPLANATION,
     absent: "nothing says which addresses there are",
     rule: rule!(Facts, judge),
