@@ -1,9 +1,10 @@
 //! Finds the checks and reads their texts, so that a check is two files and no list names it.
 //!
 //! A check is `src/check/GROUP/SUBJECT.rs` with `SUBJECT.md` beside it, and the module of a group
-//! is a folder. From these it writes macros with the modules of each group, the catalogue in the order
-//! of the checks' ids, and a module of [texts](../src/text.rs) for each check. A file without its other
-//! half, an id that is missing or given twice, and a text that cannot be read end the build.
+//! is a folder. From these it writes macros with the modules of each group, the catalogue in the
+//! order of the checks' ids, and a module of [texts](../src/text.rs) for each check. A file without
+//! its other half, an id that is missing or given twice, and a text that cannot be read end the
+//! build.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -148,15 +149,22 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_lowercase()) && word.bytes().all(is_part)
 }
 
-/// A macro that declares the modules of a group. It is used in the group's own file: the compiler then
-/// finds them beside that, by a path that does not name the folder that the project is built in.
+/// A macro that declares the modules of a group. It is used in the group's own file: the compiler
+/// then finds them beside that, by a path that does not name the folder that the project is in.
 fn modules(group: &str, checks: &[Check]) -> String {
-    let declare = |check: &Check| format!("    pub(super) mod {};
-", check.subject);
+    let declare = |check: &Check| {
+        format!(
+            "    pub(super) mod {};
+",
+            check.subject
+        )
+    };
     let modules: String = checks.iter().map(declare).collect();
-    format!("macro_rules! {group}_checks {{ () => {{
+    format!(
+        "macro_rules! {group}_checks {{ () => {{
 {modules}}} }}
-")
+"
+    )
 }
 
 /// All checks, by their ids.

@@ -268,9 +268,7 @@ fn is_of_network(path: &str) -> bool {
 /// be looked at, and how many were left then.
 pub(super) fn owners(inodes: &BTreeSet<u64>) -> String {
     let (began, deadline) = (cpu_time(), Instant::now() + OWNERS_TIME_MAX);
-    let is_over = || {
-        cpu_time().saturating_sub(began) > OWNERS_CPU_MAX || Instant::now() > deadline
-    };
+    let is_over = || cpu_time().saturating_sub(began) > OWNERS_CPU_MAX || Instant::now() > deadline;
     let mut found: BTreeMap<u64, String> = BTreeMap::new();
     let (mut refused, mut late) = (0_u64, 0_u64);
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());

@@ -80,7 +80,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             && socket.sndbuf_limited < OTHER_WINDOW
     };
     let held: Vec<&&Socket> = guilty.iter().filter(is_held).collect();
-    let reasons: Vec<&'static str> = held.iter().filter_map(|socket| other_reason(socket)).collect();
+    let reasons: Vec<&'static str> =
+        held.iter().filter_map(|socket| other_reason(socket)).collect();
     if held.len() == reasons.len() {
         let mut finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary);
         finding = match reasons.first() {

@@ -14,7 +14,12 @@ pub(crate) const CHECK: Check = Check {
     slug: "stuck",
     title: "a connection gets no answer to what it sends",
     group: Group::Tcp,
-    sources: &["rfc-6298:backoff", "ip-sysctl:tcp-retries2", "rfc-2923:black-hole", "ip-sysctl:tcp-mtu-probing"],
+    sources: &[
+        "rfc-6298:backoff",
+        "ip-sysctl:tcp-retries2",
+        "rfc-2923:black-hole",
+        "ip-sysctl:tcp-mtu-probing",
+    ],
     explanation: text::EXPLANATION,
     absent: "no connection",
     rule: rule!(Facts, judge),
