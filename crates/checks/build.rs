@@ -1,9 +1,10 @@
 //! Finds the checks and reads their texts, so that a check is two files and no list names it.
 //!
 //! A check is `src/check/GROUP/SUBJECT.rs` with `SUBJECT.md` beside it, and the module of a group
-//! is a folder. From these it writes the modules of each group, the catalogue in the order of the
-//! checks' ids, and a module of [texts](../src/text.rs) for each check. A file without its other
-//! half, an id that is missing or given twice, and a text that cannot be read end the build.
+//! is a folder. From these it writes macros with the modules of each group, the catalogue in the
+//! order of the checks' ids, and a module of [texts](../src/text.rs) for each check. A file without
+//! its other half, an id that is missing or given twice, and a text that cannot be read end the
+//! build.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,7 +25,6 @@ struct Check {
     group: String,
     /// The name of its files.
     subject: String,
-    code: PathBuf,
     texts: Texts,
 }
 
@@ -39,12 +39,13 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-changed={CHECKS}");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let root = std::env::current_dir()?.join(CHECKS);
-    let mut checks = Vec::new();
+    let (mut checks, mut declarations) = (Vec::new(), String::new());
     for group in folders(&root)? {
         let of_group = checks_of(&root.join(&group), &group)?;
-        fs::write(out.join(format!("{group}.rs")), modules(&of_group))?;
+        declarations += &modules(&group, &of_group);
         checks.extend(of_group);
     }
+    fs::write(out.join("modules.rs"), declarations)?;
     checks.sort_by(|one, other| one.id.cmp(&other.id));
     for (index, check) in checks.iter().enumerate() {
         let next = format!("D{:02}", index + 1);
@@ -98,7 +99,7 @@ fn check(folder: &Path, group: &str, subject: String, kinds: &[String]) -> Resul
     let path = file("md");
     let texts = Texts::parse(&fs::read_to_string(&path)?)
         .map_err(|what| format!("{}: {what}", path.display()))?;
-    Ok(Check { id, group: group.to_owned(), subject, code, texts })
+    Ok(Check { id, group: group.to_owned(), subject, texts })
 }
 
 /// The id in `id: "D18",`.
@@ -148,16 +149,22 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_lowercase()) && word.bytes().all(is_part)
 }
 
-/// The modules of a group.
-fn modules(checks: &[Check]) -> String {
+/// A macro that declares the modules of a group. It is used in the group's own file: the compiler
+/// then finds them beside that, by a path that does not name the folder that the project is in.
+fn modules(group: &str, checks: &[Check]) -> String {
     let declare = |check: &Check| {
         format!(
-            "#[path = {:?}]\npub(super) mod {};\n",
-            check.code.display().to_string(),
+            "    pub(super) mod {};
+",
             check.subject
         )
     };
-    checks.iter().map(declare).collect()
+    let modules: String = checks.iter().map(declare).collect();
+    format!(
+        "macro_rules! {group}_checks {{ () => {{
+{modules}}} }}
+"
+    )
 }
 
 /// All checks, by their ids.

@@ -68,6 +68,9 @@ pub struct Finding {
     pub gain: Option<String>,
     /// How sure that is.
     pub confidence: Confidence,
+    /// The check whose finding is the cause of this one: it stands below that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
 }
 
 /// One way to fix it.
@@ -134,6 +137,7 @@ impl Finding {
             advice: Vec::new(),
             gain: None,
             confidence: Confidence::High,
+            follows: None,
         }
     }
 
@@ -167,6 +171,13 @@ impl Finding {
     #[must_use]
     pub fn gain(mut self, gain: impl Into<String>) -> Finding {
         self.gain = Some(gain.into());
+        self
+    }
+
+    /// Says which check has its cause.
+    #[must_use]
+    pub fn follows(mut self, check: impl Into<String>) -> Finding {
+        self.follows = Some(check.into());
         self
     }
 

@@ -3,6 +3,8 @@
 mod scope;
 pub mod text;
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +60,7 @@ impl Report {
             scope.add(check, ended);
         }
         findings.extend(contradictions(&findings));
+        settle(&mut findings);
         let kernel = host.fact::<KernelRelease>().ok();
         Report {
             format: FORMAT,
@@ -110,6 +113,15 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
     format!("{verdict}; {}.", scope.summary())
 }
 
+/// Leaves what follows from another finding below that one, if there is one that is wrong.
+fn settle(findings: &mut [Finding]) {
+    let wrong = findings.iter().filter(|one| one.severity >= Severity::Warning);
+    let wrong: BTreeSet<String> = wrong.map(|one| one.check.clone()).collect();
+    for finding in findings {
+        finding.follows.take_if(|check| !wrong.contains(check));
+    }
+}
+
 fn remarks(host: &Host) -> Vec<String> {
     let mut remarks = host.fact().map_or_else(|_| Vec::new(), |Remarks(remarks)| remarks);
     if matches!(host.fact(), Ok(Namespace(Some(Netns::Other)))) {
@@ -141,6 +153,25 @@ mod tests {
     fn the_published_schema_is_that_of_the_output() {
         let published = include_str!("../../../../docs/doctor-schema.json");
         assert_eq!(published, schema(), "write `ringway doctor schema` to docs/doctor-schema.json");
+    }
+
+    #[test]
+    fn what_follows_stands_below_its_cause() {
+        let mut found = Finding::new(Severity::Problem, "peer", "stuck");
+        found.check = "D44".to_owned();
+        let mut effect = Finding::new(Severity::Note, "bbr", "slow").follows("D44");
+        effect.check = "D26".to_owned();
+        let mut report = Report::of(&Host::new(Source::Memory([].into())), &["D26".to_owned()]);
+        report.findings = vec![effect, found];
+        settle(&mut report.findings);
+        let shown = text::render(&report, text::Detail::Terse);
+        let at = |what: &str| shown.find(what).expect("it is shown");
+        assert!(at("  [✗] D44 stuck") < at("      [i] D26 slow"), "{shown}");
+        assert_eq!(shown.matches("D26 slow").count(), 1, "{shown}");
+        // Without the cause it stands for itself.
+        report.findings.truncate(1);
+        settle(&mut report.findings);
+        assert_eq!(report.findings[0].follows, None);
     }
 
     fn scope(ran: usize, unread: usize, not_here: usize) -> Scope {

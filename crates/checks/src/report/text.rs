@@ -101,8 +101,8 @@ fn head(report: &Report, detail: Detail) -> String {
 }
 
 fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
-    let findings: Vec<&Finding> =
-        report.findings.iter().filter(|one| one.check == check.id).collect();
+    let is_own = |one: &&Finding| one.check == check.id && one.follows.is_none();
+    let findings: Vec<&Finding> = report.findings.iter().filter(is_own).collect();
     let is_unknown = |one: &&&Finding| one.severity == Severity::Unknown;
     let unknown = findings.iter().filter(is_unknown).count();
     let mut text = String::new();
@@ -121,7 +121,17 @@ fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
             text += &of_finding(check, finding, detail);
         }
     }
-    text
+    text + &following(check, report, detail)
+}
+
+/// What follows from the findings of a check, below them.
+fn following(check: &Check, report: &Report, detail: Detail) -> String {
+    let is_its = |one: &&Finding| one.follows.as_deref() == Some(check.id);
+    let of_one = |one: &Finding| {
+        Some(of_finding(check::find(&one.check)?, one, detail).replace("\n", "\n    "))
+    };
+    let texts = report.findings.iter().filter(is_its).filter_map(of_one);
+    texts.map(|text| format!("    {}\n", text.trim_end())).collect()
 }
 
 fn of_finding(check: &Check, finding: &Finding, detail: Detail) -> String {

@@ -168,22 +168,33 @@ impl Fact for Ports {
 
 /// Programs that sockets are of. None are known of a record that does not say it.
 #[derive(Debug)]
-pub struct SocketOwners(Owners);
+pub struct SocketOwners(Option<Owners>);
 
 impl Fact for SocketOwners {
     const PIECES: &'static [Piece] = &[Piece::Sockets];
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         let owners = at.file("owners").and_then(|text| Owners::parse(&text));
-        Ok(SocketOwners(owners.unwrap_or_default()))
+        Ok(SocketOwners(owners.ok()))
     }
 }
 
 impl SocketOwners {
     /// The program of a socket for people, such as `nginx (process 7)`.
     pub fn of(&self, inode: u64) -> Option<String> {
-        let (process, name) = self.0.by_inode.get(&inode)?;
+        let (process, name) = self.0.as_ref()?.by_inode.get(&inode)?;
         Some(format!("{name} (process {process})"))
+    }
+
+    /// The same, or a program with the reason why it is not known.
+    pub fn whose(&self, inode: u64) -> String {
+        let why = || match &self.0 {
+            None => "the record does not say which",
+            Some(owners) if owners.late > 0 => "which one was not found in time",
+            Some(owners) if owners.refused > 0 => "which one only root may see",
+            Some(_) => "none that is seen here: the kernel's, or of another process namespace",
+        };
+        self.of(inode).unwrap_or_else(|| format!("a program ({})", why()))
     }
 }
 

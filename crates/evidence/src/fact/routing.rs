@@ -47,9 +47,16 @@ impl Fact for Switches {
 }
 
 impl Switches {
-    /// One of them by its dotted name. None of an interface with a dot in its own.
+    /// One of them by its dotted name, in which a slash stands for the dot of an interface's name,
+    /// as sysctl(8) has it.
     pub fn get(&self, name: &str) -> Option<Text> {
-        self.0.file(&format!("proc/sys/{}", name.replace('.', "/"))).ok()
+        let swapped = |letter| match letter {
+            '.' => '/',
+            '/' => '.',
+            other => other,
+        };
+        let path: String = name.chars().map(swapped).collect();
+        self.0.file(&format!("proc/sys/{path}")).ok()
     }
 
     /// The number that counts for an interface: the greater one of its own and that of all.

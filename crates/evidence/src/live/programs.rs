@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use rustix::fs::getxattr;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{names, read};
 
@@ -16,8 +17,10 @@ const THREADS_MAX: usize = 32;
 const TICKS_MIN: u64 = 10;
 /// Open files of a program that are looked at for sockets.
 const FILES_MAX: usize = 4096;
-/// How long owners of sockets are looked for.
-const OWNERS_TIME_MAX: Duration = Duration::from_millis(300);
+/// CPU time that is spent on finding owners of sockets, and how long that may take where other
+/// programs have the CPUs.
+const OWNERS_CPU_MAX: Duration = Duration::from_millis(300);
+const OWNERS_TIME_MAX: Duration = Duration::from_secs(5);
 /// Programs of a control group that are named.
 const MEMBERS_MAX: usize = 4;
 /// Control groups that are read; a host may have thousands, and a quota is rare.
@@ -261,16 +264,28 @@ fn is_of_network(path: &str) -> bool {
 }
 
 /// Whose sockets these are, as far as we may see it: a file of lines. A host may have a hundred
-/// thousand open files, so it ends when its time is over.
+/// thousand open files, so it ends when its time is over. The head says how many programs could not
+/// be looked at, and how many were left then.
 pub(super) fn owners(inodes: &BTreeSet<u64>) -> String {
-    let deadline = Instant::now() + OWNERS_TIME_MAX;
+    let (began, deadline) = (cpu_time(), Instant::now() + OWNERS_TIME_MAX);
+    let is_over = || cpu_time().saturating_sub(began) > OWNERS_CPU_MAX || Instant::now() > deadline;
     let mut found: BTreeMap<u64, String> = BTreeMap::new();
+    let (mut refused, mut late) = (0_u64, 0_u64);
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     for process in names(Path::new("/proc")).into_iter().filter(is_number) {
-        if found.len() == inodes.len() || Instant::now() > deadline {
+        if found.len() == inodes.len() {
             break;
         }
+        if late > 0 || is_over() {
+            late += 1;
+            continue;
+        }
         let folder = format!("/proc/{process}/fd");
+        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        if fs::read_dir(&folder).is_err_and(is_refused) {
+            refused += 1;
+            continue;
+        }
         for name in names(Path::new(&folder)).into_iter().take(FILES_MAX) {
             let Ok(to) = fs::read_link(format!("{folder}/{name}")) else { continue };
             let to = to.to_string_lossy();
@@ -284,7 +299,14 @@ pub(super) fn owners(inodes: &BTreeSet<u64>) -> String {
     }
     let lines: Vec<String> =
         found.iter().map(|(inode, owner)| format!("{inode} {owner}")).collect();
-    file("owners", &lines)
+    let head = format!("owners: {} refused={refused} late={late}\n", lines.len());
+    lines.iter().fold(head, |text, line| text + line + "\n")
+}
+
+/// What this thread has had of the CPUs.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A file of lines, with their number at its head.

@@ -65,6 +65,10 @@ impl Counters for Destinations {
 pub struct Owners {
     /// Process and name.
     pub by_inode: BTreeMap<u64, (u64, String)>,
+    /// Programs whose open files may not be read.
+    pub refused: u64,
+    /// Programs that were not looked at any more: the time was over.
+    pub late: u64,
 }
 
 impl Counters for Owners {
@@ -76,7 +80,14 @@ impl Counters for Owners {
             let number = |word: &str| number(text, line, word);
             Ok((number(inode)?, (number(process)?, (*name).to_owned())))
         });
-        Ok(Owners { by_inode: all.collect::<Result<_, _>>()? })
+        let by_inode = all.collect::<Result<_, _>>()?;
+        // Behind the number of lines, in records that say it.
+        let head = text.lines().next().map_or("", |(_, head)| head);
+        let count = |name: &str| {
+            let word = head.split(' ').find_map(|word| word.strip_prefix(name));
+            word.and_then(|word| word.parse().ok()).unwrap_or(0)
+        };
+        Ok(Owners { by_inode, refused: count("refused="), late: count("late=") })
     }
 }
 
@@ -147,6 +158,9 @@ mod tests {
         assert_eq!(gone.expect("sound").all[0].2, 9);
         let owners = Owners::parse(&text("owners: 1\n77 5 nginx\n")).expect("sound");
         assert_eq!(owners.by_inode[&77], (5, "nginx".to_owned()));
+        assert_eq!((owners.refused, owners.late), (0, 0));
+        let some = Owners::parse(&text("owners: 0 refused=3 late=4\n")).expect("sound");
+        assert_eq!((some.refused, some.late), (3, 4));
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   \
                     uid  timeout inode ref pointer drops\n";
         let row = "  9: 00000000:0009 00000000:0000 07 00000000:00000000 00:00000000 00000000     \

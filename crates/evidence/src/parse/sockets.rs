@@ -85,7 +85,21 @@ pub struct More {
     pub inode: u64,
 }
 
+/// Timeouts in a row from which it is not a loss: half a minute without an answer follows.
+const TIMEOUTS_MIN: u64 = 3;
+
 impl Socket {
+    /// Whether it sends the same again and again, and nothing acknowledges it.
+    pub fn gets_no_answer(&self) -> bool {
+        self.more.retransmits >= TIMEOUTS_MIN && self.unacked > 0
+    }
+
+    /// Bytes a second that its program lets it send, if that set a limit.
+    pub fn program_limit(&self) -> Option<u64> {
+        // The largest numbers of 32 and 64 bits stand for none.
+        Some(self.more.max_pacing_rate).filter(|limit| (1..u64::from(u32::MAX)).contains(limit))
+    }
+
     /// Whether its other end is this host.
     pub fn is_local(&self) -> bool {
         ["127.", "[::1]", "[::ffff:127."].iter().any(|start| self.peer.starts_with(start))

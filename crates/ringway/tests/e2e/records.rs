@@ -1,5 +1,5 @@
 //! Records sick set-ups and the same ones put right, of which `crates/doctor/fixtures` has what the
-//! checks look at:
+//! checks look at; each check says what is wrong of the first and nothing of the second:
 //!
 //! ```text
 //! RINGWAY_E2E_RECORDS=/some/directory cargo test -p ringway --test e2e records -- --ignored
@@ -9,11 +9,18 @@
 //! `RINGWAY_E2E_RECORDS_OF=d09,d21` makes some of them. That of d10 is of a machine whose
 //! CPUs have time: where other programs fill them, the doctor says so instead.
 
+mod networks;
+mod programs;
 mod scenarios;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
 
 use crate::knobs::{Guest, skipped};
 use crate::pair::{Pair, TOOLS, Traffic, VIF, inside, ok, text, until};
@@ -52,17 +59,19 @@ struct State {
     steps: Vec<Step>,
 }
 
-/// An end of the link.
+/// An end of the link, or the machine that both are on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Host,
     Guest,
+    Machine,
 }
 
 /// Something that is done to a set-up.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A line of a shell in the namespace of an end; `$GUEST` is the name of the guest's.
+    /// A line of a shell in the namespace of an end; `$HOST` and `$GUEST` are their names, `$DIR`
+    /// is a directory, and the [`programs`] have their names.
     Shell(End, &'static str),
     /// Filters of tc for all that comes in, so that each packet takes time.
     Rules(End),
@@ -70,6 +79,24 @@ enum Step {
     OpenVswitch,
     /// A packet from the host to each of many ports.
     Scan,
+}
+
+/// Of both files.
+fn all() -> Vec<Scenario> {
+    scenarios::all().into_iter().chain(networks::all()).collect()
+}
+
+fn scenario<const N: usize>(
+    check: &'static str,
+    make: fn(&str) -> Option<Pair>,
+    place: Place,
+    states: [State; N],
+) -> Scenario {
+    Scenario { check, make, place, states: states.into() }
+}
+
+fn state(name: &'static str, from: &'static str, load: &[Step], steps: &[Step]) -> State {
+    State { name, from, load: load.to_vec(), steps: steps.to_vec() }
 }
 
 const fn host(line: &'static str) -> Step {
@@ -80,13 +107,40 @@ const fn guest(line: &'static str) -> Step {
     Step::Shell(End::Guest, line)
 }
 
+const fn machine(line: &'static str) -> Step {
+    Step::Shell(End::Machine, line)
+}
+
+/// Where a set-up may make control groups, of the name of its host.
+const GROUPS: [&str; 2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory"];
+/// How long a load runs before it is recorded.
+const WARM_UP: Duration = Duration::from_millis(1500);
+
 /// Of a scan: enough to fill four fifths of a table of 262144, the kernel's default for 1 GiB.
 const SCANNED: u32 = 225_000;
 
+/// A sick set-up with its load.
+pub(crate) struct Sick {
+    _loads: Vec<Load>,
+    _daemons: Vec<Traffic>,
+    pub(crate) pair: Pair,
+}
+
+/// The first set-up of a check, which is sick. None, and a line that says so, without the rights.
+pub(crate) fn sick(check: &str) -> Option<Sick> {
+    let scenarios = all();
+    let scenario = scenarios.iter().find(|scenario| scenario.check == check).expect("there is one");
+    let state = scenario.states.first().expect("it has a state");
+    let pair = (scenario.make)(check)?;
+    let daemons = state.steps.iter().flat_map(|one| step(&pair, *one)).collect();
+    Some(Sick { _loads: start(&pair, &state.load), _daemons: daemons, pair })
+}
+
 impl Scenario {
-    fn record(&self, dir: &Path) {
-        let Some(pair) = (self.make)(self.check) else { return };
-        let mut daemons = Vec::new();
+    /// Records it, and gives what its check says where that is not what the set-up is.
+    fn record(&self, dir: &Path) -> Vec<String> {
+        let Some(pair) = (self.make)(self.check) else { return Vec::new() };
+        let (mut daemons, mut wrong) = (Vec::new(), Vec::new());
         for state in &self.states {
             for one in &state.steps {
                 daemons.extend(step(&pair, *one));
@@ -102,7 +156,23 @@ impl Scenario {
             };
             ok(doctor.env("OVS_RUNDIR", pair.journal.path()));
             fs::write(dir.join(format!("{name}.txt")), state.from).expect("written");
+            wrong.extend(self.misjudged(&name, &tar));
         }
+        for group in GROUPS {
+            let _ = fs::remove_dir(Path::new(group).join(&pair.host));
+        }
+        wrong
+    }
+
+    fn misjudged(&self, name: &str, tar: &Path) -> Option<String> {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
+        doctor.args(["doctor", "--check", self.check, "--json", "--root"]).arg(tar);
+        let output = doctor.output().expect("it starts");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let verdict = report["verdict"].as_str().unwrap_or_default();
+        println!("{name}: {verdict}");
+        let is_sick = matches!(report["worst"].as_str(), Some("warning" | "problem"));
+        (is_sick != name.contains("-sick")).then(|| format!("{name}: {verdict}"))
     }
 }
 
@@ -114,7 +184,7 @@ fn step(pair: &Pair, step: Step) -> Vec<Traffic> {
             let rules = pair.rules(VIF, 30_000);
             ok(&mut pair.on_host(&format!("tc -b {}", rules.display())));
         }
-        Step::Rules(End::Guest) => {
+        Step::Rules(End::Guest | End::Machine) => {
             let rules = pair.rules("eth0", 3000);
             ok(inside(&pair.guest, &format!("tc -b {}", rules.display())));
         }
@@ -126,14 +196,26 @@ fn step(pair: &Pair, step: Step) -> Vec<Traffic> {
 
 /// A line of a shell at an end. It becomes its last command, so that ending it ends that.
 fn shell(pair: &Pair, end: End, line: &str) -> Command {
-    let netns = match end {
-        End::Host => &pair.host,
-        End::Guest => &pair.guest,
+    let mut command = match end {
+        End::Host => inside(&pair.host, "bash"),
+        End::Guest => inside(&pair.guest, "bash"),
+        End::Machine => Command::new("bash"),
     };
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", netns, "bash", "-c", line]);
-    command.env("OVS_RUNDIR", pair.journal.path()).env("GUEST", &pair.guest);
+    command.args(["-c", line]).envs(programs::ALL);
+    command.env("OVS_RUNDIR", pair.journal.path()).env("DIR", pair.journal.path());
+    command.env("HOST", &pair.host).env("GUEST", &pair.guest);
     command
+}
+
+/// What runs while a set-up is recorded, with all that it starts.
+struct Load(Child);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+        let _ = self.0.wait();
+    }
 }
 
 /// A packet to each of many ports, from as many.
@@ -180,7 +262,7 @@ fn open_vswitch(pair: &Pair) -> [Traffic; 2] {
     [switch, database]
 }
 
-fn start(pair: &Pair, load: &[Step]) -> Vec<Traffic> {
+fn start(pair: &Pair, load: &[Step]) -> Vec<Load> {
     let begin = |step: &Step| {
         let mut command = match step {
             Step::Shell(end, line) => shell(pair, *end, line),
@@ -188,15 +270,18 @@ fn start(pair: &Pair, load: &[Step]) -> Vec<Traffic> {
             Step::Rules(_) | Step::OpenVswitch => panic!("{step:?} makes no traffic"),
         };
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Traffic(quiet.spawn().expect("it starts"))
+        Load(quiet.process_group(0).spawn().expect("it starts"))
     };
-    let traffic = load.iter().map(begin).collect();
+    let traffic: Vec<Load> = load.iter().map(begin).collect();
     let is_iperf = |step: &Step| matches!(step, Step::Shell(_, line) if line.contains("iperf3"));
     if load.iter().any(is_iperf) {
         until("the connections are there", || {
             let all = text(&ok(&mut pair.on_host("ss -Htun state established")).stdout);
             all.lines().count() > 1
         });
+    }
+    if !load.is_empty() {
+        std::thread::sleep(WARM_UP);
     }
     traffic
 }
@@ -214,7 +299,8 @@ fn records_of_sick_and_healthy_hosts() {
         wanted.as_ref().is_none_or(|wanted| wanted.split(',').any(|one| one == check))
     };
     assert_eq!(VIF, "vif1.0");
-    for scenario in scenarios::all().iter().filter(|scenario| is_wanted(scenario.check)) {
-        scenario.record(Path::new(&dir));
-    }
+    let scenarios = all();
+    let wanted = scenarios.iter().filter(|scenario| is_wanted(scenario.check));
+    let wrong: Vec<String> = wanted.flat_map(|scenario| scenario.record(Path::new(&dir))).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

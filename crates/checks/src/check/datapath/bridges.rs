@@ -15,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "bridges",
     title: "a bridge floods, or passes frames through rules of IP",
     group: Group::Datapath,
-    sources: &[],
+    sources: &["kernel-bridge:forwarding", "man-ip-link:ageing-time", "man-ip-link:nf-call"],
     explanation: text::EXPLANATION,
     absent: "no bridge",
     rule: rule!(Facts, judge),

@@ -13,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "rules",
     title: "rules drop packets, or are too many",
     group: Group::Datapath,
-    sources: &[],
+    sources: &["man-nft:counter", "man-nft:verdict"],
     explanation: text::EXPLANATION,
     absent: "no rules of filters, or no right to see them",
     rule: rule!(Facts, judge),

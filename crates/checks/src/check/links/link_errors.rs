@@ -14,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "link-errors",
     title: "a link errs, or comes and goes",
     group: Group::Links,
-    sources: &[],
+    sources: &["kernel-statistics:errors"],
     explanation: text::EXPLANATION,
     absent: "no interface but the loopback",
     rule: rule!(Facts, judge),

@@ -1,4 +1,4 @@
 //! Cards, offloads, links.
 
 // A module for each check of this folder: `build.rs` finds them.
-include!(concat!(env!("OUT_DIR"), "/links.rs"));
+links_checks!();

@@ -13,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "next-hops",
     title: "a next hop does not answer, or an address is there twice",
     group: Group::Links,
-    sources: &[],
+    sources: &["ip-sysctl:fib-multipath-use-neigh", "ip-sysctl:linkdown", "rfc-5227"],
     explanation: text::EXPLANATION,
     absent: "nothing says where packets are sent",
     rule: rule!(Facts, judge),

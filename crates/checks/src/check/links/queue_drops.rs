@@ -15,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "queue-drops",
     title: "the queue of an interface drops",
     group: Group::Links,
-    sources: &[],
+    sources: &["man-tc:qdisc", "kernel-statistics:dropped", "man-netem:purpose"],
     explanation: text::EXPLANATION,
     absent: "no interface but the loopback",
     rule: rule!(Facts, judge),

@@ -13,7 +13,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "route-limits",
     title: "a route limits what TCP may do",
     group: Group::Tcp,
-    sources: &[],
+    sources: &["man-ip-route:metrics"],
     explanation: text::EXPLANATION,
     absent: "nothing says which routes there are",
     rule: rule!(Facts, judge),

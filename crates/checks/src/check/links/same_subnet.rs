@@ -14,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "same-subnet",
     title: "two interfaces are in one network, or paths are not symmetric",
     group: Group::Links,
-    sources: &[],
+    sources: &["ip-sysctl:arp-filter", "ip-sysctl:arp-ignore", "ip-sysctl:rp-filter"],
     explanation: text::EXPLANATION,
     absent: "nothing says which addresses there are",
     rule: rule!(Facts, judge),
@@ -89,22 +89,14 @@ fn flux(
         "{} and {} are both in {}/{}, and each answers for the other",
         other.ifname, nic.ifname, more.local, more.prefixlen
     );
-    let change = |name: &str, wanted: u64| {
-        let name = format!("net.ipv4.conf.all.{name}");
-        let now = facts.switches.get(&name)?.number().ok()?;
-        Change::raise(Knob::Sysctl { name }, now, wanted)
-    };
-    let changes: Vec<Change> =
-        change("arp_ignore", 1).into_iter().chain(change("arp_announce", 2)).collect();
     let finding = Finding::new(Severity::Warning, nic.ifname.clone(), summary)
         .cause(text::flux_cause())
         .quote([quote(&other.ifname, more), quote(&nic.ifname, address)])
         .quote(value(&nic.ifname, "arp_ignore").map(|(_, text)| text.quote(1)))
         .confidence(Confidence::Medium);
-    Some(match changes.is_empty() {
-        true => finding.advise(Advice::by_hand(text::flux_advice(), &["ip addr show"])),
-        false => finding.advise(Advice::by_change(text::flux_advice(), changes)),
-    })
+    // Not by a program: with arp_ignore addresses that are on no interface of this network, as
+    // those of load balancers are, are no longer answered for.
+    Some(finding.advise(Advice::by_hand(text::flux_advice(), &["ip addr show"])))
 }
 
 /// What the reverse-path filter drops, with the interfaces on which it may be.
@@ -130,7 +122,7 @@ fn refused<'a>(facts: &Facts, nics: impl Iterator<Item = &'a str>) -> Option<Fin
         names.join(", ")
     );
     let changes = strict.iter().filter_map(|(nic, _)| {
-        let name = format!("net.ipv4.conf.{nic}.rp_filter");
+        let name = format!("net.ipv4.conf.{}.rp_filter", nic.replace('.', "/"));
         let now = facts.switches.get(&name)?.number().ok()?;
         Change::raise(Knob::Sysctl { name }, now, 2)
     });

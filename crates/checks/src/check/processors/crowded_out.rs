@@ -15,7 +15,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "crowded-out",
     title: "the network waits for a CPU that others use",
     group: Group::Processors,
-    sources: &[],
+    sources: &["kernel-sched-stats:schedstat", "man-sched:real-time", "man-sched:limit"],
     explanation: text::EXPLANATION,
     absent: "nothing says who uses the CPUs",
     rule: rule!(Facts, judge),

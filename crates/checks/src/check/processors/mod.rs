@@ -1,4 +1,4 @@
 //! Who does the work: CPUs, interrupts, threads.
 
 // A module for each check of this folder: `build.rs` finds them.
-include!(concat!(env!("OUT_DIR"), "/processors.rs"));
+processors_checks!();

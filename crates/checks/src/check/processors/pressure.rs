@@ -12,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "pressure",
     title: "programs wait for memory",
     group: Group::Processors,
-    sources: &[],
+    sources: &["kernel-psi:some-full"],
     explanation: text::EXPLANATION,
     absent: "the kernel does not count pressure",
     rule: rule!(Facts, judge),

@@ -12,7 +12,11 @@ pub(crate) const CHECK: Check = Check {
     slug: "throttled",
     title: "a quota of CPU time stops a program",
     group: Group::Processors,
-    sources: &[],
+    sources: &[
+        "kernel-sched-bwc:throttled",
+        "kernel-sched-bwc:default-period",
+        "kernel-sched-bwc:statistics",
+    ],
     explanation: text::EXPLANATION,
     absent: "nothing says which control groups have a quota",
     rule: rule!(Facts, judge),

@@ -1,4 +1,4 @@
 //! How work is spread.
 
 // A module for each check of this folder: `build.rs` finds them.
-include!(concat!(env!("OUT_DIR"), "/queues.rs"));
+queues_checks!();

@@ -14,7 +14,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "full-sockets",
     title: "a program does not take what comes",
     group: Group::Tcp,
-    sources: &[],
+    sources: &["man-listen:backlog", "ip-sysctl:somaxconn", "man-socket:receive-buffer"],
     explanation: text::EXPLANATION,
     absent: "nothing says which sockets there are",
     rule: rule!(Facts, judge),
@@ -73,7 +73,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 }
 
 fn whose(facts: &Facts, inode: u64) -> String {
-    facts.owners.of(inode).unwrap_or_else(|| "a program".to_owned())
+    facts.owners.whose(inode)
 }
 
 /// Programs whose queue of new connections is full in both samples, or that the kernel refused

@@ -12,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "held-connections",
     title: "a connection is held down at its ends",
     group: Group::Tcp,
-    sources: &[],
+    sources: &["man-tc-fq:pacing", "rfc-8985:reordering", "rfc-3168:marks"],
     explanation: text::EXPLANATION,
     absent: "no connection",
     rule: rule!(Facts, judge),
@@ -97,9 +97,8 @@ struct Said {
 
 impl Said {
     fn finding(self, facts: &Facts, socket: &Socket) -> Finding {
-        let owner = facts.owners.of(socket.more.inode);
-        let owner = owner.map(|owner| format!(", of {owner}")).unwrap_or_default();
-        let summary = format!("the connection to {}{owner}, {}", socket.peer, self.what);
+        let owner = facts.owners.whose(socket.more.inode);
+        let summary = format!("the connection to {}, of {owner}, {}", socket.peer, self.what);
         Finding::new(self.severity, socket.peer.clone(), summary)
             .cause(self.cause)
             .quote([facts.sockets.text.quote(socket.line)])
@@ -110,11 +109,7 @@ impl Said {
 
 /// Its program asked not to be let send faster.
 fn paced(work: &Work<'_>) -> Option<Said> {
-    let limit = work.socket.more.max_pacing_rate;
-    // The largest numbers of 32 and 64 bits stand for no limit.
-    if limit == 0 || limit >= u64::from(u32::MAX) {
-        return None;
-    }
+    let limit = work.socket.program_limit()?;
     (work.sent() >= PACED * float(limit)).then(|| Said {
         what: format!(
             "sends the {:.1} Mbit/s that its program allows it",

@@ -12,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "losses",
     title: "packets are lost or refused",
     group: Group::Tcp,
-    sources: &[],
+    sources: &["kernel-snmp-counters:listen", "ip-sysctl:rp-filter"],
     explanation: text::EXPLANATION,
     absent: "no counters of protocols",
     rule: rule!(Facts, judge),

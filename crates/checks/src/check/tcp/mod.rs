@@ -1,4 +1,4 @@
 //! TCP and the limits of sockets.
 
 // A module for each check of this folder: `build.rs` finds them.
-include!(concat!(env!("OUT_DIR"), "/tcp.rs"));
+tcp_checks!();

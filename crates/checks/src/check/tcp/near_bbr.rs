@@ -3,7 +3,7 @@
 use crate::check::{Check, Group, Judged, Verdicts, rule, use_cubic};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::near_bbr as text;
-use ringway_evidence::fact::{CongestionControls, Connections, TcpCongestion};
+use ringway_evidence::fact::{CongestionControls, Connections, TcpCongestion, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::Socket;
 
@@ -31,8 +31,23 @@ facts! {
 const RTT_MS: f64 = 1.0;
 /// Part of the time in which another window held it (D11), from which that is the reason.
 const OTHER_WINDOW: f64 = 0.2;
+/// Part of its program's limit that it reaches.
+const OF_LIMIT: f64 = 0.75;
 /// Connections that a finding quotes.
 const QUOTES_MAX: usize = 3;
+
+/// The check that tells what else holds a connection down: that it gets no answer, or that its
+/// program lets it send no faster than it does.
+fn other_reason(socket: &Socket) -> Option<&'static str> {
+    let reaches = |limit: u64| {
+        socket.delivery_bits.is_none_or(|bits| bits >= OF_LIMIT * float(limit.saturating_mul(8)))
+    };
+    match socket.program_limit() {
+        _ if socket.gets_no_answer() => Some("D44"),
+        Some(limit) if reaches(limit) => Some("D46"),
+        _ => None,
+    }
+}
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let setting = &facts.congestion;
@@ -64,14 +79,20 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             && socket.rwnd_limited < OTHER_WINDOW
             && socket.sndbuf_limited < OTHER_WINDOW
     };
-    let held = guilty.iter().filter(is_held).count();
-    if held == 0 {
-        let finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary)
-            .cause(text::idle_cause());
+    let held: Vec<&&Socket> = guilty.iter().filter(is_held).collect();
+    let reasons: Vec<&'static str> =
+        held.iter().filter_map(|socket| other_reason(socket)).collect();
+    if held.len() == reasons.len() {
+        let mut finding = Finding::new(Severity::Note, "net.ipv4.tcp_congestion_control", summary);
+        finding = match reasons.first() {
+            Some(check) => finding.cause(text::other_cause(check)).follows(*check),
+            None => finding.cause(text::idle_cause()),
+        };
         let quotes = guilty.iter().take(QUOTES_MAX).map(|socket| text.quote(socket.line));
         out.add([finding.quote(quotes)]);
         return Ok(());
     }
+    let held = held.len() - reasons.len();
     let summary = format!("{summary}; {held} of them wait with more to send");
     let finding = Finding::new(Severity::Warning, "net.ipv4.tcp_congestion_control", summary)
         .cause(text::cause())

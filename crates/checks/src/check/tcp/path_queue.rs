@@ -12,7 +12,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "path-queue",
     title: "packets wait in a long queue",
     group: Group::Tcp,
-    sources: &[],
+    sources: &["rfc-7567:full-queues"],
     explanation: text::EXPLANATION,
     absent: "no connection",
     rule: rule!(Facts, judge),
@@ -66,11 +66,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 
 fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let (rtt, least) = (socket.rtt_ms.unwrap_or(0.0), socket.min_rtt_ms.unwrap_or(0.0));
-    let whose = facts.owners.of(socket.more.inode);
-    let whose = whose.map(|owner| format!(", of {owner}")).unwrap_or_default();
+    let whose = facts.owners.whose(socket.more.inode);
     let summary = format!(
         "what is sent to {} waits {:.0} ms in a queue: a round trip takes {rtt:.1} ms, the \
-         shortest took {least:.1}{whose}",
+         shortest took {least:.1}, of {whose}",
         socket.peer,
         rtt - least
     );

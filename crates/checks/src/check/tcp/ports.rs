@@ -11,7 +11,7 @@ pub(crate) const CHECK: Check = Check {
     slug: "ports",
     title: "ports for new connections run out",
     group: Group::Tcp,
-    sources: &[],
+    sources: &["ip-sysctl:port-range", "ip-sysctl:tcp-tw-reuse", "rfc-9293"],
     explanation: text::EXPLANATION,
     absent: "no connections",
     rule: rule!(Facts, judge),

@@ -289,6 +289,11 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_does_not_name_the_folder_that_the_project_is_built_in() {
+        assert_eq!(file!(), "crates/checks/src/check/tcp/small_window.rs");
+    }
+
+    #[test]
     fn what_a_path_needs_follows_from_what_was_measured() {
         let bytes = |socket, mbit| need(&socket, &speed(mbit)).map(|need| need.bytes);
         // The guide's path: 125000000 bytes, of which twice are kept.

@@ -14,7 +14,12 @@ pub(crate) const CHECK: Check = Check {
     slug: "stuck",
     title: "a connection gets no answer to what it sends",
     group: Group::Tcp,
-    sources: &[],
+    sources: &[
+        "rfc-6298:backoff",
+        "ip-sysctl:tcp-retries2",
+        "rfc-2923:black-hole",
+        "ip-sysctl:tcp-mtu-probing",
+    ],
     explanation: text::EXPLANATION,
     absent: "no connection",
     rule: rule!(Facts, judge),
@@ -28,8 +33,6 @@ facts! {
     }
 }
 
-/// Timeouts in a row from which it is not a loss: half a minute without an answer follows.
-const TIMEOUTS_MIN: u64 = 3;
 /// A segment that some path may not take.
 const LONG: u64 = 1000;
 /// Connections that are named.
@@ -43,7 +46,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 .before
                 .same(socket)
                 .is_some_and(|before| before.more.bytes_acked == socket.more.bytes_acked);
-        socket.more.retransmits >= TIMEOUTS_MIN && socket.unacked > 0 && stands
+        socket.gets_no_answer() && stands
     };
     let stuck = span.after.all.iter().filter(is_stuck).take(TOLD_MAX);
     out.add(stuck.map(|socket| of_one(facts, socket)));
@@ -53,7 +56,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 
 fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let span = &facts.sockets;
-    let owner = facts.owners.of(socket.more.inode).unwrap_or_else(|| "a program".to_owned());
+    let owner = facts.owners.whose(socket.more.inode);
     let summary = format!(
         "{owner} has sent the same to {} {} times without an answer",
         socket.peer, socket.more.retransmits

@@ -1,7 +1,7 @@
-//! The set-ups that are recorded.
+//! Set-ups of guests' interfaces and of who serves them.
 
 use super::End::{Guest, Host};
-use super::{Place, Scenario, State, Step, guest, host};
+use super::{Place, Scenario, Step, guest, host, scenario, state};
 use crate::pair::Pair;
 
 const IPERF: &[Step] = &[host("iperf3 -c 10.98.0.2 -t 60")];
@@ -43,19 +43,6 @@ const SECOND_GUEST_BY_BACKLOG: &[Step] = &[
     host("tc qdisc add dev vif1.0 ingress"),
     Step::Rules(Host),
 ];
-
-fn scenario<const N: usize>(
-    check: &'static str,
-    make: fn(&str) -> Option<Pair>,
-    place: Place,
-    states: [State; N],
-) -> Scenario {
-    Scenario { check, make, place, states: states.into() }
-}
-
-fn state(name: &'static str, from: &'static str, load: &[Step], steps: &[Step]) -> State {
-    State { name, from, load: load.to_vec(), steps: steps.to_vec() }
-}
 
 pub(super) fn all() -> Vec<Scenario> {
     vec![

@@ -1,0 +1,72 @@
+//! Changes for what is found in routes, ports and connections: each is found on a set-up of
+//! [`records`](crate::records), set, and given back by `undo`; and by its time limit when `apply` was
+//! killed as soon as it had set it.
+
+use std::process::Stdio;
+
+use crate::pair::{Pair, TOOLS, inside, ok, text, until};
+use crate::records::sick;
+use crate::turn;
+
+#[test]
+fn next_hops_that_are_passed_over_are_given_back() {
+    is_given_back("d39", "/proc/sys/net/ipv4/fib_multipath_use_neigh", "0");
+}
+
+#[test]
+fn probes_of_a_path_are_given_back() {
+    is_given_back("d44", "/proc/sys/net/ipv4/tcp_mtu_probing", "0");
+}
+
+#[test]
+fn more_ports_are_given_back() {
+    is_given_back("d48", "/proc/sys/net/ipv4/ip_local_port_range", "60000\t60049");
+}
+
+/// `before` is what the set-up makes of the setting.
+fn is_given_back(check: &str, setting: &str, before: &str) {
+    let Some(_turn) = turn(&TOOLS) else { return };
+    let Some(sick) = sick(check) else { return };
+    let pair = &sick.pair;
+    let value = || {
+        let read = inside(&pair.host, &format!("cat {setting}")).output().expect("it starts");
+        text(&read.stdout).trim().to_owned()
+    };
+    until("it is as sick as it is to be", || value() == before);
+    let apply = |seconds: u32| {
+        pair.fix(&pair.host, &format!("apply {check} --interval 2 --confirm-within {seconds}"))
+    };
+    // What there is to see takes a while, and longer on a busy machine.
+    until("it is found and set", || {
+        let _ = apply(120).output().expect("it starts");
+        value() != before
+    });
+    eprintln!("{check}: {setting}: {before} -> {}", value());
+    ok(&mut pair.fix(&pair.host, "undo"));
+    assert_eq!(value(), before, "{setting}");
+    until("it is set, and apply killed", || killed(pair, &mut apply(4), || value() != before));
+    until("it is taken back all the same", || value() == before);
+}
+
+/// Kills `apply` with the first look that sees its change; whether there was one.
+fn killed(
+    pair: &Pair,
+    apply: &mut std::process::Command,
+    mut is_set: impl FnMut() -> bool,
+) -> bool {
+    let quiet = apply.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut apply = quiet.spawn().expect("it starts");
+    loop {
+        let is_over = apply.try_wait().expect("ours").is_some();
+        if is_set() {
+            let _ = apply.kill();
+            let _ = apply.wait();
+            let journal = text(&ok(&mut pair.fix(&pair.host, "journal")).stdout);
+            assert!(!journal.is_empty(), "it is written before anything is set");
+            return true;
+        }
+        if is_over {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Set-ups of what is around guests: programs, links, routes, rules and connections.
+
+use super::{Place, Scenario, Step, guest, host, machine, scenario, state};
+use crate::pair::Pair;
+
+/// A stream that does not fill a CPU.
+const IPERF_SLOW: &[Step] = &[host("iperf3 -c 10.98.0.2 -b 20M -t 60")];
+/// Pings to a network behind another host.
+const PING_NINE: &str = "while :; do for i in 1 2 3 4 5 6 7 8; do ping -c1 -W1 10.98.9.$i & done; \
+                         wait; done";
+/// Four readers of a file, in a control group of the set-up.
+const READ_FILE: &[Step] = &[machine(
+    "echo $BASHPID > /sys/fs/cgroup/memory/$HOST/cgroup.procs; for i in 1 2 3 4; do while :; do \
+     cat $DIR/file > /dev/null; done & done; wait",
+)];
+/// Datagrams for what is behind a TAP device with a short queue, and with a long one.
+const FLOOD_TAP_SHORT: &str = "until ip link set tap0 up txqueuelen 50; do sleep 0.1; done; ip \
+    addr add 10.98.7.1/24 dev tap0; ip neigh add 10.98.7.2 lladdr 02:00:00:00:00:02 dev tap0; exec \
+    python3 -c \"$FLOOD\" 10.98.7.2";
+const FLOOD_TAP_LONG: &str = "until ip link set tap0 up txqueuelen 500; do sleep 0.1; done; ip \
+    addr add 10.98.7.1/24 dev tap0; ip neigh add 10.98.7.2 lladdr 02:00:00:00:00:02 dev tap0; exec \
+    python3 -c \"$FLOOD\" 10.98.7.2";
+const FLOOD_GUEST: &[Step] = &[host("exec python3 -c \"$FLOOD\" 10.98.0.2")];
+/// Eight connections to the host every 300 ms.
+const CONNECT_ALWAYS: &str = "sleep 0.5; while :; do python3 -c \"$CONNECT\" 8 & sleep 0.3; done";
+const OPEN_FIFTY: &[Step] =
+    &[guest("exec python3 -c \"$LISTEN\" 0"), host("exec python3 -c \"$OPEN\" 50")];
+
+pub(super) fn all() -> Vec<Scenario> {
+    vec![
+        scenario(
+            "d34",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "iperf3 in a control group of version 1 with a tenth of a CPU",
+                    &[machine(
+                        "echo $BASHPID > /sys/fs/cgroup/cpu/$HOST/cgroup.procs; exec ip netns exec \
+                         $HOST iperf3 -c 10.98.0.2 -t 60",
+                    )],
+                    &[machine(
+                        "c=/sys/fs/cgroup/cpu/$HOST; mkdir -p $c; echo 10000 > $c/cpu.cfs_quota_us",
+                    )],
+                ),
+                state(
+                    "healthy",
+                    "The same program in the same group with 1.9 CPUs",
+                    &[machine(
+                        "echo $BASHPID > /sys/fs/cgroup/cpu/$HOST/cgroup.procs; exec ip netns exec \
+                         $HOST iperf3 -c 10.98.0.2 -b 20M -t 60",
+                    )],
+                    &[machine("echo 190000 > /sys/fs/cgroup/cpu/$HOST/cpu.cfs_quota_us")],
+                ),
+            ],
+        ),
+        scenario(
+            "d35",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "iperf3 on a CPU that three loops of a shell use as well",
+                    &[
+                        host(
+                            "for i in 1 2 3; do taskset -c 1 bash -c 'while :; do :; done' & done; \
+                             wait",
+                        ),
+                        host("taskset -c 1 iperf3 -c 10.98.0.2 -t 60"),
+                    ],
+                    &[],
+                ),
+                state(
+                    "healthy",
+                    "The same program without the loops",
+                    &[host("taskset -c 1 iperf3 -c 10.98.0.2 -t 60")],
+                    &[],
+                ),
+                state(
+                    "sick-real-time",
+                    "iperf3 on a CPU that a real-time loop of a shell uses as well",
+                    &[
+                        host("taskset -c 1 chrt -f 10 bash -c 'while :; do :; done'"),
+                        host("taskset -c 1 iperf3 -c 10.98.0.2 -t 60"),
+                    ],
+                    &[],
+                ),
+            ],
+        ),
+        scenario(
+            "d36",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A program whose control group has less memory than the file that it reads",
+                    READ_FILE,
+                    &[machine(
+                        "m=/sys/fs/cgroup/memory/$HOST; mkdir -p $m; echo 24M > \
+                         $m/memory.limit_in_bytes; head -c 96M /dev/zero > $DIR/file",
+                    )],
+                ),
+                state(
+                    "healthy",
+                    "The same program without the limit",
+                    READ_FILE,
+                    &[machine("echo -1 > /sys/fs/cgroup/memory/$HOST/memory.limit_in_bytes")],
+                ),
+            ],
+        ),
+        scenario(
+            "d37",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A veth whose other end goes down and up",
+                    &[guest(
+                        "while :; do ip link set eth0 down; sleep 0.3; ip link set eth0 up; sleep \
+                         0.3; done",
+                    )],
+                    &[],
+                ),
+                state(
+                    "healthy",
+                    "The same veth when it stays up",
+                    IPERF_SLOW,
+                    &[guest("ip link set eth0 up")],
+                ),
+            ],
+        ),
+        scenario(
+            "d38",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A TAP device whose program reads 100 frames a second, and 2000 that come",
+                    &[host("exec python3 -c \"$TAP\" 0.01"), host(FLOOD_TAP_SHORT)],
+                    &[],
+                ),
+                state(
+                    "healthy",
+                    "The same device when its program reads all at once",
+                    &[host("exec python3 -c \"$TAP\" 0"), host(FLOOD_TAP_LONG)],
+                    &[],
+                ),
+            ],
+        ),
+        scenario(
+            "d39",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A route of two next hops of which one does not answer",
+                    &[host(PING_NINE)],
+                    &[host(
+                        "ip route add 10.98.9.0/24 nexthop via 10.98.0.2 nexthop via 10.98.0.9",
+                    )],
+                ),
+                state(
+                    "healthy",
+                    "The same route with one next hop",
+                    &[host(PING_NINE)],
+                    &[
+                        host("ip neigh del 10.98.0.9 dev vif1.0 || true"),
+                        host("ip route replace 10.98.9.0/24 via 10.98.0.2"),
+                    ],
+                ),
+            ],
+        ),
+        scenario(
+            "d40",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A route with a window of 4096 bytes",
+                    IPERF_SLOW,
+                    &[host("ip route replace 10.98.9.0/24 via 10.98.0.2 window 4096 initcwnd 1")],
+                ),
+                state(
+                    "healthy",
+                    "The same route without it",
+                    IPERF_SLOW,
+                    &[host("ip route replace 10.98.9.0/24 via 10.98.0.2")],
+                ),
+            ],
+        ),
+        scenario(
+            "d41",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick-refused",
+                    "A strict reverse-path filter, and packets from a sender whose way back is \
+                     another one",
+                    &[guest("exec ping -q -i 0.05 -I 10.97.0.1 10.98.0.1")],
+                    &[
+                        host("ip link set vif1.0 address 02:00:00:00:00:01"),
+                        // What asks for an address is refused as well, and counted nowhere.
+                        guest("ip neigh add 10.98.0.1 lladdr 02:00:00:00:00:01 dev eth0"),
+                        guest("ip addr add 10.97.0.1/32 dev lo"),
+                        host("ip link add away type veth peer name astray"),
+                        host("ip link set astray up; ip link set away up"),
+                        host("ip route add 10.97.0.0/24 dev away"),
+                        host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=1"),
+                    ],
+                ),
+                state(
+                    "healthy-loose",
+                    "The same filter when it is loose",
+                    &[guest("exec ping -q -i 0.05 -I 10.97.0.1 10.98.0.1")],
+                    &[host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=2")],
+                ),
+                state(
+                    "sick",
+                    "Two veths with addresses of one network",
+                    IPERF_SLOW,
+                    &[
+                        host("ip link add e1 type veth peer name p1 netns $GUEST"),
+                        host("ip addr add 10.98.0.3/24 dev e1"),
+                        host("ip link set e1 up"),
+                        guest("ip link set p1 up"),
+                    ],
+                ),
+                state(
+                    "healthy",
+                    "The same ones, each in a network of its own",
+                    IPERF_SLOW,
+                    &[
+                        host("ip addr del 10.98.0.3/24 dev e1"),
+                        host("ip addr add 10.98.1.3/24 dev e1"),
+                    ],
+                ),
+            ],
+        ),
+        scenario(
+            "d42",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A bridge of three ports whose ageing time is 0",
+                    FLOOD_GUEST,
+                    &[
+                        host("ip link add br0 type bridge ageing_time 0"),
+                        host("ip addr del 10.98.0.1/24 dev vif1.0"),
+                        host("ip addr add 10.98.0.1/24 dev br0"),
+                        host("ip link set vif1.0 master br0; ip link set br0 up"),
+                        host(
+                            "for i in 1 2; do ip link add x$i type veth peer name y$i; ip link set \
+                             x$i master br0 up; ip link set y$i up; done",
+                        ),
+                    ],
+                ),
+                state(
+                    "healthy",
+                    "The same bridge when it learns",
+                    FLOOD_GUEST,
+                    &[host("ip link set br0 type bridge ageing_time 30000")],
+                ),
+            ],
+        ),
+        scenario(
+            "d43",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A rule of nftables that drops UDP, and 2000 packets a second of it",
+                    FLOOD_GUEST,
+                    &[
+                        host("nft add table inet t"),
+                        host("nft add chain inet t c '{ type filter hook output priority 0; }'"),
+                        host("nft add rule inet t c udp dport 9 counter drop"),
+                    ],
+                ),
+                state("healthy", "The same rule when nothing for it comes", IPERF_SLOW, &[]),
+            ],
+        ),
+        scenario(
+            "d44",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A path that drops packets of more than 1000 bytes and says nothing",
+                    IPERF_SLOW,
+                    &[
+                        guest("nft add table inet t"),
+                        guest("nft add chain inet t c '{ type filter hook input priority 0; }'"),
+                        guest("nft add rule inet t c meta length '>' 1000 drop"),
+                    ],
+                ),
+                state(
+                    "healthy",
+                    "The same path without the rule",
+                    IPERF_SLOW,
+                    &[guest("nft flush ruleset"), guest("sleep 1")],
+                ),
+            ],
+        ),
+        scenario(
+            "d45",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A token bucket of 8 Mbit/s that holds 300 ms",
+                    &[host("iperf3 -C reno -c 10.98.0.2 -t 60")],
+                    &[host("tc qdisc add dev vif1.0 root tbf rate 8mbit burst 16kb latency 300ms")],
+                ),
+                state(
+                    "healthy",
+                    "The same link without it",
+                    IPERF_SLOW,
+                    &[host("tc qdisc del dev vif1.0 root")],
+                ),
+            ],
+        ),
+        scenario(
+            "d46",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "iperf3 that lets its socket send 8 Mbit/s",
+                    &[host("iperf3 -c 10.98.0.2 -t 60 --fq-rate 8M")],
+                    &[],
+                ),
+                state("healthy", "iperf3 that does not", IPERF_SLOW, &[host("sleep 1")]),
+            ],
+        ),
+        scenario(
+            "d47",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "A program that listens and does not accept, and clients",
+                    &[host("exec python3 -c \"$LISTEN\" 1000"), guest(CONNECT_ALWAYS)],
+                    &[],
+                ),
+                state(
+                    "healthy",
+                    "The same program when it accepts",
+                    &[host("exec python3 -c \"$LISTEN\" 0"), guest(CONNECT_ALWAYS)],
+                    &[host("sleep 1")],
+                ),
+            ],
+        ),
+        scenario(
+            "d48",
+            Pair::linked,
+            Place::Host,
+            [
+                state(
+                    "sick",
+                    "Fifty ports for new connections, and fifty connections to one destination",
+                    OPEN_FIFTY,
+                    &[host("sysctl -qw net.ipv4.ip_local_port_range='60000 60049'")],
+                ),
+                state(
+                    "healthy",
+                    "The same connections and the ports that the kernel has by default",
+                    OPEN_FIFTY,
+                    &[host("sleep 1; sysctl -qw net.ipv4.ip_local_port_range='32768 60999'")],
+                ),
+            ],
+        ),
+    ]
+}

@@ -1,0 +1,56 @@
+//! Programs of the set-ups, by the names under which their shells have them: `python3 -c "$NAME"`.
+
+/// All of them.
+pub(super) const ALL: [(&str, &str); 5] =
+    [("LISTEN", LISTEN), ("CONNECT", CONNECT), ("OPEN", OPEN), ("TAP", TAP), ("FLOOD", FLOOD)];
+
+/// A program that listens, and sleeps before it accepts.
+const LISTEN: &str = "\
+import socket,sys,time\n\
+s=socket.socket()\n\
+s.setsockopt(1,2,1)\n\
+s.bind(('0.0.0.0',7000))\n\
+s.listen(4)\n\
+time.sleep(float(sys.argv[1]))\n\
+k=[]\n\
+while 1: k.append(s.accept())\n\
+";
+/// A program that opens connections to the host and ends.
+const CONNECT: &str = "\
+import socket,sys\n\
+k=[]\n\
+for i in range(int(sys.argv[1])):\n\
+\x20s=socket.socket()\n\
+\x20s.setblocking(False)\n\
+\x20s.connect_ex(('10.98.0.1',7000))\n\
+\x20k.append(s)\n\
+__import__('time').sleep(2)\n\
+";
+/// A program that opens connections to the guest and keeps them.
+const OPEN: &str = "\
+import socket,sys,time\n\
+k=[]\n\
+while len(k)<int(sys.argv[1]):\n\
+\x20try: k.append(socket.create_connection(('10.98.0.2',7000)))\n\
+\x20except OSError: time.sleep(.1)\n\
+time.sleep(60)\n\
+";
+/// A program behind a TAP device that sleeps before it reads a frame.
+const TAP: &str = "\
+import fcntl,struct,os,sys,time\n\
+f=os.open('/dev/net/tun',os.O_RDWR)\n\
+fcntl.ioctl(f,0x400454ca,struct.pack('16sH',b'tap0',0x1002))\n\
+while 1:\n\
+\x20time.sleep(float(sys.argv[1]))\n\
+\x20os.read(f,9000)\n\
+";
+/// Two thousand datagrams a second.
+const FLOOD: &str = "\
+import socket,sys,time\n\
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+while 1:\n\
+\x20for i in range(20):\n\
+\x20 try: s.sendto(b'x'*100,(sys.argv[1],9))\n\
+\x20 except OSError: pass\n\
+\x20time.sleep(0.01)\n\
+";
