@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+mod body;
 pub mod checksum;
 mod completion;
 mod counters;
@@ -27,6 +28,7 @@ mod times;
 pub mod vlan;
 pub mod vnet;
 
+pub use body::{Body, PIECES_MAX, Pages, Piece, STOCK_LEN, Stock};
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;

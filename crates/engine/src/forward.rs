@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
 use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, PortQueue};
-use ringway_steering::queue_of;
+use ringway_steering::{flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
 use crate::directory::{Directory, Forwarding, QueueAddress};
@@ -96,7 +96,13 @@ impl Router<'_> {
 
     /// Copies a frame to every port that is to hear it. No source waits for that: a queue that is
     /// full drops its copy.
-    fn flood<Q: PortQueue>(&mut self, frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
+    fn flood<Q: PortQueue>(
+        &mut self,
+        mut frame: Frame,
+        verdict: Verdict,
+        source: &mut Source<Q>,
+    ) {
+        frame.gather();
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
@@ -124,6 +130,7 @@ impl Router<'_> {
         if std::mem::take(&mut source.is_front_mirrored) {
             return;
         }
+        source.kept.front_mut().into_iter().for_each(|(frame, _)| frame.gather());
         if let Some((frame, verdict)) = source.kept.front() {
             self.mirror(switch, frame, *verdict, source);
         }
@@ -299,6 +306,7 @@ fn steer<'a>(frame: &mut Frame, queues: &'a [QueueAddress]) -> &'a QueueAddress 
     if count == 1 {
         return &queues[0];
     }
-    frame.flow = ringway_steering::flow_hash(frame.bytes());
+    let headers = frame.headers();
+    frame.flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers));
     &queues[usize::from(queue_of(frame.flow, count).0)]
 }

@@ -26,7 +26,7 @@ pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
 /// Those of a ring.
 pub(crate) const TRAITS: QueueTraits =
-    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None };
+    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None, takes_bodies: false };
 
 /// Those of a TAP device.
 pub(crate) const DEVICE: QueueTraits =
