@@ -9,7 +9,8 @@ use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, StormLimits, Ticks};
 use ringway_tap::{Side, VifOrTap};
 use ringway_worker::{
-    Attachment, Credit, Forwarding, Limits, Stations, Weight, egress_credit, segment_credit,
+    Attachment, BridgePort, Credit, Forwarding, Limits, Stations, Weight, egress_credit,
+    segment_credit,
 };
 use ringway_xenbus::{BadKeys, FloodWish, Keys, Offer, Rate, Vif, VifLimits};
 
@@ -112,6 +113,11 @@ impl Served {
             stations: Stations::Bridge(self.limited.weight()),
         });
         let taps = taps.collect();
+        if let Some(address) = self.rules.mac() {
+            // Other guests on the bridge wait for this one, as on the switch.
+            let bridge = vif_device.attached_to.as_str().into();
+            host.workers.join_bridge(port, BridgePort { bridge, address });
+        }
         let forwarding = Forwarding::Patch(to);
         let limits = Limits::default();
         let attached = host.workers.attach_limited(port, &forwarding, &policy, &limits, taps);

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-pub(crate) use ringway_lab::child::Child;
-use ringway_lab::launcher::{self, Launcher};
-use ringway_lab::stop::Stop;
+pub(crate) use ringway_rig::child::Child;
+use ringway_rig::launcher::{self, Launcher};
+use ringway_rig::stop::Stop;
 
 /// How this program starts itself as a part of an experiment; Ctrl-C ends it as a whole.
 pub(crate) fn launcher() -> Result<Launcher> {

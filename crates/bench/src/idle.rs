@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ringway_lab::topology::RunningHost;
+use ringway_rig::host::RunningHost;
 
 use crate::options::Options;
 use crate::path::Ringway;

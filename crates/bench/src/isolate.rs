@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use ringway_control::BackendStatus;
-use ringway_lab::topology::RunningHost;
+use ringway_rig::host::RunningHost;
 
 use crate::child::{is_installed, launcher};
 use crate::idle::own_memory_kib;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ringway_lab::child::Child;
+use ringway_rig::child::Child;
 
 use crate::child::is_installed;
 use crate::options::Options;

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Result, ensure};
-use ringway_lab::child::Child;
-use ringway_lab::launcher::Launcher;
 use ringway_lab::study::Subject;
-use ringway_lab::topology::{Blueprint, End, RunningHost, Topology};
+use ringway_lab::topology::{Blueprint, End, Topology};
+use ringway_rig::child::Child;
+use ringway_rig::host::RunningHost;
+use ringway_rig::launcher::Launcher;
 
 use crate::child::launcher;
 use crate::options::Options;

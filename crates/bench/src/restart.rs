@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ringway_lab::topology::RunningHost;
+use ringway_rig::host::RunningHost;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child::{is_installed, launcher};

@@ -5,7 +5,7 @@ use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_lab::child::Child;
+use ringway_rig::child::Child;
 use serde_json::Value;
 
 use crate::options::Congestion;

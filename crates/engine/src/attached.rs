@@ -6,6 +6,7 @@ use std::time::Instant;
 use ringway_datapath::{Frame, FramePool, PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
+use crate::bridge::{Arrivals, Arriving};
 use crate::directory::Forwarding;
 use crate::gauge::Gauge;
 use crate::inspect::Whereabouts;
@@ -47,6 +48,8 @@ pub struct AttachedParts<Q> {
     pub limits: Limits,
     /// How many stations are behind its port.
     pub stations: Stations,
+    /// Where it reports to those who send to it by a bridge of the host's, if any do.
+    pub arrivals: Option<Arc<Arrivals>>,
 }
 
 impl<Q: PortQueue> Attached<Q> {
@@ -74,6 +77,7 @@ impl<Q: PortQueue> Attached<Q> {
             gauge: parts.gauge,
             limits: parts.limits,
             stations: parts.stations,
+            arriving: parts.arrivals.map(|it| Arriving::new(it, parts.queue_index)),
             now,
         });
         Attached { source, outbox }

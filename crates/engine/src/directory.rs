@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use ringway_datapath::MacAddr;
 use ringway_switch::{PortId, Switch};
 
+use crate::bridge::Neighbors;
 use crate::gauge::Gauge;
 use crate::inbox::Inbox;
 use crate::slot::SlotId;
@@ -28,12 +30,26 @@ pub struct Directory {
     pub ports: Vec<Vec<QueueAddress>>,
     /// By number of the engine.
     pub inboxes: Vec<Arc<Inbox>>,
+    /// By port number: the devices on the same bridge of the host's, if it is one of several.
+    pub(crate) neighbors: Vec<Option<Arc<Neighbors>>>,
 }
 
 impl Directory {
     /// The queues of a port, none if it is down.
     pub fn queues(&self, port: PortId) -> &[QueueAddress] {
         self.ports.get(usize::from(port.0)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The gauge of the device that gets what is sent to this address by the device `port`, if both
+    /// are on one bridge of the host's.
+    pub(crate) fn neighbor(&self, port: PortId, address: MacAddr) -> Option<&Arc<Gauge>> {
+        let neighbors = self.neighbors.get(usize::from(port.0))?.as_ref()?;
+        neighbors.get(&address).map(|arrivals| arrivals.gauge())
+    }
+
+    /// Whether there are other devices on the bridge of this one.
+    pub(crate) fn has_neighbors(&self, port: PortId) -> bool {
+        self.neighbors.get(usize::from(port.0)).is_some_and(Option::is_some)
     }
 }
 

@@ -175,6 +175,7 @@ impl<Q: PortQueue> Engine<Q> {
             verdicts: &mut self.verdicts,
             now: self.now,
             ticks: self.ticks,
+            has_relieved: &mut self.has_relieved,
         };
         let taken = source.take_in(&mut intake);
         let mut router = Router {
@@ -185,12 +186,17 @@ impl<Q: PortQueue> Engine<Q> {
             directory,
             at,
             mirrored: 0,
+            neighbor: None,
         };
         // Also where the first frame meets pressure: the next turn finds a queue that is held, and
         // sends the responses that its peer waits for.
-        let has_frames = !source.waits() && !source.kept.is_empty();
+        let has_share = !matches!(taken, Ok(Taken::NoShare));
+        let has_frames = has_share && !source.waits() && !source.kept.is_empty();
         if has_frames {
             router.forward(source);
+            if !source.kept.is_empty() {
+                source.refund_kept(&mut self.shares);
+            }
             if router.mirrored > 0 {
                 self.shares.charge(source.share, router.mirrored);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
-use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, PortQueue};
+use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, MacAddr, PortQueue};
 use ringway_steering::{flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
@@ -28,9 +28,12 @@ pub(crate) struct Router<'a> {
     pub(crate) at: Enqueue<'a>,
     /// What copies for mirrors have cost, for the account of the port that the frames came in by.
     pub(crate) mirrored: usize,
+    /// The gauge that was last looked up for frames to other guests on a bridge of the host's, by
+    /// their address.
+    pub(crate) neighbor: Option<(MacAddr, Option<&'a Arc<Gauge>>)>,
 }
 
-impl Router<'_> {
+impl<'a> Router<'a> {
     /// Sends what a source has taken in on its way, up to the first frame that meets pressure.
     pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>) {
         let mirroring = match &source.forwarding {
@@ -83,6 +86,11 @@ impl Router<'_> {
                     source.hold_for_engine(inbox);
                     return Err(frame);
                 }
+                if let Some(gauge) = self.neighbor(to, &frame) {
+                    if source.hold_for_neighbor(gauge, self.at.now) == Held::Yes {
+                        return Err(frame);
+                    }
+                }
                 match source.hold(&address.gauge, self.at.now) {
                     Held::NotNeeded => Admission::Waits,
                     Held::Yes => return Err(frame),
@@ -96,13 +104,7 @@ impl Router<'_> {
 
     /// Copies a frame to every port that is to hear it. No source waits for that: a queue that is
     /// full drops its copy.
-    fn flood<Q: PortQueue>(
-        &mut self,
-        mut frame: Frame,
-        verdict: Verdict,
-        source: &mut Source<Q>,
-    ) {
-        frame.gather();
+    fn flood<Q: PortQueue>(&mut self, frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
@@ -130,7 +132,6 @@ impl Router<'_> {
         if std::mem::take(&mut source.is_front_mirrored) {
             return;
         }
-        source.kept.front_mut().into_iter().for_each(|(frame, _)| frame.gather());
         if let Some((frame, verdict)) = source.kept.front() {
             self.mirror(switch, frame, *verdict, source);
         }
@@ -278,6 +279,25 @@ impl Router<'_> {
     fn full_inbox(&self, to: &QueueAddress) -> Option<&Arc<Gauge>> {
         let inbox = (to.engine != self.number).then(|| self.directory.inboxes[to.engine].gauge());
         inbox.filter(|gauge| gauge.has_pressure())
+    }
+
+    /// Where a frame that leaves by the device `port` is for the guest of another device on its
+    /// bridge, the gauge of that one.
+    #[inline]
+    fn neighbor(&mut self, port: PortId, frame: &Frame) -> Option<&'a Arc<Gauge>> {
+        let directory = self.directory;
+        if !directory.has_neighbors(port) {
+            return None;
+        }
+        let address = MacAddr(*frame.bytes().first_chunk()?);
+        match self.neighbor {
+            Some((known, gauge)) if known == address => gauge,
+            _ => {
+                let gauge = directory.neighbor(port, address);
+                self.neighbor = Some((address, gauge));
+                gauge
+            }
+        }
     }
 
     fn discard<Q: PortQueue>(&mut self, frame: Frame, reason: DropReason, source: &Source<Q>) {

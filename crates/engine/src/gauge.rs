@@ -144,6 +144,11 @@ impl Gauge {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(cost), Ordering::Relaxed);
     }
 
+    /// The same where several engines report to one gauge.
+    pub(crate) fn add_sent_shared(&self, cost: u64) {
+        self.sent.fetch_add(cost, Ordering::Relaxed);
+    }
+
     /// Memory that frames take which wait to leave by the queue, in bytes, when it last sent.
     pub(crate) fn memory(&self) -> usize {
         usize::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(usize::MAX)

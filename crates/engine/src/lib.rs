@@ -18,6 +18,7 @@
 
 mod allowance;
 mod attached;
+mod bridge;
 mod capture;
 mod credit;
 mod directory;
@@ -40,6 +41,7 @@ mod sync;
 mod wait;
 
 pub use attached::{Attached, AttachedParts};
+pub use bridge::{Arrivals, BridgePort};
 pub use capture::{Capture, CapturedFrame, Passage};
 pub use credit::Credit;
 pub use directory::{Directory, Forwarding, QueueAddress};

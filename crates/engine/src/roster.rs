@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use ringway_switch::PortId;
 
+use crate::bridge::{Arrivals, BridgePort, Bridges};
 use crate::directory::{Directory, QueueAddress};
 use crate::gauge::Gauge;
 use crate::inbox::Inbox;
@@ -41,6 +42,7 @@ pub struct Placed {
 pub struct Roster {
     placed: Vec<Placed>,
     places: Vec<Places>,
+    bridges: Bridges,
     next_generation: u64,
 }
 
@@ -113,12 +115,24 @@ impl Roster {
         address
     }
 
+    /// The port that is about to be attached is a device on a bridge of the host's, from which
+    /// frames come for the guest of this address. Other guests on the bridge wait for that one.
+    pub fn join_bridge(&mut self, port: PortId, at: BridgePort) {
+        self.bridges.join(port, at);
+    }
+
+    /// Where the queues of such a port report; `None` for any other.
+    pub fn arrivals(&self, port: PortId) -> Option<Arc<Arrivals>> {
+        self.bridges.arrivals(port)
+    }
+
     /// Strikes all queues of a port out. Their places stay taken until they are
     /// [`free`](Roster::free).
     pub fn remove(&mut self, port: PortId) -> Vec<Placed> {
         let (gone, kept): (Vec<Placed>, Vec<Placed>) =
             std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
         self.placed = kept;
+        self.bridges.leave(port);
         gone
     }
 
@@ -145,7 +159,7 @@ impl Roster {
         for placed in &self.placed {
             ports[usize::from(placed.port.0)].push(placed.address.clone());
         }
-        Directory { version, ports, inboxes }
+        Directory { version, ports, inboxes, neighbors: self.bridges.neighbors() }
     }
 
     fn take_slot(&mut self, engine: usize) -> SlotId {

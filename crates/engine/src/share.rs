@@ -4,8 +4,7 @@
 //! is the heaviest of those that have work, or its part of that by weight. So a round stays short
 //! whatever the weights are. What a frame costs beyond that is paid back in later rounds; what a
 //! port does not use is not saved up. So a port gets no more by having more queues, longer frames
-//! or frames that are laborious to cut. A port that has the engine to itself has no limit but its
-//! batches.
+//! or frames that are laborious to cut. A port that has the engine to itself has longer rounds.
 
 use ringway_datapath::{BATCH, Budget, Frame, Gso};
 use ringway_switch::PortId;
@@ -20,9 +19,10 @@ const FRAME_COST: usize = 4096;
 const CALL_COST: usize = 16 << 10;
 /// What cutting off one segment costs, by us or by a later station, in bytes copied.
 const SEGMENT_COST: usize = 256;
-/// What a port may take in in a turn while it has the engine to itself: a batch of the longest
-/// frames there are. A port that has work meanwhile waits for no more than that.
-const ALONE: usize = BATCH << 16;
+/// What a port may take in in a round while it has the engine to itself: a batch of the longest
+/// frames there are, over all its queues together. A port that has work meanwhile waits for no more
+/// than that, and a network device that gets all of it has room.
+const ALONE: i64 = 4 << 20;
 
 /// What becomes of a port's frames, as far as it makes them costly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,14 +211,15 @@ impl Shares {
     /// this round.
     pub(crate) fn turn(&mut self, index: usize) -> Option<Budget> {
         let share = &mut self.shares[index];
-        if self.busy_before <= 1 {
-            share.left = share.left.max(0);
-            return Some(Budget::of_bytes(ALONE));
-        }
         if share.turn_in != self.round {
             share.turn_in = self.round;
-            let quantum = share.stations.quantum(self.heaviest_before, self.senders_before);
-            share.left = (share.left + quantum).min(quantum);
+            share.left = match self.busy_before {
+                0 | 1 => ALONE,
+                _ => {
+                    let quantum = share.stations.quantum(self.heaviest_before, self.senders_before);
+                    (share.left + quantum).min(quantum)
+                }
+            };
         }
         match usize::try_from(share.left) {
             Ok(bytes @ 1..) => {
@@ -233,10 +234,25 @@ impl Shares {
         }
     }
 
-    /// Charges frames that a port took in.
-    pub(crate) fn charge_frames(&mut self, index: usize, frames: &[Frame]) {
+    /// Charges frames that a port took in, and that go on.
+    pub(crate) fn charge_frames<'a>(
+        &mut self,
+        index: usize,
+        frames: impl IntoIterator<Item = &'a Frame>,
+    ) {
         let handling = self.shares[index].handling;
-        self.charge(index, frames.iter().map(|frame| cost(frame, handling)).sum());
+        self.charge(index, frames.into_iter().map(|frame| cost(frame, handling)).sum());
+    }
+
+    /// Takes the charge for frames back that do not go on in this round.
+    pub(crate) fn refund_frames<'a>(
+        &mut self,
+        index: usize,
+        frames: impl IntoIterator<Item = &'a Frame>,
+    ) {
+        let share = &mut self.shares[index];
+        let cost: usize = frames.into_iter().map(|frame| cost(frame, share.handling)).sum();
+        share.left = share.left.saturating_add(i64::try_from(cost).unwrap_or(i64::MAX));
     }
 
     /// Charges what a port took in, in units of [`cost`].
@@ -339,9 +355,10 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_has_the_engine_to_itself_is_not_limited() {
+    fn a_port_that_has_the_engine_to_itself_has_long_rounds() {
         let taken = simulate(&[(ONE, 8, 70_000)]);
-        assert!(taken[0] > 990 * 8 * 15 * 70_000, "{taken:?}");
+        // A round is as long as it may be.
+        assert!(taken[0] > 990 * (BATCH << 16), "{taken:?}");
     }
 
     #[test]

@@ -11,12 +11,13 @@ use ringway_datapath::{
 use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict, Verdicts};
 
 use crate::allowance::Allowance;
+use crate::bridge::Arriving;
 use crate::capture::{Capture, Passage};
 use crate::directory::Forwarding;
-use crate::gauge::Gauge;
+use crate::gauge::{Backlog, Gauge};
 use crate::inspect::Whereabouts;
 use crate::limits::Limits;
-use crate::share::{Handling, Shares, Stations};
+use crate::share::{Handling, Shares, Stations, cost_of};
 use crate::slot::SlotId;
 use crate::state::{Ingress, IngressEvent};
 
@@ -42,14 +43,19 @@ pub(crate) struct Source<Q> {
     /// What may enter here.
     pub(crate) policy: Arc<PortPolicy>,
     flood: Arc<FloodBudget>,
-    /// How long it may be held.
+    /// How long it may be held by the queues that the switch sends its frames to.
     patience: Patience,
-    /// What the queue that holds it had sent when the hold began, and when that was.
+    /// The time for which it may be held, where that is limited.
+    allowance: Allowance,
+    /// Where the hold is charged: what the queue that holds it had sent when the hold began, and
+    /// when that was.
     held_since: Option<(u64, Instant)>,
     /// Where the load is counted.
     gauge: Arc<Gauge>,
     /// What limits its port.
     limits: Limits,
+    /// Where it reports to those who send to it by a bridge of the host's, if any do.
+    arriving: Option<Arriving>,
     /// Turns since it last had a frame.
     empty_turns: u32,
     state: Ingress,
@@ -74,6 +80,7 @@ pub(crate) struct SourceParts<Q> {
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) limits: Limits,
     pub(crate) stations: Stations,
+    pub(crate) arriving: Option<Arriving>,
     pub(crate) now: Instant,
 }
 
@@ -82,7 +89,7 @@ enum Patience {
     /// As long as it takes: what it holds up is for the queue that holds it, and no other.
     Endless,
     /// As long as its allowance lasts.
-    Limited(Allowance),
+    Limited,
     /// Not at all.
     None,
 }
@@ -96,6 +103,8 @@ pub(crate) struct Intake<'a> {
     pub(crate) now: Instant,
     /// Switch time.
     pub(crate) ticks: Ticks,
+    /// Whether threads are to be woken that sleep because of pressure.
+    pub(crate) has_relieved: &'a mut bool,
 }
 
 impl<Q: PortQueue> Source<Q> {
@@ -103,9 +112,7 @@ impl<Q: PortQueue> Source<Q> {
         let patience = match (&parts.forwarding, parts.stations) {
             (_, Stations::Many) => Patience::None,
             (Forwarding::Patch(_), Stations::One(_) | Stations::Bridge(_)) => Patience::Endless,
-            (Forwarding::Switch(_), Stations::One(_) | Stations::Bridge(_)) => {
-                Patience::Limited(Allowance::new(parts.now))
-            }
+            (Forwarding::Switch(_), Stations::One(_) | Stations::Bridge(_)) => Patience::Limited,
         };
         Source {
             traits: parts.queue.describe(),
@@ -124,9 +131,11 @@ impl<Q: PortQueue> Source<Q> {
             policy: parts.policy,
             flood: parts.flood,
             patience,
+            allowance: Allowance::new(parts.now),
             held_since: None,
             gauge: parts.gauge,
             limits: parts.limits,
+            arriving: parts.arriving,
             empty_turns: 0,
             state: Ingress::Polling,
         }
@@ -161,17 +170,35 @@ impl<Q: PortQueue> Source<Q> {
         if !gauge.has_pressure() {
             return Held::NotNeeded;
         }
-        let until = match &mut self.patience {
-            Patience::Endless => None,
-            Patience::Limited(allowance) => match allowance.begin(now) {
-                Some(most) => Some(now + most),
-                None => return Held::No,
-            },
+        match self.patience {
+            Patience::Endless => self.wait_for(gauge, None),
+            Patience::Limited => return self.hold_within_allowance(gauge, now),
             Patience::None => return Held::No,
-        };
-        self.held_since = Some((gauge.sent(), now));
-        self.on(IngressEvent::Pressure { gauge: Arc::clone(gauge), until });
+        }
         Held::Yes
+    }
+
+    /// A frame of it is for the guest of a neighbouring device on a bridge of the host's, which is
+    /// not its only receiver, whatever its own device is.
+    pub(crate) fn hold_for_neighbor(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
+        match gauge.has_pressure() {
+            true => self.hold_within_allowance(gauge, now),
+            false => Held::NotNeeded,
+        }
+    }
+
+    fn hold_within_allowance(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
+        let Some(most) = self.allowance.begin(now) else { return Held::No };
+        self.held_since = Some((gauge.sent(), now));
+        self.wait_for(gauge, Some(now + most));
+        Held::Yes
+    }
+
+    fn wait_for(&mut self, gauge: &Arc<Gauge>, until: Option<Instant>) {
+        self.on(IngressEvent::Pressure { gauge: Arc::clone(gauge), until });
+        if let Some(arriving) = &mut self.arriving {
+            arriving.fall_behind();
+        }
     }
 
     /// A frame of it met a full inbox. The source waits at no charge: an engine empties its inbox
@@ -187,10 +214,8 @@ impl<Q: PortQueue> Source<Q> {
         else {
             return;
         };
-        if let Patience::Limited(allowance) = &mut self.patience {
-            let held = now.saturating_duration_since(since);
-            allowance.charge(held, gauge.sent().wrapping_sub(sent));
-        }
+        let held = now.saturating_duration_since(since);
+        self.allowance.charge(held, gauge.sent().wrapping_sub(sent));
         self.held_since = None;
     }
 
@@ -220,7 +245,10 @@ impl<Q: PortQueue> Source<Q> {
         if !self.kept.is_empty() {
             intake.shares.count_busy(self.share);
             if matches!(self.state, Ingress::Polling) {
-                return Ok(Taken::NotAsked);
+                return Ok(match self.charge_kept(intake.shares) {
+                    true => Taken::NotAsked,
+                    false => Taken::NoShare,
+                });
             }
         }
         let Some(budget) = self.budget(intake) else { return Ok(Taken::NoShare) };
@@ -228,6 +256,7 @@ impl<Q: PortQueue> Source<Q> {
         if intake.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
         }
+        self.report_arrivals(budget, intake);
         self.empty_turns = self.empty_turns.saturating_add(1);
         if !intake.batch.is_empty() {
             self.empty_turns = 0;
@@ -237,6 +266,22 @@ impl<Q: PortQueue> Source<Q> {
         }
         let asked = if budget.is_nothing() { Taken::NotAsked } else { Taken::Asked };
         taken.map(|()| asked)
+    }
+
+    /// Charges the frames that waited and may go on now. False if the port has had its share of
+    /// this round.
+    fn charge_kept(&self, shares: &mut Shares) -> bool {
+        let has_share = shares.turn(self.share).is_some();
+        if has_share {
+            shares.charge_frames(self.share, self.kept.iter().map(|(frame, _)| frame));
+        }
+        has_share
+    }
+
+    /// Gives back what was charged for frames that have to wait. They are charged when they go on:
+    /// else a port would have a batch of each of its queues there at once, where others have one.
+    pub(crate) fn refund_kept(&self, shares: &mut Shares) {
+        shares.refund_frames(self.share, self.kept.iter().map(|(frame, _)| frame));
     }
 
     /// What may be taken in now; `None` if its port has had its share of this round.
@@ -264,8 +309,21 @@ impl<Q: PortQueue> Source<Q> {
     fn charge(&self, intake: &mut Intake<'_>) {
         let batch = &*intake.batch;
         self.gauge.add_load(u64::try_from(batch.len()).unwrap_or(u64::MAX));
-        intake.shares.charge_frames(self.share, batch);
+        intake.shares.charge_frames(self.share, batch.iter());
         self.limits.spend(batch);
+    }
+
+    /// Reports a batch, of so much at most, to those who send to it by a bridge.
+    fn report_arrivals(&mut self, budget: Budget, intake: &mut Intake<'_>) {
+        let Some(arriving) = self.arriving.as_mut().filter(|_| !budget.is_nothing()) else {
+            return;
+        };
+        let frames = intake.batch.len();
+        let bytes: usize = intake.batch.iter().map(Frame::len).sum();
+        let is_starved = matches!(self.state, Ingress::Starved);
+        let is_all = !is_starved && frames < budget.frames && bytes < budget.bytes;
+        *intake.has_relieved |=
+            arriving.took(Backlog { frames, bytes }, cost_of(frames, bytes), is_all);
     }
 
     /// Finds where frames that came in go: one verdict for each.

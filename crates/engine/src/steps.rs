@@ -234,6 +234,7 @@ pub fn attach<E: Engines>(
     port: NewPort<'_>,
     queues: Vec<(QueueAddress, Attachment<E::Queue>)>,
 ) -> Result<(), E::Gone> {
+    let arrivals = engines.roster()?.arrivals(port.id);
     let queue_count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
     let mut owners = BTreeSet::new();
     for (queue_index, (address, attachment)) in (0..).zip(queues) {
@@ -250,6 +251,7 @@ pub fn attach<E: Engines>(
             gauge: address.gauge,
             limits: port.limits.clone(),
             stations: attachment.stations,
+            arrivals: arrivals.clone(),
         };
         let attached = Box::new(Attached::new(parts, engines.now()));
         engines.command(address.engine, Command::Attach { attached })?;

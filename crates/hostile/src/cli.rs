@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use ringway_lab::part;
+use ringway_rig::part;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ringway_control::{BackendRequest, BackendStatus, RunDir, open};
 use ringway_datapath::MacAddr;
-use ringway_lab::child::Child;
-use ringway_lab::launcher::Launcher;
-use ringway_lab::topology::RunningHost;
+use ringway_rig::child::Child;
+use ringway_rig::host::RunningHost;
+use ringway_rig::launcher::Launcher;
 use ringway_xenbus::Vif;
 
 use crate::acts::confined::{BROKEN_INTO, CONFINED, REACHED};

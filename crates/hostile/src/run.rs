@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_lab::launcher::{self, Launcher};
-use ringway_lab::machine::{self, Build};
-use ringway_lab::scratch::Scratch;
-use ringway_lab::stop::Stop;
+use ringway_rig::launcher::{self, Launcher};
+use ringway_rig::machine::{self, Build};
+use ringway_rig::scratch::Scratch;
+use ringway_rig::stop::Stop;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -45,7 +45,7 @@ pub(crate) struct Choice {
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     command: String,
-    host: ringway_lab::record::Host,
+    host: ringway_rig::machine::Host,
     goal: f64,
     scenarios: &'a [Record],
 }
@@ -58,7 +58,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&asked))?;
     }
-    let scratch = Scratch::new().context("a place for temporary files")?;
+    let scratch = Scratch::new("ringway-hostile-").context("a place for temporary files")?;
     let launcher = Launcher::new(&[], scratch.path(), Stop::when(asked))?;
     let mut records = Vec::new();
     let mut ground: Option<Ground<'_>> = None;

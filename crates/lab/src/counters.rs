@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ringway_control::{BackendStatus, Times, VifStatus};
 
-use crate::child::PartError;
 use crate::record::{Cpu, Disturbance, QueueUse};
 use crate::topology::Topology;
+use ringway_rig::child::PartError;
 
 /// The processes that are watched.
 #[derive(Debug, Default)]

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ringway_net::{LinkSetting, Netlink};
 
-use crate::launcher::{self, Launcher};
 use crate::setup::Setup;
 use crate::study::{Study, Subject};
-use crate::tools::Tool;
 use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
 use crate::word::Offloads;
+use ringway_rig::launcher::{self, Launcher};
+use ringway_rig::tools::Tool;
 
 /// Free bytes that records and a report have room in.
 const FREE_BYTES_MIN: u64 = 64 << 20;

@@ -10,11 +10,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::child::PartError;
 use crate::counters::{Counted, Reading, Stations};
 use crate::journal::{Journal, RecordError};
-use crate::launcher::Launcher;
-use crate::machine::{self, Build};
 use crate::plan::{Budget, Plan, Task, primary_metric};
 use crate::preflight;
 use crate::progress::Progress;
@@ -22,10 +19,13 @@ use crate::record::{Failure, Records, Run};
 use crate::setup::Setup;
 use crate::stats::jain;
 use crate::study::Study;
-use crate::tools::{Load, Working};
 use crate::topology::{Blueprint, Topology, tuning};
 use crate::word::Direction;
 use queues::Carrier;
+use ringway_rig::child::PartError;
+use ringway_rig::launcher::Launcher;
+use ringway_rig::machine::{self, Build};
+use ringway_rig::tools::{Load, Working};
 use streams::Luck;
 
 /// Failures of a cell after which it is left out.

@@ -3,6 +3,8 @@
 //! Own code where a few lines do; the distributions are those of `statrs`. Each function says what
 //! it assumes. Nothing here knows what the numbers measure.
 
+pub use ringway_rig::average::{float, mean, median};
+use ringway_rig::average::{quantile, sorted};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
@@ -116,16 +118,6 @@ impl Summary {
     }
 }
 
-/// A count as a number to calculate with.
-pub fn float(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
-}
-
-/// The arithmetic mean; 0 of nothing.
-pub fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / float(values.len().max(1))
-}
-
 /// Standard deviation of a sample (divided by one less than the count).
 pub fn sd(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| (squares(values) / float(values.len() - 1)).sqrt())
@@ -134,28 +126,6 @@ pub fn sd(values: &[f64]) -> Option<f64> {
 fn squares(values: &[f64]) -> f64 {
     let mean = mean(values);
     values.iter().map(|value| (value - mean).powi(2)).sum()
-}
-
-/// The value in the middle; that of nothing is 0.
-pub fn median(values: &[f64]) -> f64 {
-    quantile(&sorted(values), 0.5)
-}
-
-fn sorted(values: &[f64]) -> Vec<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted
-}
-
-/// The value below which a part of sorted values lies, interpolated as R does by default.
-fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = part * float(sorted.len().saturating_sub(1));
-    let at = |offset: usize| {
-        let found = (0..sorted.len()).take_while(|index| float(*index) <= place).last();
-        found.and_then(|index| sorted.get(index + offset)).copied()
-    };
-    let Some(low) = at(0) else { return f64::NAN };
-    low + (at(1).unwrap_or(low) - low) * place.fract()
 }
 
 /// The quantile of Student's t that leaves half of the doubt on either side.

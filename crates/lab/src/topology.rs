@@ -6,25 +6,23 @@
 
 mod addresses;
 mod blueprint;
-pub mod host;
-pub(crate) mod namespace;
 pub mod ovs;
 pub(crate) mod relay;
 pub(crate) mod router;
 pub(crate) mod tuning;
-mod veth;
 pub(crate) mod wire;
 
 use std::net::Ipv4Addr;
 
 use ringway_net::LinkSetting;
+use ringway_rig::child::{Child, PartError};
+use ringway_rig::host::RunningHost;
+use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::{Namespace, add_address, configure};
+use ringway_rig::veth;
 
-use crate::child::{Child, PartError};
-use crate::launcher::Launcher;
 use crate::study::{Subject, TopologyKind};
 pub use blueprint::{Attached, Blueprint, Encapsulation, Layout, unsupported};
-pub use host::RunningHost;
-use namespace::{Namespace, address, configure};
 pub use ovs::OpenVswitch;
 
 /// Bits of the network, which is the one for benchmarks (RFC 2544, C.2.2).
@@ -134,6 +132,11 @@ fn far_address(index: u16) -> Ipv4Addr {
     numbered(19, index)
 }
 
+/// Gives a link an address of the network that all are in, and sets it up.
+fn give_address(pid: u32, link: &str, address: Ipv4Addr) -> Result<(), PartError> {
+    add_address(pid, link, address, PREFIX_LEN)
+}
+
 fn numbered(second: u8, index: u16) -> Ipv4Addr {
     let [high, low] = (index + 1).to_be_bytes();
     Ipv4Addr::new(198, second, high, low)
@@ -171,7 +174,7 @@ fn host_alone(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Pa
     let host = Namespace::new(launcher)?;
     veth::add_bridge(host.pid())?;
     let near = End::new(host.pid(), near_address(0), veth::BRIDGE);
-    address(near.pid, veth::BRIDGE, near.address)?;
+    give_address(near.pid, veth::BRIDGE, near.address)?;
     let mut namespaces = vec![];
     let far = wire::from_bridge(launcher, blueprint, host.pid(), &mut namespaces)?;
     namespaces.push(host);
@@ -186,7 +189,7 @@ fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, P
     let mut guest = |prefix: &str, index: u16, address: Ipv4Addr| {
         let guest = Namespace::new(launcher)?;
         veth::connect(bridge.pid(), &format!("{prefix}{index}"), guest.pid())?;
-        namespace::address(guest.pid(), veth::DEVICE, address)?;
+        give_address(guest.pid(), veth::DEVICE, address)?;
         let end = End::new(guest.pid(), address, veth::DEVICE);
         namespaces.push(guest);
         Ok::<_, PartError>(end)
@@ -212,7 +215,7 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
     let ends = [Namespace::new(launcher)?, Namespace::new(launcher)?];
     let relay = relay::start(launcher, ends.each_ref())?;
     let [near, far] = ends.each_ref().map(Namespace::pid);
-    address(near, relay::DEVICE, near_address(0))?;
+    give_address(near, relay::DEVICE, near_address(0))?;
     let near = End::new(near, near_address(0), relay::DEVICE);
     let mut namespaces = Vec::from(ends);
     let far = match blueprint.kind {
@@ -220,7 +223,7 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
             wire::behind(launcher, blueprint, far, relay::DEVICE, &mut namespaces)?
         }
         TopologyKind::Guests | TopologyKind::Router => {
-            address(far, relay::DEVICE, far_address(0))?;
+            give_address(far, relay::DEVICE, far_address(0))?;
             End::new(far, far_address(0), relay::DEVICE)
         }
     };

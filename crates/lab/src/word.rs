@@ -1,6 +1,8 @@
 //! The words that parameters of a study may have, each list once: what a study is checked against
 //! is what a set-up is made of.
 
+pub use ringway_rig::tools::Tool;
+
 /// A parameter whose values are a few words.
 pub trait Word: Copy + 'static {
     /// All values, as studies spell them.
@@ -45,32 +47,8 @@ impl Word for Sender {
         &[("host", Sender::Host), ("guest", Sender::Guest)];
 }
 
-/// A tool that makes the load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tool {
-    /// TCP streams by iperf3.
-    Iperf3,
-    /// TCP streams by iperf 2, which the oldest sources used.
-    Iperf2,
-    /// TCP streams by netperf.
-    Netperf,
-    /// Ping-pong over TCP by sockperf.
-    Sockperf,
-    /// A DDS publisher and a subscriber, by Cyclone DDS.
-    DdsperfThroughput,
-    /// DDS ping-pong, by Cyclone DDS.
-    DdsperfPing,
-}
-
 impl Word for Tool {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("iperf3", Tool::Iperf3),
-        ("iperf2", Tool::Iperf2),
-        ("netperf", Tool::Netperf),
-        ("sockperf", Tool::Sockperf),
-        ("ddsperf-throughput", Tool::DdsperfThroughput),
-        ("ddsperf-ping", Tool::DdsperfPing),
-    ];
+    const ALL: &'static [(&'static str, Self)] = Tool::NAMES;
 }
 
 /// When a sender may get its buffers back.

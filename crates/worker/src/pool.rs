@@ -16,8 +16,8 @@ use arc_swap::ArcSwap;
 use ringway_datapath::{FramePool, PoolBudget, PortQueue, Wakers};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Stall, Taken};
 use ringway_engine::{
-    Attached, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress, Roster,
-    Weight,
+    Attached, BridgePort, Capture, Directory, Engine, Failure, Forwarding, Inbox, Limits,
+    QueueAddress, Roster, Weight,
 };
 use ringway_switch::{PortId, PortPolicy};
 use ringway_watchdog::{Pulse, Roster as WatchRoster, Waiting};
@@ -193,6 +193,13 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         for queue in (0..).take(self.roster.count(many)) {
             self.place(many, queue, worker);
         }
+    }
+
+    /// The port that is about to be attached is a device on a bridge of the host's, from which
+    /// frames come for the guest of this address. Other guests on the bridge wait for that one
+    /// where it is behind, each as long as its allowance lasts.
+    pub fn join_bridge(&mut self, port: PortId, at: BridgePort) {
+        self.roster.join_bridge(port, at);
     }
 
     /// Chooses a worker for each queue of a port, and gives it a place there.

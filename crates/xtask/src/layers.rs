@@ -41,7 +41,7 @@ const LAYERS: [&[&str]; 8] = [
         "evidence",
     ],
     &["worker", "checks"],
-    &["backend", "frontend", "description", "changes"],
+    &["backend", "frontend", "description", "changes", "rig"],
     &["lab", "doctor"],
     &["ringway", "bench", "hostile", "sim", "xtask"],
 ];

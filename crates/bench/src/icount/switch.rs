@@ -190,6 +190,7 @@ impl<Q: PortQueue> Ports<Q> {
             gauge: address.gauge,
             limits: Limits { frame_len_max: Some(1518), ..Limits::default() },
             stations: Stations::One(Weight::ONE),
+            arrivals: None,
         };
         self.engine.attach(Attached::new(parts, self.now));
         let version = self.directory.version + 1;

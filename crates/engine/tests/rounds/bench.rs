@@ -10,8 +10,8 @@ use ringway_datapath::{
     Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, VlanRules, Woken,
 };
 use ringway_engine::{
-    Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Limits, Roster, SlotId,
-    Stations, Wait, Weight,
+    Attached, AttachedParts, BridgePort, Directory, Engine, Forwarding, IfIdle, Inbox, Limits,
+    Roster, SlotId, Stations, Wait, Weight,
 };
 use ringway_switch::{
     FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, StormLimits, Switch,
@@ -309,6 +309,24 @@ impl Bench {
         self.attach(number, queues, ONE, TRAITS, &forwarding, PortPolicy::open())
     }
 
+    /// Attaches a port, and a device on a bridge that it is patched to, whose number is higher by
+    /// ten. The queues of both.
+    pub(crate) fn bridged(&mut self, number: u8, queues: u16) -> [Vec<Station>; 2] {
+        let device = number + 10;
+        let at = BridgePort { bridge: "br0".into(), address: address(number) };
+        self.roster.join_bridge(PortId(device.into()), at);
+        let ends = [
+            (number, device, ONE, TRAITS),
+            (device, number, Stations::Bridge(Weight::ONE), DEVICE),
+        ];
+        let ends = ends.map(|(from, to, stations, traits)| {
+            let forwarding = Forwarding::Patch(PortId(to.into()));
+            self.attach(from, queues, stations, traits, &forwarding, PortPolicy::open())
+        });
+        self.publish();
+        ends
+    }
+
     /// Shows all ports in the directory.
     pub(crate) fn publish(&mut self) {
         let version = self.directory.version + 1;
@@ -342,6 +360,7 @@ impl Bench {
                 gauge: address.gauge,
                 limits: Limits::default(),
                 stations,
+                arrivals: self.roster.arrivals(port),
             };
             self.engine.attach(Attached::new(parts, self.now));
             Station { far, counters, id: address.slot }
@@ -372,6 +391,12 @@ impl Bench {
     /// An event of a queue comes.
     pub(crate) fn ready(&mut self, station: &Station) {
         self.engine.ready(station.id.index, Woken::Unknown);
+    }
+
+    /// Takes a queue out, as when its guest goes. Its frames are lost.
+    pub(crate) fn detach(&mut self, station: &Station) {
+        let attached = self.engine.detach(station.id).expect("it is there");
+        attached.into_queue(&mut FramePool::new(Arc::clone(&self.budget)));
     }
 
     pub(crate) fn limit(&mut self, station: &Station, limits: &Limits) {

@@ -2,6 +2,7 @@
 #![cfg(not(feature = "loom"))]
 
 mod bench;
+mod bridges;
 mod limits;
 mod mirrors;
 mod vlans;

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ringway_lab::child::Child;
-use ringway_lab::launcher::Launcher;
+use ringway_rig::child::Child;
+use ringway_rig::launcher::Launcher;
 
 /// The verb of this program.
 pub(crate) const BURN: &str = "burn";

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ringway_lab::child::Child;
-use ringway_lab::launcher::Launcher;
+use ringway_rig::child::Child;
+use ringway_rig::launcher::Launcher;
 
 /// Seconds between two pings.
 const INTERVAL: &str = "0.02";

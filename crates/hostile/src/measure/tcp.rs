@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ringway_lab::child::Child;
-use ringway_lab::launcher::Launcher;
+use ringway_rig::child::Child;
+use ringway_rig::launcher::Launcher;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Where the receiver listens.

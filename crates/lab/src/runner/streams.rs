@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use ringway_datapath::headers::Transport;
 use ringway_steering::{FlowTuple, QueueIndex};
 
-use crate::child::PartError;
 use crate::placement::Ports;
 use crate::record::Stream;
 use crate::setup::Setup;
-use crate::tools::{Flow, Measured, Tool};
 use crate::topology::{Attached, Blueprint, End, Topology};
 use crate::word::Direction;
+use ringway_rig::child::PartError;
+use ringway_rig::tools::{Flow, Measured, Tool};
 
 /// Ports of servers: each stream has its own, and the next run has others, as some tools refuse one
 /// that had a connection a moment ago.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use ringway_net::LinkSetting;
 use tempfile::TempDir;
 
-use super::namespace::configure;
-use crate::child::{Child, PartError};
-use crate::launcher::Launcher;
+use ringway_rig::child::{Child, PartError};
+use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::configure;
 
 /// Debian's package.
 pub(crate) const PACKAGE: &str = "openvswitch-switch";

@@ -12,9 +12,9 @@ use ringway_sys::tun::{QueueMode, TunFile, TunOffload, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::namespace::{Namespace, configure, inside};
-use crate::child::{Child, PartError};
-use crate::launcher::Launcher;
+use ringway_rig::child::{Child, PartError};
+use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::{Namespace, configure, inside};
 
 /// The part that copies between TAP devices: `PID PID`, the holders of their namespaces.
 pub(crate) const RELAY: &str = "relay";

@@ -9,13 +9,12 @@ use std::time::Duration;
 use ringway_net::LinkSetting;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN};
-use super::namespace::{Namespace, address_in, configure, set_sysctls};
-use super::{
-    Blueprint, Encapsulation, End, RunningHost, Topology, UPLINK, far_address, near_address, veth,
-    wire,
-};
-use crate::child::PartError;
-use crate::launcher::Launcher;
+use super::{Blueprint, Encapsulation, End, Topology, UPLINK, far_address, near_address, wire};
+use ringway_rig::child::PartError;
+use ringway_rig::host::RunningHost;
+use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::{Namespace, add_address, configure, set_sysctls};
+use ringway_rig::veth;
 
 /// Interfaces of the router.
 const OUTER_DEVICE: &str = "eth0";
@@ -65,7 +64,7 @@ pub(super) fn veth_bridge(
         (INNER_DEVICE, blueprint.router_inner(), INNER_PREFIX_LEN),
     ] {
         veth::connect_as(bridge.pid(), &format!("node-{device}"), router.pid(), device)?;
-        address_in(router.pid(), device, address, prefix_len)?;
+        add_address(router.pid(), device, address, prefix_len)?;
     }
     let mut topology = around(launcher, blueprint, bridge.pid(), router.pid())?;
     topology.namespaces.extend([router, bridge]);
@@ -88,7 +87,7 @@ fn around(
     let mut host = |name: &str, address: Ipv4Addr, prefix_len| {
         let host = Namespace::new(launcher)?;
         veth::connect(bridge_pid, name, host.pid())?;
-        address_in(host.pid(), veth::DEVICE, address, prefix_len)?;
+        add_address(host.pid(), veth::DEVICE, address, prefix_len)?;
         let pid = host.pid();
         namespaces.push(host);
         Ok::<_, PartError>(pid)
@@ -127,7 +126,7 @@ fn tunnel(launcher: &Launcher, pid: u32, device: &str, address: Ipv4Addr) -> Res
     command.args(["link", "add", TUNNEL_DEVICE, "type", "vxlan", "id", VXLAN_ID]);
     command.args(["group", VXLAN_GROUP, "dev", device, "dstport", VXLAN_PORT]);
     launcher.start("ip", command)?.output(PATIENCE)?;
-    address_in(pid, TUNNEL_DEVICE, address, INNER_PREFIX_LEN)
+    add_address(pid, TUNNEL_DEVICE, address, INNER_PREFIX_LEN)
 }
 
 /// Whether this kernel and `ip` can make tunnels: tried where it disturbs nothing.

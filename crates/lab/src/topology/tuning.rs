@@ -8,13 +8,13 @@ use ringway_net::LinkSetting;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::namespace::{configure, inside};
 use super::{Blueprint, End, Layout, Topology};
-use crate::child::PartError;
-use crate::launcher::Launcher;
 use crate::setup::MTU_DEFAULT;
 use crate::study::Subject;
 use crate::word::Offloads;
+use ringway_rig::child::PartError;
+use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::{configure, inside};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

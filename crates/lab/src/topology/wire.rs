@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use ringway_net::LinkSetting;
 
-use super::namespace::{Namespace, address, configure, inside};
-use super::{Blueprint, End, far_address, veth};
-use crate::child::PartError;
-use crate::launcher::Launcher;
+use super::{Blueprint, End, far_address, give_address};
+use ringway_rig::child::PartError;
+use ringway_rig::launcher::Launcher;
+use ringway_rig::namespace::{Namespace, configure, inside};
+use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The bridge's port on the wire.
@@ -30,7 +31,7 @@ pub(crate) fn behind(
     namespaces: &mut Vec<Namespace>,
 ) -> Result<End, PartError> {
     if blueprint.line_bps.is_none() {
-        address(pid, device, far_address(0))?;
+        give_address(pid, device, far_address(0))?;
         return Ok(End::new(pid, far_address(0), device));
     }
     veth::add_bridge(pid)?;
@@ -65,7 +66,7 @@ pub(crate) fn from_bridge(
 ) -> Result<End, PartError> {
     let other = Namespace::new(launcher)?;
     veth::connect(pid, PORT, other.pid())?;
-    address(other.pid(), veth::DEVICE, far_address(0))?;
+    give_address(other.pid(), veth::DEVICE, far_address(0))?;
     if let Some(bps) = blueprint.line_bps {
         shape(launcher, pid, PORT, bps)?;
         shape(launcher, other.pid(), veth::DEVICE, bps)?;

@@ -12,15 +12,15 @@ use clap::{Args, Subcommand};
 use ringway_lab::analysis::Analysis;
 use ringway_lab::assert::{Outcome, Rule};
 use ringway_lab::compare::{Changes, Verdict, compare};
-use ringway_lab::launcher::Launcher;
-use ringway_lab::machine::Build;
 use ringway_lab::plan::Plan;
 use ringway_lab::record::Records;
-use ringway_lab::scratch::Scratch;
-use ringway_lab::stop::Stop;
 use ringway_lab::study::Study;
 use ringway_lab::topology::unsupported;
-use ringway_lab::{machine, metric, part, preflight, report, runner, study};
+use ringway_lab::{metric, part, preflight, report, runner, study};
+use ringway_rig::launcher::Launcher;
+use ringway_rig::machine::{self, Build};
+use ringway_rig::scratch::Scratch;
+use ringway_rig::stop::Stop;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -248,7 +248,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
-    let scratch = Scratch::new().context("make a temporary directory")?;
+    let scratch = Scratch::new("ringway-lab-").context("make a temporary directory")?;
     let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
     let options = runner::Options {
         dir: args.out.clone(),

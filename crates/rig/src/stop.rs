@@ -1,10 +1,10 @@
-//! When to end: as soon as the user asks for it, or the time is up.
+//! When to end: as soon as the user asks for it, or when the time is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Looked at wherever something is waited for. Never, by default.
+/// Checked wherever something waits. The default never ends.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -12,12 +12,12 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Once `asked` is set.
+    /// Ends once `asked` is set.
     pub fn when(asked: Arc<AtomicBool>) -> Stop {
         Stop { asked, deadline: None }
     }
 
-    /// Also after so many seconds; of those that are too many to count, never.
+    /// Ends also after so many seconds from now; never, if they are too many to count.
     #[must_use]
     pub fn after(&self, seconds: f64) -> Stop {
         let time = Duration::try_from_secs_f64(seconds).ok();
@@ -25,12 +25,12 @@ impl Stop {
         Stop { asked: Arc::clone(&self.asked), deadline }
     }
 
-    /// Whether the user has asked for it.
+    /// Whether the user has asked to end.
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether to end, for whatever reason.
+    /// Whether to end, for either reason.
     pub fn is_due(&self) -> bool {
         self.is_asked() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }

@@ -1,4 +1,6 @@
-//! Network namespaces without names: each is held by a child process and goes with it.
+//! Network namespaces without names: each is held by a child process and ends with it.
+//!
+//! A namespace is named by the id of a process in it, its holder or any other.
 
 use std::fs;
 use std::io;
@@ -8,7 +10,6 @@ use std::time::Duration;
 
 use ringway_net::{LinkSetting, Netlink};
 
-use super::PREFIX_LEN;
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
@@ -17,15 +18,18 @@ pub(crate) const HOLD: &str = "hold-namespace";
 const PATIENCE: Duration = Duration::from_secs(10);
 const READY: &str = "ready";
 
-/// One namespace.
+/// A network namespace. Dropping it ends its holder; what else runs in it keeps it alive.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     holder: Child,
 }
 
 impl Namespace {
     /// A new one in which only `lo` is up.
-    pub(crate) fn new(launcher: &Launcher) -> Result<Namespace, PartError> {
+    ///
+    /// # Errors
+    /// If the system allows no network namespace, or its holder does not start.
+    pub fn new(launcher: &Launcher) -> Result<Namespace, PartError> {
         let mut holder = launcher.start("namespace", launcher.part(HOLD))?;
         holder.wait_for(PATIENCE, |line| (line == READY).then_some(()))?;
         let namespace = Namespace { holder };
@@ -33,14 +37,17 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A process in it.
-    pub(crate) fn pid(&self) -> u32 {
+    /// The process that holds it.
+    pub fn pid(&self) -> u32 {
         self.holder.pid()
     }
 }
 
-/// Does something with the links of a process' namespace.
-pub(crate) fn configure<T: Send>(
+/// Reads or changes the links, addresses and routes of the network namespace of a process.
+///
+/// # Errors
+/// If the namespace cannot be entered; what `change` returns.
+pub fn configure<T: Send>(
     pid: u32,
     change: impl FnOnce(&mut Netlink) -> io::Result<T> + Send,
 ) -> Result<T, PartError> {
@@ -48,27 +55,26 @@ pub(crate) fn configure<T: Send>(
         .map_err(PartError::at(format!("configure the namespace of process {pid}")))
 }
 
-/// Does something in the network namespace of a process.
-pub(crate) fn inside<T: Send>(
-    pid: u32,
-    work: impl FnOnce() -> io::Result<T> + Send,
-) -> io::Result<T> {
+/// Runs `work` in the network namespace of a process, on a thread of its own. Sockets and devices
+/// that it opens stay in that namespace.
+///
+/// # Errors
+/// If the namespace cannot be entered; what `work` returns.
+pub fn inside<T: Send>(pid: u32, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let work = || {
         ringway_sys::namespace::enter(pid)?;
         work()
     };
-    // In a thread of its own, since it cannot come back.
+    // The thread does not return to its own namespace, so it cannot be the calling one.
     let done = thread::scope(|scope| scope.spawn(work).join());
     done.unwrap_or_else(|_| Err(io::Error::other("the work in a namespace panicked")))
 }
 
-/// Gives a link an address of the network that all are in, and sets it up.
-pub(crate) fn address(pid: u32, link: &str, address: Ipv4Addr) -> Result<(), PartError> {
-    address_in(pid, link, address, PREFIX_LEN)
-}
-
-/// Gives a link an address of a network with a prefix of so many bits, and sets it up.
-pub(crate) fn address_in(
+/// Gives a link of the namespace of a process an address with a prefix, and sets the link up.
+///
+/// # Errors
+/// If there is no such link, or the kernel rejects the address.
+pub fn add_address(
     pid: u32,
     link: &str,
     address: Ipv4Addr,
@@ -80,8 +86,11 @@ pub(crate) fn address_in(
     })
 }
 
-/// Sets kernel settings of a namespace, such as `net.ipv4.ip_forward`.
-pub(crate) fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), PartError> {
+/// Sets kernel settings of the namespace of a process, such as `net.ipv4.ip_forward`.
+///
+/// # Errors
+/// Names the first setting that does not exist there or takes no such value.
+pub fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), PartError> {
     settings.iter().try_for_each(|(name, value)| {
         let file = format!("/proc/sys/{}", name.replace('.', "/"));
         inside(pid, || fs::write(file, value))
@@ -89,11 +98,10 @@ pub(crate) fn set_sysctls(pid: u32, settings: &[(&str, &str)]) -> Result<(), Par
     })
 }
 
-/// The process that holds a namespace, until it is killed.
+/// The part that holds a namespace: returns when its standard input ends.
 pub(crate) fn hold() -> io::Result<()> {
     ringway_sys::namespace::unshare_network()?;
     println!("{READY}");
-    // It ends with its input, if it is not killed before.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }

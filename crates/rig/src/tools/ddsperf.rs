@@ -5,7 +5,7 @@
 
 use super::Load;
 use super::adapter::{Adapter, Listens, Program, Reading, Side, words};
-use crate::stats::median;
+use crate::average::{mean, median};
 
 /// The first second, in which both ends meet.
 const SETTLING_SECONDS: f64 = 1.0;
@@ -44,10 +44,7 @@ fn parse_throughput(text: &str, load: &Load) -> Result<Reading, String> {
     let rates = |unit| all(text, load, |words| value_before(words, unit));
     let bps: Vec<f64> = rates("Mb/s")?.into_iter().map(|rate| rate * 1e6).collect();
     let samples: Vec<f64> = rates("kS/s")?.into_iter().map(|rate| rate * 1e3).collect();
-    Ok(Reading {
-        bps: Some(crate::stats::mean(&bps)),
-        values: vec![("samples-per-second", crate::stats::mean(&samples))],
-    })
+    Ok(Reading { bps: Some(mean(&bps)), values: vec![("samples-per-second", mean(&samples))] })
 }
 
 /// Lines such as `[PID] 2.000  NAME size 12 mean 16.4us min 8.2us 50% 8.5us … max 2715.8us cnt 9`.

@@ -1,4 +1,4 @@
-//! Child processes that never outlive us, and what they print.
+//! Child processes that never outlive this program, and what they print.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
@@ -13,8 +13,8 @@ use crate::stop::Stop;
 
 /// Lines kept for an error message.
 const LINES_KEPT: usize = 3;
-/// Between two looks at whether we are to end.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How often a wait for a line checks whether it is to end.
+const POLL_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running child. Dropping it kills it.
 #[derive(Debug)]
@@ -26,30 +26,30 @@ pub struct Child {
     stop: Stop,
 }
 
-/// How a child ended, and all that it printed, without colours and other codes for terminals.
+/// How a child ended, and what it printed, without colours and other escape sequences.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status.
     pub status: ExitStatus,
-    /// Both of its outputs.
+    /// Its standard output and standard error, as their lines arrived.
     pub output: String,
 }
 
-/// Why a part could not be started, or did not do its work.
+/// Why a process or another part of an experiment did not start or did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
-    /// The system refused.
+    /// The operating system reported an error.
     #[error("cannot {what}: {error}")]
     Io {
-        /// What was to be done.
+        /// What was being done.
         what: String,
-        /// Why not.
+        /// What the system reported.
         error: io::Error,
     },
-    /// It ended, or said something that it should not have.
+    /// It ended early or with a failure, or printed something unexpected.
     #[error("{0}")]
     Failed(String),
-    /// We were asked to end, or the time was up.
+    /// The user asked to end, or the time was up.
     #[error("it was ended before it was done")]
     Interrupted,
 }
@@ -63,10 +63,11 @@ impl PartError {
 }
 
 impl Child {
-    /// Starts a command whose output is ours to read, line by line, until `stop` is due.
+    /// Starts a command and reads its output line by line. Waiting for a line ends once `stop` is
+    /// due.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// If the program cannot be started.
     pub fn start(name: &str, mut command: Command, stop: Stop) -> Result<Child, PartError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(PartError::at(format!("start {name}")))?;
@@ -87,19 +88,19 @@ impl Child {
     /// Writes a line to its standard input.
     ///
     /// # Errors
-    /// If it does not read any more.
+    /// If it has closed its standard input.
     pub fn say(&mut self, line: &str) -> Result<(), PartError> {
         let written = match self.process.stdin.as_mut() {
             Some(stdin) => writeln!(stdin, "{line}").and_then(|()| stdin.flush()),
             None => Ok(()),
         };
-        written.map_err(|_| PartError::Failed(self.trouble("it does not listen")))
+        written.map_err(|_| PartError::Failed(self.trouble("it has closed its standard input")))
     }
 
-    /// The next line for which `wanted` returns something; others are skipped.
+    /// Waits for the first line for which `wanted` returns something; others are skipped.
     ///
     /// # Errors
-    /// If it ends before, or does not say it in time.
+    /// If it ends before, or prints no such line within `patience`.
     pub fn wait_for<T>(
         &mut self,
         patience: Duration,
@@ -122,10 +123,10 @@ impl Child {
         }
     }
 
-    /// All it prints until it ends, which must be with success.
+    /// Waits until it has ended with success, and returns what it printed.
     ///
     /// # Errors
-    /// If it does not end in time, or fails.
+    /// If it does not end within `patience`, or fails.
     pub fn output(self, patience: Duration) -> Result<String, PartError> {
         let name = self.name.clone();
         let Ended { status, output } = self.ended(patience)?;
@@ -135,10 +136,10 @@ impl Child {
         Err(PartError::Failed(format!("{name} failed ({status}): {}", output.trim())))
     }
 
-    /// Waits until it has ended, in whatever way.
+    /// Waits until it has ended, with success or not.
     ///
     /// # Errors
-    /// If it does not end in time.
+    /// If it does not end within `patience`.
     pub fn ended(mut self, patience: Duration) -> Result<Ended, PartError> {
         let deadline = Instant::now() + patience;
         let mut output = String::new();
@@ -151,19 +152,19 @@ impl Child {
         Ok(Ended { status, output })
     }
 
-    /// What went wrong, if it has ended though it should go on.
+    /// The error to report if it has ended although it should still run.
     pub fn early_end(&mut self) -> Option<PartError> {
         let status = self.process.try_wait().ok()??;
         let said = self.lines.try_iter().collect::<Vec<_>>().join(" / ");
         Some(PartError::Failed(format!("{} ended early ({status}): {said}", self.name)))
     }
 
-    /// Asks it to end, and waits until it has: then its own children have ended, too, and the time
-    /// they used is known. A child that does not end is killed.
+    /// Sends it `SIGTERM` and waits until it has ended, so that it can end its own children and
+    /// their CPU time is counted. It is killed when this value is dropped, if it runs on.
     pub fn finish(&mut self, patience: Duration) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let (Some(pid), Ok(None)) = (pid, self.process.try_wait()) {
-            // It was not waited for, so the number is still its own.
+            // It was not waited for, so the process id is still its own.
             let _ = kill_process(pid, Signal::TERM);
         }
         let deadline = Instant::now() + patience;
@@ -172,10 +173,10 @@ impl Child {
         }
     }
 
-    /// The next line; none when there will be no more.
+    /// The next line; `None` when both outputs are closed.
     fn line_by(&self, deadline: Instant) -> Result<Option<String>, PartError> {
         loop {
-            match self.lines.recv_timeout(LOOK_PAUSE) {
+            match self.lines.recv_timeout(POLL_PAUSE) {
                 Ok(line) => return Ok(Some(line)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -184,7 +185,7 @@ impl Child {
                 return Err(PartError::Interrupted);
             }
             if Instant::now() >= deadline {
-                return Err(PartError::Failed(self.trouble("no answer in time")));
+                return Err(PartError::Failed(self.trouble("no output in time")));
             }
         }
     }
@@ -198,7 +199,7 @@ impl Child {
     }
 }
 
-/// Ends with the pipe, and so with the child.
+/// The thread ends when the child closes the pipe.
 fn forward_lines(pipe: impl Read + Send + 'static, into: Sender<String>) {
     thread::spawn(move || {
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {

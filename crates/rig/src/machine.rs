@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
-use crate::record::Host;
 use crate::tools::Tool;
 
 /// Which ringway it is.
@@ -15,6 +15,67 @@ pub struct Build {
     pub version: String,
     /// The commit that it was built from, or `unknown`.
     pub commit: String,
+}
+
+/// The machine, without which no figure means anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Host {
+    /// The CPU's model.
+    pub cpu_model: String,
+    /// CPUs that may be used.
+    pub cpus: u32,
+    /// KiB.
+    pub memory_kib: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The distribution.
+    pub os: String,
+    /// The hypervisor under it, or `none`.
+    pub hypervisor: String,
+    /// ringway's version.
+    pub ringway_version: String,
+    /// The commit that ringway was built from.
+    pub git_commit: String,
+    /// Versions of tools by name.
+    pub tools: BTreeMap<String, String>,
+    /// The kernel's clock source.
+    pub clock_source: String,
+    /// What the kernel does about faults of the CPU.
+    pub mitigations: Vec<String>,
+    /// When this was written: RFC 3339, UTC.
+    pub date: String,
+}
+
+impl Host {
+    /// What is not the same in `other`, as `kernel: 6.1 → 6.12`.
+    pub fn differences(&self, other: &Host) -> Vec<String> {
+        let fields = |host: &Host| {
+            [
+                ("CPU", format!("{} × {}", host.cpus, host.cpu_model)),
+                ("kernel", host.kernel.clone()),
+                ("system", host.os.clone()),
+                ("hypervisor", host.hypervisor.clone()),
+                ("ringway", format!("{} {}", host.ringway_version, host.git_commit)),
+                ("tools", versions(&host.tools)),
+                ("mitigations", host.mitigations.join(", ")),
+            ]
+        };
+        let pairs = fields(self).into_iter().zip(fields(other));
+        let differing = pairs.filter(|(a, b)| a != b);
+        differing.map(|((name, a), (_, b))| format!("{name}: {a} → {b}")).collect()
+    }
+
+    /// In a few words.
+    pub fn name(&self) -> String {
+        format!("{}, {} CPUs, Linux {}", self.cpu_model, self.cpus, self.kernel)
+    }
+
+    /// Whether figures of both can be compared with each other.
+    pub fn is_same_machine(&self, other: &Host) -> bool {
+        let what = |host: &Host| (host.cpu_model.clone(), host.cpus, host.kernel.clone());
+        what(self) == what(other)
+    }
 }
 
 /// The machine, with the versions of tools, and which ringway it is that runs. What cannot be found
@@ -46,6 +107,10 @@ pub fn describe(build: &Build, tools: &BTreeSet<Tool>) -> Host {
 /// The present time: RFC 3339, UTC, to the second.
 pub fn now() -> String {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
+}
+
+fn versions(tools: &BTreeMap<String, String>) -> String {
+    tools.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
 }
 
 fn field(file: &str, key: &str, separator: char) -> Option<String> {

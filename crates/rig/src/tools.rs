@@ -1,8 +1,8 @@
-//! The tools that make the load, each behind a small adapter: what others measured with, not a
-//! generator of our own.
+//! The tools that make load, each behind a small adapter: the ones that others measured with, and
+//! no generator of our own.
 //!
-//! Every stream has a client and a server of its own: some servers serve one client at a time, and
-//! only a client of its own can be given any source port. The sender is always the client.
+//! Each stream has its own client and server: some servers serve one client at a time, and only a
+//! client with a single stream takes any source port. The client is always the sender.
 
 mod adapter;
 mod ddsperf;
@@ -19,56 +19,87 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
-use crate::record::ToolRun;
-pub use crate::word::Tool;
 use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
 
-/// After the end of a run until a tool has printed all.
+/// How long a tool may take to print its result after the end of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A stream that is to be made.
+/// A tool that makes load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tool {
+    /// TCP streams by iperf3.
+    Iperf3,
+    /// TCP streams by iperf 2, which the oldest published measurements used.
+    Iperf2,
+    /// TCP streams by netperf.
+    Netperf,
+    /// Ping-pong over TCP by sockperf.
+    Sockperf,
+    /// A DDS publisher and a subscriber, by Cyclone DDS.
+    DdsperfThroughput,
+    /// DDS ping-pong, by Cyclone DDS.
+    DdsperfPing,
+}
+
+/// A stream to make.
 #[derive(Debug, Clone)]
 pub struct Flow {
-    /// The guest that has it, or the target that it goes to, from 0.
+    /// The index of its guest, or of the target that it goes to.
     pub guest: u32,
     /// A process in the sender's network namespace.
     pub sender: u32,
-    /// A process in the receiver's.
+    /// A process in the receiver's network namespace.
     pub receiver: u32,
     /// The receiver's address.
     pub address: Ipv4Addr,
     /// The sender's port.
     pub source_port: u16,
-    /// The receiver's.
+    /// The receiver's port.
     pub port: u16,
 }
 
-/// What is asked of a tool.
+/// The load to make.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// The streams, all at once.
     pub flows: Vec<Flow>,
-    /// Seconds that count.
+    /// Seconds that are measured.
     pub seconds: f64,
-    /// Seconds before them.
+    /// Seconds of load before those.
     pub warmup_seconds: f64,
-    /// Bytes of the sockets' buffers, if they are not the kernel's choice.
+    /// Bytes of the sockets' buffers; the kernel chooses if this is `None`.
     pub window: Option<u64>,
-    /// Bytes of a write, if that is not the tool's choice.
+    /// Bytes of a write; the tool chooses if this is `None`.
     pub buffer: Option<u64>,
 }
 
 /// What a tool measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// Of each flow, in bit/s; none if the tool measures something else.
+    /// Bit/s of each flow; `None` if the tool measures something else.
     pub bps: Vec<Option<f64>>,
-    /// Anything else, by name of the metric.
+    /// Other values by the name of the metric.
     pub values: BTreeMap<String, f64>,
     /// How the tool was run.
     pub tools: Vec<ToolRun>,
+}
+
+/// A tool, as it was run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ToolRun {
+    /// Its name.
+    pub name: String,
+    /// Its version, as it prints it.
+    pub version: String,
+    /// The whole command line.
+    pub command: String,
+    /// Its exit status.
+    pub exit_status: i32,
 }
 
 /// A tool at work.
@@ -82,37 +113,47 @@ pub struct Working {
 }
 
 impl Tool {
+    /// All tools with the names that studies and records use.
+    pub const NAMES: &'static [(&'static str, Tool)] = &[
+        ("iperf3", Tool::Iperf3),
+        ("iperf2", Tool::Iperf2),
+        ("netperf", Tool::Netperf),
+        ("sockperf", Tool::Sockperf),
+        ("ddsperf-throughput", Tool::DdsperfThroughput),
+        ("ddsperf-ping", Tool::DdsperfPing),
+    ];
+
     /// The program that is started for each stream.
     pub fn program(self) -> &'static str {
         self.about().client
     }
 
-    /// All of its programs.
+    /// The client's program and the server's.
     pub fn programs(self) -> [&'static str; 2] {
         [self.about().client, self.about().server]
     }
 
-    /// The Debian package that has it.
+    /// The Debian package that contains it.
     pub fn package(self) -> &'static str {
         self.about().package
     }
 
-    /// Whether its streams are TCP connections whose source ports we choose.
+    /// Whether its streams are TCP connections whose source ports the caller chooses.
     pub fn has_source_ports(self) -> bool {
         self.about().listens == Listens::OnTcp
     }
 
-    /// Seconds from the start of the tool on of which it tells nothing that counts.
+    /// Seconds after its start for which it reports nothing usable.
     pub fn settling_seconds(self) -> f64 {
         self.about().settling_seconds
     }
 
-    /// The receiver's port of a stream whose server listens on `port`.
+    /// The receiver's port of a stream if the server listens on `port`.
     pub fn stream_port(self, port: u16) -> u16 {
         port.wrapping_add(self.about().stream_port_offset)
     }
 
-    /// Its version, as it says itself or as its package does; `None` if it is not installed.
+    /// Its version, from its own output or from its package; `None` if it is not installed.
     pub fn version(self) -> Option<String> {
         version::of(self.about())
     }
@@ -132,10 +173,10 @@ impl Tool {
         }
     }
 
-    /// Starts it: when this returns, all streams are about to begin.
+    /// Starts servers and clients of all streams.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// If a program does not start, or a server does not listen.
     pub fn start(self, launcher: &Launcher, load: Load) -> Result<Working, PartError> {
         let Adapter { program, server, client, .. } = self.adapter();
         let version = self.version().unwrap_or_else(|| "unknown".to_owned());
@@ -167,20 +208,20 @@ impl Tool {
 }
 
 impl Working {
-    /// Processes of the senders, in the order of the flows.
+    /// Process ids of the senders, in the order of the flows.
     pub fn senders(&self) -> impl Iterator<Item = u32> {
         self.senders.iter().map(|(child, _)| child.pid())
     }
 
-    /// Processes of the receivers, in the order of the flows.
+    /// Process ids of the receivers, in the order of the flows.
     pub fn receivers(&self) -> impl Iterator<Item = u32> {
         self.receivers.iter().map(Child::pid)
     }
 
-    /// Waits until it is done.
+    /// Waits for the result.
     ///
     /// # Errors
-    /// If it fails, in its own words.
+    /// If the tool fails, with what it printed.
     pub fn finish(self) -> Result<Measured, PartError> {
         let Working { tool, senders, receivers, load, version } = self;
         let Adapter { program, parse, .. } = tool.adapter();
@@ -195,7 +236,7 @@ impl Working {
             let name = program.client;
             let reading = parse(&printed, &load).map_err(|fault| {
                 PartError::Failed(match printed.trim() {
-                    "" => format!("{name} ended and said nothing ({status})"),
+                    "" => format!("{name} ended without output ({status})"),
                     _ => format!("{name} ({status}): {fault}"),
                 })
             })?;
@@ -212,7 +253,7 @@ impl Working {
 }
 
 impl Measured {
-    /// Adds one stream: counts add up, and of times the worst stream's counts.
+    /// Adds one stream: counts are summed, and of times the longest is kept.
     fn add(&mut self, reading: &Reading) {
         self.bps.push(reading.bps);
         for (name, value) in &reading.values {
@@ -250,11 +291,10 @@ fn example() -> Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::word::Word as _;
 
     #[test]
     fn tools_are_found_by_the_names_that_studies_have() {
-        for (name, tool) in Tool::ALL {
+        for (name, tool) in Tool::NAMES {
             assert_eq!(tool.about().name, *name);
         }
     }
@@ -262,7 +302,7 @@ mod tests {
     #[test]
     fn the_port_that_steers_is_in_every_command_line() {
         let load = example();
-        for (_, tool) in Tool::ALL.iter().filter(|(_, tool)| tool.has_source_ports()) {
+        for (_, tool) in Tool::NAMES.iter().filter(|(_, tool)| tool.has_source_ports()) {
             let words = (tool.adapter().client)(&load, &load.flows[0]);
             assert!(words.iter().any(|word| word.contains("20001")), "{tool:?}: {words:?}");
             assert!(words.iter().any(|word| word.contains("198.19.0.1")), "{tool:?}: {words:?}");

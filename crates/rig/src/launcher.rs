@@ -13,7 +13,7 @@ use crate::child::{Child, PartError};
 use crate::stop::Stop;
 
 /// The part that becomes another program: `NETNS NAME ARGUMENT...`, where `NETNS` is a process in
-/// the network namespace, or `-` for that of the caller.
+/// the network namespace to enter, or `-` for none.
 pub(crate) const EXEC: &str = "exec";
 
 /// How this program starts itself as a part.
@@ -26,12 +26,12 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Parts are started as this program with `words` in front of the part's own; those lead to
-    /// [`part::run`](crate::part::run). Temporary directories are made in `scratch`; all waiting
-    /// ends once `stop` is due.
+    /// A part is this program, started with `words` and then the part's own words, which `main`
+    /// gives to [`part::run`](crate::part::run). Temporary directories are made in `scratch`. Waiting for
+    /// what is started ends once `stop` is due.
     ///
     /// # Errors
-    /// If our own program cannot be found.
+    /// If the path of this program is unknown.
     pub fn new(words: &[&str], scratch: &Path, stop: Stop) -> io::Result<Launcher> {
         Ok(Launcher {
             program: std::env::current_exe()?,
@@ -41,65 +41,65 @@ impl Launcher {
         })
     }
 
-    /// Our own program.
+    /// This program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// This one for so many seconds from now on.
+    /// A launcher like this one whose waiting also ends after so many seconds from now.
     #[must_use]
     pub fn until(&self, seconds: f64) -> Launcher {
         Launcher { stop: self.stop.after(seconds), ..self.clone() }
     }
 
-    /// When everything ends.
+    /// When waiting ends.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// This program as a part, to which arguments can be added.
+    /// A command that runs this program as a part; the caller adds the part's arguments.
     pub fn part(&self, part: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.words).arg(part).arg(std::process::id().to_string());
-        // Ctrl-C is for us: we end the others in order.
+        // Ctrl-C reaches this program only, which ends its children in order.
         command.process_group(0);
         command
     }
 
-    /// Another program here, to which arguments can be added.
+    /// A command that runs another program in the network namespace of the caller.
     pub fn command(&self, name: impl AsRef<OsStr>) -> Command {
         let mut command = self.part(EXEC);
         command.arg("-").arg(name);
         command
     }
 
-    /// Another program in the network namespace of a process.
+    /// A command that runs another program in the network namespace of a process.
     pub fn command_in(&self, pid: u32, name: impl AsRef<OsStr>) -> Command {
         let mut command = self.part(EXEC);
         command.arg(pid.to_string()).arg(name);
         command
     }
 
-    /// Starts a command whose output is ours to read.
+    /// Starts a command and reads its output; `name` is what error messages call it.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// If the program cannot be started.
     pub fn start(&self, name: &str, command: Command) -> Result<Child, PartError> {
         Child::start(name, command, self.stop.clone())
     }
 
-    /// A temporary directory.
+    /// Makes a temporary directory.
     ///
     /// # Errors
-    /// What the file system refuses.
+    /// If the file system is full, or this user may not write there.
     pub fn dir(&self) -> Result<TempDir, PartError> {
         TempDir::new_in(&self.scratch)
             .map_err(PartError::at(format!("make a directory in {}", self.scratch.display())))
     }
 }
 
-/// Where a program is found in `PATH`, or in the places of administrators' programs.
-/// A path is found where it leads.
+/// Finds a program in `PATH`, then in `/usr/sbin` and `/sbin`. A name that is an absolute path is
+/// found if it is a file.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

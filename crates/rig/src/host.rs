@@ -1,4 +1,4 @@
-//! ringway itself: guests on the emulated host that `ringway run` makes.
+//! ringway itself: the emulated host that `ringway run` makes, with its guests.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::launcher::Launcher;
 
 /// From the start until all guests are connected.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// From the request to end until all its processes have.
+/// From the request to end until all its processes have ended.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A host that runs. What it started ends with it.
+/// A running host. Dropping it ends it with all that it started.
 #[derive(Debug)]
 pub struct RunningHost {
     host: Child,
@@ -25,7 +25,7 @@ pub struct RunningHost {
     dir: TempDir,
 }
 
-/// The line by which `ringway run --json` tells that the guests are connected.
+/// The line that `ringway run --json` prints when all guests are connected.
 #[derive(Debug, Deserialize)]
 struct Ready {
     event: String,
@@ -38,11 +38,11 @@ struct ReadyGuest {
 }
 
 impl RunningHost {
-    /// Has `program`, which is ringway, run a host that a description in TOML describes, until all
-    /// its guests are connected.
+    /// Runs `program`, which is ringway, with a host description in TOML, and waits until all
+    /// guests are connected.
     ///
     /// # Errors
-    /// What stands in its way, in its own words.
+    /// If the host does not start, with what it printed.
     pub fn start(
         launcher: &Launcher,
         program: &Path,
@@ -64,13 +64,13 @@ impl RunningHost {
         Ok(RunningHost { host, guests, dir })
     }
 
-    /// The process in whose network namespace the host is.
+    /// The process of the host, in the host's network namespace.
     pub fn pid(&self) -> u32 {
         self.host.pid()
     }
 
-    /// The processes of the guests, in the order of the description: each is in the guest's
-    /// network namespace and runs its frontend.
+    /// The guests' processes in the order of the description. Each runs the guest's frontend in the
+    /// guest's network namespace.
     pub fn guests(&self) -> &[u32] {
         &self.guests
     }
@@ -80,10 +80,10 @@ impl RunningHost {
         RunDir::new(self.dir.path().join("run"))
     }
 
-    /// What the backend says about itself.
+    /// The backend's status.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the backend does not respond.
     pub fn backend(&self) -> Result<BackendStatus, PartError> {
         ask(&self.dir().backend(), &BackendRequest::Status)
             .map_err(PartError::at("ask the backend"))

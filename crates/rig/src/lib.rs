@@ -1,0 +1,29 @@
+//! What experiments and measurements are built from: network namespaces, child processes, and the
+//! tools of others.
+//!
+//! - [`launcher`]: starts processes, also in the [`namespace`] of another process; each is a
+//!   [`child`] that never outlives this program, and a [`stop`] says when waiting ends.
+//! - [`veth`]: connects namespaces by a bridge.
+//! - [`host`]: ringway itself with its guests.
+//! - [`tools`]: make load and report what they measured; [`average`] makes one number of several.
+//! - [`machine`]: describes the computer. [`scratch`]: a directory for temporary files.
+//!
+//! Each namespace, process and directory belongs to a value and ends with it.
+//!
+//! Nothing here knows a study or decides what is measured, and nothing is made in the network that
+//! the user's own processes are in.
+//!
+//! A program that uses this crate is started again as its own parts: see [`part`]. Read first:
+//! [`launcher::Launcher`], then [`namespace::Namespace`].
+
+pub mod average;
+pub mod child;
+pub mod host;
+pub mod launcher;
+pub mod machine;
+pub mod namespace;
+pub mod part;
+pub mod scratch;
+pub mod stop;
+pub mod tools;
+pub mod veth;
