@@ -154,11 +154,7 @@ fn needs_checksum(frame: &mut [u8], headers: &Headers) -> Result<VirtioNetHdr, D
 /// The headers of a frame of `len` bytes, of which the first are at hand, that is to be cut as
 /// `kind`.
 #[inline]
-pub(crate) fn tcp_headers(
-    frame: &[u8],
-    len: usize,
-    kind: GsoKind,
-) -> Result<Headers, DropReason> {
+pub(crate) fn tcp_headers(frame: &[u8], len: usize, kind: GsoKind) -> Result<Headers, DropReason> {
     let version = match kind {
         GsoKind::TcpV4 => IpVersion::V4,
         GsoKind::TcpV6 => IpVersion::V6,

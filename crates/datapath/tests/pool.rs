@@ -92,10 +92,15 @@ impl Pages for Heap {
 #[test]
 fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-    let pages: Arc<dyn Pages> = Arc::new(Heap((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect()));
+    let pages: Arc<dyn Pages> =
+        Arc::new(Heap((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect()));
     let receipts = Receipts::new(1, Waker::noop());
     let mut body = Body::new(Arc::clone(&pages), receipts.issue(0));
-    assert!([(100, 5000), (5100, 1000), (0, 50), (19_000, 900)].iter().all(|(at, len)| body.push(*at, *len)));
+    assert!(
+        [(100, 5000), (5100, 1000), (0, 50), (19_000, 900)]
+            .iter()
+            .all(|(at, len)| body.push(*at, *len))
+    );
     assert!(!body.push(0, 1), "it has three pieces, the first two of them joined");
     body.truncate(6849);
     assert_eq!((body.len(), body.pieces().len()), (6849, 3));

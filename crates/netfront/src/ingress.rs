@@ -115,7 +115,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         }
         let mut frame = pool.take(packet.len).ok_or(DropReason::NoBuffer)?;
         frame.offload = packet.offload;
-        if packet.len > MIDDLE_LEN && self.lend_packet(packet, first_slot, window_start, &mut frame) {
+        if packet.len > MIDDLE_LEN && self.lend_packet(packet, first_slot, window_start, &mut frame)
+        {
             return Ok(frame);
         }
         let mut rest = frame.bytes_mut();

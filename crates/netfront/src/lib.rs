@@ -237,9 +237,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         let rings = self.rings.end(&mut self.grants);
         let tx = self.tx_buffers.end(&mut self.grants);
         let rx = match &self.lent {
-            Some(lent) if lent.is_any_held() => {
-                Err(StillInUse { gref: self.rx_buffers.gref(0) })
-            }
+            Some(lent) if lent.is_any_held() => Err(StillInUse { gref: self.rx_buffers.gref(0) }),
             _ => self.rx_buffers.end(&mut self.grants),
         };
         rings.and(tx).and(rx)

@@ -40,7 +40,11 @@ impl Sending {
     }
 
     /// Keeps a body while its pages are outstanding, and gives the id and the grant of each.
-    pub(crate) fn begin(&mut self, body: Body, pages: usize) -> impl Iterator<Item = (u16, GrantRef)> {
+    pub(crate) fn begin(
+        &mut self,
+        body: Body,
+        pages: usize,
+    ) -> impl Iterator<Item = (u16, GrantRef)> {
         let slab = self.slabs.slab_of(&body).expect("the caller asked whose it is");
         let first = slab * SLAB_PAGES;
         self.outstanding[first..first + pages].fill(true);

@@ -292,7 +292,8 @@ impl TunFile {
         pages: &SharedPages,
         pieces: impl Iterator<Item = (usize, usize)>,
     ) -> io::Result<WriteOutcome> {
-        let raw = |base: *const u8, len| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
+        let raw =
+            |base: *const u8, len| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
         let mut slices: ArrayVec<libc::iovec, { 2 + PIECES_MAX }> = ArrayVec::new();
         let header = header.as_bytes();
         slices.push(raw(header.as_ptr(), header.len()));

@@ -8,7 +8,8 @@ use std::time::Duration;
 use ringway_datapath::vnet::{offload_of, vnet_of};
 use ringway_datapath::{
     Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, MIDDLE_LEN,
-    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, STOCK_LEN, Stock, Wakers, Woken,
+    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, STOCK_LEN, Stock,
+    Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{TunFile, WriteOutcome};
@@ -49,7 +50,14 @@ impl TapQueue {
     }
 
     pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
-        TapQueue { file, side, counters, lanes: Lanes::default(), stock: None, may_have_more: false }
+        TapQueue {
+            file,
+            side,
+            counters,
+            lanes: Lanes::default(),
+            stock: None,
+            may_have_more: false,
+        }
     }
 
     /// Keeps receipts from now on until their frames have left the host's network stack.
