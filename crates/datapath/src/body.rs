@@ -3,7 +3,8 @@
 //! A queue of a vif may leave all but the first page of a long frame where it is, and a TAP device
 //! may write it to the kernel from there: one copy of 64 KiB less. Whatever looks at a frame looks
 //! at the bytes in its buffer. They are copied once, and nothing that a peer can change is ever
-//! behind a reference. Who needs all bytes has them copied: [`Frame::gather`](crate::Frame::gather).
+//! behind a reference. Who needs all bytes has them copied, by
+//! [`Frame::gather`](crate::Frame::gather).
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -11,7 +12,7 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::{MIDDLE_LEN, Receipt};
+use crate::Receipt;
 
 /// Pages that are shared with a peer, as one run of bytes.
 pub trait Pages: fmt::Debug + Send + Sync {
@@ -24,15 +25,12 @@ pub trait Pages: fmt::Debug + Send + Sync {
 
 /// Pages that a peer may read, for frames to be put into where they come in.
 pub trait Stock: fmt::Debug + Send {
-    /// Room for the end of a frame of 64 KiB behind its first [`MIDDLE_LEN`] bytes, in one piece;
-    /// `None` if there is none left. It comes back when the body is dropped.
+    /// Room for [`STOCK_LEN`](crate::STOCK_LEN) bytes, in one piece; `None` if all of it is in use.
+    /// It comes back when the body is dropped.
     fn take(&mut self) -> Option<Body>;
 }
 
-/// Bytes that a body of a [`Stock`] has room for.
-pub const STOCK_LEN: usize = 65536 - MIDDLE_LEN;
-
-/// Bytes of a frame that are in pages. Once it is dropped, nobody reads them there.
+/// Bytes of a frame that are in pages. Once it is dropped, no one reads them there.
 #[derive(Debug)]
 pub struct Body {
     pages: Arc<dyn Pages>,

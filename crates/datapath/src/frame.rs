@@ -32,6 +32,9 @@ const FRAME_WORK: usize = 16 << 10;
 /// Capacity of a middle buffer: the longest frame that one slot of a ring can hold. So a frame that
 /// costs its sender one page costs us no more.
 pub const MIDDLE_LEN: usize = 4096;
+/// Bytes of a frame of 64 KiB behind its first [`MIDDLE_LEN`]: those that a [`Stock`](crate::Stock)
+/// has room for.
+pub const STOCK_LEN: usize = 65536 - MIDDLE_LEN;
 /// Capacity of a large buffer: the largest frame that netif can describe, and headers.
 pub const LARGE_LEN: usize = 65536 + 256;
 

@@ -119,7 +119,7 @@ fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
     assert!(!receipts.is_held(0), "its pages may change again");
     assert_eq!(frame.bytes(), expected);
 
-    // Also where nobody gathers it.
+    // Also where it is not gathered.
     frame.set_len(64);
     frame.set_body(Body::new(pages, receipts.issue(0)));
     pool.recycle(frame);

@@ -329,7 +329,7 @@ impl<Q: PortQueue> Source<Q> {
     /// Finds where frames that came in go: one verdict for each.
     fn classify(&mut self, intake: &mut Intake<'_>) {
         let Intake { batch, verdicts, now, ticks, .. } = intake;
-        // Only a patched port that may send anything has no more of a frame looked at than its head.
+        // Of frames of a patched port that may send anything, only the heads are looked at.
         let is_unseen = matches!(self.forwarding, Forwarding::Patch(_)) && self.policy.is_open();
         if !is_unseen || self.capture.is_some() {
             batch.iter_mut().for_each(Frame::gather);
