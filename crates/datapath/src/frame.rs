@@ -4,6 +4,9 @@
 //! slice and a 64 KiB segment is one frame. Buffers are recycled through a [`FramePool`] per
 //! worker; pools of one process share a [`PoolBudget`], which bounds their memory and evens out
 //! traffic that only flows from one worker to another.
+//!
+//! The end of a long frame may still be in pages that are shared with a peer: see [`Body`]. Its
+//! buffer has room for that, too, so it can be copied at any time.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -14,7 +17,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-use crate::{FrameVlan, Offload, Receipt};
+use crate::headers::{Headers, parse_head};
+use crate::{Body, FrameVlan, Offload, Receipt};
 
 /// Frames that one call of a port moves at most.
 pub const BATCH: usize = 64;
@@ -28,6 +32,9 @@ const FRAME_WORK: usize = 16 << 10;
 /// Capacity of a middle buffer: the longest frame that one slot of a ring can hold. So a frame that
 /// costs its sender one page costs us no more.
 pub const MIDDLE_LEN: usize = 4096;
+/// Bytes of a frame of 64 KiB behind its first [`MIDDLE_LEN`]: those that a [`Stock`](crate::Stock)
+/// has room for.
+pub const STOCK_LEN: usize = 65536 - MIDDLE_LEN;
 /// Capacity of a large buffer: the largest frame that netif can describe, and headers.
 pub const LARGE_LEN: usize = 65536 + 256;
 
@@ -40,11 +47,13 @@ struct Space<const LEN: usize> {
     /// not in the frame, which is moved from batch to batch; and none in a buffer that is free.
     receipt: Option<Receipt>,
     bytes: [u8; LEN],
+    /// What follows the bytes that are here; only in large buffers.
+    body: Option<Body>,
 }
 
 impl<const LEN: usize> Space<LEN> {
     fn boxed() -> Box<Space<LEN>> {
-        Box::new(Space { receipt: None, bytes: [0; LEN] })
+        Box::new(Space { receipt: None, bytes: [0; LEN], body: None })
     }
 
     /// Readies the buffer for another frame.
@@ -59,6 +68,15 @@ impl<const LEN: usize> Space<LEN> {
     #[cold]
     fn give_back(&mut self) {
         self.receipt = None;
+    }
+
+    /// How many of a frame's bytes are here.
+    #[inline]
+    fn head_len(&self, len: usize) -> usize {
+        match &self.body {
+            None => len,
+            Some(body) => len - body.len(),
+        }
     }
 }
 
@@ -122,21 +140,89 @@ impl Frame {
     /// Sets the length after bytes were written to [`bytes_mut`](Frame::bytes_mut).
     ///
     /// # Panics
-    /// If longer than the capacity.
+    /// If longer than the capacity, or if the frame has a [body](Frame::body).
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a frame of {len} bytes does not fit its buffer");
+        assert!(self.body().is_none(), "the length of a frame in pages does not change");
         self.len = len;
     }
 
-    /// The frame's bytes.
+    /// The frame's bytes; of one that has a [body](Frame::body), those before it.
     pub fn bytes(&self) -> &[u8] {
-        &self.space()[..self.len]
+        match &self.buffer {
+            Buffer::Small(space) => &space.bytes[..self.len],
+            Buffer::Middle(space) => &space.bytes[..self.len],
+            Buffer::Large(space) => &space.bytes[..space.head_len(self.len)],
+        }
     }
 
-    /// The frame's bytes, for writing.
+    /// The same for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let len = self.len;
-        &mut self.space_mut()[..len]
+        match &mut self.buffer {
+            Buffer::Small(space) => &mut space.bytes[..self.len],
+            Buffer::Middle(space) => &mut space.bytes[..self.len],
+            Buffer::Large(space) => {
+                let len = space.head_len(self.len);
+                &mut space.bytes[..len]
+            }
+        }
+    }
+
+    /// Where the frame's headers are, as [`parse`](crate::headers::parse) finds them; of a frame
+    /// that has a body, only those before it are found.
+    #[inline]
+    pub fn headers(&self) -> Option<Headers> {
+        parse_head(self.bytes(), self.len)
+    }
+
+    /// The frame's last bytes, if those are still in pages and not in its buffer.
+    #[inline]
+    pub fn body(&self) -> Option<&Body> {
+        match &self.buffer {
+            Buffer::Small(_) | Buffer::Middle(_) => None,
+            Buffer::Large(space) => space.body.as_ref(),
+        }
+    }
+
+    /// Adds bytes that stay in pages behind those that the frame has.
+    ///
+    /// # Panics
+    /// If its buffer is not a large one, has not room for all of it, or the frame has a body.
+    pub fn set_body(&mut self, body: Body) {
+        let len = self.len + body.len();
+        assert!(len <= self.capacity() && self.body().is_none(), "a body of {len} bytes");
+        match &mut self.buffer {
+            Buffer::Small(_) | Buffer::Middle(_) => panic!("a body in a short buffer"),
+            Buffer::Large(space) => space.body = Some(body),
+        }
+        self.len = len;
+    }
+
+    /// Takes the frame's body away: what is left is what was before it.
+    pub fn take_body(&mut self) -> Option<Body> {
+        let body = match &mut self.buffer {
+            Buffer::Small(_) | Buffer::Middle(_) => None,
+            Buffer::Large(space) => space.body.take(),
+        }?;
+        self.len -= body.len();
+        Some(body)
+    }
+
+    /// Copies the frame's body, if it has one, into its buffer, where there is always room for it.
+    #[inline]
+    pub fn gather(&mut self) {
+        if self.body().is_some() {
+            self.gather_body();
+        }
+    }
+
+    /// Out of the way of frames that have none.
+    #[cold]
+    fn gather_body(&mut self) {
+        let Some(body) = self.take_body() else { return };
+        let head_len = self.len;
+        self.len += body.len();
+        body.copy_to(&mut self.bytes_mut()[head_len..]);
     }
 
     fn space(&self) -> &[u8] {
@@ -144,14 +230,6 @@ impl Frame {
             Buffer::Small(space) => &space.bytes,
             Buffer::Middle(space) => &space.bytes,
             Buffer::Large(space) => &space.bytes,
-        }
-    }
-
-    fn space_mut(&mut self) -> &mut [u8] {
-        match &mut self.buffer {
-            Buffer::Small(space) => &mut space.bytes,
-            Buffer::Middle(space) => &mut space.bytes,
-            Buffer::Large(space) => &mut space.bytes,
         }
     }
 
@@ -362,7 +440,10 @@ impl FramePool {
         let (is_kept, len) = match frame.buffer {
             Buffer::Small(buffer) => (self.small.put(buffer, &budget.small), SMALL_LEN),
             Buffer::Middle(buffer) => (self.middle.put(buffer, &budget.middle), MIDDLE_LEN),
-            Buffer::Large(buffer) => (self.large.put(buffer, &budget.large), LARGE_LEN),
+            Buffer::Large(mut buffer) => {
+                buffer.body = None;
+                (self.large.put(buffer, &budget.large), LARGE_LEN)
+            }
         };
         if !is_kept {
             budget.give(len);

@@ -52,7 +52,8 @@ impl Transport {
 
 /// Offsets, in bytes from the start of the frame, and what they are offsets of.
 ///
-/// All of them lie within the frame that was parsed: `l3 < l4 <= payload <= end <= frame.len()`.
+/// All of them lie within the frame that was parsed: `l3 < l4 <= payload <= end <= frame.len()`. Of
+/// one of which only the head was, `end` may lie behind that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
     /// Version of the IP header.
@@ -108,23 +109,30 @@ impl Headers {
 /// is still to be segmented.
 #[inline]
 pub fn parse(frame: &[u8]) -> Option<Headers> {
+    parse_head(frame, frame.len())
+}
+
+/// The same for a frame of `len` bytes of which only the first are at hand. A transport header that
+/// is not among them counts as cut off.
+#[inline]
+pub fn parse_head(frame: &[u8], len: usize) -> Option<Headers> {
     let ethertype = u16::from_be_bytes(chunk(frame, ETHERTYPE_AT)?);
     match ethertype {
-        ETHERTYPE_IPV4 => parse_ipv4(frame, ETH_LEN),
-        ETHERTYPE_IPV6 => parse_ipv6(frame, ETH_LEN),
-        TPID_CUSTOMER | TPID_SERVICE => parse_tagged(frame),
+        ETHERTYPE_IPV4 => parse_ipv4(frame, len, ETH_LEN),
+        ETHERTYPE_IPV6 => parse_ipv6(frame, len, ETH_LEN),
+        TPID_CUSTOMER | TPID_SERVICE => parse_tagged(frame, len),
         _ => None,
     }
 }
 
 #[cold]
-fn parse_tagged(frame: &[u8]) -> Option<Headers> {
+fn parse_tagged(frame: &[u8], len: usize) -> Option<Headers> {
     let mut ethertype_at = ETHERTYPE_AT;
     for _ in 0..VLAN_TAGS_MAX {
         ethertype_at += VLAN_TAG_LEN;
         match u16::from_be_bytes(chunk(frame, ethertype_at)?) {
-            ETHERTYPE_IPV4 => return parse_ipv4(frame, ethertype_at + 2),
-            ETHERTYPE_IPV6 => return parse_ipv6(frame, ethertype_at + 2),
+            ETHERTYPE_IPV4 => return parse_ipv4(frame, len, ethertype_at + 2),
+            ETHERTYPE_IPV6 => return parse_ipv6(frame, len, ethertype_at + 2),
             TPID_CUSTOMER | TPID_SERVICE => {}
             _ => return None,
         }
@@ -133,7 +141,7 @@ fn parse_tagged(frame: &[u8]) -> Option<Headers> {
 }
 
 #[inline]
-fn parse_ipv4(frame: &[u8], l3: usize) -> Option<Headers> {
+fn parse_ipv4(frame: &[u8], len: usize, l3: usize) -> Option<Headers> {
     let ip: [u8; IPV4_LEN_MIN] = chunk(frame, l3)?;
     let header_len = usize::from(ip[0] & 0x0f) * 4;
     if ip[0] >> 4 != 4 || header_len < IPV4_LEN_MIN {
@@ -141,8 +149,8 @@ fn parse_ipv4(frame: &[u8], l3: usize) -> Option<Headers> {
     }
     let l4 = l3 + header_len;
     let total_len = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    let end = if total_len == 0 { frame.len() } else { l3 + total_len };
-    if l4 > end || end > frame.len() {
+    let end = if total_len == 0 { len } else { l3 + total_len };
+    if l4 > end || end > len || l4 > frame.len() {
         return None;
     }
     // The fragment's offset and "more fragments"; the bit above them is "don't fragment".
@@ -161,15 +169,15 @@ fn parse_ipv4(frame: &[u8], l3: usize) -> Option<Headers> {
 }
 
 #[inline]
-fn parse_ipv6(frame: &[u8], l3: usize) -> Option<Headers> {
+fn parse_ipv6(frame: &[u8], len: usize, l3: usize) -> Option<Headers> {
     let ip: [u8; IPV6_LEN] = chunk(frame, l3)?;
     if ip[0] >> 4 != 6 {
         return None;
     }
     let l4 = l3 + IPV6_LEN;
     let payload_len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-    let end = if payload_len == 0 { frame.len() } else { l4 + payload_len };
-    if end > frame.len() {
+    let end = if payload_len == 0 { len } else { l4 + payload_len };
+    if end > len {
         return None;
     }
     let network = Headers {
@@ -192,7 +200,7 @@ fn parse_ipv6(frame: &[u8], l3: usize) -> Option<Headers> {
 /// [`EXTENSIONS_MAX`], ends the walk: the addresses are good, there is just no transport.
 #[cold]
 fn parse_extensions(frame: &[u8], mut at: Headers) -> Headers {
-    let packet = frame.get(..at.end).unwrap_or_default();
+    let packet = frame.get(..at.end).unwrap_or(frame);
     let mut is_rerouted = false;
     for _ in 0..EXTENSIONS_MAX {
         let Some([next, len, b2, b3]) = chunk(packet, at.l4) else { return at };
@@ -245,7 +253,7 @@ fn with_transport(frame: &[u8], network: Headers) -> Headers {
         _ => return network,
     };
     let payload = network.l4 + header_len;
-    if payload > network.end {
+    if payload > network.end || payload > frame.len() {
         return network;
     }
     Headers { transport: Some(transport), payload, ..network }
@@ -322,6 +330,23 @@ mod tests {
         assert_eq!(parse(&arp), None);
         assert_eq!(parse(&[]), None);
         assert_eq!(parse(&[0; 13]), None);
+    }
+
+    #[test]
+    fn the_head_of_a_frame_has_the_headers_that_are_in_it() {
+        let mut packet = ipv4(PROTO_TCP, &[0x50; 1000]);
+        let whole = parse(&packet).expect("it is TCP");
+        for len in 0..packet.len() {
+            let found = parse_head(&packet[..len], packet.len());
+            match found {
+                Some(found) if len >= whole.payload => assert_eq!(found, whole),
+                Some(found) => assert_eq!(found.transport, None, "{len} bytes"),
+                None => assert!(len < whole.l4, "{len} bytes"),
+            }
+        }
+        assert_eq!(parse_head(&packet, packet.len() - 1), None);
+        packet.truncate(whole.l4);
+        assert_eq!(parse(&packet), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+mod body;
 pub mod checksum;
 mod completion;
 mod counters;
@@ -27,11 +28,13 @@ mod times;
 pub mod vlan;
 pub mod vnet;
 
+pub use body::{Body, PIECES_MAX, Pages, Piece, Stock};
 pub use completion::{Completion, Receipt, Receipts};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use form::FrameForm;
 pub use frame::{
     BATCH, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, MIDDLE_LEN, PoolBudget, SMALL_LEN,
+    STOCK_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

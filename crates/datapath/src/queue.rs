@@ -114,6 +114,8 @@ pub struct QueueTraits {
     pub probe: Probe,
     /// After how long a backlog is sent again, if no event reports that there is room.
     pub retry: Option<Duration>,
+    /// Whether frames may leave here whose end is in pages ([`Body`](crate::Body)).
+    pub takes_bodies: bool,
 }
 
 /// What it costs to ask an idle queue for frames.

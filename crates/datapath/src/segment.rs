@@ -33,6 +33,7 @@ pub fn prepare(
             Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),
         },
         (Some(gso), _) => {
+            frame.gather();
             let segmented = segment(&frame, gso, caps, pool, out);
             pool.recycle(frame);
             return segmented;
@@ -76,7 +77,7 @@ pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
         || match gso.kind {
             // Without extensions, its headers are never too long.
             GsoKind::TcpV4 => false,
-            GsoKind::TcpV6 => parse(frame.bytes()).is_some_and(|headers| {
+            GsoKind::TcpV6 => frame.headers().is_some_and(|headers| {
                 headers.payload > HEADERS_LEN_MAX
                     || output_len(headers.payload, frame.len(), segment_len) > OUTPUT_LEN_MAX
             }),
@@ -114,6 +115,7 @@ fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> 
     if caps.checksum_v4 && caps.checksum_v6 {
         return Ok(());
     }
+    frame.gather();
     let headers = parse(frame.bytes()).ok_or(DropReason::BadOffload)?;
     if takes_blank(caps, headers.version) {
         return Ok(());
@@ -126,7 +128,7 @@ fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> 
 /// A frame to be segmented whose sender completed the checksum: of no use to anyone.
 #[cold]
 fn make_blank(frame: &mut Frame, kind: GsoKind) -> Result<(), DropReason> {
-    let headers = tcp_headers(frame.bytes(), kind)?;
+    let headers = tcp_headers(frame.bytes(), frame.len(), kind)?;
     set_pseudo(frame.bytes_mut(), &headers)?;
     frame.offload.checksum = Checksum::Blank;
     Ok(())
@@ -175,7 +177,7 @@ struct Cutter<'frame> {
 
 impl<'frame> Cutter<'frame> {
     fn new(frame: &'frame Frame, gso: Gso, caps: OffloadCaps) -> Result<Self, DropReason> {
-        let headers = tcp_headers(frame.bytes(), gso.kind)?;
+        let headers = tcp_headers(frame.bytes(), frame.len(), gso.kind)?;
         let packet = frame.bytes().get(..headers.end).ok_or(DropReason::BadOffload)?;
         let (header, payload) =
             packet.split_at_checked(headers.payload).ok_or(DropReason::BadOffload)?;

@@ -9,6 +9,7 @@ use crate::{DropReason, Frame, FramePool, Vid};
 
 /// Takes the outermost tag of a frame out, which must have one.
 pub fn remove_tag(frame: &mut Frame) {
+    frame.gather();
     let bytes = frame.bytes_mut();
     let len = bytes.len();
     if len < TAG_AT + VLAN_TAG_LEN {
@@ -24,6 +25,7 @@ pub fn remove_tag(frame: &mut Frame) {
 /// The frame is back in `pool`: [`DropReason::TooLong`] if it would become longer than any buffer,
 /// [`DropReason::NoBuffer`] if the pool has no buffer for it.
 pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Frame, DropReason> {
+    frame.gather();
     let len = frame.len();
     if len + VLAN_TAG_LEN > frame.capacity() {
         let reason = match len + VLAN_TAG_LEN > pool.frame_len_max() {

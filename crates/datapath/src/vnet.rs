@@ -9,8 +9,8 @@ use ringway_wire::vnet::{
 };
 
 use crate::checksum::{complete_at, set_pseudo};
-use crate::headers::{Headers, IpVersion, Transport, parse};
-use crate::{Checksum, DropReason, Gso, GsoKind, Offload};
+use crate::headers::{Headers, IpVersion, Transport, parse, parse_head};
+use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 
 /// What the header before a frame says was left undone. The frame changes only where its
 /// checksum is not TCP's or UDP's own: that one is completed here, in software.
@@ -21,7 +21,7 @@ use crate::{Checksum, DropReason, Gso, GsoKind, Offload};
 #[inline]
 pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
     if hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE {
-        return gso_from_vnet(hdr, frame);
+        return gso_from_vnet(hdr, frame, frame.len());
     }
     let checksum = if hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0 {
         let (start, offset) = (usize::from(hdr.csum_start), usize::from(hdr.csum_offset));
@@ -40,13 +40,30 @@ pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload
     Ok(Offload { checksum, gso: None })
 }
 
-fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8]) -> Result<Offload, DropReason> {
+/// [`offload_from_vnet`] for a frame whose end may be in pages: it stays there if the frame is to
+/// be segmented and has its headers before that.
+///
+/// # Errors
+/// As [`offload_from_vnet`].
+#[inline]
+pub fn offload_of(hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, DropReason> {
+    if frame.body().is_some() {
+        let is_gso = hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE;
+        if let (true, Ok(offload)) = (is_gso, gso_from_vnet(hdr, frame.bytes(), frame.len())) {
+            return Ok(offload);
+        }
+        frame.gather();
+    }
+    offload_from_vnet(hdr, frame.bytes_mut())
+}
+
+fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8], len: usize) -> Result<Offload, DropReason> {
     let kind = match hdr.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
         VIRTIO_NET_HDR_GSO_TCPV4 => GsoKind::TcpV4,
         VIRTIO_NET_HDR_GSO_TCPV6 => GsoKind::TcpV6,
         _ => return Err(DropReason::BadOffload),
     };
-    let headers = tcp_headers(frame, kind)?;
+    let headers = tcp_headers(frame, len, kind)?;
     let (start, offset) = (usize::from(hdr.csum_start), usize::from(hdr.csum_offset));
     let needs_checksum = hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0;
     if hdr.gso_size == 0 || (needs_checksum && !is_standard_place(&headers, start, offset)) {
@@ -66,17 +83,45 @@ fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8]) -> Result<Offload, DropReason
 /// [`DropReason::BadOffload`] if the frame's headers do not have what `offload` speaks of.
 #[inline]
 pub fn vnet_from_offload(offload: &Offload, frame: &mut [u8]) -> Result<VirtioNetHdr, DropReason> {
+    let len = frame.len();
+    vnet_from_head(offload, frame, len)
+}
+
+/// [`vnet_from_offload`] for a frame whose end may be in pages: it stays there if the frame has the
+/// headers that are needed before that.
+///
+/// # Errors
+/// As [`vnet_from_offload`].
+#[inline]
+pub fn vnet_of(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+    let (offload, len) = (frame.offload, frame.len());
+    match vnet_from_head(&offload, frame.bytes_mut(), len) {
+        Err(_) if frame.body().is_some() => {
+            frame.gather();
+            vnet_from_offload(&offload, frame.bytes_mut())
+        }
+        made => made,
+    }
+}
+
+/// The header of a frame of `len` bytes of which only the first are at hand.
+#[inline]
+fn vnet_from_head(
+    offload: &Offload,
+    frame: &mut [u8],
+    len: usize,
+) -> Result<VirtioNetHdr, DropReason> {
     match (offload.gso, offload.checksum) {
         (None, Checksum::Unverified) => Ok(VirtioNetHdr::default()),
         (None, Checksum::Validated) => {
             Ok(VirtioNetHdr { flags: VIRTIO_NET_HDR_F_DATA_VALID, ..VirtioNetHdr::default() })
         }
         (None, Checksum::Blank) => {
-            let headers = parse(frame).ok_or(DropReason::BadOffload)?;
+            let headers = parse_head(frame, len).ok_or(DropReason::BadOffload)?;
             needs_checksum(frame, &headers)
         }
         (Some(gso), _) => {
-            let headers = tcp_headers(frame, gso.kind)?;
+            let headers = tcp_headers(frame, len, gso.kind)?;
             let gso_type = match gso.kind {
                 GsoKind::TcpV4 => VIRTIO_NET_HDR_GSO_TCPV4,
                 GsoKind::TcpV6 => VIRTIO_NET_HDR_GSO_TCPV6,
@@ -106,14 +151,15 @@ fn needs_checksum(frame: &mut [u8], headers: &Headers) -> Result<VirtioNetHdr, D
     })
 }
 
-/// The headers of a frame that is to be cut as `kind`.
+/// The headers of a frame of `len` bytes, of which the first are at hand, that is to be cut as
+/// `kind`.
 #[inline]
-pub(crate) fn tcp_headers(frame: &[u8], kind: GsoKind) -> Result<Headers, DropReason> {
+pub(crate) fn tcp_headers(frame: &[u8], len: usize, kind: GsoKind) -> Result<Headers, DropReason> {
     let version = match kind {
         GsoKind::TcpV4 => IpVersion::V4,
         GsoKind::TcpV6 => IpVersion::V6,
     };
-    parse(frame)
+    parse_head(frame, len)
         .filter(|found| found.version == version && found.transport == Some(Transport::Tcp))
         .ok_or(DropReason::BadOffload)
 }

@@ -1,6 +1,10 @@
 //! Pools: memory goes round and comes back.
 
-use ringway_datapath::{Frame, FramePool, Gso, GsoKind, PoolBudget};
+use std::any::Any;
+use std::sync::Arc;
+use std::task::Waker;
+
+use ringway_datapath::{Body, Frame, FramePool, Gso, GsoKind, Pages, PoolBudget, Receipts};
 
 const BUDGET: usize = 4 << 20;
 const LARGE: usize = 60_000;
@@ -69,4 +73,59 @@ fn a_frame_to_be_cut_into_very_short_segments_is_as_much_work_as_they_are() {
         frame.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size });
         assert_eq!(frame.work(), 65_000 + excess * 16_384, "{size}");
     }
+}
+
+/// Bytes of the heap, in the place of pages.
+#[derive(Debug)]
+struct Heap(Vec<u8>);
+
+impl Pages for Heap {
+    fn copy_to(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[at..at + into.len()]);
+    }
+
+    fn memory(&self) -> &dyn Any {
+        &self.0
+    }
+}
+
+#[test]
+fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let pages: Arc<dyn Pages> =
+        Arc::new(Heap((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect()));
+    let receipts = Receipts::new(1, Waker::noop());
+    let mut body = Body::new(Arc::clone(&pages), receipts.issue(0));
+    assert!(
+        [(100, 5000), (5100, 1000), (0, 50), (19_000, 900)]
+            .iter()
+            .all(|(at, len)| body.push(*at, *len))
+    );
+    assert!(!body.push(0, 1), "it has three pieces, the first two of them joined");
+    body.truncate(6849);
+    assert_eq!((body.len(), body.pieces().len()), (6849, 3));
+    let mut expected = vec![7; 64];
+    for range in [100..6100, 0..50, 19_000..19_799] {
+        expected.extend((range.start..range.end).map(|n: u32| n.to_le_bytes()[0]));
+    }
+
+    let mut frame = pool.take(6913).expect("there is memory");
+    frame.set_len(64);
+    frame.bytes_mut().fill(7);
+    frame.set_body(body);
+    assert_eq!((frame.len(), frame.bytes().len()), (6913, 64));
+    assert!(receipts.is_held(0));
+    frame.gather();
+    assert!(!receipts.is_held(0), "its pages may change again");
+    assert_eq!(frame.bytes(), expected);
+
+    // Also where it is not gathered.
+    frame.set_len(64);
+    frame.set_body(Body::new(pages, receipts.issue(0)));
+    pool.recycle(frame);
+    assert!(!receipts.is_held(0));
+    let mut frame = pool.take(5000).expect("there is memory");
+    frame.set_body(Body::new(Arc::new(Heap(Vec::new())), receipts.issue(0)));
+    drop(frame);
+    assert!(!receipts.is_held(0));
 }

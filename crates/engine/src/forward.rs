@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ringway_datapath::tagging::{insert_tag, remove_tag};
 use ringway_datapath::vlan::Tag;
 use ringway_datapath::{DropReason, Frame, FramePool, FrameVlan, MacAddr, PortQueue};
-use ringway_steering::queue_of;
+use ringway_steering::{flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
 use crate::directory::{Directory, Forwarding, QueueAddress};
@@ -326,6 +326,7 @@ fn steer<'a>(frame: &mut Frame, queues: &'a [QueueAddress]) -> &'a QueueAddress 
     if count == 1 {
         return &queues[0];
     }
-    frame.flow = ringway_steering::flow_hash(frame.bytes());
+    let headers = frame.headers();
+    frame.flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers));
     &queues[usize::from(queue_of(frame.flow, count).0)]
 }

@@ -128,7 +128,7 @@ impl Outbox {
     /// Adds a frame, after doing what the far side cannot.
     pub(crate) fn enqueue(
         &mut self,
-        frame: Frame,
+        mut frame: Frame,
         admission: Admission,
         pool: &mut FramePool,
         at: Enqueue<'_>,
@@ -139,6 +139,9 @@ impl Outbox {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
             return;
+        }
+        if !self.traits.takes_bodies || self.capture.is_some() {
+            frame.gather();
         }
         show(&mut self.capture, Passage::Egress, self.queue_index, now, [&frame]);
         let first = self.frames.len();
@@ -282,7 +285,10 @@ impl Outbox {
         }
         // Nor may what stays delay the responses of those who sent it.
         let left = self.paid.iter_mut().chain(&mut self.frames);
-        left.for_each(|frame| frame.set_receipt(None));
+        left.for_each(|frame| {
+            frame.set_receipt(None);
+            frame.gather();
+        });
         if self.waiting().frames == 0 {
             // Or the next frame would be added to a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);

@@ -329,6 +329,11 @@ impl<Q: PortQueue> Source<Q> {
     /// Finds where frames that came in go: one verdict for each.
     fn classify(&mut self, intake: &mut Intake<'_>) {
         let Intake { batch, verdicts, now, ticks, .. } = intake;
+        // Of frames of a patched port that may send anything, only the heads are looked at.
+        let is_unseen = matches!(self.forwarding, Forwarding::Patch(_)) && self.policy.is_open();
+        if !is_unseen || self.capture.is_some() {
+            batch.iter_mut().for_each(Frame::gather);
+        }
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         match &self.forwarding {
             Forwarding::Patch(to) => {

@@ -10,7 +10,7 @@ use ringway_control::{GuestVifStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
 use ringway_net::Netlink;
-use ringway_netfront::VifQueue;
+use ringway_netfront::{Slabs, VifQueue};
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
@@ -47,6 +47,8 @@ struct NicLink<H: Hypervisor> {
     vif_port: PortId,
     /// Queues that are granted but not with a worker.
     idle: Vec<Queue<H>>,
+    /// Where its device puts long frames.
+    slabs: Option<Slabs>,
     counters: Vec<Arc<QueueCounters>>,
     caps: OffloadCaps,
     /// The number of queues that was last complained of as too small.
@@ -81,6 +83,7 @@ impl<H: Hypervisor> Nic<H> {
             tap_port,
             vif_port,
             idle: Vec::new(),
+            slabs: None,
             counters: Vec::new(),
             caps: OffloadCaps::NONE,
             short: None,
@@ -214,6 +217,11 @@ impl<H: Hypervisor> NicLink<H> {
                 }
             }
         }
+        // Without them, everything is copied.
+        self.slabs = Slabs::new(&mut hypervisor.grants()?, self.vif.backend).ok();
+        if let Some(slabs) = &self.slabs {
+            self.idle.iter_mut().for_each(|queue| queue.send_from(slabs));
+        }
         Ok(self.idle.iter().map(VifQueue::config).collect())
     }
 
@@ -229,6 +237,7 @@ impl<H: Hypervisor> NicLink<H> {
         let mut queue =
             VifQueue::new(hypervisor.grants()?, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
+        queue.lend_pages()?;
         if let Some(pages) = self.interface.max_unanswered {
             queue.limit_unanswered(pages);
         }
@@ -246,13 +255,22 @@ impl<H: Hypervisor> NicLink<H> {
     }
 
     /// Ends the grants of all queues.
-    fn release(&mut self) {
+    fn release(&mut self, hypervisor: &H) {
         for queue in self.idle.drain(..) {
             if let Err(in_use) = queue.close() {
                 tracing::warn!(
                     handle = self.vif.handle,
                     "pages of a queue stay allocated: {in_use}"
                 );
+            }
+        }
+        if let Some(slabs) = self.slabs.take() {
+            let grants = hypervisor.grants().map_err(|error| error.to_string());
+            let closed = grants.and_then(|mut grants| {
+                slabs.close(&mut grants).map_err(|in_use| in_use.to_string())
+            });
+            if let Err(reason) = closed {
+                tracing::warn!(handle = self.vif.handle, "pages of a vif are lost: {reason}");
             }
         }
         self.counters.clear();
@@ -274,13 +292,13 @@ impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
             link.make_queues(&host.hypervisor, wanted).map_err(|error| error.to_string())
         });
         if made.is_err() {
-            link.release();
+            link.release(&host.hypervisor);
         }
         made
     }
 
     fn release(&mut self) {
-        self.link.release();
+        self.link.release(&self.host.hypervisor);
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {
@@ -321,7 +339,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let Some(tap) = &link.tap else { return Ok(()) };
         let ports = Ports { tap: link.tap_port, vif: link.vif_port };
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());
-        wired::join(&mut host.workers, ports, tap, link.caps, queues)?;
+        let stock = link.slabs.as_ref().map(Slabs::stock);
+        wired::join(&mut host.workers, ports, tap, link.caps, queues, stock)?;
         tracing::info!(handle = link.vif.handle, queues = link.counters.len(), "connected");
         Ok(())
     }

@@ -210,7 +210,7 @@ impl Driver for Guest {
     fn carrier_up(&mut self) -> Result<(), String> {
         let queues = self.made.len();
         let made = self.made.drain(..);
-        wired::join(&mut self.workers, PORTS, &self.tap, self.caps, made)
+        wired::join(&mut self.workers, PORTS, &self.tap, self.caps, made, None)
             .map_err(|error| error.to_string())?;
         tracing::info!(device = self.tap.name(), queues, "connected");
         Ok(())

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{MacAddr, OffloadCaps, PortQueue, QueueCounters, Wakers};
+use ringway_datapath::{MacAddr, OffloadCaps, PortQueue, QueueCounters, Stock, Wakers};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_switch::{FloodBudget, FloodLimit, PortId, Ticks};
 use ringway_tap::{Side, Tap, VifOrTap};
@@ -57,6 +57,7 @@ pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
     tap: &Tap,
     caps: OffloadCaps,
     queues: impl Iterator<Item = (V, Arc<QueueCounters>)>,
+    stock: Option<Box<dyn Stock>>,
 ) -> io::Result<()> {
     // What the kernel leaves undone, the backend must be able to take.
     tap.set_offloads(caps)?;
@@ -67,8 +68,11 @@ pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
         stations: Stations::One(Weight::ONE),
     };
     let of_tap: Arc<QueueCounters> = Arc::default();
-    let taps = tap.queues(Side::Guest, |_| Arc::clone(&of_tap)).into_iter();
-    let taps = taps.map(|tap| attachment(VifOrTap::Tap(tap), Arc::clone(&of_tap)));
+    let mut taps = tap.queues(Side::Guest, |_| Arc::clone(&of_tap));
+    if let (Some(first), Some(stock)) = (taps.first_mut(), stock) {
+        first.use_stock(stock);
+    }
+    let taps = taps.into_iter().map(|tap| attachment(VifOrTap::Tap(tap), Arc::clone(&of_tap)));
     let queues = queues.map(|(queue, counters)| attachment(VifOrTap::Vif(queue), counters));
     workers.attach(ports.vif, &Forwarding::Patch(ports.tap), queues.collect())?;
     workers.attach(ports.tap, &Forwarding::Patch(ports.vif), taps.collect())

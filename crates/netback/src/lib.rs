@@ -201,7 +201,7 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
 
     fn describe(&self) -> QueueTraits {
         let retry = (!self.features.rx_notify).then_some(RETRY);
-        QueueTraits { caps: self.features.caps, probe: Probe::Memory, retry }
+        QueueTraits { caps: self.features.caps, probe: Probe::Memory, retry, takes_bodies: false }
     }
 }
 

@@ -26,6 +26,11 @@ impl Buffers {
         self.0.pages.slice(number * PAGE_SIZE..(number + 1) * PAGE_SIZE)
     }
 
+    /// All of them, as one run.
+    pub(crate) fn pages(&self) -> SharedPages {
+        self.0.pages.clone()
+    }
+
     /// Its grant.
     pub(crate) fn gref(&self, number: usize) -> GrantRef {
         self.0.grefs[number]

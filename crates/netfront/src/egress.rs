@@ -1,6 +1,6 @@
 //! What the guest transmits: frames become tx requests.
 
-use ringway_datapath::{Checksum, DropReason, Frame, FramePool, FrameQueue, PortDown};
+use ringway_datapath::{Body, Checksum, DropReason, Frame, FramePool, FrameQueue, PortDown};
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
@@ -8,6 +8,7 @@ use ringway_wire::netif::{
     NETTXF_MORE_DATA, TX_RING_SLOTS, TxRequest,
 };
 
+use crate::sending::Sending;
 use crate::{ResponseFault, VifQueue};
 
 /// A queue that may have so many pages unanswered asks to be woken when this many were answered: of
@@ -30,7 +31,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.reap()?;
         self.tx_answers_wanted = 0;
         let (mut packets, mut bytes) = (0, 0);
-        while let Some(frame) = from.front() {
+        while let Some(frame) = from.front_mut() {
             let Ok(total) = u16::try_from(frame.len()) else {
                 // Longer than MAX_TX_SIZE, which the ring has no words for.
                 const { assert!(MAX_TX_SIZE == u16::MAX) };
@@ -38,33 +39,51 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
                 continue;
             };
-            let pages = frame.len().div_ceil(PAGE_SIZE);
-            let slots = pages + usize::from(frame.offload.gso.is_some());
-            let pages = pages.max(self.tx_reserve + 1);
-            if slots > self.tx.free() || pages > self.tx_free.len() {
+            if !self.has_slab_of(frame) {
+                frame.gather();
+            }
+            let pages = frame.bytes().len().div_ceil(PAGE_SIZE);
+            let slots = pages + body_pages(frame) + usize::from(frame.offload.gso.is_some());
+            if slots > self.tx.free() || pages > self.tx_free.len() || self.is_at_limit() {
                 self.tx_answers_wanted = self.tx_answers_per_wake;
                 break;
             }
-            self.push_packet(frame, total);
+            let Some(mut frame) = from.pop_front() else { break };
+            self.push_packet(&mut frame, total);
             packets += 1;
             bytes += u64::from(total);
-            from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
+            pool.recycle(frame);
         }
         self.counters.add_tx(packets, bytes);
-        self.counters.set_tx_unanswered(self.pages_unanswered());
+        let unanswered = u64::try_from(self.pages_unanswered()).unwrap_or(u64::MAX);
+        self.counters.set_tx_unanswered(unanswered);
         let notify = self.tx.publish_requests();
         self.notify(Direction::Tx, notify)
     }
 
     /// Pages that the backend may still read.
-    fn pages_unanswered(&self) -> u64 {
-        u64::try_from(TX_RING_SLOTS - self.tx_free.len()).unwrap_or(u64::MAX)
+    fn pages_unanswered(&self) -> usize {
+        let of_slabs = self.sending.as_ref().map_or(0, Sending::pages);
+        TX_RING_SLOTS - self.tx_free.len() + of_slabs
     }
 
-    /// Copies one frame into granted pages and pushes its requests: first, extra, further.
-    fn push_packet(&mut self, frame: &Frame, total: u16) {
+    /// Whether as much is unanswered as may be.
+    fn is_at_limit(&self) -> bool {
+        self.tx_reserve > 0 && self.pages_unanswered() >= TX_RING_SLOTS - self.tx_reserve
+    }
+
+    fn has_slab_of(&self, frame: &Frame) -> bool {
+        let (Some(sending), Some(body)) = (&self.sending, frame.body()) else { return false };
+        sending.has(body)
+    }
+
+    /// Pushes the requests of one frame: first, extra, further. What is in its buffer is copied
+    /// into granted pages, and its body is in such pages.
+    fn push_packet(&mut self, frame: &mut Frame, total: u16) {
+        let body = frame.take_body();
+        let body_len = body.as_ref().map_or(0, Body::len);
         let chunks = frame.bytes().chunks(PAGE_SIZE);
-        let count = chunks.len();
+        let count = chunks.len() + body_len.div_ceil(PAGE_SIZE);
         for (index, chunk) in chunks.enumerate() {
             let buffer = self.tx_free.pop().expect("the caller counted free buffers");
             self.tx_buffers.fill(buffer, chunk);
@@ -83,6 +102,15 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 self.tx.push_request(gso.to_extra());
             }
         }
+        let (Some(sending), Some(body)) = (&mut self.sending, body) else { return };
+        let mut left = body_len;
+        for (id, gref) in sending.begin(body, body_len.div_ceil(PAGE_SIZE)) {
+            let own = left.min(PAGE_SIZE);
+            left -= own;
+            let flags = if left > 0 { NETTXF_MORE_DATA } else { 0 };
+            let size = u16::try_from(own).expect("a page is 4096 bytes");
+            self.tx.push_request(TxRequest { gref: gref.0, offset: 0, flags, id, size });
+        }
     }
 
     /// Takes answered buffers back. A status other than OKAY means that the backend dropped the
@@ -97,6 +125,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let outstanding = self.tx_outstanding.get_mut(usize::from(response.id));
             match outstanding {
                 Some(is_outstanding) if *is_outstanding => *is_outstanding = false,
+                None if self.sending.as_mut().is_some_and(|own| own.answered(response.id)) => {
+                    continue;
+                }
                 _ => return Err(PortDown::peer(ResponseFault::Unknown { id: response.id })),
             }
             self.tx_free.push(response.id);
@@ -104,6 +135,10 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.tx.consume(count);
         Ok(())
     }
+}
+
+fn body_pages(frame: &Frame) -> usize {
+    frame.body().map_or(0, |body| body.len().div_ceil(PAGE_SIZE))
 }
 
 fn first_flags(frame: &Frame) -> u16 {

@@ -5,7 +5,8 @@
 
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
-    BATCH, Budget, Checksum, DropReason, FrameBatch, FramePool, Gso, Offload, PortDown,
+    BATCH, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, MIDDLE_LEN, Offload,
+    PortDown,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
@@ -19,6 +20,8 @@ use crate::{ResponseFault, VifQueue};
 
 /// Slots looked at in one call; always at least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + SLOTS_MAX;
+/// Bytes of a first slot without which it may not have all headers.
+const HEAD_LEN_MIN: usize = 256;
 /// Slots of the longest packet: 17 pages, and a few extras.
 const SLOTS_MAX: usize = 24;
 
@@ -29,6 +32,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
+        self.post_returned()?;
         let frames_end = into.capacity().min(into.len().saturating_add(budget.frames));
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX);
         let count = self.rx.peek_responses(&mut *self.rx_responses).map_err(PortDown::peer)?;
@@ -50,6 +54,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 Err(DropReason::NoBuffer) => break,
                 Err(reason) => self.counters.dropped.count(reason, 1),
             }
+            if let Some(lent) = &mut self.lent {
+                lent.consumed(first_slot % RX_RING_SLOTS, packet.slots);
+            }
             consumed += packet.slots;
         }
         if consumed == 0 {
@@ -57,9 +64,31 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         }
         self.counters.add_rx(packets, bytes);
         self.rx.consume(consumed);
+        if self.lent.is_some() {
+            return self.post_returned();
+        }
         self.post_buffers(consumed);
         let notify = self.rx.publish_requests();
         self.notify(Direction::Rx, notify)
+    }
+
+    /// Posts the pages of packets that are gone, up to the first that is not.
+    pub(crate) fn post_returned(&mut self) -> Result<(), PortDown> {
+        let mut has_posted = false;
+        while let Some(slots) = self.next_returned() {
+            self.post_buffers(slots);
+            has_posted = true;
+        }
+        if !has_posted {
+            return Ok(());
+        }
+        let notify = self.rx.publish_requests();
+        self.notify(Direction::Rx, notify)
+    }
+
+    fn next_returned(&mut self) -> Option<usize> {
+        let slot = usize::from(self.rx.next_slot());
+        self.lent.as_mut()?.next(slot)
     }
 
     /// Gives the next `count` slots their pages.
@@ -77,7 +106,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         first_slot: usize,
         window_start: usize,
         pool: &mut FramePool,
-    ) -> Result<ringway_datapath::Frame, DropReason> {
+    ) -> Result<Frame, DropReason> {
         if !packet.is_whole || packet.has_error || packet.len < ETH_LEN {
             return Err(DropReason::Malformed);
         }
@@ -86,6 +115,10 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         }
         let mut frame = pool.take(packet.len).ok_or(DropReason::NoBuffer)?;
         frame.offload = packet.offload;
+        if packet.len > MIDDLE_LEN && self.lend_packet(packet, first_slot, window_start, &mut frame)
+        {
+            return Ok(frame);
+        }
         let mut rest = frame.bytes_mut();
         for index in packet.data_slots() {
             let response = &self.rx_responses[window_start + index];
@@ -97,6 +130,44 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             rest = others;
         }
         Ok(frame)
+    }
+
+    /// Leaves all but the first page of a long packet where it is. False if it is to be copied.
+    fn lend_packet(
+        &self,
+        packet: &Packet,
+        first_slot: usize,
+        window_start: usize,
+        frame: &mut Frame,
+    ) -> bool {
+        let Some(lent) = &self.lent else { return false };
+        if bytes_of(&self.rx_responses[window_start]) < HEAD_LEN_MIN {
+            return false;
+        }
+        let len = frame.len();
+        let mut body = None;
+        for index in packet.data_slots() {
+            let response = &self.rx_responses[window_start + index];
+            let page = (first_slot + index) % RX_RING_SLOTS;
+            let (at, own) = (usize::from(response.offset), bytes_of(response));
+            match &mut body {
+                None => {
+                    frame.set_len(own);
+                    //= netif.h:rx-offset
+                    let page = u16::try_from(page).expect("a ring is small");
+                    self.rx_buffers.read(page, at, frame.bytes_mut());
+                    body = Some(lent.body(first_slot % RX_RING_SLOTS));
+                }
+                Some(body) => {
+                    if !body.push(page * PAGE_SIZE + at, own) {
+                        frame.set_len(len);
+                        return false;
+                    }
+                }
+            }
+        }
+        body.into_iter().for_each(|body| frame.set_body(body));
+        true
     }
 }
 

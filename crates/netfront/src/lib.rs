@@ -67,6 +67,9 @@ mod buffers;
 mod egress;
 mod fault;
 mod ingress;
+mod lent;
+mod sending;
+mod slabs;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -84,8 +87,11 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
 use ringway_xenbus::{EventPorts, QueueConfig};
 
 pub use fault::ResponseFault;
+pub use slabs::Slabs;
 
 use buffers::Buffers;
+use lent::Lent;
+use sending::Sending;
 
 /// One queue of a vif: rings, buffers and events, owned by one worker.
 pub struct VifQueue<G: GrantTable, E> {
@@ -110,6 +116,10 @@ pub struct VifQueue<G: GrantTable, E> {
     /// answers that are worth a wake-up.
     tx_reserve: usize,
     tx_answers_per_wake: u32,
+    /// Slabs that frames to be sent may be in; none if all bytes are copied.
+    sending: Option<Sending>,
+    /// Pages that frames refer to; none if all bytes are copied.
+    lent: Option<Lent>,
     /// Working memory of one call, kept so that no call allocates.
     tx_responses: Box<[TxResponse; TX_RING_SLOTS]>,
     /// The same for rx.
@@ -171,6 +181,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             tx_answers_wanted: 0,
             tx_reserve: 0,
             tx_answers_per_wake: egress::answers_per_wake(TX_RING_SLOTS),
+            sending: None,
+            lent: None,
             tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
             rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
@@ -200,14 +212,34 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.tx_answers_per_wake = egress::answers_per_wake(pages);
     }
 
+    /// Leaves the end of a long frame that is received in the pages that it came in, from the next
+    /// frame on, as its [body](ringway_datapath::Body): for those who send it on from there. A page
+    /// is posted again when the frame is gone.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn lend_pages(&mut self) -> io::Result<()> {
+        self.lent = Some(Lent::new(self.rx_buffers.pages())?);
+        Ok(())
+    }
+
+    /// Sends frames whose end is in these slabs from there, from the next frame on.
+    pub fn send_from(&mut self, slabs: &Slabs) {
+        self.sending = Some(Sending::new(slabs.shared()));
+    }
+
     /// Ends every grant and frees the pages.
     ///
     /// # Errors
-    /// [`StillInUse`] if the backend has not let go of a page: such pages are never used again.
+    /// [`StillInUse`] if the backend has not let go of a page, or a frame refers to one: such pages
+    /// are never used again.
     pub fn close(mut self) -> Result<(), StillInUse> {
         let rings = self.rings.end(&mut self.grants);
         let tx = self.tx_buffers.end(&mut self.grants);
-        let rx = self.rx_buffers.end(&mut self.grants);
+        let rx = match &self.lent {
+            Some(lent) if lent.is_any_held() => Err(StillInUse { gref: self.rx_buffers.gref(0) }),
+            _ => self.rx_buffers.end(&mut self.grants),
+        };
         rings.and(tx).and(rx)
     }
 
@@ -241,33 +273,47 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     }
 
     fn arm(&mut self) -> Result<Pending, PortDown> {
+        self.post_returned()?;
+        let returned = match &self.lent {
+            None => Pending::Nothing,
+            Some(lent) => lent.arm(usize::from(self.rx.next_slot())),
+        };
         let rx = self.rx.arm(1);
         let tx = match self.tx_answers_wanted {
             0 => Waiting::TooFew,
             answers => self.tx.arm(answers),
         };
-        let is_idle = [tx, rx] == [Waiting::TooFew; 2];
+        let is_idle = [tx, rx] == [Waiting::TooFew; 2] && returned == Pending::Nothing;
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
     fn woken(&mut self, by: Woken) -> Result<(), PortDown> {
-        let is_event = match by {
-            Woken::By(index) => self.events.ack_one(index)? == Some(true),
-            Woken::Unknown => self.events.ack()?,
+        let of_peer = match by {
+            Woken::By(index) => self.events.ack_one(index)?,
+            Woken::Unknown => Some(self.events.ack()?),
         };
-        if is_event {
+        if of_peer == Some(true) {
             self.counters.add_event_received();
+        }
+        if let (None, _) | (_, Woken::Unknown) = (of_peer, by) {
+            if let Some(lent) = &self.lent {
+                lent.woken();
+            }
         }
         Ok(())
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: self.caps, probe: Probe::Memory, retry: None }
+        let takes_bodies = self.sending.is_some();
+        QueueTraits { caps: self.caps, probe: Probe::Memory, retry: None, takes_bodies }
     }
 }
 
 impl<G: GrantTable, E: EventChannel> Wakers for VifQueue<G, E> {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>, Interest)) {
         self.events.visit(&mut |fd| visit(fd, Interest::Readable));
+        if let Some(lent) = &self.lent {
+            visit(lent.waker(), Interest::Readable);
+        }
     }
 }

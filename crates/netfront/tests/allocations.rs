@@ -11,8 +11,10 @@ mod machine;
 use std::alloc::System;
 
 use ringway_datapath::{
-    Budget, Completion, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, PoolBudget, PortQueue,
+    Budget, Completion, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN, PoolBudget,
+    PortQueue,
 };
+use ringway_netfront::Slabs;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -24,13 +26,22 @@ fn main() {
         return;
     }
     for completion in [Completion::Copied, Completion::Sent] {
-        measure(completion);
+        for are_in_pages in [false, true] {
+            measure(completion, are_in_pages);
+        }
     }
     println!("test a_packet_takes_nothing_from_the_heap ... ok");
 }
 
-fn measure(completion: Completion) {
-    let (_machine, mut front, mut back) = joined::pair();
+/// `are_in_pages`: the ends of long frames, in the guest.
+fn measure(completion: Completion, are_in_pages: bool) {
+    let (machine, mut front, mut back) = joined::pair();
+    let slabs = Slabs::new(&mut machine.grants(), machine::HOST).expect("the guest has memory");
+    let mut stock = are_in_pages.then(|| slabs.stock());
+    if are_in_pages {
+        front.lend_pages().expect("the test has descriptors");
+        front.send_from(&slabs);
+    }
     if completion == Completion::Sent {
         back.answer_when_sent().expect("the test has descriptors");
     }
@@ -43,6 +54,12 @@ fn measure(completion: Completion) {
         for len in [60, 1514, 9000, 65_000] {
             for _ in 0..2 {
                 let mut frame = pool.take(len).expect("the pool has room");
+                if let (Some(stock), 65_000) = (&mut stock, len) {
+                    let mut body = stock.take().expect("few are in use");
+                    body.truncate(len - MIDDLE_LEN);
+                    frame.set_len(MIDDLE_LEN);
+                    frame.set_body(body);
+                }
                 frame.offload.gso =
                     (len > 1514).then_some(Gso { kind: GsoKind::TcpV4, size: 1448 });
                 up.push_back(frame);

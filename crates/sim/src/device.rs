@@ -251,6 +251,7 @@ impl PortQueue for DeviceQueue {
             caps: OffloadCaps::ALL,
             probe: Probe::SystemCall,
             retry: Some(std::time::Duration::from_millis(50)),
+            takes_bodies: false,
         }
     }
 }

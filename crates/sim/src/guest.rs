@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PoolBudget, PortDown,
-    PortQueue, QueueCounters, Woken,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, MacAddr, OffloadCaps, Pending,
+    PoolBudget, PortDown, PortQueue, QueueCounters, Stock, Woken,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
-use ringway_netfront::VifQueue;
+use ringway_netfront::{Slabs, VifQueue};
+use ringway_sys::SharedPages;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::frontend::Allocation;
 
@@ -28,6 +29,8 @@ pub(crate) struct Guest {
     pub(crate) pool: FramePool,
     /// From the backend's offer to the end of all grants.
     pub(crate) nics: Vec<Nic>,
+    /// Where the ends of long frames are put that are sent.
+    slabs: Option<(Slabs, Box<dyn Stock>)>,
     /// Whether frames flow.
     pub(crate) is_up: bool,
     /// What the backend takes.
@@ -69,6 +72,7 @@ impl Guest {
             domain,
             pool: FramePool::new(PoolBudget::new(POOL_BYTES)),
             nics: Vec::new(),
+            slabs: None,
             is_up: false,
             caps: OffloadCaps::NONE,
             pace: Pace::Fast,
@@ -89,7 +93,40 @@ impl Guest {
                 Err(_) => break,
             }
         }
+        if self.is_in_pages() {
+            // Without them, everything is copied.
+            let slabs = Slabs::new(&mut self.domain.grants()?, backend).ok();
+            let nics = &mut self.nics;
+            self.slabs = slabs.map(|slabs| {
+                nics.iter_mut().for_each(|nic| nic.queue.send_from(&slabs));
+                let stock = slabs.stock();
+                (slabs, stock)
+            });
+        }
         Ok(())
+    }
+
+    /// Puts the end of a long frame into pages, as a device does.
+    pub(crate) fn stow(&mut self, frame: &mut Frame) {
+        let end = frame.len().saturating_sub(MIDDLE_LEN);
+        let Some((_, stock)) = self.slabs.as_mut().filter(|_| end > 0) else { return };
+        let Some(mut body) = stock.take() else { return };
+        body.truncate(end);
+        let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() else { return };
+        let mut rest = &frame.bytes()[MIDDLE_LEN..];
+        for piece in body.pieces() {
+            let (own, others) = rest.split_at(piece.len);
+            pages.copy_from(piece.at, own);
+            rest = others;
+        }
+        frame.set_len(MIDDLE_LEN);
+        frame.set_body(body);
+    }
+
+    /// Whether it leaves the ends of long frames in pages, as one with a device does: every other
+    /// guest.
+    fn is_in_pages(&self) -> bool {
+        self.domid.0 % 2 == 0
     }
 
     fn make_nic(&self, backend: DomId, is_split: bool) -> std::io::Result<Nic> {
@@ -106,6 +143,9 @@ impl Guest {
         let grants = self.domain.grants()?;
         let mut queue = VifQueue::new(grants, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
+        if self.is_in_pages() {
+            queue.lend_pages()?;
+        }
         let backlog = FrameQueue::new();
         Ok(Nic { queue, events: ports, backlog, is_awake: true, counters })
     }
@@ -116,6 +156,9 @@ impl Guest {
         for mut nic in self.nics.drain(..) {
             nic.backlog.drain(..).for_each(|frame| self.pool.recycle(frame));
             are_free &= nic.queue.close().is_ok();
+        }
+        if let (Some((slabs, _)), Ok(mut grants)) = (self.slabs.take(), self.domain.grants()) {
+            are_free &= slabs.close(&mut grants).is_ok();
         }
         are_free
     }

@@ -230,15 +230,15 @@ impl DataPlane {
         let chosen = self.choices.below(flows);
         let Some(flow) = self.flows.iter_mut().filter(own).nth(chosen) else { return Ok(()) };
         let sender = &mut self.guests[guest];
-        let queue = &mut sender.nics[nic];
         let first = flow.next();
         for _ in 0..=self.choices.below(self.burst_max) {
-            if queue.backlog.len() >= BACKLOG_MAX {
+            if sender.nics[nic].backlog.len() >= BACKLOG_MAX {
                 break;
             }
             let made = flow.make(&mut self.choices, sender.caps, &mut sender.pool);
-            let Some((frame, made)) = made else { break };
-            queue.backlog.push_back(frame);
+            let Some((mut frame, made)) = made else { break };
+            sender.stow(&mut frame);
+            sender.nics[nic].backlog.push_back(frame);
             self.marks.hit(Mark::Sent);
             self.marks.add(Mark::SeveralSlots, u64::from(made.len > 4096));
             self.marks.add(Mark::ToSegment, u64::from(made.is_to_segment));
@@ -247,7 +247,7 @@ impl DataPlane {
         let (number, next) = (flow.number, flow.next());
         self.journal
             .note(|| format!("guest {guest} queue {nic} sends {first} to {next} of flow {number}"));
-        let sent = queue.send(&mut sender.pool).map(|_| ());
+        let sent = sender.nics[nic].send(&mut sender.pool).map(|_| ());
         self.unless_down(guest, sent)
     }
 
@@ -421,7 +421,8 @@ impl DataPlane {
     }
 
     fn take_frames(&mut self, guest: usize, batch: &mut FrameBatch) -> Checked {
-        for frame in batch.drain(..) {
+        for mut frame in batch.drain(..) {
+            frame.gather();
             let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
             let piece = if is_ours { Piece::read(&frame)? } else { None };
             self.guests[guest].pool.recycle(frame);

@@ -179,11 +179,16 @@ impl PortPolicy {
     /// Why a frame is refused that goes to one port always; `None` if it is not.
     #[inline]
     pub fn refuse_patched(&self, frame: &[u8]) -> Option<DropReason> {
-        if self.checks == Checks::Nothing && matches!(self.sources, Sources::Any) {
+        if self.is_open() {
             return None;
         }
         let Some((_, src)) = macs(frame) else { return Some(DropReason::Malformed) };
         self.refuse_source(src).or_else(|| self.refuse(frame))
+    }
+
+    /// Whether a patched port may send anything.
+    pub fn is_open(&self) -> bool {
+        self.checks == Checks::Nothing && matches!(self.sources, Sources::Any)
     }
 
     /// Why a source address is refused, other ports aside.

@@ -28,6 +28,8 @@ mod shared;
 #[cfg(feature = "std")]
 pub mod tun;
 #[cfg(feature = "std")]
+pub mod wake;
+#[cfg(feature = "std")]
 pub mod xen;
 
 #[cfg(feature = "std")]

@@ -179,7 +179,7 @@ impl SharedPages {
     // 3. torn bytes are as harmless as any bytes a hostile peer may have put there before.
 
     /// The address of `len` bytes at `offset`, for a system call that reads or writes them.
-    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+    pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{offset}+{len} is outside {}", self.len);
         // SAFETY: `offset` is at most `self.len`, so the result is inside or one past the memory.

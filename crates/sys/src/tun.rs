@@ -6,8 +6,9 @@
 
 use std::ffi::c_int;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use ringway_wire::vnet::VirtioNetHdr;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl};
 use zerocopy::IntoBytes;
 
-use crate::explain;
+use crate::{SharedPages, explain};
 
 /// One queue of a TAP device. It is non-blocking and is not inherited by child processes.
 ///
@@ -230,6 +231,42 @@ impl TunFile {
         }
     }
 
+    /// The same into `head`, and what does not fit there into a part of the pages, given as its
+    /// offset and its length. A frame longer than both together is cut without notice.
+    ///
+    /// # Panics
+    /// If the part is not in the pages.
+    ///
+    /// # Errors
+    /// As [`read_frame`](TunFile::read_frame).
+    pub fn read_pages(
+        &self,
+        header: &mut VirtioNetHdr,
+        head: &mut [u8],
+        pages: &SharedPages,
+        (at, len): (usize, usize),
+    ) -> io::Result<Option<usize>> {
+        let raw = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
+        let header = header.as_mut_bytes();
+        let slices = [
+            raw(header.as_mut_ptr(), header.len()),
+            raw(head.as_mut_ptr(), head.len()),
+            raw(pages.at(at, len), len),
+        ];
+        let count = slices.len() as c_int;
+        // SAFETY: each slice is writable for the whole call: the first two are borrowed, and `at`
+        // checked that the third lies in memory that `pages` keeps, of which no reference exists.
+        // All of them are plain bytes.
+        let read = unsafe { libc::readv(self.fd.as_raw_fd(), slices.as_ptr(), count) };
+        match usize::try_from(read) {
+            Ok(len) => Ok(Some(len.saturating_sub(HEADER_LEN))),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+
     /// Writes one frame.
     ///
     /// # Errors
@@ -237,14 +274,40 @@ impl TunFile {
     /// alone, or passes, is an outcome and not an error.
     pub fn write_frame(&self, header: &VirtioNetHdr, frame: &[u8]) -> io::Result<WriteOutcome> {
         let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(frame)];
-        match rustix::io::writev(&self.fd, &slices) {
-            Ok(_) => Ok(WriteOutcome::Sent),
-            Err(Errno::AGAIN) => Ok(WriteOutcome::Full),
-            Err(Errno::INVAL) => Ok(WriteOutcome::Refused),
-            Err(Errno::IO) => Ok(WriteOutcome::LinkDown),
-            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(WriteOutcome::NoMemory),
-            Err(error) => Err(error.into()),
-        }
+        outcome_of(rustix::io::writev(&self.fd, &slices).map(drop))
+    }
+
+    /// Writes one frame whose end is in pages: `head`, then each piece of the pages, as its offset
+    /// and its length. A peer may change what is there meanwhile; the kernel reads it once.
+    ///
+    /// # Panics
+    /// If a piece is not in the pages, or there are more than [`PIECES_MAX`].
+    ///
+    /// # Errors
+    /// As [`write_frame`](TunFile::write_frame).
+    pub fn write_pages(
+        &self,
+        header: &VirtioNetHdr,
+        head: &[u8],
+        pages: &SharedPages,
+        pieces: impl Iterator<Item = (usize, usize)>,
+    ) -> io::Result<WriteOutcome> {
+        let raw =
+            |base: *const u8, len| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
+        let mut slices: ArrayVec<libc::iovec, { 2 + PIECES_MAX }> = ArrayVec::new();
+        let header = header.as_bytes();
+        slices.push(raw(header.as_ptr(), header.len()));
+        slices.push(raw(head.as_ptr(), head.len()));
+        slices.extend(pieces.map(|(at, len)| raw(pages.at(at, len), len)));
+        let count = slices.len() as c_int;
+        // SAFETY: each slice is readable for the whole call: the first two are borrowed, and `at`
+        // checked that the others lie in memory that `pages` keeps. The kernel only reads them. No
+        // reference into that memory exists, so a peer that writes it races with no access of ours.
+        let written = unsafe { libc::writev(self.fd.as_raw_fd(), slices.as_ptr(), count) };
+        outcome_of(match written {
+            0.. => Ok(()),
+            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        })
     }
 
     fn interface(&self) -> io::Result<InterfaceRequest> {
@@ -263,6 +326,20 @@ impl TunFile {
 impl AsFd for TunFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Pieces of pages that one frame may have.
+pub const PIECES_MAX: usize = 4;
+
+fn outcome_of(written: rustix::io::Result<()>) -> io::Result<WriteOutcome> {
+    match written {
+        Ok(()) => Ok(WriteOutcome::Sent),
+        Err(Errno::AGAIN) => Ok(WriteOutcome::Full),
+        Err(Errno::INVAL) => Ok(WriteOutcome::Refused),
+        Err(Errno::IO) => Ok(WriteOutcome::LinkDown),
+        Err(Errno::NOMEM | Errno::NOBUFS) => Ok(WriteOutcome::NoMemory),
+        Err(error) => Err(error.into()),
     }
 }
 

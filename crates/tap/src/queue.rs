@@ -5,11 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
+use ringway_datapath::vnet::{offload_of, vnet_of};
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, MIDDLE_LEN,
-    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, Wakers, Woken,
+    Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Interest, MIDDLE_LEN,
+    OffloadCaps, Pending, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, STOCK_LEN, Stock,
+    Wakers, Woken,
 };
+use ringway_sys::SharedPages;
 use ringway_sys::tun::{TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 
@@ -32,6 +34,8 @@ pub struct TapQueue {
     counters: Arc<QueueCounters>,
     /// None, unless receipts are to wait for the wire.
     lanes: Lanes,
+    /// Where long frames are put that come in; none if they are put into buffers.
+    stock: Option<Box<dyn Stock>>,
     /// The last ingress stopped before it found the device empty, so that no event will come.
     may_have_more: bool,
 }
@@ -46,7 +50,14 @@ impl TapQueue {
     }
 
     pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
-        TapQueue { file, side, counters, lanes: Lanes::default(), may_have_more: false }
+        TapQueue {
+            file,
+            side,
+            counters,
+            lanes: Lanes::default(),
+            stock: None,
+            may_have_more: false,
+        }
     }
 
     /// Keeps receipts from now on until their frames have left the host's network stack.
@@ -54,14 +65,29 @@ impl TapQueue {
         self.lanes = lanes;
     }
 
-    /// Reads one frame. `large` is where any frame has room, as its length is not known before;
+    /// Puts all but the first page of long frames that come in into these pages.
+    pub fn use_stock(&mut self, stock: Box<dyn Stock>) {
+        self.stock = Some(stock);
+    }
+
+    /// Reads one frame. `room` is where any frame has room, as its length is not known before;
     /// most are small and copied out of it, so it serves for many reads.
-    fn read(&self, large: &mut Option<Frame>, pool: &mut FramePool) -> io::Result<Read> {
+    fn read(&mut self, room: &mut Room, pool: &mut FramePool) -> io::Result<Read> {
+        let Room { large, body } = room;
         let Some(mut buffer) = large.take().or_else(|| pool.take(READ_LEN)) else {
             return Ok(Read::Nothing);
         };
+        if body.is_none() {
+            *body = self.stock.as_mut().and_then(|stock| stock.take());
+        }
         let mut header = VirtioNetHdr::default();
-        let outcome = self.file.read_frame(&mut header, buffer.bytes_mut());
+        let outcome = match body.as_ref().and_then(part_of) {
+            Some((pages, part)) => {
+                let head = &mut buffer.bytes_mut()[..MIDDLE_LEN];
+                self.file.read_pages(&mut header, head, pages, part)
+            }
+            None => self.file.read_frame(&mut header, buffer.bytes_mut()),
+        };
         let len = match outcome {
             Ok(Some(len)) if len < READ_LEN => len,
             other => {
@@ -71,7 +97,14 @@ impl TapQueue {
             }
         };
         let mut frame = if len > MIDDLE_LEN {
-            buffer.set_len(len);
+            match body.take() {
+                None => buffer.set_len(len),
+                Some(mut body) => {
+                    buffer.set_len(MIDDLE_LEN);
+                    body.truncate(len - MIDDLE_LEN);
+                    buffer.set_body(body);
+                }
+            }
             buffer
         } else {
             let small = pool.take(len);
@@ -83,7 +116,7 @@ impl TapQueue {
             let Some(copied) = copied else { return Ok(Read::Dropped(DropReason::NoBuffer)) };
             copied
         };
-        match offload_from_vnet(&header, frame.bytes_mut()) {
+        match offload_of(&header, &mut frame) {
             Ok(offload) => {
                 frame.offload = offload;
                 Ok(Read::Frame(frame))
@@ -97,15 +130,18 @@ impl TapQueue {
 
     /// Writes one frame.
     fn write(&mut self, frame: &mut Frame) -> io::Result<Written> {
-        let offload = frame.offload;
-        let header = match vnet_from_offload(&offload, frame.bytes_mut()) {
+        if !self.lanes.is_empty() {
+            frame.gather();
+        }
+        let header = match vnet_of(frame) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
         };
         let receipt = if self.lanes.is_empty() { None } else { frame.receipt() };
-        let outcome = match receipt {
-            Some(receipt) => self.lanes.write_frame(&header, frame.bytes(), receipt)?,
-            None => self.file.write_frame(&header, frame.bytes())?,
+        let outcome = match (receipt, frame.body()) {
+            (Some(receipt), _) => self.lanes.write_frame(&header, frame.bytes(), receipt)?,
+            (None, None) => self.file.write_frame(&header, frame.bytes())?,
+            (None, Some(_)) => self.write_body(&header, frame)?,
         };
         Ok(match outcome {
             WriteOutcome::Sent => Written::Sent,
@@ -114,6 +150,18 @@ impl TapQueue {
             WriteOutcome::LinkDown => Written::Dropped(DropReason::NoRoute),
             WriteOutcome::NoMemory => Written::Dropped(DropReason::NoBuffer),
         })
+    }
+
+    /// Writes a frame whose end is in pages: from there, where that is possible.
+    fn write_body(&self, header: &VirtioNetHdr, frame: &mut Frame) -> io::Result<WriteOutcome> {
+        if let Some(body) = frame.body() {
+            if let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() {
+                let pieces = body.pieces().iter().map(|piece| (piece.at, piece.len));
+                return self.file.write_pages(header, frame.bytes(), pages, pieces);
+            }
+        }
+        frame.gather();
+        self.file.write_frame(header, frame.bytes())
     }
 
     fn count_ingress(&self, frames: u64, bytes: u64) {
@@ -146,14 +194,14 @@ impl PortQueue for TapQueue {
         let bytes_max = u64::try_from(budget.bytes).unwrap_or(u64::MAX).min(BATCH_BYTES);
         let mut tally = Tally::default();
         let mut result = Ok(());
-        let mut large = None;
+        let mut room = Room::default();
         self.may_have_more = true;
         // Drops count against the room, too: a call is bounded whatever the kernel sends.
         for _ in 0..into.remaining_capacity().min(budget.frames) {
             if tally.bytes >= bytes_max {
                 break;
             }
-            match self.read(&mut large, pool) {
+            match self.read(&mut room, pool) {
                 Ok(Read::Frame(frame)) => {
                     tally.add(&frame);
                     into.push(frame);
@@ -169,7 +217,7 @@ impl PortQueue for TapQueue {
                 }
             }
         }
-        if let Some(unused) = large {
+        if let Some(unused) = room.large {
             pool.recycle(unused);
         }
         self.count_ingress(tally.frames, tally.bytes);
@@ -210,7 +258,9 @@ impl PortQueue for TapQueue {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::SystemCall, retry: Some(RETRY) }
+        let takes_bodies = self.lanes.is_empty();
+        let (caps, probe, retry) = (OffloadCaps::ALL, Probe::SystemCall, Some(RETRY));
+        QueueTraits { caps, probe, retry, takes_bodies }
     }
 }
 
@@ -237,9 +287,24 @@ impl AsFd for TapQueue {
 /// After how long a backlog is written again to a device that had no room for it.
 const RETRY: Duration = Duration::from_millis(50);
 
-const READ_LEN: usize = 1 << 16;
+const READ_LEN: usize = MIDDLE_LEN + STOCK_LEN;
 /// Bytes after which a batch ends, so that it stays in a core's cache.
 const BATCH_BYTES: u64 = 256 << 10;
+
+/// Where a frame is read to.
+#[derive(Default)]
+struct Room {
+    large: Option<Frame>,
+    /// For what is behind the first [`MIDDLE_LEN`] bytes.
+    body: Option<Body>,
+}
+
+/// The memory of a body that is in one piece, and where in it that is.
+fn part_of(body: &Body) -> Option<(&SharedPages, (usize, usize))> {
+    let [piece] = body.pieces() else { return None };
+    let pages = body.pages().memory().downcast_ref()?;
+    (piece.len == STOCK_LEN).then_some((pages, (piece.at, piece.len)))
+}
 
 enum Read {
     Frame(Frame),

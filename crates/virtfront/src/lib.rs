@@ -179,7 +179,7 @@ impl PortQueue for QueuePair {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: self.form.caps, probe: Probe::Memory, retry: None }
+        QueueTraits { caps: self.form.caps, probe: Probe::Memory, retry: None, takes_bodies: false }
     }
 }
 

@@ -117,7 +117,12 @@ impl PortQueue for Vif {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None }
+        QueueTraits {
+            caps: OffloadCaps::ALL,
+            probe: Probe::Memory,
+            retry: None,
+            takes_bodies: false,
+        }
     }
 }
 

@@ -1,13 +1,15 @@
 //! One engine, its queues and its time, all in the hands of a test.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Budget, Checksum, DropReason, FrameBatch, FramePool, FrameQueue, Gso, MacAddr, OffloadCaps,
-    Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits, VlanRules, Woken,
+    Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, MacAddr,
+    OffloadCaps, Pages, Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters,
+    QueueTraits, Receipts, VlanRules, Woken,
 };
 use ringway_engine::{
     Attached, AttachedParts, BridgePort, Directory, Engine, Forwarding, IfIdle, Inbox, Limits,
@@ -26,7 +28,7 @@ pub(crate) const ONE: Stations = Stations::One(Weight::ONE);
 
 /// Those of a ring.
 pub(crate) const TRAITS: QueueTraits =
-    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None };
+    QueueTraits { caps: OffloadCaps::ALL, probe: Probe::Memory, retry: None, takes_bodies: false };
 
 /// Those of a TAP device.
 pub(crate) const DEVICE: QueueTraits =
@@ -63,7 +65,42 @@ pub(crate) struct Far {
     pub(crate) fails: bool,
     /// The segmentation that frames which come in ask for.
     pub(crate) gso: Option<Gso>,
+    /// Whether the ends of frames which come in are in pages.
+    pub(crate) is_in_pages: bool,
     wants_room: bool,
+}
+
+/// Bytes of the heap, in the place of pages.
+#[derive(Debug)]
+struct Heap(Vec<u8>);
+
+impl Pages for Heap {
+    fn copy_to(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[at..at + into.len()]);
+    }
+
+    fn memory(&self) -> &dyn Any {
+        &self.0
+    }
+}
+
+/// The byte of a frame in pages that is at an offset behind its header.
+pub(crate) fn byte_at(offset: usize) -> u8 {
+    u8::try_from(offset % 251).expect("below it")
+}
+
+/// Leaves the first page of a frame in its buffer, and nothing of what follows.
+fn put_in_pages(frame: &mut Frame) {
+    let bytes = frame.bytes_mut();
+    bytes.iter_mut().enumerate().skip(14).for_each(|(offset, byte)| *byte = byte_at(offset));
+    let end = bytes[4096..].to_vec();
+    bytes[4096..].fill(0);
+    frame.set_len(4096);
+    let len = end.len();
+    let receipt = Receipts::new(1, Waker::noop()).issue(0);
+    let mut body = Body::new(Arc::new(Heap(end)), receipt);
+    assert!(body.push(0, len));
+    frame.set_body(body);
 }
 
 /// The engine's end.
@@ -135,6 +172,9 @@ impl PortQueue for TestQueue {
             frame.offload.gso = far.gso;
             if far.gso.is_some() {
                 frame.offload.checksum = Checksum::Blank;
+            }
+            if far.is_in_pages {
+                put_in_pages(&mut frame);
             }
             bytes += frame.work();
             far.taken += 1;

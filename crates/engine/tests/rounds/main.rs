@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ringway_datapath::{DropReason, Gso, GsoKind, Probe, QueueTraits};
 use ringway_engine::{IfIdle, Stations, Wait, Weight};
 
-use bench::{Bench, DEVICE, ONE, Station, TRAITS};
+use bench::{Bench, DEVICE, ONE, Station, TRAITS, byte_at};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MEMORY: usize = 64 << 20;
@@ -448,4 +448,25 @@ fn an_engine_that_polls_asks_all_its_queues() {
         assert_eq!(bench.round_that(IfIdle::Poll), Wait::Poll);
     }
     assert_eq!(idle.far().asked, 1000);
+}
+
+#[test]
+fn a_queue_that_takes_no_frame_in_pages_gets_all_bytes_in_its_buffer() {
+    for is_patched in [false, true] {
+        let mut bench = Bench::new(MEMORY);
+        let [sender, receiver] = [(1, 2), (2, 1)].map(|(from, to)| {
+            let mut attached = match is_patched {
+                true => bench.patched_port(from, 1, to),
+                false => bench.port(from, 1, ONE),
+            };
+            attached.remove(0)
+        });
+        bench.publish();
+        sender.far().is_in_pages = true;
+        sender.far().script.push_back((2, 9000));
+        bench.run(SECOND, |_| ());
+        let expected: Vec<u8> = (14..9000).map(byte_at).collect();
+        // Behind its addresses and its type.
+        assert_eq!(receiver.far().last[2..], expected);
+    }
 }

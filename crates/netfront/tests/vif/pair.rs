@@ -5,12 +5,16 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 use ringway_datapath::{
-    Budget, Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload, Pending,
-    PoolBudget, PortQueue,
+    Body, Budget, Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN,
+    Offload, Pending, PoolBudget, PortQueue, Stock, Wakers, Woken,
 };
+use ringway_netfront::Slabs;
+use ringway_sys::SharedPages;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::frames::pattern;
 use crate::joined::{Back, Front, attach, pair};
+use crate::machine::HOST;
 
 /// What must leave at the far end of a lane.
 struct Sent {
@@ -24,6 +28,19 @@ struct Lane {
     waiting: FrameQueue,
     expected: VecDeque<Sent>,
     arrived: usize,
+    /// Where long frames are put, if that is in pages.
+    stock: Option<Box<dyn Stock>>,
+    /// What arrived and is not compared yet.
+    held: FrameQueue,
+    /// Frames that were sent, and received, with bytes in pages.
+    in_pages: [usize; 2],
+}
+
+/// Where the ends of long frames are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Copied,
+    InPages,
 }
 
 impl Lane {
@@ -48,15 +65,31 @@ impl Lane {
             let offload = Offload { checksum, gso };
             let Some(mut frame) = pool.take(len) else { return };
             let bytes = pattern(random.usize(0..1000), len);
-            frame.bytes_mut().copy_from_slice(&bytes);
+            let body = (len > MIDDLE_LEN).then(|| self.stock.as_mut()?.take()).flatten();
+            match body {
+                None => frame.bytes_mut().copy_from_slice(&bytes),
+                Some(mut body) => {
+                    body.truncate(len - MIDDLE_LEN);
+                    frame.set_len(MIDDLE_LEN);
+                    frame.bytes_mut().copy_from_slice(&bytes[..MIDDLE_LEN]);
+                    fill(&body, &bytes[MIDDLE_LEN..]);
+                    frame.set_body(body);
+                    self.in_pages[0] += 1;
+                }
+            }
             frame.offload = offload;
             self.waiting.push_back(frame);
             self.expected.push_back(Sent { bytes, offload });
         }
     }
 
-    fn compare(&mut self, frames: FrameBatch, pool: &mut FramePool) {
-        for frame in frames {
+    /// Takes frames, and compares all but the newest `held`.
+    fn compare(&mut self, frames: FrameBatch, held: usize, pool: &mut FramePool) {
+        self.in_pages[1] += frames.iter().filter(|frame| frame.body().is_some()).count();
+        self.held.extend(frames);
+        while self.held.len() > held {
+            let Some(mut frame) = self.held.pop_front() else { return };
+            frame.gather();
             let sent = self.expected.pop_front().expect("nothing arrives that was not sent");
             assert_eq!(frame.bytes(), sent.bytes);
             assert_eq!(frame.offload, sent.offload);
@@ -66,18 +99,32 @@ impl Lane {
     }
 }
 
+/// Writes the bytes of a body, as a device does.
+fn fill(body: &Body, bytes: &[u8]) {
+    let pages: &SharedPages = body.pages().memory().downcast_ref().expect("pages of a machine");
+    let [piece] = body.pieces() else { panic!("a slab is one piece") };
+    assert_eq!(piece.len, bytes.len());
+    pages.copy_from(piece.at, bytes);
+}
+
 fn take(port: &mut impl PortQueue, pool: &mut FramePool) -> FrameBatch {
     let mut frames = FrameBatch::new();
     port.ingress(Budget::BATCH, pool, &mut frames).expect("both ends are honest");
     frames
 }
 
-fn round_trips(seed: u64) {
+fn round_trips(seed: u64, ends: Ends) {
     let mut random = Rng::with_seed(seed);
-    let (_machine, mut front, mut back) = pair();
+    let (machine, mut front, mut back) = pair();
     // Tight enough to run out at times.
     let mut pool = FramePool::new(PoolBudget::new(24 << 20));
     let (mut up, mut down) = (Lane::default(), Lane::default());
+    let slabs = Slabs::new(&mut machine.grants(), HOST).expect("the guest has memory");
+    if ends == Ends::InPages {
+        front.lend_pages().expect("the test has descriptors");
+        front.send_from(&slabs);
+        up.stock = Some(slabs.stock());
+    }
     let rounds = if cfg!(miri) { 30 } else { 300 };
     for round in 0..rounds {
         let is_draining = round > rounds * 2 / 3;
@@ -85,22 +132,30 @@ fn round_trips(seed: u64) {
             0 if !is_draining && up.waiting.len() < 200 => up.enqueue(&mut random, &mut pool),
             1 if !is_draining && down.waiting.len() < 200 => down.enqueue(&mut random, &mut pool),
             2 => front.egress(&mut up.waiting, &mut pool).expect("the backend is honest"),
-            3 => up.compare(take(&mut back, &mut pool), &mut pool),
+            3 => up.compare(take(&mut back, &mut pool), 0, &mut pool),
             4 => back.egress(&mut down.waiting, &mut pool).expect("the frontend is honest"),
-            _ => down.compare(take(&mut front, &mut pool), &mut pool),
+            _ => {
+                let held = random.usize(0..8);
+                down.compare(take(&mut front, &mut pool), held, &mut pool);
+            }
         }
     }
     drain(&mut front, &mut back, &mut up, &mut down, &mut pool);
     assert!(up.arrived > rounds && down.arrived > rounds, "{} {}", up.arrived, down.arrived);
+    let are_in_pages = [up.in_pages[0], down.in_pages[1]].map(|frames| frames > 0);
+    assert!(cfg!(miri) || are_in_pages == [ends == Ends::InPages; 2], "{are_in_pages:?}");
+    drop((back, up, down));
+    front.close().expect("nothing refers to a page");
+    slabs.close(&mut machine.grants()).expect("nothing refers to a slab");
 }
 
 /// Serves both ends until nothing waits; a lost wake-up or page would make it take for ever.
 fn drain(front: &mut Front, back: &mut Back, up: &mut Lane, down: &mut Lane, pool: &mut FramePool) {
     for _ in 0..500 {
         front.egress(&mut up.waiting, pool).expect("the backend is honest");
-        up.compare(take(back, pool), pool);
+        up.compare(take(back, pool), 0, pool);
         back.egress(&mut down.waiting, pool).expect("the frontend is honest");
-        down.compare(take(front, pool), pool);
+        down.compare(take(front, pool), 0, pool);
         if up.expected.is_empty() && down.expected.is_empty() {
             let idle = [front.arm(), back.arm()].map(|armed| armed.expect("both are honest"));
             assert_eq!(idle, [Pending::Nothing; 2], "and nothing is left to do");
@@ -113,8 +168,10 @@ fn drain(front: &mut Front, back: &mut Back, up: &mut Lane, down: &mut Lane, poo
 #[test]
 fn what_enters_one_end_leaves_the_other_byte_for_byte_and_in_order() {
     for seed in 0..if cfg!(miri) { 1 } else { 12 } {
-        println!("seed {seed}");
-        round_trips(seed);
+        for ends in [Ends::Copied, Ends::InPages] {
+            println!("seed {seed}, {ends:?}");
+            round_trips(seed, ends);
+        }
     }
 }
 
@@ -161,4 +218,64 @@ fn frames_of_one_size_arrive_in_batches_and_cost_few_events() {
         batch.into_iter().for_each(|frame: Frame| pool.recycle(frame));
     }
     assert_eq!(batches, 10);
+}
+
+/// A frame of 64 KiB that the frontend received and left in its pages.
+fn lent(front: &mut Front, back: &mut Back, pool: &mut FramePool) -> Frame {
+    front.lend_pages().expect("the test has descriptors");
+    let frame = pool.take(65_000).expect("the pool has room");
+    back.egress(&mut FrameQueue::from([frame]), pool).expect("the frontend is honest");
+    let mut frames = take(front, pool);
+    assert_eq!(frames.len(), 1);
+    assert!(frames[0].body().is_some());
+    frames.remove(0)
+}
+
+#[test]
+fn a_queue_that_sleeps_is_woken_when_a_frame_is_gone_and_posts_its_pages() {
+    let (_machine, mut front, mut back) = pair();
+    let mut pool = FramePool::new(PoolBudget::new(16 << 20));
+    let frame = lent(&mut front, &mut back, &mut pool);
+    let rings = |front: &Front| {
+        let mut last = false;
+        front.wakers(&mut |fd, _| {
+            let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            poll(&mut asked, Some(&Timespec::default())).expect("a descriptor of ours");
+            last = !asked[0].revents().is_empty();
+        });
+        last
+    };
+    assert_eq!(front.arm().expect("the backend is honest"), Pending::Nothing);
+    // All others are posted.
+    let mut waiting: FrameQueue =
+        (0..16).map(|_| pool.take(65_000).expect("the pool has room")).collect();
+    back.egress(&mut waiting, &mut pool).expect("the frontend is honest");
+    assert_eq!(waiting.len(), 1);
+    assert!(!rings(&front));
+    pool.recycle(frame);
+    assert!(rings(&front));
+    front.woken(Woken::Unknown).expect("the backend is honest");
+    assert!(!rings(&front));
+    take(&mut front, &mut pool);
+    back.egress(&mut waiting, &mut pool).expect("the frontend is honest");
+    assert!(waiting.is_empty());
+}
+
+#[test]
+fn pages_that_a_frame_refers_to_stay_granted() {
+    let (_machine, mut front, mut back) = pair();
+    let mut pool = FramePool::new(PoolBudget::new(16 << 20));
+    let frame = lent(&mut front, &mut back, &mut pool);
+    drop(back);
+    assert!(front.close().is_err());
+    drop(frame);
+
+    let (machine, mut front, back) = pair();
+    let slabs = Slabs::new(&mut machine.grants(), HOST).expect("the guest has memory");
+    front.send_from(&slabs);
+    let body = slabs.stock().take().expect("all of them are free");
+    drop(back);
+    front.close().expect("nothing refers to a page");
+    assert!(slabs.close(&mut machine.grants()).is_err());
+    drop(body);
 }

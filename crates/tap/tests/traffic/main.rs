@@ -2,6 +2,7 @@
 //! and real traffic over it.
 
 mod guest;
+mod stock;
 mod wire;
 
 use std::error::Error;
@@ -24,6 +25,7 @@ use ringway_tap::{Side, Tap, TapQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::guest::Guest;
+use crate::stock::TestStock;
 use crate::wire::{Report, Wire};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -48,9 +50,10 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 10] = [
+    let tests: [Test; 11] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
+        ("the_ends_of_large_segments_cross_in_pages", segments_cross_in_pages),
         ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
         ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
         ("a_device_is_taken_over_with_another_number_of_queues", another_process_takes_over),
@@ -90,22 +93,36 @@ fn ping_crosses() -> Outcome {
 }
 
 fn large_segments_cross() -> Outcome {
-    let report = transfer(OffloadCaps::ALL)?;
+    let report = transfer(OffloadCaps::ALL, false)?;
+    assert_eq!(report.in_pages, 0);
     assert!(report.longest > 4 * MTU_FRAME_LEN, "only {} bytes", report.longest);
     assert!(report.with_gso > 0);
     Ok(())
 }
 
+fn segments_cross_in_pages() -> Outcome {
+    let report = transfer(OffloadCaps::ALL, true)?;
+    assert!(report.in_pages > 0);
+    Ok(())
+}
+
 fn no_large_segments() -> Outcome {
-    let report = transfer(OffloadCaps::NONE)?;
+    let report = transfer(OffloadCaps::NONE, false)?;
     assert_eq!(report.longest, MTU_FRAME_LEN);
     assert_eq!(report.with_gso, 0);
     Ok(())
 }
 
-/// A transfer each way, over IPv4 and IPv6.
-fn transfer(caps: OffloadCaps) -> Result<Report, Box<dyn Error>> {
-    let (a, b, wire) = joined(2, caps)?;
+/// A transfer each way, over IPv4 and IPv6; `in_pages`, if the ends of long frames are put there.
+fn transfer(caps: OffloadCaps, in_pages: bool) -> Result<Report, Box<dyn Error>> {
+    let (a, b) = (Guest::start(1, 2, caps)?, Guest::start(2, 2, caps)?);
+    let mut ports = [a.ports(), b.ports()];
+    if in_pages {
+        let queues = ports.iter_mut().flatten();
+        queues.for_each(|queue| queue.use_stock(Box::new(TestStock::new())));
+    }
+    let [of_a, of_b] = ports;
+    let wire = Wire::start(of_a, of_b)?;
     for address in [b.v4(), b.v6()] {
         stream(&a, &b, address)?;
     }

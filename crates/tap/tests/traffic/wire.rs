@@ -23,6 +23,8 @@ pub(crate) struct Wire {
 pub(crate) struct Report {
     pub(crate) longest: usize,
     pub(crate) with_gso: usize,
+    /// Frames whose ends were in pages.
+    pub(crate) in_pages: usize,
     budget: Arc<PoolBudget>,
 }
 
@@ -68,7 +70,7 @@ fn run(
 ) -> Result<Report, Box<dyn Error>> {
     let budget = PoolBudget::new(BUFFERS * (SMALL_LEN + LARGE_COST));
     let mut pool = FramePool::new(Arc::clone(&budget));
-    let mut report = Report { longest: 0, with_gso: 0, budget };
+    let mut report = Report { longest: 0, with_gso: 0, in_pages: 0, budget };
     let mut waiting = FrameQueue::new();
     while !sleep(&a, &b, stopped)? {
         for (a, b) in a.iter_mut().zip(&mut b) {
@@ -105,6 +107,7 @@ fn cross(
     from.ingress(Budget::BATCH, pool, &mut batch)?;
     for frame in &batch {
         report.longest = report.longest.max(frame.len());
+        report.in_pages += usize::from(frame.body().is_some());
         report.with_gso += usize::from(frame.offload.gso.is_some());
     }
     waiting.extend(batch);

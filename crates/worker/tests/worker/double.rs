@@ -331,7 +331,7 @@ impl PortQueue for TestPort {
     fn describe(&self) -> QueueTraits {
         let probe = self.shared.probe;
         let retry = (probe == Probe::SystemCall).then_some(Duration::from_millis(50));
-        QueueTraits { caps: OffloadCaps::ALL, probe, retry }
+        QueueTraits { caps: OffloadCaps::ALL, probe, retry, takes_bodies: false }
     }
 }
 

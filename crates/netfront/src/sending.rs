@@ -1,0 +1,76 @@
+//! Slabs whose pages a queue has pushed requests for, until those are answered.
+
+use std::sync::Arc;
+
+use ringway_datapath::Body;
+use ringway_wire::GrantRef;
+use ringway_wire::netif::TX_RING_SLOTS;
+
+use crate::slabs::{SLAB_PAGES, SLABS, Shared};
+
+/// What a queue has of the vif's slabs.
+pub(crate) struct Sending {
+    slabs: Arc<Shared>,
+    /// Whether a request for a page of a slab is outstanding.
+    outstanding: Box<[bool; SLABS * SLAB_PAGES]>,
+    /// Those that are, by slab, and what keeps the slab from being used again.
+    bodies: [(usize, Option<Body>); SLABS],
+    /// Those that are, of all slabs.
+    pages: usize,
+}
+
+impl Sending {
+    pub(crate) fn new(slabs: Arc<Shared>) -> Sending {
+        Sending {
+            slabs,
+            outstanding: Box::new([false; SLABS * SLAB_PAGES]),
+            bodies: [const { (0, None) }; SLABS],
+            pages: 0,
+        }
+    }
+
+    /// Whether pages of this body can be pushed.
+    pub(crate) fn has(&self, body: &Body) -> bool {
+        self.slabs.slab_of(body).is_some()
+    }
+
+    /// Pages that the backend may still read.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Keeps a body while its pages are outstanding, and gives the id and the grant of each.
+    pub(crate) fn begin(
+        &mut self,
+        body: Body,
+        pages: usize,
+    ) -> impl Iterator<Item = (u16, GrantRef)> {
+        let slab = self.slabs.slab_of(&body).expect("the caller asked whose it is");
+        let first = slab * SLAB_PAGES;
+        self.outstanding[first..first + pages].fill(true);
+        self.bodies[slab] = (pages, Some(body));
+        self.pages += pages;
+        (first..first + pages).map(|page| (id_of(page), self.slabs.gref(page)))
+    }
+
+    /// A request with this id was answered; false if it is not outstanding.
+    pub(crate) fn answered(&mut self, id: u16) -> bool {
+        let page = usize::from(id).checked_sub(TX_RING_SLOTS);
+        let Some(page) = page.filter(|page| self.outstanding.get(*page) == Some(&true)) else {
+            return false;
+        };
+        self.outstanding[page] = false;
+        self.pages -= 1;
+        let (left, body) = &mut self.bodies[page / SLAB_PAGES];
+        *left -= 1;
+        if *left == 0 {
+            *body = None;
+        }
+        true
+    }
+}
+
+/// Ids of pages of slabs follow those of the queue's own buffers.
+fn id_of(page: usize) -> u16 {
+    u16::try_from(TX_RING_SLOTS + page).expect("slabs are few")
+}

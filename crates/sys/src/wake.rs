@@ -1,0 +1,44 @@
+//! A descriptor by which one thread wakes another of the same process.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::Wake;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// A descriptor (`eventfd(2)`) that is readable from when it was woken until it is emptied.
+#[derive(Debug)]
+pub struct WakeFd(OwnedFd);
+
+impl WakeFd {
+    /// A new one.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn new() -> io::Result<WakeFd> {
+        Ok(WakeFd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Empties it, if it is not empty.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl Wake for WakeFd {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Where its counter is full, it is readable.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for WakeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
