@@ -32,7 +32,7 @@ docs: ## the documents as a book, in target/book
 	$(CARGO) xtask book
 
 # BASE=REVISION names another one to compare with.
-semver: ## what the crates for others offer, beside that of main: changes as versions say
+semver: ## no change of the crates for others breaks a user, unless it is listed
 	scripts/install-packages build
 	$(CARGO) xtask semver $(BASE)
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::run;
 
@@ -13,8 +13,6 @@ pub(crate) const CRATES: [&str; 5] = ["wire", "ring", "steering", "xenbus", "net
 pub(crate) const BARE: [&str; 4] = ["wire", "ring", "steering", "xenbus"];
 /// Machines without an operating system: a standard library does not exist for them.
 const TARGETS: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
-/// What `semver` compares with if no revision is named.
-const BASELINE_DEFAULT: &str = "main";
 
 /// What CI does.
 pub(crate) fn ci(root: &Path) -> Result<()> {
@@ -46,22 +44,6 @@ fn documents(root: &Path) -> Result<()> {
     command.current_dir(root).args(&arguments).env("RUSTDOCFLAGS", "-D warnings");
     ensure!(command.status().context("cargo doc")?.success(), "cargo doc failed");
     Ok(())
-}
-
-/// Whether what they offer differs from `baseline`, a revision of git, as their version says: a
-/// change that breaks a user is a failure, an addition is not.
-pub(crate) fn semver(root: &Path, baseline: Option<&str>) -> Result<()> {
-    if run::is_missing(root, "semver-checks") {
-        bail!(
-            "cargo semver-checks is not installed: cargo install cargo-semver-checks --locked \
-             (takes some minutes)"
-        );
-    }
-    let baseline = baseline.unwrap_or(BASELINE_DEFAULT);
-    let mut arguments = vec!["semver-checks", "--baseline-rev", baseline];
-    let names = packages(&CRATES);
-    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
-    run::run(root, &arguments)
 }
 
 fn packages(crates: &[&str]) -> Vec<String> {

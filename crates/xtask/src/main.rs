@@ -11,7 +11,7 @@
 //! - `figures`: draws the figures of the book, with Graphviz.
 //! - `libraries`: the crates that are for others build without an operating system, and their
 //!   documentation without a warning.
-//! - `semver`: what those offer differs from an earlier revision as their version says.
+//! - `semver`: no change of those since an earlier revision breaks a user, unless it is listed.
 //! - `fuzz`: the fuzz targets, for a minute each.
 //! - `deb`: the Debian package, and a look at what is in it.
 //! - `arm64`: the program for Arm64 from another machine, and tests emulated.
@@ -33,6 +33,7 @@ mod plots;
 mod race;
 mod run;
 mod rust;
+mod semver;
 mod sources;
 mod spec;
 mod tidy;
@@ -62,8 +63,8 @@ usage: cargo xtask VERB
   figures  draws the figures in docs/figures; needs Graphviz
   libraries  builds the crates that are for others without an operating system, and their
          documentation without a warning
-  semver [REVISION]: what those offer differs from that revision (main) as their version says;
-         needs cargo-semver-checks
+  semver [REVISION]: no change of those since that revision breaks a user, but for those that
+         data/semver.toml lists; needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    [--arch amd64|arm64]: the Debian package, made and looked into; needs cargo-deb
   arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
@@ -101,7 +102,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("book") => book::build(root),
         Some("figures") => figures::draw(root, &Tree::read(root)?),
         Some("libraries") => libraries::ci(root),
-        Some("semver") => libraries::semver(root, std::env::args().nth(2).as_deref()),
+        Some("semver") => semver::check(root, std::env::args().nth(2).as_deref()),
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
         Some("deb") => {
             let arguments: Vec<String> = std::env::args().skip(2).collect();
