@@ -13,7 +13,7 @@ use ringway_fuzz::Input;
 use ringway_vhost::backend::{Action, Bases, FEATURES, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost::{
-    Addresses, Backend, Fault, Inbox, Message, PairPlan, Region, RegionKey, RingPlan,
+    Addresses, Area, Backend, Fault, Inbox, Message, PairPlan, Region, RegionKey, RingPlan,
 };
 use ringway_wire::vhost_user::{HEADER_LEN, Header, Op, PAYLOAD_MAX, VERSION};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
@@ -140,10 +140,15 @@ impl Device {
             }
             Action::Announce(_) => {}
             Action::SetMtu(mtu) => assert!((68..=9000).contains(&mtu)),
-            Action::MakeArea(len) => {
-                assert!(len <= 16 << 20);
-                self.session.made_area(file());
+            Action::MakeArea(wanted) => {
+                assert!(wanted.len <= 512 << 20);
+                drop(wanted.reply(file()));
             }
+            Action::SetArea(area) => {
+                assert!(area.offset.checked_add(area.len).is_some());
+                self.is_quiet();
+            }
+            Action::ForgetArea => {}
         }
     }
 
@@ -215,7 +220,9 @@ fn request(input: &mut Input<'_>) -> Request {
         Op::NetSetMtu => Request::NetSetMtu(u64::from(input.u32())),
         Op::GetInflightFd => Request::GetInflightFd { rings: ring, size: input.u16() },
         Op::SetInflightFd => {
-            Request::SetInflightFd { rings: ring, size: input.u16(), file: file() }
+            let (size, len) = (input.u16(), u64::from(input.u32()));
+            let offset = u64::from(input.u32()) << 32;
+            Request::SetInflightFd(Area { rings: ring, size, len, offset, file: file() })
         }
         Op::ResetDevice => Request::ResetDevice,
         Op::ResetOwner => Request::ResetOwner,

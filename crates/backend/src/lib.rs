@@ -13,6 +13,8 @@ mod enforced;
 mod life;
 mod log;
 mod mirrors;
+mod noted;
+mod offered;
 mod openings;
 pub mod quarantine;
 mod reports;

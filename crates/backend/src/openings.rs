@@ -93,6 +93,12 @@ impl<H: Hypervisor> Backend<H> {
                     vhost.end.place().connected(file);
                 }
             }
+            OpenerNews::AreaSent { name, error } => {
+                let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
+                if let Some(vhost) = vhost {
+                    vhost.area_came(&mut self.services.host, error.map_or(Ok(()), Err));
+                }
+            }
             OpenerNews::Waits { name, reason } => {
                 let vhost = self.vhosts.iter_mut().find(|vhost| vhost.served.name == name);
                 if let Some(vhost) = vhost {

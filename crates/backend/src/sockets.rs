@@ -5,8 +5,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_control::{ControlSocket, Link, OpenerOrder, RunDir};
+use ringway_control::{AreaWanted, ControlSocket, Link, OpenerOrder, RunDir};
 use ringway_net::Netlink;
+use ringway_vhost::backend::Wanted;
 use ringway_vhost_shell::Place;
 
 /// When an order is sent again for which the opener had no room.
@@ -72,6 +73,13 @@ impl PassedOn {
 
     pub(crate) fn waits(&mut self, reason: String) {
         self.obstacle = Some(reason);
+    }
+
+    /// Has the opener send an area to the front-end.
+    pub(crate) fn order_area(&self, wanted: Wanted) -> io::Result<()> {
+        let Wanted { rings, size, len } = wanted;
+        let wanted = AreaWanted { rings, size, len };
+        self.opener.send(&OpenerOrder::Area { name: self.name.clone(), wanted }, &[])
     }
 
     fn send(&mut self, now: Instant) -> io::Result<()> {

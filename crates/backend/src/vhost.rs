@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,20 +18,15 @@ use ringway_datapath::{Completion, OffloadCaps, QueueCounters};
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::bell::Bell;
-use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, Region};
+use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare, OutsideMemory, Region};
 use ringway_tap::VifOrTap;
-use ringway_vhost::backend::{Bases, FEATURES, Log, Offer};
-use ringway_vhost::{Base, PairPlan, RegionKey, RingPlan};
+use ringway_vhost::backend::{Bases, Log, Offer, Wanted};
+use ringway_vhost::{Area, Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtio::{Format, QueueOptions, QueuePlace};
 use ringway_wire::DomId;
-use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
-use ringway_wire::virtio::{
-    Features, VHOST_F_LOG_ALL, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN,
-    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN,
-    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MRG_RXBUF,
-};
+use ringway_wire::virtio::{Features, VHOST_F_LOG_ALL};
 use ringway_worker::{Attachment, Forwarding};
 use ringway_xenbus::{KeyChange, Keys, Vif, VifLimits};
 use ringway_xenstore::Pace;
@@ -40,6 +35,8 @@ use rustix::event::PollFlags;
 use crate::config::VhostVif as Config;
 use crate::device::VifDevice;
 use crate::log::{LeftOut, LogAllowance};
+use crate::noted::Noted;
+use crate::offered::offered;
 use crate::quarantine::{Charged, read_at_most};
 use crate::rules::{RefusalLog, Rules};
 use crate::served::{Connection, Limited, Served};
@@ -82,6 +79,10 @@ struct Parts {
     share: Arc<MappingShare>,
     memory: Option<Arc<GuestMemory>>,
     log: Option<Arc<DirtyLog>>,
+    /// Where it is noted what is under way.
+    area: Option<Noted>,
+    /// What the opener is to send to the front-end.
+    wanted: Option<Wanted>,
     /// Pairs that are to be served.
     plans: BTreeMap<u16, PairPlan>,
     /// How often they may be given to workers.
@@ -145,6 +146,8 @@ impl VhostVif {
             share,
             memory: None,
             log: None,
+            area: None,
+            wanted: None,
             plans: BTreeMap::new(),
             pace: Pace::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
             due: None,
@@ -203,7 +206,22 @@ impl VhostVif {
             return Ok(false);
         }
         let VhostVif { served, config, end, parts, .. } = self;
-        end.turn(&mut Serving { served, config, parts, host }, now)
+        let more = end.turn(&mut Serving { served, config, parts, host }, now)?;
+        let Some(wanted) = self.parts.wanted.take() else { return Ok(more) };
+        if let Err(error) = self.end.place().order_area(wanted) {
+            self.area_came(host, Err(format!("an area of what is under way: {error}")));
+        }
+        Ok(more)
+    }
+
+    /// What became of the area that its front-end was to get.
+    pub(crate) fn area_came<H: Hypervisor>(
+        &mut self,
+        host: &mut Hosting<H>,
+        outcome: Result<(), String>,
+    ) {
+        let VhostVif { served, config, end, parts, .. } = self;
+        end.area_came(&mut Serving { served, config, parts, host }, outcome, Instant::now());
     }
 
     /// Limits it as a user wants it.
@@ -232,7 +250,8 @@ impl VhostVif {
 impl VhostVif {
     /// Ends it for good: the next vif of this name is another one.
     pub(crate) fn end<H: Hypervisor>(mut self, host: &mut Hosting<H>) {
-        self.close(host, "it was removed");
+        let VhostVif { served, config, end, parts, .. } = &mut self;
+        end.remove(&mut Serving { served, config, parts, host }, Instant::now());
         match fs::remove_file(&self.parts.floor_file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{}: {error}", self.parts.floor_file.display());
@@ -256,13 +275,11 @@ struct Serving<'a, H: Hypervisor> {
 
 impl<H: Hypervisor> Device for Serving<'_, H> {
     fn offer(&self) -> Offer {
-        // A confined process makes no file and passes none on.
-        let left_out = VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
         let caps = self.config.offloads.and(self.host.config.offloads);
         Offer {
             features: offered(caps).and(self.config.features),
             floor: self.parts.features,
-            protocol: self.config.protocol & !left_out,
+            protocol: self.config.protocol,
             pairs: self.config.queues,
             mtu_max: self.config.limits.mtu.unwrap_or(u16::MAX),
         }
@@ -339,8 +356,20 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         tracing::debug!(vif = self.served.name, mtu, "the front-end reports this MTU to its guest");
     }
 
-    fn make_area(&mut self, _: u64) -> Result<OwnedFd, String> {
-        Err("what is under way is not noted".to_owned())
+    fn make_area(&mut self, wanted: Wanted) -> Result<(), String> {
+        // A confined process makes no file and passes none on: the opener does.
+        self.parts.wanted = Some(wanted);
+        Ok(())
+    }
+
+    fn set_area(&mut self, area: Area) -> Result<(), String> {
+        self.parts.area = None;
+        self.parts.area = Noted::map(&self.parts.share, area)?;
+        Ok(())
+    }
+
+    fn forget_area(&mut self) {
+        self.parts.area = None;
     }
 
     fn agreed(&mut self, features: Features) {
@@ -357,8 +386,9 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn reset(&mut self) {
         self.detach();
-        let Parts { memory, log, plans, counters, due, announced, .. } = self.parts;
+        let Parts { memory, log, area, wanted, plans, counters, due, announced, .. } = self.parts;
         (*memory, *log, *due, *announced) = (None, None, None, None);
+        (*area, *wanted) = (None, None);
         plans.clear();
         counters.clear();
     }
@@ -369,6 +399,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
         match note {
             Note::Met => tracing::info!(vif, left_out, "the front-end has connected"),
             Note::Left => tracing::info!(vif, left_out, "the front-end has disconnected"),
+            Note::Removed => tracing::info!(vif, left_out, "the vif was removed"),
             Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
         }
     }
@@ -511,8 +542,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         let parts = PairParts {
             memory,
             features: plan.features,
-            tx: self.queue(&plan.tx, format, log.clone())?,
-            rx: self.queue(&plan.rx, format, log)?,
+            tx: self.queue(&plan.tx, 2 * plan.pair + 1, format, log.clone())?,
+            rx: self.queue(&plan.rx, 2 * plan.pair, format, log)?,
             control,
             counters: Arc::clone(&counters),
         };
@@ -522,16 +553,18 @@ impl<H: Hypervisor> Serving<'_, H> {
     fn queue(
         &self,
         plan: &RingPlan,
+        ring: u16,
         format: Format,
         log: Option<Arc<DirtyLog>>,
     ) -> io::Result<QueueParts> {
         // Everything before the used index was answered, and nothing behind it. Front-ends say the
         // same, but for DPDK, which has a ring that was in use begin at 0 with another back-end.
         let base = match (format, plan.base) {
-            (Format::Packed, Base::At(base)) => Some(base),
-            _ => self.used_index(plan).map(u32::from),
+            (Format::Packed, Base::At(base)) => base,
+            _ => self.used_index(plan).map(u32::from).map_err(|outside| {
+                io::Error::other(format!("the used index of ring {ring}: {outside}"))
+            })?,
         };
-        let base = base.ok_or_else(|| io::Error::other("a used ring outside of memory"))?;
         let call = plan.call.as_ref().map(|call| call.as_fd().try_clone_to_owned());
         Ok(QueueParts {
             place: QueuePlace {
@@ -544,33 +577,23 @@ impl<H: Hypervisor> Serving<'_, H> {
             kick: plan.kick.as_fd().try_clone_to_owned()?,
             call: call.transpose()?,
             log: log.map(|log| LogPlace { log, ring_address: plan.addresses.log }),
+            inflight: match (format, &self.parts.area) {
+                (Format::Split, Some(area)) => area.part(ring, plan.size),
+                _ => None,
+            },
         })
     }
 
     /// The index of a used ring as it is in memory.
-    fn used_index(&self, plan: &RingPlan) -> Option<u16> {
-        let memory = self.parts.memory.as_ref()?;
-        let pages = memory.pages_of_user(plan.addresses.used, 4).ok()?;
-        Some(pages.load_u16(2, Ordering::Acquire))
+    fn used_index(&self, plan: &RingPlan) -> Result<u16, OutsideMemory> {
+        let (address, len) = (plan.addresses.used, 4);
+        let memory = self.parts.memory.as_ref().ok_or(OutsideMemory { address, len })?;
+        let pages = memory.pages_of_user(address, len)?;
+        Ok(pages.load_u16(2, Ordering::Acquire))
     }
 }
 
 fn region(region: ringway_vhost::Region) -> Region {
     let RegionKey { guest_address, size, user_address, file_offset } = region.key;
     Region { guest_address, user_address, len: size, file_offset, fd: region.file }
-}
-
-/// The features of virtio that go with what may be left undone.
-fn offered(caps: OffloadCaps) -> Features {
-    let without = |is_there: bool, bits: &[u32]| {
-        if is_there { Features::NONE } else { Features::of(bits) }
-    };
-    let left_out = [
-        without(caps.scatter_gather, &[VIRTIO_NET_F_MRG_RXBUF]),
-        without(caps.checksum_v4, &[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM]),
-        without(caps.gso_v4, &[VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_GUEST_TSO4]),
-        without(caps.gso_v6, &[VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_GUEST_TSO6]),
-        without(caps.gso_v4 || caps.gso_v6, &[VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_GUEST_ECN]),
-    ];
-    left_out.into_iter().fold(FEATURES, Features::without)
 }

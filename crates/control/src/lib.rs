@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use dir::RunDir;
 pub use link::{Link, Received};
-pub use opener::{OpenerNews, OpenerOrder, OpenerRequest};
+pub use opener::{AreaWanted, OpenerNews, OpenerOrder, OpenerRequest};
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use status::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, GuestStatus, GuestVifStatus, LimitsStatus,

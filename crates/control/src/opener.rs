@@ -39,8 +39,26 @@ pub enum OpenerNews {
         /// For people.
         reason: String,
     },
+    /// A front-end got the area that it asked for, or did not.
+    AreaSent {
+        /// Of which vif.
+        name: String,
+        /// Why not.
+        error: Option<String>,
+    },
     /// All vifs of the description have been added.
     Ready,
+}
+
+/// Memory in which a front-end has noted what is under way.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct AreaWanted {
+    /// Rings that it is for.
+    pub rings: u16,
+    /// Entries of each ring at most.
+    pub size: u16,
+    /// Its bytes.
+    pub len: u64,
 }
 
 /// From the backend to the opener.
@@ -60,6 +78,13 @@ pub enum OpenerOrder {
         name: String,
         /// Whether frames could flow over it: then the next one need not wait.
         was_good: bool,
+    },
+    /// A front-end is to get an area, in reply to the request that it sent last.
+    Area {
+        /// Of which vif.
+        name: String,
+        /// What it asked for.
+        wanted: AreaWanted,
     },
 }
 

@@ -1,8 +1,10 @@
 //! An interface over vhost-user: what a guest is to a virtual machine monitor, without one.
 //!
 //! The queues and buffers are in sealed memory that the back-end is handed over a socket. When it
-//! leaves, they are thrown away, and the next one gets others: frames in them are lost, and TCP
-//! sends them again. The device stays, and with it addresses, routes and connections.
+//! leaves, the next one gets the same, with what the one before noted of what was under way: no
+//! frame is lost. A back-end that knows no such notes (`INFLIGHT_SHMFD`) gets new queues, and so
+//! does one with which something else is agreed on. The device stays whatever comes, and with it
+//! addresses, routes and connections.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,10 +18,11 @@ use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vhost::frontend::{Agreement, Wish};
 use ringway_vhost::request::PROTOCOL_FEATURES;
-use ringway_vhost::{Addresses, Region, RegionKey, Request};
+use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
 use ringway_vhost_shell::{Driver, FrontendEnd, Meeting, Mode, Note, Parts};
 use ringway_virtfront::{FrontMemory, MemoryShape, QueueOffer, QueuePair};
 use ringway_virtio::QueueOptions;
+use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
 use ringway_wire::virtio::{
     Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
     VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_TSO4,
@@ -91,7 +94,8 @@ pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) ->
     }));
     let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
     let mut end = FrontendEnd::new(meeting);
-    let mut guest = Guest { interface, tap, workers, made: Vec::new(), caps: OffloadCaps::NONE };
+    let mut guest =
+        Guest { interface, tap, workers, made: Vec::new(), kept: None, caps: OffloadCaps::NONE };
     let mut shown = None;
     loop {
         let now = Instant::now();
@@ -124,7 +128,46 @@ struct Guest {
     workers: Workers<VifOrTap<QueuePair>>,
     /// Queues that no worker has yet.
     made: Vec<(QueuePair, Arc<QueueCounters>)>,
+    /// What back-ends have had of the queues.
+    kept: Option<Kept>,
     caps: OffloadCaps,
+}
+
+/// What a back-end gets of the queues, and the next one may get again.
+struct Kept {
+    agreed: Agreement,
+    memory: FrontMemory,
+    /// The rx and the tx queue of each pair, in turn.
+    rings: Vec<QueueOffer>,
+    /// Where back-ends note what is under way; none before one has made it.
+    area: Option<Area>,
+}
+
+impl Kept {
+    /// The area, if there is one, and then all that a back-end is to know of the rings.
+    fn requests(&self) -> io::Result<Vec<Request>> {
+        let mut requests = Vec::new();
+        if let Some(area) = &self.area {
+            let file = area.file.try_clone()?;
+            requests.push(Request::SetInflightFd(Area { file, ..*area }));
+        }
+        for (ring, offer) in (0..).zip(&self.rings) {
+            let base = u32::from(self.memory.used_index(offer.place));
+            ask_for(ring, base, offer, &mut requests)?;
+        }
+        Ok(requests)
+    }
+
+    fn region(&self) -> io::Result<Region> {
+        let it = self.memory.region()?;
+        let key = RegionKey {
+            guest_address: it.guest_address,
+            size: it.len,
+            user_address: it.user_address,
+            file_offset: it.file_offset,
+        };
+        Ok(Region { key, file: it.fd })
+    }
 }
 
 impl Guest {
@@ -136,6 +179,7 @@ impl Guest {
                 return Err(io::Error::other(format!("{}: {}", self.tap.name(), failure.down)));
             }
             let reason = format!("queue {}: {}", failure.queue_index, failure.down);
+            self.forget();
             end.close(self, &reason, now);
         }
         Ok(())
@@ -146,7 +190,14 @@ impl Guest {
         self.interface.queues.unwrap_or_else(|| u16::try_from(cpus()).unwrap_or(u16::MAX))
     }
 
+    /// Queues that go on where an earlier back-end stopped, or new ones.
     fn make_parts(&mut self, agreed: Agreement) -> io::Result<Parts> {
+        if let Some(kept) = &self.kept {
+            if kept.agreed == agreed && kept.area.is_some() {
+                return Ok(Parts { regions: vec![kept.region()?], requests: kept.requests()? });
+            }
+        }
+        self.forget();
         let features = agreed.features;
         let memory = FrontMemory::new(MemoryShape {
             pairs: usize::from(agreed.pairs),
@@ -154,23 +205,41 @@ impl Guest {
             size: QUEUE_SIZE,
             frame_len_max: FRAME_LEN_MAX,
         })?;
-        let mut requests = Vec::new();
-        for number in 0..agreed.pairs {
+        let mut rings = Vec::new();
+        for number in 0..usize::from(agreed.pairs) {
             let counters: Arc<QueueCounters> = Arc::default();
-            let place = usize::from(number);
-            let pair = QueuePair::new(&memory, place, features, Arc::clone(&counters))?;
+            let pair = QueuePair::new(&memory, number, features, Arc::clone(&counters))?;
             let [tx, rx] = pair.offers()?;
-            ask_for(2 * number, rx, &mut requests);
-            ask_for(2 * number + 1, tx, &mut requests);
+            rings.extend([rx, tx]);
             self.caps = pair.describe().caps;
             self.made.push((pair, counters));
         }
-        Ok(Parts { regions: vec![region(memory.region()?)], requests })
+        let kept = self.kept.insert(Kept { agreed, memory, rings, area: None });
+        let requests = match agreed.protocol & VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD {
+            0 => kept.requests()?,
+            // The rings come after it.
+            _ => vec![Request::GetInflightFd { rings: 2 * agreed.pairs, size: QUEUE_SIZE }],
+        };
+        Ok(Parts { regions: vec![kept.region()?], requests })
+    }
+
+    /// Throws the queues away.
+    fn forget(&mut self) {
+        if self.kept.take().is_some() {
+            self.workers.detach(PORTS.tap);
+            self.workers.detach(PORTS.vif);
+            self.made.clear();
+        }
     }
 }
 
 /// All that a back-end is to know of one ring.
-fn ask_for(ring: u16, offer: QueueOffer, requests: &mut Vec<Request>) {
+fn ask_for(
+    ring: u16,
+    base: u32,
+    offer: &QueueOffer,
+    requests: &mut Vec<Request>,
+) -> io::Result<()> {
     let QueueOffer { place, kick, call } = offer;
     let addresses = Addresses {
         descriptor: place.descriptors,
@@ -180,18 +249,13 @@ fn ask_for(ring: u16, offer: QueueOffer, requests: &mut Vec<Request>) {
     };
     requests.extend([
         Request::SetVringNum { ring, size: place.size },
-        Request::SetVringBase { ring, base: 0 },
+        Request::SetVringBase { ring, base },
         Request::SetVringAddr { ring, addresses },
-        Request::SetVringCall { ring, file: Some(call) },
-        Request::SetVringKick { ring, file: Some(kick) },
+        Request::SetVringCall { ring, file: Some(call.try_clone()?) },
+        Request::SetVringKick { ring, file: Some(kick.try_clone()?) },
         Request::SetVringEnable { ring, is_enabled: true },
     ]);
-}
-
-fn region(region: ringway_sys::guest_memory::Region) -> Region {
-    let ringway_sys::guest_memory::Region { guest_address, user_address, len, file_offset, fd } =
-        region;
-    Region { key: RegionKey { guest_address, size: len, user_address, file_offset }, file: fd }
+    Ok(())
 }
 
 impl Driver for Guest {
@@ -207,8 +271,18 @@ impl Driver for Guest {
         self.make_parts(agreed).map_err(|error| error.to_string())
     }
 
+    fn take_area(&mut self, area: Area) -> Result<Vec<Request>, String> {
+        let Some(kept) = &mut self.kept else { return Ok(Vec::new()) };
+        kept.area = Some(area);
+        kept.requests().map_err(|error| error.to_string())
+    }
+
     fn carrier_up(&mut self) -> Result<(), String> {
         let queues = self.made.len();
+        if queues == 0 {
+            tracing::info!(device = self.tap.name(), "connected again, with the same queues");
+            return Ok(());
+        }
         let made = self.made.drain(..);
         wired::join(&mut self.workers, PORTS, &self.tap, self.caps, made, None)
             .map_err(|error| error.to_string())?;
@@ -217,9 +291,11 @@ impl Driver for Guest {
     }
 
     fn carrier_down(&mut self) {
-        self.workers.detach(PORTS.tap);
-        self.workers.detach(PORTS.vif);
-        self.made.clear();
+        // The next back-end gets what lies in the queues, if it can.
+        let is_kept = self.kept.as_ref().is_some_and(|kept| kept.area.is_some());
+        if !is_kept || !self.made.is_empty() {
+            self.forget();
+        }
     }
 
     fn note(&mut self, note: Note<'_>) {
@@ -228,7 +304,7 @@ impl Driver for Guest {
             Note::Met => tracing::debug!(device, "the back-end has connected"),
             Note::Left => tracing::info!(device, "the back-end has disconnected"),
             // Logged as the reason why frames do not flow.
-            Note::Closed(_) => {}
+            Note::Closed(_) | Note::Removed => {}
         }
     }
 }

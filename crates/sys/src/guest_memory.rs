@@ -529,6 +529,31 @@ impl GuestView {
     }
 }
 
+/// Other memory of a front-end: `len` bytes from `file_offset` of the file on. Where the file is
+/// cut later, zeros are in their place that no other process has.
+///
+/// # Errors
+/// [`MapError`].
+pub fn map_shared(
+    share: &Arc<MappingShare>,
+    fd: OwnedFd,
+    file_offset: u64,
+    len: u64,
+) -> Result<SharedPages, MapError> {
+    map_file(share, fd, file_offset, len).map(|mapped| mapped.pages)
+}
+
+fn map_file(
+    share: &Arc<MappingShare>,
+    fd: OwnedFd,
+    file_offset: u64,
+    len: u64,
+) -> Result<Mapped, MapError> {
+    let region = Region { guest_address: 0, user_address: 0, len, file_offset, fd };
+    let announced = Announced::check(&region)?;
+    announced.map(share, &region).map_err(|error| MapError::Host { len, error })
+}
+
 /// The pages that were written, a bit for each, in memory of the front-end that migrates a guest.
 ///
 /// Marks of pages beyond the log are left out: the front-end decides how long it is.
@@ -549,11 +574,8 @@ impl DirtyLog {
         file_offset: u64,
         len: u64,
     ) -> Result<DirtyLog, MapError> {
-        let region = Region { guest_address: 0, user_address: 0, len, file_offset, fd };
-        let announced = Announced::check(&region)?;
-        let mapped =
-            announced.map(share, &region).map_err(|error| MapError::Host { len, error })?;
-        Ok(DirtyLog { pages: mapped.pages, mapping: mapped.mapping })
+        let Mapped { pages, mapping, .. } = map_file(share, fd, file_offset, len)?;
+        Ok(DirtyLog { pages, mapping })
     }
 
     /// Marks the pages of a range of guest memory as written.

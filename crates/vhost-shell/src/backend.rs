@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ringway_sys::descriptor::{self, Kind};
-use ringway_vhost::backend::{Action, Awaits, Bases, Log, Offer};
-use ringway_vhost::{Backend, Message, PairPlan, Region, RegionKey};
+use ringway_vhost::backend::{Action, Awaits, Bases, Log, Offer, Wanted};
+use ringway_vhost::{Area, Backend, Message, PairPlan, Region, RegionKey};
 use ringway_wire::vhost_user::Op;
 use ringway_wire::virtio::Features;
 use rustix::event::PollFlags;
@@ -73,11 +73,21 @@ pub trait Device {
     /// The front-end shows its guest this MTU.
     fn set_mtu(&mut self, mtu: u16);
 
-    /// Makes a file of zeros.
+    /// Has the front-end replied to with an area of zeros, by someone who passes descriptors on: of
+    /// this connection nothing is read before [`BackendEnd::area_came`].
     ///
     /// # Errors
     /// Why not.
-    fn make_area(&mut self, len: u64) -> Result<OwnedFd, String>;
+    fn make_area(&mut self, wanted: Wanted) -> Result<(), String>;
+
+    /// Goes on by what is noted here, and notes here what is under way.
+    ///
+    /// # Errors
+    /// Why not.
+    fn set_area(&mut self, area: Area) -> Result<(), String>;
+
+    /// That area is of no more use.
+    fn forget_area(&mut self);
 
     /// The guest has taken these features.
     fn agreed(&mut self, features: Features);
@@ -98,6 +108,8 @@ pub enum Note<'a> {
     Left,
     /// Its connection was closed, for this reason.
     Closed(&'a str),
+    /// Its connection was closed because a user wants no more of it.
+    Removed,
 }
 
 /// How far an end has got.
@@ -131,6 +143,8 @@ struct Met {
     works_since: Option<Instant>,
     /// Descriptors that are not to be used, nor closed by this thread.
     unwanted: Vec<OwnedFd>,
+    /// An area is on its way to the front-end, by another hand.
+    awaits_area: bool,
 }
 
 impl<P: Place> BackendEnd<P> {
@@ -149,6 +163,9 @@ impl<P: Place> BackendEnd<P> {
         let Some(met) = &self.met else {
             return self.place.waker().map(|fd| (fd, PollFlags::IN));
         };
+        if met.awaits_area {
+            return None;
+        }
         let room = if met.connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
         Some((met.connection.as_fd(), PollFlags::IN | room))
     }
@@ -253,8 +270,34 @@ impl<P: Place> BackendEnd<P> {
         }
     }
 
+    /// Closes the connection because a user wants no more of it.
+    pub fn remove(&mut self, device: &mut impl Device, now: Instant) {
+        if self.met.is_some() {
+            device.note(Note::Removed);
+            self.leave(device, now);
+        }
+    }
+
+    /// What became of the area that [`Device::make_area`] was to have the front-end get.
+    pub fn area_came(
+        &mut self,
+        device: &mut impl Device,
+        outcome: Result<(), String>,
+        now: Instant,
+    ) {
+        let Some(met) = &mut self.met else { return };
+        let was_awaited = std::mem::take(&mut met.awaits_area);
+        if let (true, Err(reason)) = (was_awaited, outcome) {
+            self.close(device, &reason, now);
+        }
+    }
+
     fn leave(&mut self, device: &mut impl Device, now: Instant) {
         let met = self.met.take();
+        // Another process may have the socket, too, until it hears of this.
+        if let Some(met) = &met {
+            met.connection.shut();
+        }
         device.reset();
         // What lies unread in the socket is closed with it.
         let closing = thread::Builder::new().name("closing".to_owned()).spawn(move || drop(met));
@@ -278,12 +321,16 @@ impl Met {
             has_asked_queues: false,
             works_since: None,
             unwanted: Vec::new(),
+            awaits_area: false,
         }
     }
 
     fn turn(&mut self, device: &mut impl Device) -> Result<Outcome, Broken> {
         self.connection.flush()?;
         for _ in 0..TURN_READS {
+            if self.awaits_area {
+                return Ok(Outcome::Waits);
+            }
             match self.connection.receive()? {
                 Received::Message(mut message) => {
                     self.check_files(&mut message)?;
@@ -340,8 +387,18 @@ impl Met {
                     device.set_mtu(mtu);
                     Ok(())
                 }
-                Action::MakeArea(len) => {
-                    device.make_area(len).map(|file| self.session.made_area(file))
+                Action::MakeArea(wanted) => {
+                    // Replies come in order, and this one comes by another hand.
+                    if self.connection.has_unsent() {
+                        return Err(Broken::Deaf);
+                    }
+                    self.awaits_area = true;
+                    device.make_area(wanted)
+                }
+                Action::SetArea(area) => device.set_area(area),
+                Action::ForgetArea => {
+                    device.forget_area();
+                    Ok(())
                 }
             };
             done.map_err(Broken::Undone)?;

@@ -10,7 +10,7 @@ use ringway_wire::vhost_user::{HEADER_LEN, PAYLOAD_MAX};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, send, sendmsg, shutdown,
 };
 
 /// Replies that may wait for a peer that does not read.
@@ -159,6 +159,12 @@ impl Connection {
     /// Whether something waits until the peer has room for it.
     pub fn has_unsent(&self) -> bool {
         !self.replies.is_empty()
+    }
+
+    /// Ends it for the peer, also where another process has the socket.
+    pub(crate) fn shut(&self) {
+        // It may have ended already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Whether a message has begun and not ended.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use ringway_vhost::frontend::{Agreement, Event, Wish};
-use ringway_vhost::{Frontend, Region, Request};
+use ringway_vhost::{Area, Frontend, Region, Request};
 use rustix::event::PollFlags;
 
 use crate::TURN_READS;
@@ -20,12 +20,18 @@ pub trait Driver {
     /// What would be used of the next back-end.
     fn wish(&self) -> Wish;
 
-    /// Makes memory and rings for what was agreed on. Both are new: what an earlier back-end had of
-    /// them does not count.
+    /// Makes memory and rings for what was agreed on, or has those that an earlier back-end had,
+    /// with the area in which that one noted what was under way.
     ///
     /// # Errors
     /// Why not.
     fn make(&mut self, agreed: Agreement) -> Result<Parts, String>;
+
+    /// An area came that a request of [`Driver::make`] asked for: what is to be asked for next.
+    ///
+    /// # Errors
+    /// Why it is of no use.
+    fn take_area(&mut self, area: Area) -> Result<Vec<Request>, String>;
 
     /// The back-end has all it needs: frames may flow.
     ///
@@ -177,12 +183,18 @@ impl Met {
 
     fn act(&mut self, driver: &mut impl Driver) -> Result<(), Broken> {
         while let Some(event) = self.session.next_event() {
-            if let Event::Agreed(agreed) = event {
-                let Parts { regions, requests } = driver.make(agreed).map_err(Broken::Undone)?;
-                self.session.share(regions);
-                requests.into_iter().for_each(|request| self.session.ask(request));
-                self.stage = Stage::Shares;
-            }
+            let requests = match event {
+                Event::Agreed(agreed) => {
+                    let Parts { regions, requests } =
+                        driver.make(agreed).map_err(Broken::Undone)?;
+                    self.session.share(regions);
+                    self.stage = Stage::Shares;
+                    requests
+                }
+                Event::Area(area) => driver.take_area(area).map_err(Broken::Undone)?,
+                _ => continue,
+            };
+            requests.into_iter().for_each(|request| self.session.ask(request));
         }
         self.connection.flush()?;
         // What the back-end has no room for stays in the session, in order.

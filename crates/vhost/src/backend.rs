@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use ringway_wire::vhost_user::{
     Inflight, MEM_SLOTS_MAX, Op, REGIONS_MAX, REPLY_MASK, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VringState,
+    VringState, inflight_packed_len, inflight_split,
 };
 use ringway_wire::virtio::{
     Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
@@ -28,7 +28,7 @@ use ringway_wire::virtio::{
 use zerocopy::IntoBytes;
 
 use crate::memory::{Added, Region, RegionKey, Table};
-use crate::request::{self, Request};
+use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
 
@@ -92,8 +92,35 @@ pub enum Action {
     Announce([u8; 6]),
     /// The front-end shows its guest this MTU.
     SetMtu(u16),
-    /// Make a file of zeros with so many bytes, and give it to [`Backend::made_area`].
-    MakeArea(u64),
+    /// Have the front-end get an area of zeros in reply, as [`Wanted::reply`] has it.
+    MakeArea(Wanted),
+    /// Go on by what is noted in this area, and note there what is under way. No pair is being
+    /// served.
+    SetArea(Area),
+    /// That area is of no more use: the device was reset.
+    ForgetArea,
+}
+
+/// An area that a front-end asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Rings that it is for.
+    pub rings: u16,
+    /// Entries of each ring at most.
+    pub size: u16,
+    /// Its bytes.
+    pub len: u64,
+}
+
+impl Wanted {
+    /// The reply, with a file of so many bytes.
+    pub fn reply(self, file: OwnedFd) -> Message {
+        let Wanted { rings: num_queues, size: queue_size, len: mmap_size } = self;
+        let area = Inflight { mmap_size, num_queues, queue_size, ..Inflight::default() };
+        let mut message = reply(Op::GetInflightFd, &area);
+        message.files.push(file);
+        message
+    }
 }
 
 /// Where writes are noted: a bit for each page of 4096 bytes.
@@ -158,7 +185,6 @@ enum Todo {
     Start(u16),
     ReplyBase(u16),
     ReplyNumber(Op, u64),
-    ReplyArea { rings: u16, size: u16, file: Option<OwnedFd> },
 }
 
 impl Backend {
@@ -267,17 +293,6 @@ impl Backend {
                     let state = VringState { index: u32::from(ring), num };
                     Action::Send(reply(Op::GetVringBase, &state))
                 }
-                Todo::ReplyArea { rings: num_queues, size: queue_size, file } => {
-                    let area = Inflight {
-                        mmap_size: area_len(num_queues, queue_size),
-                        num_queues,
-                        queue_size,
-                        ..Inflight::default()
-                    };
-                    let mut message = reply(Op::GetInflightFd, &area);
-                    message.files.extend(file);
-                    Action::Send(message)
-                }
             });
         }
     }
@@ -289,17 +304,6 @@ impl Backend {
             if let Some(ring) = self.rings.get_mut(place) {
                 ring.base = Some(base);
             }
-        }
-    }
-
-    /// What [`Action::MakeArea`] made.
-    pub fn made_area(&mut self, made: OwnedFd) {
-        let waiting = self.todo.iter_mut().find_map(|todo| match todo {
-            Todo::ReplyArea { file, .. } => Some(file),
-            _ => None,
-        });
-        if let Some(file) = waiting {
-            *file = Some(made);
         }
     }
 
@@ -408,11 +412,19 @@ impl Backend {
                 }
             }
             Request::GetInflightFd { rings, size } => {
-                self.act(Action::MakeArea(area_len(rings, size)));
-                return Ok(Some(Todo::ReplyArea { rings, size, file: None }));
+                let len = self.area_len(rings, size);
+                return Ok(Some(Todo::Act(Action::MakeArea(Wanted { rings, size, len }))));
             }
-            // All is answered in order, so that the used index says what is under way.
-            Request::SetInflightFd { .. } => self.resumes = Resumes::AtUsed,
+            Request::SetInflightFd(area) => {
+                let expected = "room for all its rings";
+                if area.len < self.area_len(area.rings, area.size) {
+                    let (request, found) = (op.into(), area.len);
+                    return Err(Fault::Value { request, found, expected });
+                }
+                self.stop_all();
+                self.resumes = Resumes::AtUsed;
+                self.act(Action::SetArea(area));
+            }
             Request::ResetDevice => {
                 self.reset();
                 for ring in &mut self.rings {
@@ -451,7 +463,17 @@ impl Backend {
     fn reset(&mut self) {
         self.rings.iter_mut().for_each(Ring::reset);
         self.features = None;
-        self.resumes = Resumes::AtBase;
+        if std::mem::replace(&mut self.resumes, Resumes::AtBase) == Resumes::AtUsed {
+            self.act(Action::ForgetArea);
+        }
+    }
+
+    /// Bytes of an area, as QEMU and DPDK have them as well.
+    fn area_len(&self, rings: u16, size: u16) -> u64 {
+        let is_packed = self.features.is_some_and(|it| it.has(VIRTIO_F_RING_PACKED));
+        let len = if is_packed { inflight_packed_len } else { inflight_split::len };
+        let ring = u64::try_from(len(usize::from(size))).unwrap_or(u64::MAX);
+        u64::from(rings).saturating_mul(ring)
     }
 
     fn act(&mut self, action: Action) {
@@ -552,10 +574,4 @@ fn ring_places(pair: u16) -> [usize; 2] {
 
 fn reply(op: Op, payload: &(impl IntoBytes + zerocopy::Immutable)) -> Message {
     Message::new(Name::from(op), REPLY_MASK, payload)
-}
-
-/// Bytes of an area that notes what is under way: as many as DPDK's, though nothing is written.
-fn area_len(rings: u16, size: u16) -> u64 {
-    let ring = 64 + 16 * u64::from(size);
-    u64::from(rings) * ring.next_multiple_of(64)
 }

@@ -4,7 +4,6 @@
 //! requests, so that none is waited for: what comes of one is an [`Event`].
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 
 use ringway_wire::vhost_user::{
     Inflight, Op, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
@@ -16,7 +15,7 @@ use ringway_wire::virtio::{
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::memory::{Region, RegionKey};
-use crate::request::{Ack, Request, feature_of};
+use crate::request::{Ack, Area, Request, feature_of};
 use crate::{Fault, Message, Name};
 
 /// What a front-end would like to use.
@@ -57,8 +56,9 @@ pub enum Event {
     Done(Op),
     /// The status of the device.
     Status(u64),
-    /// An area that notes what is under way.
-    Area(OwnedFd),
+    /// An area that notes what is under way, to be handed over with the rings, and again to the
+    /// next back-end.
+    Area(Area),
 }
 
 /// A session.
@@ -171,8 +171,12 @@ impl Frontend {
                 self.events.push_back(Event::Stopped { ring, base });
             }
             Op::GetInflightFd => {
-                let _: Inflight = read(&message)?;
-                self.events.extend(message.files.pop().map(Event::Area));
+                let Inflight {
+                    mmap_size: len, mmap_offset: offset, num_queues, queue_size, ..
+                } = read(&message)?;
+                let (rings, size) = (num_queues, queue_size);
+                let area = message.files.pop().map(|file| Area { rings, size, len, offset, file });
+                self.events.extend(area.map(Event::Area));
             }
             _ => self.take_number(op, read(&message)?)?,
         }

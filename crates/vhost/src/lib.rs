@@ -23,7 +23,7 @@ pub use fault::{Fault, Name};
 pub use frontend::Frontend;
 pub use inbox::{Inbox, Message};
 pub use memory::{Region, RegionKey};
-pub use request::Request;
+pub use request::{Area, Request};
 pub use ring::{Addresses, Base, PairPlan, RingPlan};
 
 /// Entries of the longest ring.

@@ -53,13 +53,28 @@ pub enum Request {
     SendRarp([u8; 6]),
     NetSetMtu(u64),
     GetInflightFd { rings: u16, size: u16 },
-    SetInflightFd { rings: u16, size: u16, file: OwnedFd },
+    SetInflightFd(Area),
     ResetDevice,
     GetMaxMemSlots,
     AddMemReg(Region),
     RemMemReg(RegionKey),
     SetStatus(u64),
     GetStatus,
+}
+
+/// An area that notes what is under way in all rings, one after the other.
+#[derive(Debug)]
+pub struct Area {
+    /// Rings that it is for.
+    pub rings: u16,
+    /// Entries of each ring at most.
+    pub size: u16,
+    /// Its bytes.
+    pub len: u64,
+    /// Where in its file it begins.
+    pub offset: u64,
+    /// The file.
+    pub file: OwnedFd,
 }
 
 /// The protocol feature that a request belongs to; 0 for those that need none.
@@ -118,7 +133,7 @@ impl Request {
             Request::SendRarp(_) => Op::SendRarp,
             Request::NetSetMtu(_) => Op::NetSetMtu,
             Request::GetInflightFd { .. } => Op::GetInflightFd,
-            Request::SetInflightFd { .. } => Op::SetInflightFd,
+            Request::SetInflightFd(_) => Op::SetInflightFd,
             Request::ResetDevice => Op::ResetDevice,
             Request::GetMaxMemSlots => Op::GetMaxMemSlots,
             Request::AddMemReg(_) => Op::AddMemReg,
@@ -192,8 +207,14 @@ impl Request {
                 let area = Inflight { num_queues, queue_size, ..Inflight::default() };
                 with(area.as_bytes(), Vec::new())
             }
-            Request::SetInflightFd { rings: num_queues, size: queue_size, file } => {
-                let area = Inflight { num_queues, queue_size, ..Inflight::default() };
+            Request::SetInflightFd(Area { rings, size, len, offset, file }) => {
+                let area = Inflight {
+                    mmap_size: len,
+                    mmap_offset: offset,
+                    num_queues: rings,
+                    queue_size: size,
+                    padding: 0,
+                };
                 with(area.as_bytes(), vec![file])
             }
             Request::AddMemReg(region) => {
@@ -284,13 +305,23 @@ impl Body<'_> {
             Op::NetSetMtu => Request::NetSetMtu(self.number()?),
             Op::SetStatus => Request::SetStatus(self.number()?),
             Op::GetInflightFd => {
-                let (rings, size) = self.inflight()?;
+                let Inflight { num_queues: rings, queue_size: size, .. } = self.inflight()?;
                 self.files(0)?;
                 Request::GetInflightFd { rings, size }
             }
             Op::SetInflightFd => {
-                let (rings, size) = self.inflight()?;
-                Request::SetInflightFd { rings, size, file: self.file()? }
+                let it = self.inflight()?;
+                if it.mmap_offset.checked_add(it.mmap_size).is_none() {
+                    let expected = "an offset below the end of all addresses";
+                    return Err(self.out_of_range(it.mmap_offset, expected));
+                }
+                Request::SetInflightFd(Area {
+                    rings: it.num_queues,
+                    size: it.queue_size,
+                    len: it.mmap_size,
+                    offset: it.mmap_offset,
+                    file: self.file()?,
+                })
             }
             Op::AddMemReg => {
                 let single: SingleRegion = self.plain()?;
@@ -403,23 +434,24 @@ impl Body<'_> {
         Ok(Request::SetVringAddr { ring, addresses })
     }
 
-    fn inflight(&self) -> Result<(u16, u16), Fault> {
+    fn inflight(&self) -> Result<Inflight, Fault> {
         let mut bytes = [0; size_of::<Inflight>()];
         let payload = &self.message.payload;
         if ![INFLIGHT_LEN_MIN, bytes.len()].contains(&payload.len()) {
             return Err(self.wrong_size(bytes.len()));
         }
         bytes[..payload.len()].copy_from_slice(payload);
-        let Ok(Inflight { num_queues, queue_size, .. }) = Inflight::read_from_bytes(&bytes) else {
+        let Ok(it) = Inflight::read_from_bytes(&bytes) else {
             return Err(self.wrong_size(bytes.len()));
         };
+        let Inflight { num_queues, queue_size, .. } = it;
         if usize::from(num_queues) > self.rings {
             return Err(self.out_of_range(u64::from(num_queues), "no more rings than there are"));
         }
         if u32::from(queue_size) > RING_SIZE_MAX {
             return Err(self.out_of_range(u64::from(queue_size), "at most 32768 entries"));
         }
-        Ok((num_queues, queue_size))
+        Ok(it)
     }
 
     fn table(&mut self) -> Result<Vec<Region>, Fault> {

@@ -20,6 +20,7 @@ use ringway_datapath::{
     Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Interest, Pending, PortDown, PortQueue,
     Probe, QueueCounters, QueueTraits, Wakers, Woken,
 };
+use ringway_sys::SharedPages;
 use ringway_sys::bell::Bell;
 use ringway_sys::guest_memory::{GuestMemory, GuestView};
 use ringway_virtio::{
@@ -46,6 +47,17 @@ pub struct QueueParts {
     pub call: Option<OwnedFd>,
     /// Where what we write is logged, while the guest is migrated.
     pub log: Option<LogPlace>,
+    /// Where it is noted what is under way, if it is.
+    pub inflight: Option<InflightPlace>,
+}
+
+/// The part of a queue in an area that notes what is under way (`SET_INFLIGHT_FD`).
+#[derive(Debug, Clone)]
+pub struct InflightPlace {
+    /// Its bytes: as many as the layout of the queue has for so many descriptors.
+    pub pages: SharedPages,
+    /// Descriptors that there is room for.
+    pub descriptors: u16,
 }
 
 /// Everything a pair is made of, once both sides have agreed.
@@ -194,11 +206,16 @@ impl Ring {
         access: Access,
         queue: &'static str,
     ) -> Result<Ring, PortDown> {
-        let QueueParts { place, base, kick, call, log } = parts;
+        let QueueParts { place, base, kick, call, log, inflight } = parts;
         let areas = QueueAreas::find(memory, options.format, place)
             .map_err(|error| PortDown::peer(PairFault::Place { queue, error }))?;
-        let half = DeviceHalf::attach(areas, options, access, base)
-            .map_err(|fault| PortDown::peer(PairFault::Queue { queue, fault }))?;
+        let half = match inflight {
+            None => DeviceHalf::attach(areas, options, access, base),
+            Some(InflightPlace { pages, descriptors }) => {
+                DeviceHalf::resume(areas, options, access, base, (pages, descriptors))
+            }
+        };
+        let half = half.map_err(|fault| PortDown::peer(PairFault::Queue { queue, fault }))?;
         let log = log.map(|log| RingLog::new(memory, options.format, place, log)).transpose();
         let log = log
             .map_err(|outside| PortDown::peer(PairFault::Queue { queue, fault: outside.into() }))?;

@@ -65,6 +65,7 @@ fn parts(memory: &Arc<GuestMemory>, features: Features, call: &Bell) -> PairPart
         kick: Bell::new().unwrap().share().unwrap(),
         call: Some(call.share().unwrap()),
         log: None,
+        inflight: None,
     };
     PairParts {
         memory: Arc::clone(memory),

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::Region;
 use ringway_virtio::{Format, QueueAreas, QueuePlace, area_lens};
+use ringway_wire::virtio::used;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 /// Bytes of a buffer: a 1500-byte frame with its headers and room to spare.
@@ -86,6 +88,15 @@ impl FrontMemory {
             file_offset: 0,
             fd: self.fd.try_clone()?,
         })
+    }
+
+    /// Where the next device of a split queue goes on: everything before was used.
+    ///
+    /// # Panics
+    /// If the queue is not in this memory.
+    pub fn used_index(&self, place: QueuePlace) -> u16 {
+        let offset = usize::try_from(place.device - START).expect("it is in this memory");
+        self.pages.load_u16(offset + used::IDX, Ordering::Acquire)
     }
 
     /// The part of one pair.

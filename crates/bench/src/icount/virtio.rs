@@ -93,6 +93,7 @@ fn pair(features: Features) -> Result<(ringway_virtfront::QueuePair, QueuePair)>
         kick: offer.kick,
         call: Some(offer.call),
         log: None,
+        inflight: None,
     });
     let control = Arc::new(PairControl::new(true));
     let counters = Arc::default();

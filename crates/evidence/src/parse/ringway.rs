@@ -17,6 +17,9 @@ pub struct Vifs {
 pub struct Vif {
     /// Such as `vif1.0`.
     pub name: String,
+    /// `xen`, or `virtio` for one behind a vhost-user socket.
+    #[serde(default)]
+    pub kind: String,
     /// Queues that its guest may ask for; 0 of the uplink.
     pub max_queues: u64,
     /// Those in use.

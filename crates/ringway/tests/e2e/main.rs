@@ -30,9 +30,9 @@ mod pair;
 mod panics;
 mod paths;
 mod persisted;
-
 mod records;
 mod refusals;
+mod rogues;
 mod rules;
 mod service;
 mod services;

@@ -1,11 +1,10 @@
 //! A device without memory, rings or network, which writes down what it is asked.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES};
-use ringway_vhost::{PairPlan, Region, RegionKey};
+use ringway_vhost::backend::{Bases, FEATURES, Log, Offer, PROTOCOL_FEATURES, Wanted};
+use ringway_vhost::{Area, PairPlan, Region, RegionKey};
 use ringway_vhost_shell::{BackendEnd, Device, Note};
 use ringway_wire::virtio::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +22,9 @@ pub(crate) struct Recorder {
     pub(crate) notes: Vec<String>,
     /// Why memory is refused, if it is.
     pub(crate) refusal: Option<String>,
+    /// What was asked for to note what is under way, and what was given.
+    pub(crate) wanted: Option<Wanted>,
+    pub(crate) area: Option<Area>,
 }
 
 impl Recorder {
@@ -42,6 +44,8 @@ impl Recorder {
             settled: 0,
             notes: Vec::new(),
             refusal: None,
+            wanted: None,
+            area: None,
         }
     }
 
@@ -93,10 +97,18 @@ impl Device for Recorder {
 
     fn set_mtu(&mut self, _: u16) {}
 
-    fn make_area(&mut self, len: u64) -> Result<OwnedFd, String> {
-        let file = tempfile::tempfile().map_err(|error| error.to_string())?;
-        file.set_len(len).map_err(|error| error.to_string())?;
-        Ok(file.into())
+    fn make_area(&mut self, wanted: Wanted) -> Result<(), String> {
+        self.wanted = Some(wanted);
+        Ok(())
+    }
+
+    fn set_area(&mut self, area: Area) -> Result<(), String> {
+        self.area = Some(area);
+        Ok(())
+    }
+
+    fn forget_area(&mut self) {
+        self.area = None;
     }
 
     fn agreed(&mut self, features: Features) {

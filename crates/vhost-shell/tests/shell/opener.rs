@@ -6,8 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringway_control::{Link, OpenerNews, OpenerOrder, Received};
-use ringway_vhost_shell::{Mode, Opener, Turn, Wanted};
+use ringway_control::{AreaWanted, Link, OpenerNews, OpenerOrder, Received};
+use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn, Wanted};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -34,12 +34,25 @@ fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
                     OpenerNews::Removed { name } => format!("{name} removed"),
                     OpenerNews::Connected { name } => format!("{name} connected"),
                     OpenerNews::Waits { name, .. } => format!("{name} waits"),
+                    OpenerNews::AreaSent { name, error } => format!("{name} area {error:?}"),
                     OpenerNews::Ready => "ready".to_owned(),
                 });
             }
             Received::Nothing | Received::End => return (all, connection),
         }
     }
+}
+
+/// The next connection, once the one before is closed, which a thread does.
+fn next_connection(opener: &mut Opener, backend: &Link, now: Instant) -> Option<OwnedFd> {
+    for turn in 0..6000 {
+        opener.turn(now + turn * Duration::from_secs(1)).expect("a link");
+        if let (_, Some(connection)) = news(backend) {
+            return Some(connection);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
 }
 
 /// Both ends of a connection have the same bytes.
@@ -71,10 +84,7 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
     assert!(news(&backend).0.is_empty());
     let again = OpenerOrder::Again { name: "vm".to_owned(), was_good: true };
     backend.send(&again, &[]).expect("there is room");
-    opener.turn(now).expect("a link");
-    opener.turn(now + Duration::from_secs(1)).expect("a link");
-    let (all, connection) = news(&backend);
-    assert_eq!(all.last().map(String::as_str), Some("vm connected"));
+    let connection = next_connection(&mut opener, &backend, now);
     is_connected(connection.expect("its descriptor"), &second);
     opener.remove("vm");
     assert!(!dir.path().join("vm").exists());
@@ -131,4 +141,41 @@ fn orders_for_vifs_that_are_not_there_do_nothing_and_what_cannot_be_made_is_trie
     assert!(opener.due().is_some_and(|due| due > now));
     opener.turn(now + Duration::from_secs(5)).expect("a link");
     UnixStream::connect(dir.path().join("later/vm")).expect("it listens");
+}
+
+#[test]
+fn a_front_end_gets_areas_that_the_backend_may_neither_make_nor_send() {
+    let dir = TempDir::new().expect("a directory");
+    let (mut opener, backend) = pair();
+    let now = Instant::now();
+    opener.add_now(wanted(dir.path(), "vm", Mode::Server), now).expect("it can be made");
+    let area = |rings, size, len| OpenerOrder::Area {
+        name: "vm".to_owned(),
+        wanted: AreaWanted { rings, size, len },
+    };
+    let mut ask = |order: &OpenerOrder| {
+        backend.send(order, &[]).expect("there is room");
+        opener.turn(now).expect("a link");
+        news(&backend).0.into_iter().find(|it| it.contains("area")).expect("an answer")
+    };
+    assert!(ask(&area(2, 256, 8320)).contains("there is no front-end"));
+    let socket = UnixStream::connect(dir.path().join("vm")).expect("it listens");
+    socket.set_nonblocking(true).expect("a socket of ours");
+    let mut front_end = Connection::new(socket.into());
+    while ask(&area(2, 256, 1 << 40)).contains("no front-end") {}
+    assert!(ask(&area(2, 256, 1 << 40)).contains("expected at most"));
+    assert_eq!(ask(&area(2, 256, 8320)), "vm area None");
+    // Its header, and the rest.
+    let mut received = (0..2).map(|_| front_end.receive().expect("it is whole"));
+    let Some(Connected::Message(message)) = received.nth(1) else { panic!("no area came") };
+    assert_eq!((message.request, message.files.len()), (31, 1));
+    // Bytes, where they begin, rings and entries of each.
+    let parts = [&8320_u64.to_ne_bytes()[..], &[0; 8], &[2, 0, 0, 1], &[0; 4]];
+    assert_eq!(message.payload, parts.concat());
+    let stat = rustix::fs::fstat(&message.files[0]).expect("a file");
+    assert_eq!(stat.st_size, 8320);
+    // Who reads none has room for some only.
+    let refused = (0..1000).map(|_| ask(&area(2, 256, 8320))).find(|it| it != "vm area None");
+    let refused = refused.expect("there is a limit");
+    assert!(refused.contains("no room") || refused.contains("more than 128"), "{refused}");
 }

@@ -311,3 +311,52 @@ fn who_works_for_a_moment_only_waits_longer_each_time() {
     }
     assert!(pauses[2] > pauses[0], "{pauses:?}");
 }
+
+#[test]
+fn nothing_is_read_while_an_area_is_on_its_way_by_another_hand() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let socket = UnixStream::connect(&path).expect("it listens");
+    let mut guest = Guest::new(socket.try_clone().expect("a descriptor"));
+    guest.serve(&mut end, &mut device);
+    until(&mut end, &mut device, "acknowledged", |_, _| {
+        guest.turn();
+        !guest.session.is_waiting()
+    });
+    guest.session.ask(Request::GetInflightFd { rings: 4, size: 256 });
+    guest.session.ask(Request::GetStatus);
+    until(&mut end, &mut device, "asked", |_, device| {
+        guest.turn();
+        device.wanted.is_some()
+    });
+    let wanted = device.wanted.take().expect("it was asked for");
+    // Packed queues were agreed on: 32 bytes, and 32 for each descriptor, in lines of 64.
+    assert_eq!((wanted.rings, wanted.size, wanted.len), (4, 256, 4 * 8256));
+    assert!(end.waker().is_none(), "what comes meanwhile waits");
+    assert!(!end.turn(&mut device, Instant::now()).expect("a place"));
+    assert!(!guest.events.iter().any(|event| matches!(event, Event::Status(_))));
+    // What the other process does.
+    let reply = wanted.reply(memfd_create("area", MemfdFlags::CLOEXEC).expect("a file"));
+    guest.session.take(reply).expect("it was asked for");
+    end.area_came(&mut device, Ok(()), Instant::now());
+    until(&mut end, &mut device, "answered", |_, _| {
+        guest.turn();
+        guest.events.iter().any(|event| matches!(event, Event::Status(_)))
+    });
+    let area = guest.events.iter().position(|event| matches!(event, Event::Area(_)));
+    let Event::Area(area) = guest.events.remove(area.expect("it came")) else { unreachable!() };
+    guest.session.ask(Request::SetInflightFd(area));
+    until(&mut end, &mut device, "handed over", |_, device| {
+        guest.turn();
+        device.area.is_some()
+    });
+    // Where it cannot be made, the front-end would wait for ever.
+    guest.session.ask(Request::GetInflightFd { rings: 4, size: 256 });
+    until(&mut end, &mut device, "asked", |_, device| {
+        guest.turn();
+        device.wanted.is_some()
+    });
+    end.area_came(&mut device, Err("there is no memory".to_owned()), Instant::now());
+    assert_eq!(end.error().as_deref(), Some("there is no memory"));
+}

@@ -104,8 +104,11 @@ fn an_area_for_what_is_under_way_comes_and_goes_back() {
     frontend.ask(Request::GetInflightFd { rings: 2, size: 128 });
     let mut events = run(&mut frontend, &mut device).unwrap();
     let Some(Event::Area(area)) = events.pop() else { panic!("{events:?}") };
-    frontend.ask(Request::SetInflightFd { rings: 2, size: 128, file: area });
+    assert_eq!((area.rings, area.size, area.offset), (2, 128, 0));
+    assert_eq!(area.len, 2 * 2112, "16 bytes and 16 for each descriptor, in lines of 64");
+    frontend.ask(Request::SetInflightFd(area));
     run(&mut frontend, &mut device).unwrap();
+    assert!(device.has_area);
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub(crate) struct Device {
     pub(crate) sent: Vec<Message>,
     pub(crate) starts: usize,
     pub(crate) has_log: bool,
+    pub(crate) has_area: bool,
     pub(crate) announced: Vec<[u8; 6]>,
     pub(crate) mtu: Option<u16>,
 }
@@ -55,6 +56,7 @@ impl Device {
             sent: Vec::new(),
             starts: 0,
             has_log: false,
+            has_area: false,
             announced: Vec::new(),
             mtu: None,
         }
@@ -126,10 +128,15 @@ impl Device {
             }
             Action::Announce(mac) => self.announced.push(mac),
             Action::SetMtu(mtu) => self.mtu = Some(mtu),
-            Action::MakeArea(len) => {
-                assert!(len <= 256 << 20);
-                self.session.made_area(file());
+            Action::MakeArea(wanted) => {
+                assert!(wanted.len <= 256 << 20);
+                self.sent.push(wanted.reply(file()));
             }
+            Action::SetArea(_) => {
+                assert!(self.served.is_empty() && self.drained.is_empty(), "the area is in use");
+                self.has_area = true;
+            }
+            Action::ForgetArea => self.has_area = false,
         }
     }
 }

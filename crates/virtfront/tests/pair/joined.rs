@@ -67,7 +67,7 @@ fn parts(
     let offers = front.offers().expect("there are descriptors");
     let mut queues = offers.into_iter().zip(bases).map(|(offer, base)| {
         let QueueOffer { place, kick, call } = offer;
-        QueueParts { place, base, kick, call: Some(call), log: None }
+        QueueParts { place, base, kick, call: Some(call), log: None, inflight: None }
     });
     let (tx, rx) = (queues.next().expect("two"), queues.next().expect("two"));
     let (memory, control) = (Arc::clone(memory), Arc::clone(control));

@@ -161,18 +161,25 @@ fn unused(nic: &str, severity: Severity, few: &[Kind], cpus: u64) -> Finding {
 /// A vif of a running ringway whose guest uses all queues that it may ask for. No more than a note:
 /// who runs many guests may want it so.
 fn limited(vif: &Vif, cpus: u64, text: &Text) -> Option<Finding> {
-    let Vif { name, max_queues, queues } = vif;
+    let Vif { name, kind, max_queues, queues } = vif;
     let is_all = u64::try_from(queues.len()) == Ok(*max_queues);
     if !is_all || *max_queues == 0 || *max_queues >= cpus {
         return None;
     }
     let summary = format!("the guest of {name} uses all {max_queues} queues that ringway offers");
     let said = format!("{name}: max_queues {max_queues}, {} in use", queues.len());
-    let knob = Knob::MaxQueues { vif: name.clone() };
+    let advice = match kind.as_str() {
+        // Its front-end says how many there are, when it is started.
+        "virtio" => Advice::by_hand(text::vhostuser_advice(&cpus, name), &[]),
+        _ => {
+            let knob = Knob::MaxQueues { vif: name.clone() };
+            Advice::by_change(text::worker_advice(), Change::raise(knob, max_queues, cpus))
+        }
+    };
     let finding = Finding::new(Severity::Note, name, summary)
         .cause(text::worker_cause())
         .quote([Quote { file: text.origin().to_owned(), line: None, text: said }])
-        .advise(Advice::by_change(text::worker_advice(), Change::raise(knob, max_queues, cpus)));
+        .advise(advice);
     Some(finding)
 }
 

@@ -1,0 +1,309 @@
+//! Front-ends and guests of virtio that do what they may not. Each loses its port, and it is said
+//! why, once and with numbers, and two honest guests beside them lose no frame.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+
+use ringway_vhost::request::Ack;
+use ringway_vhost::{Area, Region, RegionKey, Request};
+use ringway_vhost_shell::Connection;
+use ringway_wire::vhost_user::{
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, inflight_split,
+};
+use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::host::{Host, Running, SOON, describe};
+use crate::virtio::{KEY, LEN, START, event, ring_requests};
+
+/// Entries of its rings.
+const SIZE: u16 = 256;
+/// What is before the next one of a chain, what the device writes, and what stands for a table.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+/// Where the ring by which it transmits is in its memory: descriptors, heads, and what was used.
+const RING: u64 = 0x10000;
+const AVAILABLE: u64 = RING + 0x4000;
+
+/// A front-end and its guest.
+struct Rogue {
+    connection: Connection,
+    /// The same socket.
+    socket: UnixStream,
+    memory: OwnedFd,
+    kick: OwnedFd,
+}
+
+impl Rogue {
+    fn new(socket: &Path) -> Rogue {
+        let socket = UnixStream::connect(socket).expect("it listens");
+        socket.set_nonblocking(true).expect("a socket of ours");
+        let connection = Connection::new(socket.try_clone().expect("a descriptor").into());
+        Rogue { connection, socket, memory: memory(LEN), kick: event() }
+    }
+
+    fn send(&mut self, request: Request) {
+        // The back-end may have closed it for what came before.
+        let _ = self.connection.send(request.write(Ack::No));
+    }
+
+    /// Shares its memory, as `key` has it.
+    fn share(&mut self, key: RegionKey, file: OwnedFd) {
+        self.send(Request::SetFeatures(Features::of(&[VIRTIO_F_VERSION_1])));
+        self.send(Request::SetMemTable(vec![Region { key, file }]));
+    }
+
+    fn rings(&mut self) {
+        for ring in 0..2 {
+            let kick = if ring == 1 { clone(&self.kick) } else { event() };
+            for request in ring_requests(ring, None, kick) {
+                self.send(request);
+            }
+        }
+    }
+
+    /// All that an honest one does.
+    fn begin(&mut self) {
+        self.share(KEY, clone(&self.memory));
+        self.rings();
+    }
+
+    /// Without features of the protocol rings are enabled from the start.
+    fn enable(&mut self) {
+        for ring in 0..2 {
+            self.send(Request::SetVringEnable { ring, is_enabled: true });
+        }
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) {
+        rustix::io::pwrite(&self.memory, bytes, offset).expect("it is memory");
+    }
+
+    fn desc(&self, index: u16, (address, len): (u64, u32), flags: u16, next: u16) {
+        let place = RING + 16 * u64::from(index);
+        let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes()];
+        self.write(&[&bytes.concat()[..], &next.to_le_bytes()].concat(), place);
+    }
+
+    /// Makes chains available, up to an index, the first of which has this head.
+    fn transmit(&self, head: u16, index: u16) {
+        self.write(&head.to_le_bytes(), AVAILABLE + 4);
+        self.write(&index.to_le_bytes(), AVAILABLE + 2);
+        rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).expect("a descriptor");
+    }
+
+    /// Transmits one chain of one descriptor.
+    fn one(&mut self, buffer: (u64, u32), flags: u16, next: u16) {
+        self.desc(0, buffer, flags, next);
+        self.transmit(0, 1);
+        self.begin();
+    }
+}
+
+fn memory(len: u64) -> OwnedFd {
+    let memory = memfd_create("rogue", MemfdFlags::CLOEXEC).expect("a file");
+    ftruncate(&memory, len).expect("memory");
+    memory
+}
+
+fn clone(fd: &OwnedFd) -> OwnedFd {
+    fd.try_clone().expect("a descriptor")
+}
+
+/// Where its guest has bytes of its own, and how many.
+const BUFFER: (u64, u32) = (START + 0x40000, 100);
+
+/// What one does, and what is said of it.
+type Deed = (&'static str, fn(&mut Rogue), &'static [&'static str]);
+
+const DEEDS: &[Deed] = &[
+    (
+        "long-region",
+        |it| it.share(RegionKey { size: 2 * LEN, ..KEY }, clone(&it.memory)),
+        &["0x200000 bytes", "longer than its file", "0x100000 bytes"],
+    ),
+    (
+        "socket-as-memory",
+        |it| it.share(KEY, UnixStream::pair().expect("sockets").0.into()),
+        &["SET_MEM_TABLE came with a socket"],
+    ),
+    (
+        "directory-as-memory",
+        |it| it.share(KEY, File::open("/").expect("it is there").into()),
+        &["SET_MEM_TABLE came with a directory"],
+    ),
+    (
+        "regions-overlap",
+        |it| {
+            let key = RegionKey { guest_address: START + 0x1000, user_address: 0, ..KEY };
+            let files = [clone(&it.memory), clone(&it.memory)];
+            let regions = [KEY, key].into_iter().zip(files);
+            let regions = regions.map(|(key, file)| Region { key, file }).collect();
+            it.send(Request::SetMemTable(regions));
+        },
+        &["0x100000000", "0x100001000", "overlap"],
+    ),
+    (
+        "rings-outside",
+        |it| {
+            let key = RegionKey { user_address: START + LEN, ..KEY };
+            it.share(key, clone(&it.memory));
+            it.rings();
+        },
+        &["at 0x1000", "are not all in the regions of memory"],
+    ),
+    (
+        "kick-is-a-socket",
+        |it| {
+            it.share(KEY, clone(&it.memory));
+            let file = UnixStream::pair().expect("sockets").0.into();
+            it.send(Request::SetVringKick { ring: 1, file: Some(file) });
+        },
+        &["SET_VRING_KICK came with a socket", "eventfd"],
+    ),
+    (
+        "ring-size",
+        |it| {
+            it.share(KEY, clone(&it.memory));
+            it.send(Request::SetVringNum { ring: 1, size: 255 });
+        },
+        &["ring 1 has 255 entries", "up to 32768"],
+    ),
+    (
+        "ran-ahead",
+        |it| {
+            it.transmit(0, 1000);
+            it.begin();
+        },
+        &["tx queue", "avail index 1000 is 1000 ahead", "256 entries"],
+    ),
+    (
+        "head",
+        |it| {
+            it.transmit(999, 1);
+            it.begin();
+        },
+        &["tx queue", "descriptor 999", "256"],
+    ),
+    ("next", |it| it.one(BUFFER, NEXT, 300), &["goes on at descriptor 300", "256"]),
+    ("loop", |it| it.one(BUFFER, NEXT, 0), &["more than 256 descriptors"]),
+    ("table", |it| it.one(BUFFER, INDIRECT, 0), &["flags 0x4", "may not be there"]),
+    ("writable", |it| it.one(BUFFER, WRITE, 0), &["flags 0x2", "descriptor 0"]),
+    (
+        "wraps",
+        |it| it.one((u64::MAX - 9, 100), 0, 0),
+        &["100 bytes", "0xfffffffffffffff6", "last address"],
+    ),
+    ("too-long", |it| it.one((START, u32::MAX), 0, 0), &["4294967295 bytes", "at most"]),
+    (
+        "outside",
+        |it| it.one((START + LEN - 4, 100), 0, 0),
+        &["are not all in the regions of memory"],
+    ),
+    (
+        "table-emptied",
+        |it| {
+            it.begin();
+            it.send(Request::SetMemTable(Vec::new()));
+        },
+        &["shares no memory"],
+    ),
+    (
+        "region-removed",
+        |it| {
+            let feature = VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
+            it.send(Request::SetProtocolFeatures(feature));
+            it.begin();
+            it.enable();
+            it.send(Request::RemMemReg(KEY));
+        },
+        &["shares no memory"],
+    ),
+    (
+        "hundred-thousand-messages",
+        |it| {
+            let message = Request::GetFeatures.write(Ack::No).bytes();
+            it.socket.set_nonblocking(false).expect("a socket of ours");
+            it.socket.set_write_timeout(Some(SOON)).expect("a socket of ours");
+            // Until it is closed.
+            let _ = it.socket.write_all(&message.repeat(100_000));
+        },
+        &["64 replies wait", "reads none"],
+    ),
+    (
+        "area-lies",
+        |it| {
+            it.send(Request::SetProtocolFeatures(VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD));
+            let len = u64::try_from(2 * inflight_split::len(usize::from(SIZE))).expect("small");
+            let file = memory(len);
+            let version = u64::try_from(inflight_split::VERSION).expect("small");
+            rustix::io::pwrite(&file, &7_u16.to_ne_bytes(), version).expect("it is memory");
+            it.send(Request::SetInflightFd(Area { rings: 2, size: SIZE, len, offset: 0, file }));
+            it.begin();
+            it.enable();
+        },
+        &["rx queue", "version 7, expected 1"],
+    ),
+    (
+        "area-too-short",
+        |it| {
+            it.send(Request::SetProtocolFeatures(VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD));
+            let (file, len) = (memory(4096), 4096);
+            it.send(Request::SetInflightFd(Area { rings: 2, size: SIZE, len, offset: 0, file }));
+        },
+        &["SET_INFLIGHT_FD has 4096", "room for all its rings"],
+    ),
+];
+
+/// Pings between the honest ones, every 10 ms.
+const PINGS: &str = "2500";
+
+#[test]
+fn of_each_rogue_it_is_said_why_its_port_closes_and_honest_guests_lose_no_frame() {
+    let Some(_turn) = crate::turn(&["ping"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let mut text = describe("max-queues = 2", &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);
+    for (name, ..) in DEEDS {
+        let socket = dir.join(name);
+        let socket = socket.display();
+        text += &format!(
+            "[[vhost]]\nname = \"{name}\"\nsocket = \"{socket}\"\nqueues = 1\nmode = \"server\"\n"
+        );
+    }
+    let host = Host::start(&text);
+    let backend = host.pid_of("backend");
+    let mut ping = host.in_guest("a", &["ping", "-nq", "-i0.01", "-W30", "-c", PINGS, "10.77.0.2"]);
+    let mut ping = Running::start(ping.stdout(Stdio::piped()));
+    for (name, deed, parts) in DEEDS {
+        let mut rogue = Rogue::new(&dir.join(name));
+        deed(&mut rogue);
+        let vif = host.wait(&format!("{name}: {parts:?}"), SOON, |host| {
+            let vif = host.vif(name)?;
+            let error = vif.error.clone()?;
+            parts.iter().all(|part| error.contains(part)).then_some(vif)
+        });
+        let reason = vif.error.clone().unwrap_or_default();
+        println!("{name}: {reason}");
+        assert!(vif.queues.is_empty(), "{name}: {vif:?}");
+        // A front-end that takes its memory back is not closed: it may share it again.
+        let is_closed = vif.state == "Waiting";
+        let lines = host.log().lines().filter(|line| line.contains(&reason)).count();
+        assert_eq!(lines, usize::from(is_closed), "{name}: {reason}\n{}", host.log());
+    }
+    ping.wait("the pings", 6 * SOON);
+    let mut said = String::new();
+    let stdout = ping.0.stdout.as_mut().expect("it was piped");
+    std::io::Read::read_to_string(stdout, &mut said).expect("text");
+    assert!(said.contains(&format!("{PINGS} received")), "{said}");
+    for name in ["vif1.0", "vif2.0"] {
+        let queues = host.vif(name).expect("it is there").queues;
+        assert!(queues.iter().all(|queue| queue.dropped.is_empty()), "{queues:?}");
+    }
+    assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
+}
