@@ -71,6 +71,9 @@ pub struct Finding {
     /// The check whose finding is the cause of this one: it stands below that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
+    /// In which other network namespace it is, if all were looked at; its commands go there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
 }
 
 /// One way to fix it.
@@ -138,6 +141,7 @@ impl Finding {
             gain: None,
             confidence: Confidence::High,
             follows: None,
+            netns: None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Component, Path};
+use std::process::{Command, Stdio};
 
 use super::source::{
     NO_TEXT, PIECE_BYTES_MAX, PIECES_MAX, REFUSED_FILE, REMARKS_FILE, Source, text_of,
@@ -16,20 +17,22 @@ use super::source::{
 const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
 /// What a tar is made of; the last one is followed by zeros.
 const BLOCK_BYTES: usize = 512;
-/// How compressed files begin, what they are called, and what unpacks them.
-const COMPRESSED: [(&[u8], &str, &str); 5] = [
-    (&[0x1f, 0x8b], "gzip", "gunzip -k"),
-    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "unxz -k"),
-    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "unzstd -k"),
-    (b"BZh", "bzip2", "bunzip2 -k"),
-    (&[b'P', b'K', 3, 4], "zip", "unzip"),
+/// Bytes that come out of a compressed archive; it may be made to become endless.
+const UNPACKED_BYTES_MAX: u64 = 4 << 30;
+/// How compressed files begin, and the tools that unpack them, which all take the same flags.
+const COMPRESSED: [(&[u8], &str); 4] = [
+    (&[0x1f, 0x8b], "gzip"),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz"),
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"),
+    (b"BZh", "bzip2"),
 ];
+const ZIP: &[u8] = &[b'P', b'K', 3, 4];
 
-/// Reads a saved host: a directory or a tar.
+/// Reads a saved host: a directory or a tar, which may be compressed.
 ///
 /// # Errors
-/// What opening it reports; and if it is compressed, no tar or no saved host, what it is and what
-/// was expected.
+/// What opening it reports; and if it is no tar or no saved host, or compressed in a way that
+/// cannot be read here, what it is and what was expected.
 pub fn open(path: &Path) -> io::Result<Source> {
     if path.is_dir() {
         return folder::open(path);
@@ -37,14 +40,38 @@ pub fn open(path: &Path) -> io::Result<Source> {
     let mut file = File::open(path)?;
     let mut start = Vec::new();
     (&file).take(8).read_to_end(&mut start)?;
-    if let Some((_, kind, tool)) = COMPRESSED.iter().find(|(magic, ..)| start.starts_with(magic)) {
-        return Err(io::Error::other(format!(
-            "it is compressed with {kind}: unpack it first with `{tool} FILE`, and give what that \
-             makes"
-        )));
+    if start.starts_with(ZIP) {
+        let what = "it is compressed with zip: unpack it first with `unzip FILE`, and give what \
+                    that makes";
+        return Err(io::Error::other(what));
     }
     file.rewind()?;
-    read(file)
+    match COMPRESSED.iter().find(|(magic, _)| start.starts_with(magic)) {
+        Some((_, tool)) => unpacked(file, tool),
+        None => read(file),
+    }
+}
+
+/// Reads what a tool makes of a file. That is a process of its own: an archive of others may be
+/// made to break what unpacks it.
+fn unpacked(file: File, tool: &str) -> io::Result<Source> {
+    let mut unpack = Command::new(tool);
+    unpack.arg("-dc").stdin(file).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = unpack.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::other(format!(
+            "it is compressed with {tool}, which is not installed here: install it, or unpack the \
+             file elsewhere"
+        )),
+        _ => error,
+    })?;
+    let source = match child.stdout.take() {
+        Some(pipe) => read(pipe.take(UNPACKED_BYTES_MAX)),
+        None => Err(io::Error::other(format!("{tool} has no output"))),
+    };
+    // It has ended, or has no reader any more.
+    let _ = child.kill();
+    child.wait()?;
+    source
 }
 
 /// Reads a tar, as far as it goes. A check that wants a file which is no text says so.
@@ -270,14 +297,59 @@ mod tests {
         assert!(error.contains("web1") && error.contains("web2"), "{error}");
     }
 
+    fn packed(tool: &str, path: &Path) -> io::Result<std::process::Output> {
+        Command::new(tool).arg("-c").stdin(File::open(path)?).output()
+    }
+
     #[test]
-    fn a_compressed_file_says_what_unpacks_it() {
+    fn a_compressed_archive_is_read_as_far_as_it_goes() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("host.tar");
-        for (magic, kind, tool) in COMPRESSED {
-            std::fs::write(&path, [magic, b"more of it".as_slice()].concat()).expect("written");
-            let error = open(&path).expect_err("compressed").to_string();
-            assert!(error.contains(kind) && error.contains(tool), "{error}");
+        let stat = "cpu0 1 2 3\n".repeat(100);
+        let bytes = tar_of(&[("proc/stat", &stat), ("proc/uptime", "1 1\n")]);
+        for (magic, tool) in COMPRESSED {
+            std::fs::write(&path, &bytes).expect("written");
+            let Ok(packed) = packed(tool, &path) else {
+                println!("SKIPPED: {tool} is not installed");
+                continue;
+            };
+            assert!(packed.stdout.starts_with(magic), "{tool}");
+            std::fs::write(&path, &packed.stdout).expect("written");
+            let source = open(&path).unwrap_or_else(|error| panic!("{tool}: {error}"));
+            assert_eq!(source.file("proc/stat").expect("there").body(), stat, "{tool}");
+            assert_eq!(remarks(source), Vec::<String>::new(), "{tool}");
+            std::fs::write(&path, &packed.stdout[..packed.stdout.len() - 1]).expect("written");
+            // Whatever came out of it; it is no crash.
+            let _ = open(&path);
+            std::fs::write(&path, [magic, b"no such thing"].concat()).expect("written");
+            assert!(open(&path).is_err(), "{tool}");
         }
+        std::fs::write(&path, [ZIP, b"more of it"].concat()).expect("written");
+        let error = open(&path).expect_err("another kind").to_string();
+        assert!(error.contains("unzip"), "{error}");
+    }
+
+    #[test]
+    fn a_compressed_archive_that_ends_early_says_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("host.tar.gz");
+        // Noise, so that half of the compressed file is about half of the archive.
+        let mut state = 1_u64;
+        let mut noise = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            format!("{:016x}\n", state >> 8)
+        };
+        let long: String = (0..60_000).map(|_| noise()).collect();
+        let bytes = tar_of(&[("proc/uptime", "1 1\n"), ("sys/kernel/x", &long)]);
+        std::fs::write(&path, &bytes).expect("written");
+        let Ok(packed) = packed("gzip", &path) else {
+            println!("SKIPPED: gzip is not installed");
+            return;
+        };
+        std::fs::write(&path, &packed.stdout[..packed.stdout.len() / 2]).expect("written");
+        let source = open(&path).expect("as far as it goes");
+        assert!(source.file("proc/uptime").is_ok());
+        let said = remarks(source);
+        assert!(said[0].contains("ends early"), "{said:?}");
     }
 }

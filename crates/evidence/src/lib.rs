@@ -14,6 +14,7 @@ pub mod archive;
 pub mod fact;
 mod live;
 mod manifest;
+pub mod namespaces;
 pub(crate) mod netlink;
 mod number;
 pub mod parse;

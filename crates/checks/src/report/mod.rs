@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use scope::{How, Looked, Scope};
 
 use crate::check::contradiction::contradictions;
-use crate::check::{CATALOGUE, Check};
+use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
 use ringway_evidence::Netns;
 use ringway_evidence::fact::{Host, HostKind, KernelRelease, Namespace, Remarks};
@@ -67,13 +67,30 @@ impl Report {
             host: host.fact().unwrap_or_else(|_| HostKind::unknown()),
             kernel: kernel.map(|release| release.value().to_owned()),
             interval_seconds: host.interval().map(|interval| interval.as_secs_f64()),
-            worst: findings.iter().map(|one| one.severity).max().unwrap_or(Severity::Unknown),
+            worst: worst(&findings),
             is_conclusive: scope.is_enough(),
             verdict: verdict(&findings, &scope),
             scope,
             remarks: remarks(host),
             findings,
         }
+    }
+
+    /// As one of another network namespace: its findings say so, and `enter` makes commands of its
+    /// advice go there. What is of the whole machine, such as its CPUs, is not said again.
+    #[must_use]
+    pub fn within(mut self, netns: &str, enter: impl Fn(&str) -> String) -> Report {
+        let is_of_machine =
+            |check: &str| check::find(check).is_some_and(|check| check.group == Group::Processors);
+        self.findings.retain(|finding| !is_of_machine(&finding.check));
+        for finding in &mut self.findings {
+            finding.netns = Some(netns.to_owned());
+            let advice = finding.advice.iter_mut().flat_map(|advice| &mut advice.commands);
+            advice.for_each(|command| *command = enter(command));
+        }
+        self.worst = worst(&self.findings);
+        self.verdict = verdict(&self.findings, &self.scope);
+        self
     }
 
     /// What a program exits with: 0 if nothing is wrong, 3 for warnings, 4 for problems. 1 and 2
@@ -86,6 +103,10 @@ impl Report {
             Severity::Ok | Severity::Note | Severity::Unknown => 5,
         }
     }
+}
+
+fn worst(findings: &[Finding]) -> Severity {
+    findings.iter().map(|one| one.severity).max().unwrap_or(Severity::Unknown)
 }
 
 /// The schema of [`Report`], as it is published.
@@ -172,6 +193,23 @@ mod tests {
         report.findings.truncate(1);
         settle(&mut report.findings);
         assert_eq!(report.findings[0].follows, None);
+    }
+
+    #[test]
+    fn findings_of_another_namespace_say_so_and_their_commands_go_there() {
+        let mut report = Report::of(&Host::new(Source::Memory([].into())), &["D19".to_owned()]);
+        let advice = crate::finding::Advice::by_hand("do", &["tc qdisc show"]);
+        let mut found = Finding::new(Severity::Warning, "a", "slow").advise(advice);
+        found.check = "D19".to_owned();
+        let mut of_machine = Finding::new(Severity::Problem, "cpu0", "full");
+        of_machine.check = "D35".to_owned();
+        report.findings = vec![found, of_machine];
+        let report = report.within("router", |command| format!("ip netns exec router {command}"));
+        assert_eq!((report.findings.len(), report.worst), (1, Severity::Warning));
+        let found = &report.findings[0];
+        assert_eq!(found.netns.as_deref(), Some("router"));
+        assert_eq!(found.advice[0].commands, ["ip netns exec router tc qdisc show"]);
+        assert!(report.verdict.starts_with("1 warning: slow"), "{}", report.verdict);
     }
 
     fn scope(ran: usize, unread: usize, not_here: usize) -> Scope {

@@ -193,6 +193,9 @@ fn line(answer: &InetResponse, info: &[u8]) -> String {
         write!(line, " snd_wscale={} rcv_wscale={}", scales & 15, scales >> 4)
             .expect("a String takes all");
     }
+    if let Some(bits) = number(info, APP_LIMITED_AT, 1) {
+        write!(line, " app_limited={}", bits & 1).expect("a String takes all");
+    }
     line
 }
 
@@ -205,6 +208,8 @@ fn number(info: &[u8], at: usize, len: usize) -> Option<u64> {
 }
 
 const WSCALES_AT: usize = 6;
+/// `delivery_rate_app_limited`, a bit of this byte.
+const APP_LIMITED_AT: usize = 7;
 
 /// `struct tcp_info` of `linux/tcp.h`: names without their prefix, offsets and lengths in bytes.
 /// Times are in microseconds (`last_*` in milliseconds), rates in bytes a second.

@@ -81,6 +81,8 @@ pub struct More {
     pub bytes_received: u64,
     /// The window that the other end offers; 0 as well if the kernel does not say it.
     pub snd_wnd: u64,
+    /// Whether its program gave it less to send than could have been on its way, of late.
+    pub is_app_limited: bool,
     /// The number of the socket.
     pub inode: u64,
 }
@@ -223,6 +225,7 @@ fn connection(text: &Text, line: usize, row: &str) -> Result<Socket, Gap> {
             bytes_acked: number("bytes_acked"),
             bytes_received: number("bytes_received"),
             snd_wnd: number("snd_wnd"),
+            is_app_limited: number("app_limited") == 1,
             inode: number("inode"),
         },
         line,

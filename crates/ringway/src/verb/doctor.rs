@@ -2,6 +2,7 @@
 
 mod change;
 mod choice;
+mod everywhere;
 mod expire;
 mod gauge;
 mod transaction;
@@ -59,6 +60,12 @@ pub(crate) struct Doctor {
     /// changes no setting; Ctrl-C ends it. D08 reports what it finds.
     #[arg(long = "path", value_name = "HOST", conflicts_with = "root")]
     paths: Vec<String>,
+    /// Look at all network namespaces: this one, those with a name, and those of processes
+    ///
+    /// Findings name their namespace, and commands run there. The limits are 64 namespaces and five
+    /// minutes; namespaces that could not be entered are listed. Entering them needs root.
+    #[arg(long, conflicts_with_all = ["root", "paths"])]
+    all_netns: bool,
     /// Run only this check; may be repeated
     #[arg(long = "check", value_name = "ID", value_parser = known_check)]
     checks: Vec<String>,
@@ -133,6 +140,9 @@ fn known_check(id: &str) -> Result<String, String> {
 }
 
 fn diagnose(args: &Doctor) -> Result<ExitCode> {
+    if args.all_netns {
+        return everywhere::diagnose(args);
+    }
     let host = Host::new(source(args)?);
     let report = Report::of(&host, &args.checks);
     if args.json {

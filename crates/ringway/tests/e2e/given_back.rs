@@ -1,6 +1,6 @@
 //! Changes for what is found in routes, ports and connections: each is found on a set-up of
-//! [`records`](crate::records), set, and given back by `undo`; and by its time limit when `apply` was
-//! killed as soon as it had set it.
+//! [`records`](crate::records), set, and given back by `undo`; and by its time limit when `apply`
+//! was killed as soon as it had set it.
 
 use std::process::Stdio;
 

@@ -11,6 +11,7 @@ mod confinement;
 mod demo;
 mod discovered;
 mod dpdk;
+mod everywhere;
 mod given_back;
 mod greedy;
 mod guests;

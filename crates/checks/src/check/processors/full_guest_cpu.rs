@@ -91,7 +91,9 @@ fn of_domain(facts: &Facts, span: &Span<VcpuTimes>, domain: u32, lines: &[usize]
         Ok((_, quote)) => finding.quote(quote).confidence(Confidence::High),
         Err(gap) => {
             let cause = text::unread_cause(&gap);
-            return Finding { severity: Severity::Unknown, ..finding }.cause(cause);
+            return Finding { severity: Severity::Note, ..finding }
+                .cause(cause)
+                .confidence(Confidence::Low);
         }
     };
     let finding = advise(finding);

@@ -1,5 +1,8 @@
 //! D46: what holds a connection down: its program, its segments, packets that overtake.
 
+#[path = "held_connections/limits.rs"]
+mod limits;
+
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use crate::text::held_connections as text;
@@ -66,6 +69,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let most = found.max_by(|a, b| a.0.sent().total_cmp(&b.0.sent()));
         out.add(most.map(|(work, said)| said.finding(facts, work.socket)));
     }
+    out.add(limits::of_senders(facts, &works));
     out.well(format!("none of {} connections is held down at its ends", works.len()), None);
     Ok(())
 }

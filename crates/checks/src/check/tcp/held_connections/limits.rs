@@ -1,0 +1,144 @@
+//! Who limits each connection that sends: its program, the other end's window, its own buffer, or
+//! congestion control and the path.
+
+use super::{BYTES_MIN, Facts, Work};
+use crate::finding::{Confidence, Finding, Severity};
+use crate::text::held_connections as text;
+use ringway_evidence::parse::sockets::Socket;
+
+/// Connections that are shown: those that send the most.
+const SHOWN_MAX: usize = 4;
+/// Part of the time that is worth showing.
+const PART_MIN: f64 = 0.05;
+/// So many times the shortest round trip is one with a queue in it.
+const QUEUED: f64 = 2.0;
+
+/// Who limits a connection, and for which part of the time between both samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Shares {
+    /// There was nothing to send, or less than could be sent at once.
+    pub(super) program: f64,
+    /// The other end's window was full.
+    pub(super) receiver: f64,
+    /// The send buffer was full.
+    pub(super) buffer: f64,
+    /// Congestion control let no more travel.
+    pub(super) path: f64,
+}
+
+/// A note for each of the connections that send the most, the first of them first.
+pub(super) fn of_senders(facts: &Facts, works: &[Work<'_>]) -> Vec<Finding> {
+    let mut senders: Vec<&Work<'_>> =
+        works.iter().filter(|work| work.sent() >= BYTES_MIN && work.socket.busy_ms > 0.0).collect();
+    senders.sort_by(|a, b| b.sent().total_cmp(&a.sent()));
+    let shown = senders.into_iter().take(SHOWN_MAX);
+    shown
+        .map(|work| {
+            let Work { socket, .. } = work;
+            let owner = facts.owners.whose(socket.more.inode);
+            let mbit = work.sent() * 8.0 / 1e6;
+            let shares = Shares::of(work);
+            let summary = format!(
+                "{owner} sends {mbit:.1} Mbit/s to {}; what limits it: {}",
+                socket.peer,
+                shares.said()
+            );
+            Finding::new(Severity::Note, socket.peer.clone(), summary)
+                .cause(shares.meaning(socket))
+                .quote([facts.sockets.text.quote(socket.line)])
+                .confidence(Confidence::Medium)
+        })
+        .collect()
+}
+
+impl Shares {
+    /// From the kernel's times: `busy` is all in which something was on its way or waited for it,
+    /// the other two are parts of it.
+    pub(super) fn of(work: &Work<'_>) -> Shares {
+        let span_ms = work.seconds * 1000.0;
+        let grown = |of: fn(&Socket) -> f64| (of(work.socket) - of(work.before)).max(0.0) / span_ms;
+        let busy = grown(|one| one.busy_ms).min(1.0);
+        let receiver = grown(|one| one.busy_ms * one.rwnd_limited).min(busy);
+        let buffer = grown(|one| one.busy_ms * one.sndbuf_limited).min(busy - receiver);
+        let rest = busy - receiver - buffer;
+        // Whatever travels is all that there is: its program could have given more.
+        let is_program = work.socket.more.is_app_limited && work.socket.notsent_bytes == 0;
+        let (program, path) =
+            if is_program { (1.0 - busy + rest, 0.0) } else { (1.0 - busy, rest) };
+        Shares { program, receiver, buffer, path }
+    }
+
+    fn ranked(self) -> Vec<(f64, &'static str)> {
+        let mut parts = vec![
+            (self.program, "its program"),
+            (self.receiver, "the other end's window"),
+            (self.buffer, "its send buffer"),
+            (self.path, "congestion control and the path"),
+        ];
+        parts.retain(|(part, _)| *part >= PART_MIN);
+        parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+        parts
+    }
+
+    fn said(self) -> String {
+        let said = |(part, who): &(f64, &str)| format!("{who} {:.0} %", part * 100.0);
+        self.ranked().iter().map(said).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What follows from the one that limits the most.
+    fn meaning(self, socket: &Socket) -> &'static str {
+        let most = self.program.max(self.receiver).max(self.buffer).max(self.path);
+        let is_queued =
+            socket.rtt_ms.zip(socket.min_rtt_ms).is_some_and(|(rtt, least)| rtt > QUEUED * least);
+        match () {
+            () if most == self.program => text::by_program(),
+            () if most == self.receiver => text::by_receiver(),
+            () if most == self.buffer => text::by_buffer(),
+            () if is_queued => text::by_queue(),
+            () => text::by_path(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(before: &Socket, after: &Socket) -> Shares {
+        Shares::of(&Work { socket: after, before, seconds: 1.0 })
+    }
+
+    fn socket(busy_ms: f64, rwnd_limited: f64, sndbuf_limited: f64) -> Socket {
+        Socket { busy_ms, rwnd_limited, sndbuf_limited, ..Socket::default() }
+    }
+
+    #[test]
+    fn the_time_between_both_samples_is_shared_out() {
+        // Of a second: busy for 0.9, of which the receiver had 0.5 and the buffer 0.1.
+        let parts = shares(&socket(100.0, 0.0, 0.0), &socket(1000.0, 0.5, 0.1));
+        assert_eq!(parts.ranked()[0], (0.5, "the other end's window"));
+        assert_eq!(parts.said().matches('%').count(), 4, "{}", parts.said());
+        let sum = parts.program + parts.receiver + parts.buffer + parts.path;
+        assert!((sum - 1.0).abs() < 1e-9, "{parts:?}");
+    }
+
+    #[test]
+    fn a_program_that_gives_no_more_is_what_limits() {
+        let mut after = socket(1000.0, 0.0, 0.0);
+        assert_eq!(
+            shares(&socket(0.0, 0.0, 0.0), &after).said(),
+            "congestion control and the path 100 %"
+        );
+        after.more.is_app_limited = true;
+        assert_eq!(shares(&socket(0.0, 0.0, 0.0), &after).said(), "its program 100 %");
+        // It did at the end, and something waits all the same.
+        after.notsent_bytes = 1;
+        assert_eq!(shares(&socket(0.0, 0.0, 0.0), &after).path, 1.0);
+    }
+
+    #[test]
+    fn counters_that_go_back_are_no_time() {
+        let parts = shares(&socket(1000.0, 1.0, 0.0), &socket(10.0, 0.0, 1.0));
+        assert!((0.0..=1.0).contains(&parts.program) && parts.receiver == 0.0, "{parts:?}");
+    }
+}

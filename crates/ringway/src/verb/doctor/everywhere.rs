@@ -1,0 +1,244 @@
+//! `ringway doctor --all-netns`: each network namespace of the machine, by a process of its own
+//! that is in it.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ringway_doctor::evidence::namespaces::{Namespace, Namespaces};
+use ringway_doctor::fact::Host;
+use ringway_doctor::finding::{Severity, shell_word};
+use ringway_doctor::report::Report;
+use ringway_doctor::report::text::{Detail, render};
+use serde::Serialize;
+
+use super::{Doctor, collected};
+use crate::output::{print, print_json};
+
+/// Namespaces that are looked at.
+const NAMESPACES_MAX: usize = 64;
+/// So many at a time: each look takes CPU time that the others would see.
+const TOGETHER: usize = 4;
+/// How long all looks may take, and one beside its interval.
+const ALL_MAX: Duration = Duration::from_secs(300);
+const ONE_MAX: Duration = Duration::from_secs(60);
+/// How often it is seen whether a look is over.
+const NAP: Duration = Duration::from_millis(20);
+
+/// What was found where.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Everywhere {
+    /// This one first.
+    namespaces: Vec<Place>,
+    /// Those that could not be entered.
+    not_looked_at: Vec<Missed>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Place {
+    netns: String,
+    report: Report,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Missed {
+    netns: String,
+    why: String,
+}
+
+pub(super) fn diagnose(args: &Doctor) -> Result<ExitCode> {
+    let everywhere = look(args)?;
+    if args.json {
+        print_json(&everywhere)?;
+    } else {
+        print(&everywhere.text(args.verbose))?;
+    }
+    // A warning is worse than no verdict, and that worse than that all is well.
+    let reports = everywhere.namespaces.iter().map(|place| &place.report);
+    let worst = reports.max_by_key(|report| (report.worst.max(Severity::Note), report.exit_code()));
+    Ok(ExitCode::from(worst.map_or(5, Report::exit_code)))
+}
+
+fn look(args: &Doctor) -> Result<Everywhere> {
+    let Namespaces { all, hidden, refused } = Namespaces::live();
+    let mut everywhere = Everywhere::default();
+    let missed = |netns: String, why: String| Missed { netns, why };
+    everywhere.not_looked_at.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
+    if refused > 0 {
+        let why = "only root may see where they are".to_owned();
+        everywhere.not_looked_at.push(missed(format!("those of {refused} processes"), why));
+    }
+    let deadline = Instant::now() + ALL_MAX;
+    let own = Host::new(collected(args.interval, &[])?);
+    let report = Report::of(&own, &args.checks);
+    everywhere.namespaces.push(Place { netns: "this one".to_owned(), report });
+    let mut next = all.iter().take(NAMESPACES_MAX);
+    let queue = Mutex::new(&mut next);
+    let looked = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| {
+                while let Some(one) = queue.lock().ok().and_then(|mut queue| queue.next()) {
+                    let found = report_of(one, args, deadline);
+                    looked.lock().map(|mut all| all.push((one.clone(), found))).unwrap_or(());
+                }
+            });
+        }
+    });
+    let mut looked = looked.into_inner().unwrap_or_default();
+    looked.sort_by(|one, other| one.0.cmp(&other.0));
+    for (namespace, found) in looked {
+        let netns = name(&namespace);
+        match found {
+            Ok(report) => {
+                let report = report.within(&netns, |command| enter(&namespace, command));
+                everywhere.namespaces.push(Place { netns, report });
+            }
+            Err(error) => everywhere.not_looked_at.push(missed(netns, format!("{error:#}"))),
+        }
+    }
+    let left = all.iter().skip(NAMESPACES_MAX);
+    let why = || format!("{NAMESPACES_MAX} are looked at, and there are {}", all.len());
+    everywhere.not_looked_at.extend(left.map(|one| missed(name(one), why())));
+    Ok(everywhere)
+}
+
+impl Everywhere {
+    fn text(&self, is_verbose: bool) -> String {
+        let detail = if is_verbose { Detail::Full } else { Detail::Terse };
+        let mut text = String::new();
+        for Place { netns, report } in &self.namespaces {
+            let is_well = report.worst <= Severity::Note && report.is_conclusive;
+            if is_well && detail == Detail::Terse {
+                let _ = writeln!(text, "[✓] Network namespace {netns}: {}\n", report.verdict);
+            } else {
+                let _ = writeln!(text, "Network namespace {netns}\n\n{}", render(report, detail));
+            }
+        }
+        for Missed { netns, why } in &self.not_looked_at {
+            let _ = writeln!(text, "[?] Network namespace {netns} was not looked at: {why}");
+        }
+        text
+    }
+}
+
+fn name(namespace: &Namespace) -> String {
+    match namespace {
+        Namespace::Named(name) => name.clone(),
+        Namespace::OfProcess(process, program) => format!("of {program} (process {process})"),
+    }
+}
+
+/// The words before a command that let it run there; what it mounts ends with it.
+fn way_in(namespace: &Namespace) -> Vec<String> {
+    match namespace {
+        Namespace::Named(name) => ["ip", "netns", "exec", name].map(str::to_owned).into(),
+        // With a /sys of that namespace, as `ip netns exec` has one.
+        Namespace::OfProcess(process, _) => {
+            let net = format!("--net=/proc/{process}/ns/net");
+            let script = "mount -t sysfs sysfs /sys && exec \"$@\"";
+            ["nsenter", &net, "unshare", "-m", "sh", "-c", script, "sh"].map(str::to_owned).into()
+        }
+    }
+}
+
+/// A command that runs there, for a shell.
+fn enter(namespace: &Namespace, command: &str) -> String {
+    let is_plain = command.bytes().all(|byte| !b"|&;<>()$`\\\"'*?[]#~%{}\n".contains(&byte));
+    match namespace {
+        Namespace::Named(name) if is_plain => {
+            format!("ip netns exec {} {command}", shell_word(name))
+        }
+        Namespace::Named(name) => {
+            format!("ip netns exec {} sh -c {}", shell_word(name), shell_word(command))
+        }
+        Namespace::OfProcess(process, _) if is_plain && !command.contains("/sys/class") => {
+            format!("nsenter --net=/proc/{process}/ns/net {command}")
+        }
+        Namespace::OfProcess(process, _) => {
+            let script = format!("mount -t sysfs sysfs /sys && {command}");
+            let script = shell_word(&script).into_owned();
+            format!("nsenter --net=/proc/{process}/ns/net unshare -m sh -c {script}")
+        }
+    }
+}
+
+/// What the doctor says there, by a process of its own.
+fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<Report> {
+    let own = std::env::current_exe().context("our own program")?;
+    let mut command = there(namespace, &own);
+    command.args(["doctor", "--json", "--interval"]).arg(args.interval.to_string());
+    command.args(args.checks.iter().flat_map(|check| ["--check", check]));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let one = Instant::now() + Duration::from_secs(args.interval) + ONE_MAX;
+    let deadline = deadline.min(one);
+    if Instant::now() > deadline {
+        bail!("there was no time left: all took more than {} s", ALL_MAX.as_secs());
+    }
+    let mut child = command.spawn().with_context(|| format!("run {:?}", command.get_program()))?;
+    let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+    let (said, wrong) = thread::scope(|scope| {
+        let said = scope.spawn(|| text_of(out.as_mut()));
+        let wrong = scope.spawn(|| text_of(err.as_mut()));
+        while child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                child.kill()?;
+            }
+            thread::sleep(NAP);
+        }
+        Ok::<_, std::io::Error>((said.join().unwrap_or_default(), wrong.join().unwrap_or_default()))
+    })?;
+    if Instant::now() > deadline {
+        bail!("it took too long");
+    }
+    let last = wrong.lines().last().unwrap_or("it said nothing");
+    serde_json::from_str(&said).with_context(|| last.to_owned())
+}
+
+fn there(namespace: &Namespace, program: &Path) -> Command {
+    let words = way_in(namespace);
+    let mut words = words.iter();
+    let mut command = Command::new(words.next().map_or("", String::as_str));
+    command.args(words).arg(program);
+    command
+}
+
+/// What a look may say, in bytes.
+const SAID_MAX: u64 = 64 << 20;
+
+fn text_of(from: Option<&mut impl Read>) -> String {
+    let mut text = Vec::new();
+    let _ = from.map(|from| from.take(SAID_MAX).read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_go_where_the_finding_is() {
+        let named = Namespace::Named("qrouter-1".to_owned());
+        let of_process = Namespace::OfProcess(7, "redis".to_owned());
+        let plain = "sysctl -w net.ipv4.tcp_sack=1";
+        assert_eq!(enter(&named, plain), format!("ip netns exec qrouter-1 {plain}"));
+        assert_eq!(enter(&of_process, plain), format!("nsenter --net=/proc/7/ns/net {plain}"));
+        let write = "echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus";
+        assert_eq!(
+            enter(&of_process, write),
+            format!(
+                "nsenter --net=/proc/7/ns/net unshare -m sh -c 'mount -t sysfs sysfs /sys && \
+                 {write}'"
+            )
+        );
+        assert_eq!(enter(&named, write), format!("ip netns exec qrouter-1 sh -c '{write}'"));
+    }
+}
