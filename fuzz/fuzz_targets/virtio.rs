@@ -169,6 +169,7 @@ fn serve_frames(
         kick: bell.share().expect("a descriptor"),
         call: None,
         log: None,
+        inflight: None,
     };
     let parts = PairParts {
         memory: Arc::clone(memory),
