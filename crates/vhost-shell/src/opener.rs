@@ -16,8 +16,11 @@ use serde_json::Value;
 use crate::connection::Connection;
 use crate::meeting::{Meeting, Mode, Place};
 
-/// How long a socket that could not be made is left alone.
-const RETRY: Duration = Duration::from_secs(2);
+/// How long a socket that could not be made is left alone: at first as long as an earlier process
+/// may take to end that still has it, then twice as long each time.
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+/// The same at most.
+const RETRY_LAST: Duration = Duration::from_secs(2);
 /// The same for a message that the backend has no room for.
 const RESEND: Duration = Duration::from_millis(10);
 /// Areas that one front-end gets over one connection: one, or one for each pair of queues.
@@ -56,8 +59,9 @@ struct Opened {
     path: PathBuf,
     mode: Mode,
     meeting: Option<Meeting>,
-    /// When to make a meeting that could not be made.
+    /// When to make a meeting that could not be made, and the pause after the next failure.
     due: Option<Instant>,
+    pause: Duration,
     /// Whether the backend has a connection.
     is_used: bool,
     /// The same connection, for what the backend may not send.
@@ -110,6 +114,7 @@ impl Opener {
             mode,
             meeting,
             due,
+            pause: RETRY_FIRST,
             is_used: false,
             connection: None,
             areas: 0,
@@ -286,7 +291,8 @@ impl Opened {
             }
             Err(error) => {
                 self.meeting = None;
-                self.due = Some(now + RETRY);
+                self.due = Some(now + self.pause);
+                self.pause = (2 * self.pause).min(RETRY_LAST);
                 self.waits(name, Some(error.to_string()))
             }
         }
@@ -300,6 +306,7 @@ impl Opened {
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
             self.meeting = Some(Meeting::new(&self.path, self.mode, now)?);
+            self.pause = RETRY_FIRST;
         }
         self.meeting.as_mut().map_or(Ok(None), |meeting| meeting.meet(now))
     }

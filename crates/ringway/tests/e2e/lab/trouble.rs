@@ -167,7 +167,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
     for (hang, least, reason) in [
         ("sleep 1.5", 1, ""),
         ("exec sleep 1000", 0, "the time for all runs was up"),
-        ("kill -SEGV $$", 0, "iperf3 ended and said nothing (signal: 11 (SIGSEGV)"),
+        ("kill -SEGV $$", 0, "iperf3 ended without output (signal: 11 (SIGSEGV)"),
     ] {
         let (place, mut command) = placed(&TINY.replacen(budget.0, budget.1, 1));
         wrapped(place.path(), &mut command, &clients.replace("HANG", hang));
