@@ -378,6 +378,11 @@ impl Handshake {
         // It changed its mind since it said that it has keys. What counts is where it is now.
         match self.own {
             InitWait => self.phase = Phase::Waiting,
+            // It may wait to see that this end has closed, as at the start.
+            _ if state.is_gone() => {
+                self.peer = state;
+                return self.closed();
+            }
             _ => self.wait(),
         }
         self.frontend_state(state);
