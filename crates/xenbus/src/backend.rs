@@ -349,8 +349,8 @@ impl Handshake {
                 self.detach();
                 self.wait();
             }
-            // Its keys refer to an offer that is no longer valid. If the script has failed, no offer
-            // follows, so there is nothing to wait for: it sees that this end has closed.
+            // Its keys refer to an offer that is no longer valid. If the script has failed, no
+            // offer follows, so there is nothing to wait for: it sees that this end has closed.
             (Phase::Closed, state) if state.has_keys() && !self.has_script_failed() => {
                 self.reoffer = Reoffer::IfRefused;
                 self.close();

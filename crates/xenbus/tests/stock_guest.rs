@@ -170,8 +170,8 @@ fn linux_has_its_network_after_a_boot_loader_that_has_closed_its_vif_or_not() {
 
 #[test]
 fn a_boot_loader_under_way_survives_a_restart_of_the_backend() {
-    // Of a backend that does not offer two event channels any more, the one that the loader has left
-    // behind is believed before the two that Linux has just written: no backend can tell.
+    // A backend that does not offer two event channels any more believes the one that the loader
+    // has left rather than the two that Linux has just written: no backend can tell.
     for restart in LIMITS.map(|limit| Disturbance::RestartBackend(split(limit))) {
         for offered in OFFERS {
             stay_connected(&World::new(Kind::Ipxe, offered, 4), &[restart]);

@@ -193,7 +193,7 @@ fn a_guest_that_is_destroyed_and_a_script_that_fails_end_closed() {
     write(&host, vif, "hotplug-error", reason);
     write(&host, vif, "hotplug-status", "error");
     guest.expect_closed(&["hotplug script", reason]);
-    // Whichever the backend saw first, the guest's state or the script's: nobody closes that end.
+    // Whichever it saw first, what the guest says or the script: this guest never closes its end.
     wait_state(&host, vif, "6");
     remove(&host, vif);
 }

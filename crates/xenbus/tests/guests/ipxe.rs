@@ -2,7 +2,7 @@
 //! it loads.
 //!
 //! It has one queue, one event channel and flat keys. Whenever it probes, opens or closes the
-//! device, it leads the backend to an offer: unless it finds one there, it writes `Closed` and waits
+//! device, it leads the backend to an offer: unless it finds one there, it writes `Closed`, waits
 //! for exactly that, and then `Initialising`, and waits for exactly an offer. It gives up each wait
 //! after five seconds. It sets no watch but reads states again and again, so it misses those that
 //! pass quickly. When it closes, it leads the backend to an offer before it removes its keys.
