@@ -257,7 +257,7 @@ impl Stage {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the backend neither answered all requests nor closed the vif");
+                bail!("the backend neither responded to all requests nor closed the vif");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
