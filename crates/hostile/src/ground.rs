@@ -275,9 +275,9 @@ impl<'a> Ground<'a> {
         }
         for (option, peer) in [
             ("--victim", self.aim.victim),
-            ("--other", self.aim.other),
+            ("--victim-peer", self.aim.other),
             ("--host", self.aim.host),
-            ("--plain", self.aim.plain),
+            ("--no-gso-victim", self.aim.plain),
         ] {
             if let Some(peer) = peer {
                 command.args([option, &peer.to_string()]);

@@ -114,7 +114,7 @@ impl Stage {
     /// # Errors
     /// If no one said who that is.
     pub fn other(&self) -> Result<Peer> {
-        self.aim.other.context("who talks to the victim? say so with --other IP=MAC")
+        self.aim.other.context("who talks to the victim? say so with --victim-peer IP=MAC")
     }
 
     /// The host.
