@@ -406,26 +406,38 @@ impl FramePool {
     /// buffer is that large.
     #[inline]
     pub fn take(&mut self, len: usize) -> Option<Frame> {
-        let buffer = if len <= SMALL_LEN {
-            Buffer::Small(match self.small.take(&self.budget.small) {
-                Some(buffer) => buffer,
-                None => self.make()?,
-            })
-        } else if len <= MIDDLE_LEN {
-            Buffer::Middle(match self.middle.take(&self.budget.middle) {
-                Some(buffer) => buffer,
-                None => self.make()?,
-            })
-        } else if len <= LARGE_LEN {
-            Buffer::Large(match self.large.take(&self.budget.large) {
-                Some(buffer) => buffer,
-                None => self.make()?,
-            })
-        } else {
-            return None;
+        let ready = if len <= SMALL_LEN { self.small.free.pop() } else { None };
+        let buffer = match ready {
+            Some(buffer) => Buffer::Small(buffer),
+            None => self.find(len)?,
         };
         let vlan = FrameVlan::None;
         Some(Frame { buffer, len, offload: Offload::default(), vlan, flow: None })
+    }
+
+    /// A buffer for a frame that is longer than a small one, or for which the shelf of small ones
+    /// is empty. Not inlined, so that the usual path stays short.
+    #[inline(never)]
+    fn find(&mut self, len: usize) -> Option<Buffer> {
+        if len <= SMALL_LEN {
+            return match self.small.take(&self.budget.small) {
+                Some(buffer) => Some(Buffer::Small(buffer)),
+                None => self.make().map(Buffer::Small),
+            };
+        }
+        if len <= MIDDLE_LEN {
+            return match self.middle.take(&self.budget.middle) {
+                Some(buffer) => Some(Buffer::Middle(buffer)),
+                None => self.make().map(Buffer::Middle),
+            };
+        }
+        if len <= LARGE_LEN {
+            return match self.large.take(&self.budget.large) {
+                Some(buffer) => Some(Buffer::Large(buffer)),
+                None => self.make().map(Buffer::Large),
+            };
+        }
+        None
     }
 
     /// The longest frame that [`take`](FramePool::take) has a buffer for.
@@ -436,8 +448,20 @@ impl FramePool {
     /// Takes a frame's buffer back.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
+        match frame.buffer {
+            Buffer::Small(mut buffer) if self.small.free.len() < self.small.keep => {
+                buffer.release();
+                self.small.free.push(buffer);
+            }
+            buffer => self.put_back(buffer),
+        }
+    }
+
+    /// Takes back a longer buffer, or a small one for which the shelf has no room.
+    #[inline(never)]
+    fn put_back(&mut self, buffer: Buffer) {
         let budget = &*self.budget;
-        let (is_kept, len) = match frame.buffer {
+        let (is_kept, len) = match buffer {
             Buffer::Small(buffer) => (self.small.put(buffer, &budget.small), SMALL_LEN),
             Buffer::Middle(buffer) => (self.middle.put(buffer, &budget.middle), MIDDLE_LEN),
             Buffer::Large(mut buffer) => {
