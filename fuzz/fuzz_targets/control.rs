@@ -12,8 +12,8 @@ use std::thread;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_control::{
-    Answer, BackendRequest, BackendStatus, ControlServer, ControlSocket, GuestRequest, GuestStatus,
-    Reply,
+    BackendRequest, BackendStatus, ControlServer, ControlSocket, GuestRequest, GuestStatus, Reply,
+    Response,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -30,8 +30,8 @@ fuzz_target!(|data: &[u8]| {
     match kind % 5 {
         0 => round_trip::<BackendRequest>(data),
         1 => round_trip::<GuestRequest>(data),
-        2 => round_trip::<Answer<BackendStatus>>(data),
-        3 => round_trip::<Answer<GuestStatus>>(data),
+        2 => round_trip::<Response<BackendStatus>>(data),
+        3 => round_trip::<Response<GuestStatus>>(data),
         _ => ask_server(data),
     }
 });
@@ -57,9 +57,9 @@ fn ask_server(data: &[u8]) {
         return;
     }
     assert_eq!(line.find('\n'), Some(line.len() - 1), "one line");
-    let answer: Answer<()> = serde_json::from_str(&line).expect("a response");
+    let response: Response<()> = serde_json::from_str(&line).expect("a response");
     let is_request = serde_json::from_slice::<BackendRequest>(first_line(data)).is_ok();
-    assert_eq!(matches!(answer, Answer::Ok(())), is_request, "{line}");
+    assert_eq!(matches!(response, Response::Ok(())), is_request, "{line}");
 }
 
 fn first_line(data: &[u8]) -> &[u8] {
@@ -73,7 +73,7 @@ fn start() -> (TempDir, ControlServer) {
     let (server, calls) = ControlServer::start::<BackendRequest>(socket, || {}).expect("a server");
     thread::spawn(move || {
         for call in calls {
-            call.answer(Reply::ok(&()));
+            call.reply(Reply::ok(&()));
         }
     });
     (dir, server)

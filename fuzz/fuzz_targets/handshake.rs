@@ -149,7 +149,7 @@ impl World {
     fn step(&mut self, input: &mut Input<'_>) {
         match input.u8() % 16 {
             0 => write_offer(input, &mut self.back_dir),
-            1 => write_answer(input, &mut self.front_dir),
+            1 => write_keys_of_guest(input, &mut self.front_dir),
             2 => {
                 let (key, value) = (key(input), value(input));
                 self.directory(input).insert(key, value);
@@ -184,7 +184,7 @@ impl World {
         if input.flag() { &mut self.front_dir } else { &mut self.back_dir }
     }
 
-    /// Carries out what the backend wants, and answers what it asks.
+    /// Carries out what the backend wants, and replies to what it asks.
     fn tell_back(&mut self, first: backend::Input, input: &mut Input<'_>) {
         let mut next = Some(first);
         for _ in 0..FOLLOWING_MAX {
@@ -416,7 +416,7 @@ fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
 
 /// What a frontend writes for its backend, with numbers of rings and ports of which some are the
 /// same.
-fn write_answer(input: &mut Input<'_>, dir: &mut Directory) {
+fn write_keys_of_guest(input: &mut Input<'_>, dir: &mut Directory) {
     let count = input.u8() % 4;
     let is_split = input.flag();
     let mut set = |key: &str, value: u8| drop(dir.insert(key.to_owned(), value.to_string()));

@@ -48,7 +48,7 @@ fn write_all(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) -
         let wrote = write_waiting(&mut file)?;
         let pause = if wrote { Duration::ZERO } else { PAUSE };
         if is_gone(&watched, pause)? {
-            // It reads on until we end: what was seen before it left belongs to it.
+            // Drain it: frames seen before the reader left are still the reader's.
             capture.close();
             while write_waiting(&mut file)? {}
             return Ok(());
@@ -75,7 +75,7 @@ impl<W: Write> PcapngFile<W> {
             snaplen: snap_len,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
-                // Nanoseconds, which is how this library writes times.
+                // This library writes times in nanoseconds.
                 InterfaceDescriptionOption::IfTsResol(9),
             ],
         };

@@ -1,4 +1,4 @@
-//! Answers to the command line.
+//! Replies to the command line.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -35,7 +35,7 @@ use crate::vif::VifShell;
 const MIRROR: &str = "mirror";
 
 impl<H: Hypervisor> Backend<H> {
-    pub(crate) fn answer(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
+    pub(crate) fn serve_call(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
         let reply = match &call.request {
             BackendRequest::Status => Reply::ok(&self.status()?),
             BackendRequest::SetMaxQueues { vif, max_queues, reconnect } => {
@@ -52,7 +52,7 @@ impl<H: Hypervisor> Backend<H> {
             }
             BackendRequest::Capture { vif, snap_len } => self.capture(vif, *snap_len),
         };
-        call.answer(reply);
+        call.reply(reply);
         Ok(())
     }
 
@@ -251,7 +251,7 @@ impl<H: Hypervisor> Backend<H> {
         let mut vifs = Vec::new();
         for (vif, shell) in &self.vifs {
             let name = store.read(&format!("/local/domain/{}/name", vif.frontend));
-            // A driver domain may not know it, and it may be anything.
+            // A driver domain may not know the name, which may be any text.
             let guest = unless_refused(name, None)?;
             vifs.push(vif_status(shell, guest, host, &placements));
         }

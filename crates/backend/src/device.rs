@@ -15,7 +15,7 @@ use ringway_xenbus::{Hotplug, Keys, Vif};
 /// The longest frame that netif can describe (`XEN_NETIF_MAX_TX_SIZE`).
 pub(crate) const GSO_MAX: LinkSetting<'static> = LinkSetting::GsoMaxSize(65535);
 /// Addresses of the host's end: the largest that is no group's, so that no bridge chooses it for
-/// its own. A guest with the same one would not hear its answers.
+/// its own. A guest with the same one would not receive its replies.
 pub(crate) const HOST_ADDRESS: MacAddr = MacAddr([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
 
 /// How often a device may be renamed while it is looked up and opened.
@@ -58,7 +58,7 @@ impl VifDevice {
                 let note = note(owner, vif);
                 let (tap, index, origin) = lasting(net, &wanted, &note, queues, mtu)?;
                 if origin == Origin::New && wanted.hotplug == Hotplug::Connected {
-                    // The toolstack does not run it twice, and no one else knows what it did.
+                    // The toolstack does not run it twice, and only the script knows what it did.
                     tracing::warn!(
                         name = wanted.name,
                         "a new network device, for which no script is run: no interface has the \
@@ -117,7 +117,7 @@ fn lasting(
     for _ in 0..RENAMES_MAX {
         let Some(found) = wanted.find(net, note)? else { break };
         let tap = Tap::create_multi_queue(&found.name, queues)?;
-        // Under a name that the device has lost meanwhile it would be a new one.
+        // If the device was renamed meanwhile, opening the old name would make a new device.
         if net.link(&found.name).is_ok_and(|link| link.index == found.index) {
             let settings: Vec<_> = [GSO_MAX].into_iter().chain(mtu).collect();
             net.set(&found.name, &settings)?;
@@ -126,7 +126,7 @@ fn lasting(
     }
     let name = &wanted.name;
     let tap = Tap::create_multi_queue(name, queues)?;
-    // The note comes before the device is made to last, so that none lasts without one.
+    // Write the note before the device becomes persistent: none may persist without one.
     let settings = [LinkSetting::Alias(note), GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0)];
     net.set(name, &settings.into_iter().chain(mtu).collect::<Vec<_>>())?;
     tap.set_lifetime(Lifetime::Persistent)?;
@@ -155,14 +155,14 @@ impl Wanted<'_> {
             if is_ours(&found, note) {
                 return Ok(Some(found));
             }
-            // Once its script is done, a vif is served without the other name: it may have been
-            // renamed once more.
+            // Once its script is done, a vif is served under its current name: it may have been
+            // renamed again.
             if name == self.name || self.hotplug != Hotplug::Connected {
                 return Err(taken(name, note));
             }
         }
         match self.hotplug {
-            // It has had a device, which may have any name.
+            // Its device may have been renamed.
             Hotplug::Connected => Ok(net.links()?.into_iter().find(|link| is_ours(link, note))),
             _ => Ok(None),
         }
@@ -263,7 +263,7 @@ mod tests {
         ] {
             assert_eq!(noted(owner, text), None, "{owner} {text}");
         }
-        // The kernel keeps 255 bytes, and a run directory fits the address of a socket.
+        // The kernel keeps 255 bytes; a run directory is shorter, as it fits a socket's address.
         assert!(note(&"x".repeat(108), vif).len() <= 255);
     }
 }

@@ -40,7 +40,7 @@ impl Served {
         mac: Option<MacAddr>,
         host: &Hosting<H>,
     ) {
-        // The address of a vif stays; a toolstack may be late with it.
+        // A vif's address never changes, but a toolstack may write it late.
         let mac = self.rules.mac.or(mac);
         if wanted == self.rules.wanted && mac == self.rules.mac {
             return;
@@ -142,7 +142,7 @@ impl Served {
     pub(crate) fn log_refusals(&mut self, now: Instant) {
         let queues = self.connection.iter().flat_map(|connection| &connection.queues);
         let frames: u64 = queues.flat_map(|queue| refusals(queue)).map(|(_, count)| count).sum();
-        // A new connection counts from zero.
+        // Counters of a new connection begin at zero.
         let seen = self.rules.log.seen.min(frames);
         self.rules.log.seen = seen;
         if frames == seen || self.rules.log.due.is_some_and(|due| now < due) {

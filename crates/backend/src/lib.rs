@@ -1,7 +1,7 @@
 //! The backend process: serves every vif that its domain is to serve.
 //!
 //! It is one control thread around the workers. The thread watches XenStore for vifs, runs a
-//! handshake with each guest ([`vif`]), attaches the queues that come of it, and answers the
+//! handshake with each guest ([`vif`]), attaches the queues that come of it, and serves the
 //! command line. Frames never pass through it. A backend holds nothing that it could not find
 //! again in XenStore and in the shared rings, so it may be killed and started at any time.
 
@@ -98,7 +98,8 @@ pub fn run<H: Hypervisor>(
     let (wake, calls, _control) = serve_control(control)?;
     let root = Vif::backend_root(hypervisor.domid());
     match or_refusal(store.mkdir(&root))? {
-        // A driver domain whose toolstack has yet to make it, and to give it away.
+        // In a driver domain the toolstack may still have to make the directory and to give access
+        // to it.
         Err(refusal) if refusal.is(Errno::Acces) => {}
         made => made.map_err(io::Error::other)?,
     }
@@ -162,7 +163,7 @@ fn serve_control(control: ControlSocket) -> io::Result<Control> {
 }
 
 impl<H: Hypervisor> Backend<H> {
-    /// Looks at every vif that there is, and serves from then on.
+    /// Reads every vif that there is, and serves from then on.
     fn start(
         mut self,
         calls: &Receiver<Call<BackendRequest>>,
@@ -190,7 +191,7 @@ impl<H: Hypervisor> Backend<H> {
             self.reports.life.beat();
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
-                self.answer(call)?;
+                self.serve_call(call)?;
             }
             self.update_mirrors();
             if swept.elapsed() >= HOUSEKEEPING {
@@ -326,11 +327,11 @@ impl<H: Hypervisor> Backend<H> {
         let Backend { services: Services { host, .. }, vifs, .. } = self;
         let is_kept = |vif: Vif, link: &Link| {
             let shell = vifs.get(&vif);
-            // One that could not be made ready may be repaired.
+            // A vif that failed may have been repaired.
             shell
                 .is_some_and(|it| it.served.device.as_ref().is_none_or(|it| it.index == link.index))
         };
-        // Those of other processes are for the supervisor.
+        // The supervisor reports the vifs of other processes.
         let owner = host.config.owner.clone();
         let scope = &self.scope;
         delete_devices(&mut host.netlink, &owner, |vif, link| {
@@ -356,7 +357,7 @@ impl<H: Hypervisor> Backend<H> {
                     }
                 }
                 Some(Watched::Overflow) => {
-                    // Any vif may have come, changed or gone.
+                    // Any vif may have been added, changed or removed.
                     must_scan = true;
                     for vif in self.vifs.keys() {
                         self.turns.note(*vif, |news| news.has_frontend_changed = true);
@@ -377,7 +378,7 @@ impl<H: Hypervisor> Backend<H> {
 
     /// Something in a backend's directory has changed, perhaps by our own doing.
     fn note_device(&mut self, vif: Vif, path: &str) {
-        // Our own writes come back as well; only some are the toolstack's word.
+        // Our own writes cause events as well: only the toolstack's are a change.
         if !self.vifs.contains_key(&vif) || vif.is_toolstacks(path) {
             self.turns.note(vif, |news| news.has_device_changed = true);
         } else if path == vif.backend_state() {
@@ -447,7 +448,7 @@ impl<H: Hypervisor> Backend<H> {
     /// The toolstack has made, changed or removed a vif.
     fn device_changed(&mut self, vif: Vif) -> Result<(), Lost> {
         let read = read_keys(&mut self.services.store, &vif.backend_dir(), KeySet::BackendDevice);
-        // A directory that we may not read is as good as none, and so is another process's vif.
+        // Treat a directory that we may not read, or another process's vif, as absent.
         let keys = unless_refused(read, None)?.filter(|_| self.scope.has(vif));
         if let Some(shell) = self.vifs.get_mut(&vif) {
             // Only the toolstack that makes the vif writes this state: where the keys came one by
@@ -465,7 +466,7 @@ impl<H: Hypervisor> Backend<H> {
             }
         }
         match keys {
-            // It has a state when it is written to the end.
+            // The toolstack writes the state last.
             Some(keys) if keys.is_online() && keys.state() != XenbusState::Unknown => {
                 if !self.vifs.contains_key(&vif) {
                     let shell = VifShell::begin(vif, &keys, &mut self.services)?;
@@ -505,7 +506,7 @@ impl<H: Hypervisor> Backend<H> {
             let (port, reason) = (event.port_id, event.down.to_string());
             let shell = self.vifs.values_mut().find(|shell| shell.has_port(event.port_id));
             let is_uplink = self.uplink.as_ref().is_some_and(|up| up.port == event.port_id);
-            // The port ends here, and with it the mapping of its rings.
+            // Drops the port, which unmaps its rings.
             drop(event.queue);
             if let Some(shell) = shell {
                 let fault = format!("queue {}: {reason}", event.queue_index);

@@ -25,7 +25,7 @@ impl Reports {
         Ok(Reports { service, life, counts: None })
     }
 
-    /// All vifs that there are have been looked at, and new ones will be.
+    /// All vifs that there are have been read, and new ones will be.
     pub(crate) fn ready(&self) {
         self.service.report(Report::Ready);
     }

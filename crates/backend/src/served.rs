@@ -132,7 +132,7 @@ impl Served {
     pub(crate) fn limits<H: Hypervisor>(&self, host: &Hosting<H>) -> Limits {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
             (Some(mtu), _) => Some(u32::from(mtu)),
-            // The bridge knows what it forwards, and the toolstack has not said.
+            // The toolstack has set none, and the bridge applies its own.
             (None, Some(_)) => None,
             (None, None) => Some(host.mtu()),
         };
@@ -177,7 +177,7 @@ impl Limited {
     fn set(&mut self, wanted: VifLimits, of_all: (FloodLimit, StormLimits), now: Instant) {
         let before = std::mem::replace(&mut self.wanted, wanted);
         let interval = |rate: Rate| Duration::from_micros(rate.interval_us);
-        // What has not changed keeps what was spent of it.
+        // A limit that is unchanged keeps the account of what was used.
         if before.rate != wanted.rate {
             let credit = |rate: Rate| Arc::new(Credit::new(rate.bytes, interval(rate), now));
             self.tx = wanted.rate.map(credit);

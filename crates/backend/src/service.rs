@@ -128,7 +128,7 @@ fn tell_manager(socket: &UnixDatagram, report: Report) -> io::Result<()> {
         }
     };
     let mut message = String::new();
-    // Text takes any text.
+    // Writing to a String cannot fail.
     let _ = writeln!(message, "{state}");
     socket.send(message.as_bytes()).map(drop)
 }
@@ -140,7 +140,7 @@ fn tell_supervisor(link: &Link, report: Report) -> io::Result<()> {
         Report::Vifs { count, connected } => {
             link.send(&ProcessReport::Vifs { count, connected }, &[])
         }
-        // It is the supervisor who has asked for that.
+        // The supervisor has requested it.
         Report::Stopping => Ok(()),
     }
 }
@@ -153,7 +153,7 @@ fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
         None => SocketAddr::from_pathname(address)?,
     };
     socket.connect_addr(&address)?;
-    // A manager that does not read must not stop us.
+    // Never block on a manager that does not read.
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

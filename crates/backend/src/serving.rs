@@ -78,7 +78,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             let counters = Arc::clone(&parts.counters);
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             if served.completion == Completion::Sent {
-                queue.answer_when_sent()?;
+                queue.respond_when_sent()?;
             }
             let queue = VifOrTap::Vif(VifOrTrunk::Vif(queue));
             let flood = Arc::clone(&served.limited.flood);

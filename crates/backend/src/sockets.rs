@@ -107,7 +107,7 @@ impl Place for PassedOn {
     fn again(&mut self, now: Instant) {
         let was_good = std::mem::take(&mut self.was_good);
         self.unsent = Some(OpenerOrder::Again { name: self.name.clone(), was_good });
-        // In the next turn, where a link that has ended is reported.
+        // Handled in the next turn, which reports a link that has ended.
         self.due = Some(now);
     }
 

@@ -121,7 +121,7 @@ impl SwitchProcess {
                     BackendRequest::Status => Reply::ok(&self.status()),
                     _ => Reply::error("the switch process has no vifs"),
                 };
-                call.answer(reply);
+                call.reply(reply);
             }
             if swept.elapsed() >= HOUSEKEEPING {
                 swept = Instant::now();
@@ -234,7 +234,7 @@ impl SwitchProcess {
     /// Lets a tenant use other addresses, or VLANs, than so far.
     fn allow(&self, tenant: &mut Tenant, allowed: Allowed, trunk: &TrunkRules) {
         if let Allowed::Only(addresses) = &tenant.allowed {
-            // Another tenant may get those that this one has no more.
+            // Addresses that this tenant has lost may go to another one.
             let kept = |address: &&[u8; 6]| match &allowed {
                 Allowed::Only(allowed) => allowed.contains(*address),
                 Allowed::Any => false,

@@ -46,9 +46,9 @@ impl<H: Hypervisor> Hosting<H> {
         let port = self.allocate_port()?;
         let vlan = self.switch.join(port, &uplink.vlan, Role::Uplink).map_err(io::Error::other)?;
         self.switch.set_multicast_router(port, uplink.multicast_router);
-        // All of the world may be behind it.
+        // Any number of stations may be behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
-        // Without an address there is nothing that could be taken.
+        // A port without an address has none that another could use.
         let _ = self.switch.bind(None, port, addresses_max, self.ticks());
         let policy = Arc::new(PortPolicy::open().in_vlans(vlan));
         let counters: Vec<Arc<QueueCounters>> =
@@ -57,7 +57,7 @@ impl<H: Hypervisor> Hosting<H> {
         if is_waited_for {
             tap.hold_receipts(&mut queues)?;
         }
-        // The world may flood, but for what the host limits; a guest that is full drops its copy.
+        // The uplink may flood, except what the host limits; a full guest drops its copy.
         let flood = FloodBudget::new(FloodLimit::NONE, self.ticks()).with_storm(uplink.storm);
         let flood = Arc::new(flood);
         let attachments = queues.into_iter().zip(&counters).map(|(queue, counters)| Attachment {
@@ -82,11 +82,11 @@ impl<H: Hypervisor> Hosting<H> {
     ) -> io::Result<UplinkPort> {
         let port = self.allocate_port()?;
         let policy = self.trunk_policy(port, carried).map_err(io::Error::other)?;
-        // What routers there are is behind it, and what other tenants listen to is not known here.
+        // All routers are behind it, and the groups of other tenants are not known here.
         self.switch.set_multicast_router(port, MulticastRouter::Always);
         let mut all_counters = Vec::new();
         let mut attachments = Vec::new();
-        // What others may flood is limited where it enters the switch process.
+        // The switch process limits the floods of others where they enter.
         let flood = unlimited();
         for TenantQueue { grants, events } in trunk.into_tenant_queues()? {
             let counters = Arc::new(QueueCounters::default());
@@ -123,7 +123,7 @@ impl<H: Hypervisor> Hosting<H> {
         carried: &TrunkRules,
     ) -> Result<Arc<PortPolicy>, TooManyVlans> {
         let vlan = self.switch.join(port, &vlans_of(carried), Role::Uplink)?;
-        // The other tenants and all of the world are behind it.
+        // The other tenants and the uplink are behind it.
         let addresses_max = self.config.switch.fdb_entries_max;
         let _ = self.switch.bind(None, port, addresses_max, self.ticks());
         Ok(Arc::new(PortPolicy::open().in_vlans(vlan)))

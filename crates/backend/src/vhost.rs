@@ -357,7 +357,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
     }
 
     fn make_area(&mut self, wanted: Wanted) -> Result<(), String> {
-        // A confined process makes no file and passes none on: the opener does.
+        // A confined process can neither make nor send a file: the opener does both.
         self.parts.wanted = Some(wanted);
         Ok(())
     }
@@ -557,8 +557,8 @@ impl<H: Hypervisor> Serving<'_, H> {
         format: Format,
         log: Option<Arc<DirtyLog>>,
     ) -> io::Result<QueueParts> {
-        // Everything before the used index was answered, and nothing behind it. Front-ends say the
-        // same, but for DPDK, which has a ring that was in use begin at 0 with another back-end.
+        // Chains are completed in order, so a ring continues at its used index. Front-ends report
+        // the same index, except DPDK, which reports 0 to a new back-end.
         let base = match (format, plan.base) {
             (Format::Packed, Base::At(base)) => base,
             _ => self.used_index(plan).map(u32::from).map_err(|outside| {

@@ -191,7 +191,7 @@ fn prepare<H: Hypervisor>(
         return Err(Unservable::NotOnSwitch);
     }
     let offer = host.offer(keys.max_queues_wanted()?);
-    // A guest that is connected keeps what an earlier run of this backend has offered.
+    // A connected guest keeps the offer of the earlier run of this backend.
     let queues = offer.queues_max.max(keys.queues_offered().unwrap_or(1));
     let owner = host.config.owner.clone();
     let vif_device = VifDevice::make(&mut host.netlink, vif, keys, queues, &owner, completion)?;

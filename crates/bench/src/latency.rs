@@ -1,4 +1,4 @@
-//! The time from a request to its answer between two namespaces, by sockperf over UDP.
+//! The time from a request to its reply between two namespaces, by sockperf over UDP.
 
 use std::time::Duration;
 

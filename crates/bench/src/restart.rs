@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SETTLED: Duration = Duration::from_millis(1500);
 /// How long frames are counted after the kill. TCP's own retransmission is within it.
 const WATCHED: Duration = Duration::from_millis(1500);
-/// Between two looks at the counter.
+/// Between two readings of the counter.
 const STEP: Duration = Duration::from_micros(200);
 
 /// One round: a kill under TCP.

@@ -2,7 +2,7 @@
 //!
 //! Such files are read once, when the machine starts, for its own network namespace. What was
 //! confirmed in another one, or where `/etc` is another one, must not be written there: it would
-//! change the machine, and not what was looked at.
+//! change the machine, and not what was checked.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -83,7 +83,7 @@ fn check_folder(root: &Path, folder: &str) -> Result<(), String> {
     if fs::metadata(&theirs).is_err() {
         return Err(format!(
             "these are not the mounts that the machine started with, and whether /{folder} is the \
-             same is unknown: process 1 may not be looked at"
+             same is unknown: process 1 may not be inspected"
         ));
     }
     match (number(&root.join(folder)), number(&theirs.join(folder))) {

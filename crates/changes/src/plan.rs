@@ -26,7 +26,7 @@ pub enum Disruption {
     Refused,
 }
 
-/// A plan, made by looking at what is set now.
+/// A plan, made from what is set now.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// What will be done.
@@ -117,7 +117,7 @@ fn objection(
 ) -> Option<String> {
     let Change { knob, current, .. } = &proposal.change;
     if let Some(seen) = current.as_ref().filter(|seen| !is_same(knob, seen, old)) {
-        return Some(format!("it was {seen:?} when it was looked at and is {old:?} now"));
+        return Some(format!("it was {seen:?} when it was checked and is {old:?} now"));
     }
     if disruption == Disruption::Allowed || !knob.is_disruptive() {
         return None;

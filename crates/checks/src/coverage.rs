@@ -1,4 +1,4 @@
-//! Which check or explanation answers each place of the sources that the doctor rests on.
+//! Which check or explanation covers each place of the sources that the doctor rests on.
 
 use ringway_sources::{all, numbered};
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ pub struct Topic {
     pub id: &'static str,
     /// In one line.
     pub title: &'static str,
-    /// The places of sources that it answers.
+    /// The places of sources that it covers.
     pub sources: &'static [&'static str],
     /// The text, with `{ID}` where it cites.
     pub explanation: &'static str,
@@ -43,10 +43,10 @@ pub static TOPICS: &[Topic] = &[Topic {
     explanation: include_str!("measuring.md"),
 }];
 
-/// The sources whose every place the doctor answers, but for what they measured.
+/// The sources whose every place the doctor covers, but for what they measured.
 const COVERED: [&str; 2] = ["throughput-guide", "network-node-blog"];
 
-/// A place of a source, and who answers it.
+/// A place of a source, and what covers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Covered {
@@ -61,16 +61,16 @@ pub struct Covered {
     pub explained: Vec<String>,
 }
 
-/// Every place of the sources that are covered whole, and those of others that a check answers, in
+/// Every place of the sources that are covered whole, and those of others that a check covers, in
 /// the order of the sources.
 pub fn coverage() -> Vec<Covered> {
     let places = all().place.iter().map(|place| covered(&place.id, &place.claim));
-    places.filter(|one| is_required(&one.source) || one.is_answered()).collect()
+    places.filter(|one| is_required(&one.source) || one.is_covered()).collect()
 }
 
-/// The places that nothing answers.
+/// The places that nothing covers.
 pub fn missing(coverage: &[Covered]) -> Vec<&Covered> {
-    coverage.iter().filter(|one| !one.is_answered()).collect()
+    coverage.iter().filter(|one| !one.is_covered()).collect()
 }
 
 /// An explanation with numbers for its citations, and the list of its sources below it: those of
@@ -83,7 +83,7 @@ pub fn explained(explanation: &str, sources: &[&str]) -> String {
 }
 
 impl Covered {
-    fn is_answered(&self) -> bool {
+    fn is_covered(&self) -> bool {
         !self.checks.is_empty() || !self.explained.is_empty()
     }
 }
@@ -93,8 +93,8 @@ fn is_required(id: &str) -> bool {
 }
 
 fn covered(id: &str, about: &str) -> Covered {
-    let answers = |check: &&Check| check.sources.contains(&id);
-    let looking = CATALOGUE.iter().filter(answers);
+    let cites = |check: &&Check| check.sources.contains(&id);
+    let looking = CATALOGUE.iter().filter(cites);
     let topics = TOPICS.iter().filter(|topic| topic.sources.contains(&id)).map(|topic| topic.id);
     Covered {
         source: id.to_owned(),
@@ -108,7 +108,7 @@ fn covered(id: &str, about: &str) -> Covered {
 mod tests {
     use super::*;
 
-    /// What has to be answered of sources that are not covered whole.
+    /// What has to be covered of sources that are not covered whole.
     const REQUIRED: [&str; 9] = [
         "multi-queue-study:guest-cpus",
         "multi-queue-study:placement",
@@ -127,29 +127,29 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_answered() {
+    fn every_place_is_covered() {
         let coverage = coverage();
         assert_eq!(missing(&coverage), Vec::<&Covered>::new());
         assert!(coverage.len() > 90, "{} places", coverage.len());
         for id in REQUIRED {
-            assert!(coverage.iter().any(|covered| covered.source == id), "{id} is not answered");
+            assert!(coverage.iter().any(|covered| covered.source == id), "{id} is not covered");
         }
     }
 
     #[test]
-    fn no_check_answers_a_place_that_is_not_there() {
-        for (id, answered, _) in texts() {
-            for source in answered {
+    fn no_check_covers_a_place_that_is_not_there() {
+        for (id, covered, _) in texts() {
+            for source in covered {
                 assert!(ringway_sources::find(source).is_some(), "{id} names {source}");
             }
         }
     }
 
     #[test]
-    fn what_answers_a_place_cites_it() {
-        for (id, answered, text) in texts() {
+    fn what_covers_a_place_cites_it() {
+        for (id, covered, text) in texts() {
             let (_, cited) = numbered(text);
-            for source in answered {
+            for source in covered {
                 assert!(cited.iter().any(|one| one == source), "{id} does not cite {source}");
             }
         }
@@ -157,11 +157,11 @@ mod tests {
 
     #[test]
     fn an_explanation_ends_with_titles_and_addresses() {
-        for (id, answered, text) in texts() {
-            let shown = explained(text, answered);
+        for (id, covered, text) in texts() {
+            let shown = explained(text, covered);
             assert!(!shown.contains("{throughput") && !shown.contains("{network"), "{id}: {shown}");
             let sources = shown.split_once("\nSources\n").map(|(_, sources)| sources);
-            assert_eq!(sources.is_some(), !answered.is_empty(), "{id}");
+            assert_eq!(sources.is_some(), !covered.is_empty(), "{id}");
             assert!(sources.is_none_or(|sources| sources.contains("https://")), "{id}");
         }
     }

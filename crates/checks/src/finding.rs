@@ -17,7 +17,7 @@ use ringway_evidence::{Gap, Quote};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Looked at, and in order.
+    /// Checked, and in order.
     Ok,
     /// Could not be judged; the cause says why. No diagnosis.
     Unknown,
@@ -71,7 +71,7 @@ pub struct Finding {
     /// The check whose finding is the cause of this one: it stands below that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
-    /// In which other network namespace it is, if all were looked at; its commands go there.
+    /// In which other network namespace it is, if all were checked; its commands go there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
 }

@@ -2,7 +2,7 @@
 //!
 //! [`check`] holds the catalogue; [`finding`] is what a check says, with the [`finding::Change`]s
 //! that it proposes; [`report`] puts findings together for programs and people, and [`coverage`]
-//! says which source a check answers. Nothing here reads a file, runs a program or asks the kernel:
+//! says which source a check covers. Nothing here reads a file, runs a program or asks the kernel:
 //! `cargo xtask tidy` refuses it. Facts come from `ringway-evidence`.
 //!
 //! Read first: `check/processors/backlog.rs`, a check in full.

@@ -21,7 +21,7 @@ use crate::role::Role;
 
 /// Puts this thread, all others, and those that they start under the filter.
 pub(crate) fn filter(role: Role) -> Result<(), Error> {
-    // Of two filters the sterner answer counts, so this one's order does not matter.
+    // Of two filters the stricter verdict counts, so this one's order does not matter.
     for program in [program_for_clone3()?, program(role)?] {
         apply_filter_all_threads(&program)?;
     }
@@ -125,7 +125,7 @@ const BROKER: &[c_long] =
 const DIALLING: &[c_long] = &[libc::SYS_connect, libc::SYS_inotify_add_watch];
 
 /// The same for who opens sockets for a backend, passes them on, and keeps a list of them. It makes
-/// memory for front-ends, too, which it does not look into.
+/// memory for front-ends, too, which it does not read.
 const OPENING: &[c_long] = &[
     libc::SYS_memfd_create,
     libc::SYS_bind,
@@ -310,7 +310,7 @@ fn without(argument: u8, bits: u64) -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![long(argument, MaskedEq(bits), 0)?])
 }
 
-/// An argument of which the kernel looks at the lower half.
+/// An argument of which the kernel reads the lower half.
 fn int(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, Eq, value)
 }
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     /// What the kernel would say: it interprets the program for one call of ours.
-    fn answer(program: &BpfProgram, call: c_long, arguments: &[(usize, u64)]) -> u32 {
+    fn verdict(program: &BpfProgram, call: c_long, arguments: &[(usize, u64)]) -> u32 {
         let mut data = [0_u8; 64];
         data[..4].copy_from_slice(&u32::try_from(call).expect("a number").to_ne_bytes());
         // AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64.
@@ -421,11 +421,11 @@ mod tests {
             libc::SYS_sendmsg,
             libc::SYS_sendmmsg,
         ] {
-            assert_eq!(answer(&program, call, &[]), KILL, "call {call}");
+            assert_eq!(verdict(&program, call, &[]), KILL, "call {call}");
         }
-        assert_eq!(answer(&program, libc::SYS_read, &[]), ALLOW);
+        assert_eq!(verdict(&program, libc::SYS_read, &[]), ALLOW);
         // The same number in the x32 table.
-        assert_eq!(answer(&program, libc::SYS_read | 0x4000_0000, &[]), KILL);
+        assert_eq!(verdict(&program, libc::SYS_read | 0x4000_0000, &[]), KILL);
     }
 
     #[test]
@@ -451,10 +451,10 @@ mod tests {
             (libc::SYS_prlimit64, &[(0, 0), (1, 3), (2, 0x7fff_0000)], KILL),
         ];
         for (call, arguments, expected) in cases {
-            assert_eq!(answer(&program, *call, arguments), *expected, "{call} {arguments:?}");
+            assert_eq!(verdict(&program, *call, arguments), *expected, "{call} {arguments:?}");
         }
         let ourselves = [(0, std::process::id().into()), (2, 6)];
-        assert_eq!(answer(&program, libc::SYS_tgkill, &ourselves), ALLOW);
+        assert_eq!(verdict(&program, libc::SYS_tgkill, &ourselves), ALLOW);
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
             // TUNSETIFF.
             (libc::SYS_ioctl, &[(1, 0x4004_54ca)], KILL),
         ] {
-            assert_eq!(answer(&program, call, arguments), expected, "{call} {arguments:?}");
+            assert_eq!(verdict(&program, call, arguments), expected, "{call} {arguments:?}");
         }
     }
 
@@ -486,7 +486,7 @@ mod tests {
             (libc::SYS_bind, KILL),
             (libc::SYS_listen, KILL),
         ] {
-            assert_eq!(answer(&program, call, &[]), expected, "{call}");
+            assert_eq!(verdict(&program, call, &[]), expected, "{call}");
         }
     }
 
@@ -514,7 +514,7 @@ mod tests {
             (libc::SYS_execve, &[], KILL),
         ];
         for (call, arguments, expected) in cases {
-            assert_eq!(answer(&program, *call, arguments), *expected, "{call} {arguments:?}");
+            assert_eq!(verdict(&program, *call, arguments), *expected, "{call} {arguments:?}");
         }
     }
 
@@ -524,11 +524,11 @@ mod tests {
         // TUNSETIFF, IOCTL_EVTCHN_NOTIFY, IOCTL_GNTDEV_GRANT_COPY and IOCTL_GNTALLOC_ALLOC_GREF, as
         // a C compiler has them.
         for request in [0x4004_54ca, 0x0004_4504, 0x0010_4708, 0x0018_4705] {
-            assert_eq!(answer(&program, libc::SYS_ioctl, &[(1, request)]), ALLOW, "{request:#x}");
+            assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), ALLOW, "{request:#x}");
         }
         // TIOCSTI, TUNATTACHFILTER, IOCTL_EVTCHN_BIND_VIRQ, IOCTL_EVTCHN_RESET, and DMA buffers.
         for request in [0x5412, 0x4010_54d5, 0x0004_4500, 0x0000_4505, 0x0010_4709] {
-            assert_eq!(answer(&program, libc::SYS_ioctl, &[(1, request)]), KILL, "{request:#x}");
+            assert_eq!(verdict(&program, libc::SYS_ioctl, &[(1, request)]), KILL, "{request:#x}");
         }
     }
 
@@ -536,7 +536,7 @@ mod tests {
     fn clone3_is_missing_rather_than_forbidden() {
         let program = program_for_clone3().expect("it compiles");
         let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
-        assert_eq!(answer(&program, libc::SYS_clone3, &[]), missing);
-        assert_eq!(answer(&program, libc::SYS_execve, &[]), ALLOW);
+        assert_eq!(verdict(&program, libc::SYS_clone3, &[]), missing);
+        assert_eq!(verdict(&program, libc::SYS_execve, &[]), ALLOW);
     }
 }

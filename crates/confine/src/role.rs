@@ -36,7 +36,7 @@ impl Role {
         self == Role::Opener
     }
 
-    /// Whether other processes of its user may look into it, which entering its namespaces takes.
+    /// Whether other processes of its user may inspect it, which entering its namespaces takes.
     pub(crate) fn is_entered(self) -> bool {
         matches!(self, Role::EmulatedGuest | Role::VirtioGuest)
     }

@@ -113,8 +113,8 @@ const FINE: [Case; 8] = [
     ("routing messages", |_| {
         let netlink = &prepared().netlink;
         rustix::net::send(netlink, &LIST_LINKS, SendFlags::empty()).expect("sent");
-        let mut answer = [0; 4096];
-        let (len, _) = rustix::net::recv(netlink, &mut answer, RecvFlags::empty()).expect("one");
+        let mut reply = [0; 4096];
+        let (len, _) = rustix::net::recv(netlink, &mut reply, RecvFlags::empty()).expect("one");
         assert!(len > LIST_LINKS.len());
     }),
     ("files in the directory", |dir| {

@@ -37,7 +37,7 @@ pub use times::{Bucket, Times};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum BackendRequest {
-    /// Answered with [`BackendStatus`].
+    /// The response is [`BackendStatus`].
     Status,
     /// Offer another number of queues to a vif.
     SetMaxQueues {
@@ -99,7 +99,7 @@ pub enum Reconnect {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum GuestRequest {
-    /// Answered with [`GuestStatus`].
+    /// The response is [`GuestStatus`].
     Status,
     /// Reconnect a vif with another number of queues (`ethtool -L`:
     /// `network-node-blog:ethtool`).
@@ -111,33 +111,33 @@ pub enum GuestRequest {
     },
 }
 
-/// An answer: what was asked for, or a sentence that says why not.
+/// A response: what was asked for, or a sentence that says why not.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer<T> {
+pub enum Response<T> {
     /// Done.
     Ok(T),
     /// Not done, and why.
     Error(String),
 }
 
-/// How long a process may take to answer. It does so between two rounds of its work, so one that
+/// How long a process may take to reply. It does so between two rounds of its work, so one that
 /// takes longer is stopped or stuck, and the client should learn that rather than wait.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer: the state of more vifs than a host has.
-const ANSWER_LEN_MAX: usize = 64 << 20;
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a reply: the state of more vifs than a host has.
+const REPLY_LEN_MAX: usize = 64 << 20;
 
-/// Sends one request and waits for its answer.
+/// Sends one request and waits for its reply.
 ///
 /// # Errors
 /// Of kind `NotFound` or `ConnectionRefused` when no such process runs; `TimedOut` when
-/// it does not answer; of kind `Other` with the
+/// it does not reply; of kind `Other` with the
 /// process's own sentence when it refuses.
 pub fn ask<R: Serialize, T: DeserializeOwned>(socket: &Path, request: &R) -> io::Result<T> {
-    open(socket, request).map(|(answer, _)| answer)
+    open(socket, request).map(|(value, _)| value)
 }
 
-/// Like [`ask`], for requests whose answer is followed by a stream.
+/// Like [`ask`], for requests whose reply is followed by a stream.
 ///
 /// # Errors
 /// As [`ask`].
@@ -145,10 +145,10 @@ pub fn open<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
 ) -> io::Result<(T, BufReader<UnixStream>)> {
-    open_within(socket, request, Patience { time: ANSWER_TIMEOUT, bytes: ANSWER_LEN_MAX })
+    open_within(socket, request, Patience { time: REPLY_TIMEOUT, bytes: REPLY_LEN_MAX })
 }
 
-/// How much of an answer is waited for.
+/// How long a reply may take and how long it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// How long all of it may take, however it comes.
@@ -157,12 +157,12 @@ pub struct Patience {
     pub bytes: usize,
 }
 
-/// Like [`open`], with limits of its own: the process that answers may be in the hands of others,
+/// Like [`open`], with limits of its own: the process that replies may be in the hands of others,
 /// and must not keep the one that asks, nor fill its memory.
 ///
 /// # Errors
 /// As [`ask`]; of kind `WouldBlock` when so many wait at the socket already that no more may;
-/// `InvalidData` for an answer that is too long.
+/// `InvalidData` for a reply that is too long.
 pub fn open_within<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
@@ -177,7 +177,7 @@ pub fn open_within<R: Serialize, T: DeserializeOwned>(
     stream.set_write_timeout(Some(patience.time))?;
     stream.write_all(line.as_bytes()).map_err(explain)?;
     let mut reader = BufReader::new(stream);
-    let answer =
+    let reply =
         read_line(&mut reader, deadline, patience.bytes).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => explain(io::Error::new(
                 ErrorKind::TimedOut,
@@ -188,9 +188,9 @@ pub fn open_within<R: Serialize, T: DeserializeOwned>(
     // A stream may rest for as long as there is nothing to tell.
     reader.get_ref().set_read_timeout(None)?;
     reader.get_ref().set_write_timeout(None)?;
-    match serde_json::from_slice(&answer)? {
-        Answer::Ok(answer) => Ok((answer, reader)),
-        Answer::Error(reason) => Err(io::Error::other(reason)),
+    match serde_json::from_slice(&reply)? {
+        Response::Ok(value) => Ok((value, reader)),
+        Response::Error(reason) => Err(io::Error::other(reason)),
     }
 }
 
@@ -244,22 +244,22 @@ mod tests {
 
     use super::*;
 
-    /// Asks a process that answers like this, and says what comes of it.
+    /// Sends a request to a process that replies like this, and returns the result.
     fn ask_one_that(
-        answers: impl FnOnce(UnixStream) + Send + 'static,
+        reply: impl FnOnce(UnixStream) + Send + 'static,
         patience: Patience,
     ) -> io::Result<BackendStatus> {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a socket");
-        let process = thread::spawn(move || answers(listener.accept().expect("it asks").0));
-        let answer = open_within(&path, &BackendRequest::Status, patience);
+        let process = thread::spawn(move || reply(listener.accept().expect("a client connects").0));
+        let result = open_within(&path, &BackendRequest::Status, patience);
         process.join().expect("it ends when its reader leaves");
-        answer.map(|(answer, _)| answer)
+        result.map(|(value, _)| value)
     }
 
     #[test]
-    fn an_answer_that_does_not_end_is_given_up() {
+    fn a_reply_that_does_not_end_is_given_up() {
         let floods = |mut stream: UnixStream| while stream.write_all(&[b' '; 4096]).is_ok() {};
         let patience = Patience { time: Duration::from_secs(60), bytes: 1 << 20 };
         let error = ask_one_that(floods, patience).expect_err("it has no end");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_byte_by_byte_has_no_more_time_than_any_other() {
+    fn a_reply_that_comes_byte_by_byte_has_no_more_time_than_any_other() {
         let drips = |mut stream: UnixStream| {
             while stream.write_all(b" ").is_ok() {
                 thread::sleep(Duration::from_millis(10));
@@ -279,18 +279,18 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_answer_is_left_to_be_read() {
+    fn what_follows_a_reply_is_left_to_be_read() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("socket");
         let listener = UnixListener::bind(&path).expect("a socket");
         let process = thread::spawn(move || {
-            let mut stream = listener.accept().expect("it asks").0;
+            let mut stream = listener.accept().expect("a client connects").0;
             // One that is closed with a request in it loses what it was to send.
-            BufReader::new(&stream).read_line(&mut String::new()).expect("it asks");
+            BufReader::new(&stream).read_line(&mut String::new()).expect("a client connects");
             stream.write_all(b"{\"ok\":null}\nmore").expect("there is room");
         });
         let request = BackendRequest::Capture { vif: "vif1.0".to_owned(), snap_len: 64 };
-        let ((), mut stream) = open(&path, &request).expect("it answers");
+        let ((), mut stream) = open(&path, &request).expect("it replies");
         let mut rest = String::new();
         stream.read_to_string(&mut rest).expect("it is there");
         assert_eq!(rest, "more");

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Answer, read_line};
+use crate::{Response, read_line};
 
 /// Connections served at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -22,45 +22,45 @@ const CONNECTIONS_MAX: usize = 32;
 const REQUEST_LEN_MAX: usize = 64 << 10;
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may read nothing of its answer. One that does keeps a connection from others.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may read nothing of its reply. One that does keeps a connection from others.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a connection that could not be taken: descriptors or memory may be used up for a
 /// while.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is sent back.
 pub enum Reply {
-    /// One answer.
+    /// One response.
     Line(String),
-    /// One answer, and then whatever the function writes, on the connection's own thread.
+    /// One response, and then whatever the function writes, on the connection's own thread.
     Stream(String, Box<dyn FnOnce(UnixStream) + Send>),
 }
 
 impl Reply {
-    /// An answer of any type.
-    pub fn ok<T: Serialize>(answer: &T) -> Reply {
-        Reply::Line(line(&Answer::Ok(answer)))
+    /// A response of any type.
+    pub fn ok<T: Serialize>(value: &T) -> Reply {
+        Reply::Line(line(&Response::Ok(value)))
     }
 
     /// A refusal with its reason.
     pub fn error(reason: &str) -> Reply {
-        Reply::Line(line(&Answer::<()>::Error(reason.to_owned())))
+        Reply::Line(line(&Response::<()>::Error(reason.to_owned())))
     }
 
-    /// An empty answer, then a stream.
+    /// An empty response, then a stream.
     pub fn stream(write: impl FnOnce(UnixStream) + Send + 'static) -> Reply {
-        Reply::Stream(line(&Answer::Ok(())), Box::new(write))
+        Reply::Stream(line(&Response::Ok(())), Box::new(write))
     }
 }
 
-fn line<T: Serialize>(answer: &Answer<T>) -> String {
-    serde_json::to_string(answer).unwrap_or_else(|error| {
+fn line<T: Serialize>(response: &Response<T>) -> String {
+    serde_json::to_string(response).unwrap_or_else(|error| {
         serde_json::json!({ "error": format!("the response cannot be written: {error}") })
             .to_string()
     })
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its reply.
 pub struct Call<R> {
     /// The request.
     pub request: R,
@@ -68,15 +68,15 @@ pub struct Call<R> {
 }
 
 impl<R> Call<R> {
-    /// Answers it.
-    pub fn answer(self, reply: Reply) {
-        // A client that has gone away needs no answer.
+    /// Sends the reply.
+    pub fn reply(self, reply: Reply) {
+        // A client that has gone away needs none.
         let _ = self.reply.send(reply);
     }
 }
 
 /// A control socket. Requests are read on threads of their own, so that a slow client delays
-/// no one, and answered by the holder of the receiver. Dropping it removes the socket.
+/// no one; the holder of the receiver replies to them. Dropping it removes the socket.
 pub struct ControlServer {
     _socket: ControlSocket,
 }
@@ -173,17 +173,17 @@ fn serve<R: DeserializeOwned>(
     calls: &Mutex<Sender<Call<R>>>,
     wake: &(impl Fn() + ?Sized),
 ) -> io::Result<()> {
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let request = read_line(&mut reader, Instant::now() + REQUEST_TIMEOUT, REQUEST_LEN_MAX)?;
     let reply = match serde_json::from_slice(&request) {
         Ok(request) => {
-            let (reply, answer) = mpsc::channel();
+            let (reply, replies) = mpsc::channel();
             let call = Call { request, reply };
             let sent = calls.lock().is_ok_and(|calls| calls.send(call).is_ok());
             wake();
             let stopping = || Reply::error("the process is stopping");
-            if sent { answer.recv().unwrap_or_else(|_| stopping()) } else { stopping() }
+            if sent { replies.recv().unwrap_or_else(|_| stopping()) } else { stopping() }
         }
         Err(error) => Reply::error(&format!("not a request: {error}")),
     };
@@ -206,24 +206,24 @@ mod tests {
     use super::*;
     use crate::BackendRequest;
 
-    /// A server that answers each request with as many bytes.
-    fn server(path: &Path, answer_len: usize) -> ControlServer {
+    /// A server whose every reply has as many bytes.
+    fn server(path: &Path, reply_len: usize) -> ControlServer {
         let socket = ControlSocket::bind(path).expect("a socket");
         let started = ControlServer::start::<BackendRequest>(socket, || {}).expect("a thread");
         let (server, calls) = started;
         thread::spawn(move || {
             while let Ok(call) = calls.recv() {
-                call.answer(Reply::ok(&"x".repeat(answer_len)));
+                call.reply(Reply::ok(&"x".repeat(reply_len)));
             }
         });
         server
     }
 
-    fn is_answered(path: &Path) -> bool {
+    fn has_reply(path: &Path) -> bool {
         let mut stream = UnixStream::connect(path).expect("it listens");
         let is_asked = stream.write_all(b"{\"verb\":\"status\"}\n").is_ok();
-        let mut answer = String::new();
-        is_asked && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("{\"ok\"")
+        let mut reply = String::new();
+        is_asked && stream.read_to_string(&mut reply).is_ok() && reply.starts_with("{\"ok\"")
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         }
         let mut slow: Vec<UnixStream> = (0..CONNECTIONS_MAX / 2).map(|_| connect()).collect();
         let deadline = Instant::now() + Duration::from_secs(120);
-        while !is_answered(&path) {
+        while !has_reply(&path) {
             assert!(Instant::now() < deadline, "the places are never free again");
             // Those that were given up need no more bytes.
             slow.retain_mut(|stream| stream.write_all(b" ").is_ok());

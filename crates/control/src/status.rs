@@ -26,10 +26,10 @@ pub struct QueueStatus {
     pub events_sent: u64,
     /// Events received from it.
     pub events_received: u64,
-    /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for their answer. A
+    /// Slots of its tx ring, each up to 4096 bytes of a frame, that wait for a response. A
     /// backend knows at any time, a frontend when it last sent.
     pub tx_unanswered: u64,
-    /// How long slots of its tx ring waited for their answers, from the backend's first look at
+    /// How long slots of its tx ring waited for a response, from when the backend first saw
     /// them on. A few of all slots, and none for a frontend.
     #[serde(default)]
     pub tx_answer_times: Times,
@@ -117,7 +117,7 @@ pub struct VifStatus {
     pub max_queues: u16,
     /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
     pub offloads: Vec<String>,
-    /// When the guest is answered what it transmits: `copied` or `sent`.
+    /// When the guest gets the responses to what it transmits: `copied` or `sent`.
     pub completion: String,
     /// What limits it.
     #[serde(default)]
@@ -294,7 +294,7 @@ pub struct TenantStatus {
     pub restarts: u64,
     /// `serving`, `starting`, `waiting` until it is started again, or `silent`.
     pub state: String,
-    /// Why it was ended or does not answer, if so.
+    /// Why it was ended or does not reply, if so.
     pub error: Option<String>,
     /// Its vifs, by name.
     pub vifs: Vec<String>,

@@ -85,9 +85,9 @@ pub struct TrunkRules {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "kebab-case")]
 pub enum ProcessReport {
-    /// It serves, and has looked at every vif that it was started with.
+    /// It serves, and has read every vif that it was started with.
     Ready,
-    /// All its threads have just answered.
+    /// All its threads have just reported.
     Alive,
     /// How many vifs it has.
     Vifs {

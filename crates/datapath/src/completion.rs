@@ -15,7 +15,7 @@ use core::task::Waker;
 use crate::Pending;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// When a backend answers what its guest transmits.
+/// When a backend responds to what its guest transmits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
     /// As soon as it is copied, before it is on the wire (`arm64-latency-report:rx`).
@@ -60,13 +60,13 @@ impl Clone for Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        // Release: what this holder did with the frame comes before the answer. Acquire: the last
-        // holder answers for all.
+        // Release: what this holder did with the frame comes before the response. Acquire: the last
+        // holder speaks for all.
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
         // Orders our going before the check of who waits. The partner is `Receipts::arm`, which
-        // stores that it waits before it looks at the holders: one side sees the other's store.
+        // stores that it waits before it reads the holders: one side sees the other's store.
         fence(Ordering::SeqCst);
         let awaited = &self.0.is_awaited;
         if awaited.load(Ordering::Relaxed) && awaited.swap(false, Ordering::Relaxed) {
@@ -174,7 +174,7 @@ mod tests {
         drop(receipts.issue(0));
         assert_eq!((rung(), receipts.arm(0)), (0, Pending::Work));
         let held = receipts.issue(0);
-        // What was asked before it was issued has been answered.
+        // A wake-up that was asked for before it was issued has come.
         let copy = held.clone();
         assert_eq!(receipts.arm(0), Pending::Nothing);
         drop(held);

@@ -168,9 +168,9 @@ pub struct QueueCounters {
     events_sent: AtomicU64,
     /// Events the peer sent us.
     events_received: AtomicU64,
-    /// Slots of the tx ring that were taken and not answered, when last looked at.
+    /// Slots of the tx ring that were taken and had no response, when last counted.
     tx_unanswered: AtomicU64,
-    /// Times from a backend's first look at a slot of the tx ring to its answer, of a few slots.
+    /// Times from when a backend first saw a slot of the tx ring to its response, of a few slots.
     pub tx_answer_times: TimeCounters,
     /// Frames dropped in this queue.
     pub dropped: DropCounters,
@@ -191,7 +191,7 @@ pub struct QueueTotals {
     pub events_sent: u64,
     /// Events we received.
     pub events_received: u64,
-    /// Slots of the tx ring that wait for their answer: under way, and not a count.
+    /// Slots of the tx ring that wait for a response: under way, and not a count.
     pub tx_unanswered: u64,
 }
 
@@ -218,7 +218,7 @@ impl QueueCounters {
         bump(&self.events_received, 1);
     }
 
-    /// Says how many slots of the tx ring wait for their answer.
+    /// Says how many slots of the tx ring wait for a response.
     pub fn set_tx_unanswered(&self, slots: u64) {
         self.tx_unanswered.store(slots, Ordering::Relaxed);
     }

@@ -121,7 +121,7 @@ pub struct QueueTraits {
 /// What it costs to ask an idle queue for frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
-    /// A look into memory: worth polling for a while.
+    /// A read of memory: worth polling for a while.
     Memory,
     /// A system call: better wait for its descriptor.
     SystemCall,

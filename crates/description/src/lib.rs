@@ -71,7 +71,7 @@ pub struct Host {
     pub workers: Workers,
     /// Queues that a guest may ask for, unless its vif says otherwise.
     pub max_queues: u16,
-    /// When it answers what guests transmit, unless a vif says otherwise.
+    /// When it responds to what guests transmit, unless a vif says otherwise.
     #[serde(with = "value::text")]
     pub completion: Completion,
     /// Whether a queue may have an event channel for each direction.
@@ -313,8 +313,8 @@ pub struct GuestVif {
     pub bridge: Option<InterfaceName>,
     /// Queues to offer to it, if not the number for all vifs.
     pub max_queues: Option<u16>,
-    /// When it is answered what it transmits, if not as all are.
-    pub completion: Option<Answered>,
+    /// When it gets responses to what it transmits, if not as all others do.
+    pub completion: Option<CompletionSetting>,
     /// Pages of frames that may be unanswered before the guest sends more; all that a ring has if
     /// `None`.
     pub max_unanswered: Option<u16>,
@@ -340,7 +340,7 @@ pub struct GuestVif {
     pub addresses_max: Option<u32>,
     /// Whether it may send router advertisements and redirects.
     pub is_router: bool,
-    /// Whether it may answer DHCP requests.
+    /// Whether it may reply to DHCP requests.
     pub is_dhcp_server: bool,
     /// The VLAN of its frames without a tag.
     pub vlan: Option<u16>,
@@ -390,7 +390,7 @@ pub struct Locking(#[serde(with = "value::text")] pub LockingMode);
 /// A [`Completion`] in a description, where it may be left out.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Answered(#[serde(with = "value::text")] pub Completion);
+pub struct CompletionSetting(#[serde(with = "value::text")] pub Completion);
 
 impl Host {
     /// Two guests, `a` and `b`, and an uplink, in 10.77.0.0/24 and fd77::/64.
@@ -426,7 +426,7 @@ impl Host {
             vifs.filter(|(_, vif)| vif.bridge.is_none())
         };
         for (guest, vif) in on_switch() {
-            let completion = vif.completion.map_or(self.completion, |answered| answered.0);
+            let completion = vif.completion.map_or(self.completion, |setting| setting.0);
             if completion == Completion::Sent {
                 return Some(format!(
                     "guest {} has completion = \"sent\", which does not reach from one process to \

@@ -14,7 +14,7 @@ use crate::value::{
     Cidr, FeatureText, GuestName, InterfaceName, Mac, MirroredText, Network, RateText, SocketMode,
     SocketPath, TenantName, VhostName, Within, text,
 };
-use crate::{Answered, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
+use crate::{CompletionSetting, HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
 /// Buffers that a tx ring has: a page for each of its slots.
 const RING_PAGES: u64 = 256;
@@ -144,7 +144,7 @@ pub(crate) struct VifSection {
     pub(crate) queues: Option<Queues>,
     pub(crate) bridge: Option<Spanned<InterfaceName>>,
     pub(crate) max_queues: Option<Queues>,
-    pub(crate) completion: Option<Answered>,
+    pub(crate) completion: Option<CompletionSetting>,
     pub(crate) max_unanswered: Option<Within<1, RING_PAGES>>,
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,

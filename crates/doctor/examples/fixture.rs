@@ -17,7 +17,7 @@ use ringway_doctor::finding::{Finding, Severity};
 
 type Pieces = BTreeMap<String, String>;
 
-/// More of a fixture than a person would look through.
+/// More of a fixture than a person would read.
 const BYTES_MAX: usize = 60 << 10;
 /// The first bytes of addresses that the tests of namespaces use, and of no machine; the last is
 /// that of handles of u32 filters.
@@ -72,7 +72,7 @@ fn findings(id: &str, pieces: &Pieces) -> Result<Vec<Finding>, String> {
     Ok(check.run(&Host::new(Source::Memory(pieces.clone()))))
 }
 
-/// Keeps every piece that the check looks at: without it, or with nonsense in it, something else is
+/// Keeps every piece that the check reads: without it, or with nonsense in it, something else is
 /// found.
 fn cut(
     mut pieces: Pieces,

@@ -23,7 +23,7 @@ struct About {
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Origin {
-    /// By `ringway doctor record`, cut down to what the check looks at.
+    /// By `ringway doctor record`, cut down to what the check reads.
     Recorded,
     /// By hand, as such a host would have them.
     Written,

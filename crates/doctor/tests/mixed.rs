@@ -1,5 +1,5 @@
 //! Hosts whose files are of different hosts, swapped between samples, cut or altered: every check
-//! looks at them and none crashes, and what a finding says can be shown.
+//! reads them and none crashes, and what a finding says can be shown.
 
 mod saved;
 

@@ -26,7 +26,7 @@ use ringway_sys::namespace::{enter_user_namespace, remount_sysfs, unshare_networ
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// A veth of which one end is called as a guest's is, so that checks look at it.
+/// A veth of which one end is called as a guest's is, so that checks read it.
 const VIF: &str = "vif1.0";
 const TAP: &str = "tap0";
 /// Who has no rights.

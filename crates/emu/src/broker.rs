@@ -80,23 +80,23 @@ struct Caller {
 }
 
 /// A descriptor that is handed out.
-enum AnswerFd {
+enum ReplyFd {
     Memory(Arc<OwnedFd>),
     Channel(ChannelEnd),
 }
 
-impl AsFd for AnswerFd {
+impl AsFd for ReplyFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            AnswerFd::Memory(fd) => fd.as_fd(),
-            AnswerFd::Channel(end) => end.socket(),
+            ReplyFd::Memory(fd) => fd.as_fd(),
+            ReplyFd::Channel(end) => end.socket(),
         }
     }
 }
 
-struct Answer {
+struct Outcome {
     reply: Reply,
-    fds: ArrayVec<AnswerFd, FDS_MAX>,
+    fds: ArrayVec<ReplyFd, FDS_MAX>,
 }
 
 impl Broker {
@@ -207,12 +207,12 @@ impl Broker {
             Received::Ask(ask) if caller.is_domain != (ask == Ask::Hello) => ask,
             Received::Ask(_) | Received::End => return self.end(token),
         };
-        let answer = self.answer(asker, &ask);
+        let outcome = self.carry_out(asker, &ask);
         let Some(Source::Caller(caller)) = self.sources.get_mut(&token) else { return };
-        caller.is_domain |= answer.is_ok();
-        caller.is_backend |= answer.is_ok() && matches!(ask, Ask::ForeignDomain(_));
-        let (reply, fds) = match &answer {
-            Ok(Answer { reply, fds }) => (*reply, fds.iter().map(AsFd::as_fd).collect()),
+        caller.is_domain |= outcome.is_ok();
+        caller.is_backend |= outcome.is_ok() && matches!(ask, Ask::ForeignDomain(_));
+        let (reply, fds) = match &outcome {
+            Ok(Outcome { reply, fds }) => (*reply, fds.iter().map(AsFd::as_fd).collect()),
             Err(error) => (Reply::refusal(error.kind()), ArrayVec::<_, FDS_MAX>::new()),
         };
         let is_sent = socket::send_reply(&caller.socket, &reply, &fds).is_ok();
@@ -221,7 +221,7 @@ impl Broker {
         }
     }
 
-    fn answer(&mut self, asker: Asker, ask: &Ask) -> io::Result<Answer> {
+    fn carry_out(&mut self, asker: Asker, ask: &Ask) -> io::Result<Outcome> {
         let (info, generation) = self.domains.describe(asker.domid)?;
         let is_toolstack = asker.domid == DOM0;
         let is_backend = info.role == Role::DriverDomain;
@@ -229,8 +229,8 @@ impl Broker {
             Ask::Hello => {
                 self.domains.start(asker.domid)?;
                 let fds = self.domains.memory(asker.domid).into_iter().flatten();
-                let fds = fds.map(AnswerFd::Memory).collect();
-                Ok(Answer { reply: Reply::domain(info, generation), fds })
+                let fds = fds.map(ReplyFd::Memory).collect();
+                Ok(Outcome { reply: Reply::domain(info, generation), fds })
             }
             Ask::CreateDomain(new) if is_toolstack => {
                 let domid = self.domains.create(new)?;
@@ -238,34 +238,34 @@ impl Broker {
                     self.domains.destroy(domid).expect("it was created a line ago");
                 })?;
                 (self.on_change)(DomainEvent::Created(domid));
-                Ok(Answer::bare(Reply::domid(domid)))
+                Ok(Outcome::bare(Reply::domid(domid)))
             }
             Ask::DestroyDomain(domid) if is_toolstack => {
                 self.destroy(domid)?;
-                Ok(Answer::bare(Reply::done()))
+                Ok(Outcome::bare(Reply::done()))
             }
             Ask::NextDomain(from) if is_toolstack => {
                 let (info, generation) = self.domains.next(from)?;
-                Ok(Answer::bare(Reply::domain(info, generation)))
+                Ok(Outcome::bare(Reply::domain(info, generation)))
             }
             Ask::ForeignDomain(domid) if is_backend => {
                 let (info, generation) = self.domains.describe(domid)?;
-                let fds = self.domains.memory(domid)?.into_iter().map(AnswerFd::Memory).collect();
-                Ok(Answer { reply: Reply::domain(info, generation), fds })
+                let fds = self.domains.memory(domid)?.into_iter().map(ReplyFd::Memory).collect();
+                Ok(Outcome { reply: Reply::domain(info, generation), fds })
             }
             Ask::AllocUnbound { remote } => {
-                self.domains.alloc_unbound(asker, remote).map(Answer::port)
+                self.domains.alloc_unbound(asker, remote).map(Outcome::port)
             }
             Ask::BindInterdomain { remote, port } => {
                 let bound = self.domains.bind_interdomain(asker, remote, port)?;
                 // Notifications may have been lost while no end was bound. As on Xen, the new end
                 // is made pending at once, so that the end that bound it looks.
                 signal(bound.end.other().socket())?;
-                Ok(Answer::port(bound))
+                Ok(Outcome::port(bound))
             }
             Ask::ClosePort(port) => {
                 self.domains.close_port(asker, port)?;
-                Ok(Answer::bare(Reply::done()))
+                Ok(Outcome::bare(Reply::done()))
             }
             Ask::CreateDomain(_)
             | Ask::DestroyDomain(_)
@@ -365,14 +365,14 @@ impl BrokerHandle {
     }
 }
 
-impl Answer {
-    fn bare(reply: Reply) -> Answer {
-        Answer { reply, fds: ArrayVec::new() }
+impl Outcome {
+    fn bare(reply: Reply) -> Outcome {
+        Outcome { reply, fds: ArrayVec::new() }
     }
 
-    fn port(new: NewPort) -> Answer {
-        let fds = [AnswerFd::Channel(new.end)].into_iter().collect();
-        Answer { reply: Reply::port(new.port), fds }
+    fn port(new: NewPort) -> Outcome {
+        let fds = [ReplyFd::Channel(new.end)].into_iter().collect();
+        Outcome { reply: Reply::port(new.port), fds }
     }
 }
 

@@ -179,7 +179,7 @@ impl Reply {
         Reply { status, ..Reply::done() }
     }
 
-    /// What the broker answered.
+    /// What the broker replied.
     ///
     /// # Errors
     /// The refusal, or `InvalidData` if this is no reply of this version.

@@ -138,7 +138,7 @@ impl Bridges {
         let mut bridges: HashMap<&str, Neighbors> = HashMap::new();
         for (_, at, arrivals) in &self.ports {
             let neighbors = bridges.entry(&at.bridge).or_default();
-            // Of two with one address, which the bridge does not know either, the first.
+            // If two have the same address, take the first: the bridge cannot tell them apart.
             neighbors.entry(at.address).or_insert_with(|| Arc::clone(arrivals));
         }
         bridges.retain(|_, neighbors| neighbors.len() > 1);

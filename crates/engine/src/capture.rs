@@ -132,7 +132,7 @@ mod tests {
         let kept = u64::try_from(BYTES_WAITING_MAX / 60_000).expect("a small number");
         assert_eq!(capture.lost(), 1000 - kept);
         assert_eq!(std::iter::from_fn(|| capture.next()).count(), BYTES_WAITING_MAX / 60_000);
-        // What was read makes room again.
+        // Entries that were read make room.
         capture.copy(Passage::Egress, 0, now, [&frame]);
         assert!(capture.next().is_some());
     }

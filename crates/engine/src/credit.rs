@@ -46,8 +46,8 @@ impl Credit {
     pub fn available(&self, now: Instant) -> u64 {
         let earned = self.earned(now);
         let forgone = earned.saturating_sub(self.unused_max);
-        // Queues that look at once may each use all there is. That is bounded by a batch of each,
-        // and paid back like any other debt.
+        // Queues that check at the same time may each use all there is. That is bounded
+        // by a batch of each, and paid back like any other debt.
         let spent = self.spent.fetch_max(forgone, Ordering::Relaxed).max(forgone);
         earned.saturating_sub(spent)
     }
@@ -59,12 +59,12 @@ impl Credit {
 
     /// How long until there is credit; `None` if there is some.
     pub fn due(&self, now: Instant) -> Option<Duration> {
-        // What was never used of is there, without a look at the clock.
+        // An account that was never used is full; no need to read the clock.
         if self.spent.load(Ordering::Relaxed) == 0 || self.available(now) > 0 {
             return None;
         }
         let missing = self.spent.load(Ordering::Relaxed) - self.earned(now).min(u64::MAX - 1);
-        // Strictly more than what is owed.
+        // Strictly more than the debt.
         let intervals = u128::from(missing / self.bytes) + 1 + u128::from(self.intervals(now));
         let at = intervals.saturating_mul(u128::from(self.interval_ns));
         let wait = at.saturating_sub(now.saturating_duration_since(self.zero).as_nanos());
@@ -135,7 +135,7 @@ mod tests {
                     let allowed = 60_000_000 / interval_us * bytes;
                     let percent = through * 100 / allowed;
                     assert!((90..=110).contains(&percent), "{bytes},{interval_us} {len} {percent}");
-                    // Each sleep ends with something to do.
+                    // After each sleep there is work.
                     let looks_max = 2 * u64::from(queues) * (60_000_000 / interval_us + 2);
                     assert!(looks <= looks_max, "{looks} looks, at most {looks_max}");
                 }

@@ -131,7 +131,7 @@ impl<Q: PortQueue> Engine<Q> {
         let worked = opened.or(taken).or(sent) == Work::Done;
         self.others = if worked { Others::Work } else { Others::Idle };
         match if_idle {
-            // Those who were held are woken by the next round.
+            // The next round wakes the sources that were held.
             _ if worked || self.has_relieved => Wait::Now,
             _ if self.is_starved() => self.wait_for_buffers(),
             IfIdle::Poll => Wait::Poll,
@@ -153,11 +153,11 @@ impl<Q: PortQueue> Engine<Q> {
                         self.turns.swap_remove(position);
                     }
                 }
-                // Its turns are gone with it.
+                // A removed queue has no turns.
                 Err(down) => self.fail(slot, down),
             }
         }
-        // Where room is short, the first to be served gets it: each in its turn.
+        // Where room is short, the first one served gets it, so the first one changes each round.
         if self.turns.len() > 1 {
             self.turns.rotate_left(1);
         }
@@ -205,7 +205,7 @@ impl<Q: PortQueue> Engine<Q> {
         match taken? {
             Taken::Asked => Ok(Work::of(source.rest(self.others)? == Pending::Work || has_frames)),
             Taken::NotAsked => Ok(Work::of(has_frames)),
-            // Frames may wait that are to be taken in in the next round.
+            // Frames may be left for the next round.
             Taken::NoShare => Ok(Work::Done),
         }
     }
@@ -216,7 +216,7 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     fn open_parcels(&mut self) -> Work {
-        // Frames of many queues, and none says of which.
+        // An inbox mixes frames of many queues.
         self.serving = None;
         let at = Enqueue { now: self.now, memory_max: &self.memory_max };
         let (mut frames, mut bytes) = (0, 0);
@@ -320,7 +320,7 @@ impl<Q: PortQueue> Engine<Q> {
         for slot in &self.turns {
             let Some(source) = &self.sources[*slot] else { continue };
             match source.state() {
-                // It must see the pressure fall, or be nudged for it.
+                // Either it sees the pressure fall, or it is nudged.
                 Ingress::Held { gauge, until: due } if gauge.await_relief() => {
                     until = sooner(until, *due);
                 }
@@ -360,7 +360,7 @@ impl<Q: PortQueue> Engine<Q> {
                 }
                 Err(down) => {
                     self.fail(slot, down);
-                    // The next round wakes those whom it held.
+                    // The next round wakes the sources that it held.
                     pending = Pending::Work;
                 }
             }
@@ -398,7 +398,7 @@ impl<Q: PortQueue> Engine<Q> {
         if !source.waits() {
             return Ok(Pending::Work);
         }
-        // While its source waits, frames that could enter are no reason to stay awake; room is.
+        // While its source is held, new frames are no reason to stay awake; new room is.
         let is_room = self.send(slot, directory)? == Work::Done || self.has_relieved;
         Ok(if is_room { Pending::Work } else { Pending::Nothing })
     }

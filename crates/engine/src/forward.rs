@@ -213,7 +213,7 @@ impl<'a> Router<'a> {
             },
         };
         let parcel = Parcel { to: to.slot, frame, admission };
-        // First where nearly all frames go, so that none is moved for an error that cannot be.
+        // The common case first, so that no frame is moved into an error that cannot happen.
         if to.engine == self.number {
             self.outboxes.enqueue(parcel, self.pool, self.at);
         } else if let Err(frame) = self.mail(parcel, to.engine) {
@@ -227,7 +227,7 @@ impl<'a> Router<'a> {
     /// The frame, if that is full.
     fn mail(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
         let inbox = &self.directory.inboxes[engine];
-        // A copy is not to fill the inbox for frames whose sources wait.
+        // A copy must not take inbox room from frames whose sources wait.
         if parcel.admission == Admission::Late && inbox.gauge().has_pressure() {
             return Err(parcel.frame);
         }
@@ -263,8 +263,8 @@ impl<'a> Router<'a> {
             },
             FrameVlan::Tagged(_) if !wants_tag => {
                 remove_tag(&mut frame);
-                // A tag behind it would now be the frame's own: who is behind an untagged port
-                // would take it for a VLAN that its sender is not in.
+                // An inner tag would become the frame's own: a station behind an untagged port
+                // would take it for a VLAN that the sender is not in.
                 if Tag::of(frame.bytes()) != Tag::None {
                     self.discard(frame, DropReason::Vlan, source);
                     return None;

@@ -81,7 +81,7 @@ impl Inbox {
         for _ in 0..self.parcels.len() {
             let Some(parcel) = self.parcels.pop() else { return };
             visit(&parcel);
-            // There is room: it has just been taken out.
+            // There is room: an entry has just been taken out.
             let _ = self.parcels.push(parcel);
         }
     }
@@ -129,9 +129,9 @@ impl Inbox {
     /// Called before sleeping: from now on senders wake us. True if nothing came meanwhile.
     pub fn prepare_sleep(&self) -> bool {
         self.sleeps.store(true, Ordering::Relaxed);
-        // Orders our saying that we sleep before the check of what is in; see `nudge`.
+        // Orders the store that we sleep before the check of the contents; see `nudge`.
         fence(Ordering::SeqCst);
-        // Pressure that a sender raised late, when all was taken out, is ours to lower.
+        // Lower the pressure if a sender raised it after we had emptied the inbox.
         let may_sleep = self.parcels.is_empty()
             && !self.has_commands.load(Ordering::Relaxed)
             && !self.gauge.has_pressure();

@@ -205,7 +205,7 @@ impl Outbox {
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.has_given_up(now) {
             self.drop_all(pool, now);
-            // So that it does not go on to look for room.
+            // So that it stops polling for room.
             queue.egress(&mut self.frames, pool)?;
         } else if self.is_stalled() {
             self.shed(pool, now);
@@ -283,14 +283,14 @@ impl Outbox {
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
-        // Nor may what stays delay the responses of those who sent it.
+        // Frames that stay must not delay the responses to their senders.
         let left = self.paid.iter_mut().chain(&mut self.frames);
         left.for_each(|frame| {
             frame.set_receipt(None);
             frame.gather();
         });
         if self.waiting().frames == 0 {
-            // Or the next frame would be added to a queue that is not drained.
+            // Otherwise the next frame would join a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
         }
     }
@@ -467,7 +467,7 @@ impl Outboxes {
             Some(OutboxSlot::Expected(expected)) if expected.id == to => {
                 expected.enqueue(frame, admission, pool, at);
             }
-            // Detached since the sender looked it up; as if it had been a moment later.
+            // Detached since the sender looked it up: treat it as detached before.
             _ => pool.recycle(frame),
         }
     }

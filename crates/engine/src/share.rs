@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn what_comes_from_a_bridge_has_room_for_what_all_guests_sent_there() {
         let bridge = Stations::Bridge(Weight::ONE);
-        // Two send to the guest behind it, of whom one has short frames.
+        // Two ports send to the guest behind it, one of them short frames.
         let ports = [(ONE, 1, 70_000), (ONE, 8, 60 + FRAME_COST), (bridge, 4, 70_000)];
         let taken = simulate(&ports);
         assert!(taken[2] + 1_000_000 > taken[0] + taken[1], "{taken:?}");
@@ -348,7 +348,7 @@ mod tests {
         let heavy = Stations::One(Weight::new(1000).expect("a weight"));
         for (count, cost) in [(1, 70_000), (1, 60 + FRAME_COST), (8, 70_000)] {
             let taken = simulate(&[(heavy, 1, cost), (ONE, count, cost)]);
-            // But for the first rounds, which do not know yet.
+            // Except in the first rounds, which do not know yet.
             assert!(taken[1] <= taken[0] / 500 + 2 * 8 * 15 * cost, "{cost}: {taken:?}");
             assert!(taken[1] > 0);
         }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_port_that_has_the_engine_to_itself_has_long_rounds() {
         let taken = simulate(&[(ONE, 8, 70_000)]);
-        // A round is as long as it may be.
+        // A round has its maximum length.
         assert!(taken[0] > 990 * (BATCH << 16), "{taken:?}");
     }
 
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(shares.join(PortId(1), ONE, Handling::Memory), first);
         shares.leave(first);
         shares.leave(first);
-        // Its place is another's now.
+        // Another port has its place now.
         assert_eq!(shares.join(PortId(3), ONE, Handling::Memory), first);
         assert_ne!(shares.join(PortId(1), ONE, Handling::Memory), first);
     }

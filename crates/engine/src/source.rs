@@ -302,7 +302,7 @@ impl<Q: PortQueue> Source<Q> {
     /// When there will be credit, if there is not now.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
         let due = self.limits.due(now)?;
-        // A time beyond the clock's end is never reached; the limit may be changed before.
+        // A time that the clock cannot represent is never reached; the limit may change before.
         Some(now.checked_add(due).unwrap_or(now + CREDIT_WAIT_MAX))
     }
 
@@ -329,7 +329,7 @@ impl<Q: PortQueue> Source<Q> {
     /// Finds where frames that came in go: one verdict for each.
     fn classify(&mut self, intake: &mut Intake<'_>) {
         let Intake { batch, verdicts, now, ticks, .. } = intake;
-        // Of frames of a patched port that may send anything, only the heads are looked at.
+        // Of frames of a patched port that may send anything, only the heads are inspected.
         let is_unseen = matches!(self.forwarding, Forwarding::Patch(_)) && self.policy.is_open();
         if !is_unseen || self.capture.is_some() {
             batch.iter_mut().for_each(Frame::gather);

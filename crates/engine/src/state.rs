@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_found_no_buffer_never_waits_for_an_event() {
-        // Its descriptor is edge-triggered: what it left behind would never be reported.
+        // Its descriptor is edge-triggered: frames left behind would never be reported.
         let starved = Ingress::Polling.on(IngressEvent::NoBuffer);
         assert_eq!(name(&starved.clone().on(IngressEvent::Idle)), "Starved");
         assert_eq!(name(&starved.on(IngressEvent::Due)), "Polling");
@@ -290,12 +290,12 @@ mod tests {
         assert_eq!(draining, Egress::Draining { since: start });
         let soon = start + STALL - Duration::from_nanos(1);
         assert_eq!(draining.on(sent(0, 3), soon), draining);
-        // More frames are no progress.
+        // Receiving more frames is no progress.
         assert_eq!(draining.on(EgressEvent::Enqueued, soon), draining);
         let stalled = draining.on(sent(0, 3), start + STALL);
         assert_eq!(stalled, Egress::Stalled { since: start });
         let later = start + 10 * STALL;
-        // It stays so however often it is tried: it waits for an event and has no clock.
+        // Repeated attempts change nothing: it waits for an event, not for time.
         assert_eq!(stalled.on(sent(0, 3), later), stalled);
         assert_eq!(stalled.on(EgressEvent::Enqueued, later), stalled);
         assert_eq!(stalled.on(sent(1, 2), later), Egress::Draining { since: later });

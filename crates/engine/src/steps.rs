@@ -280,7 +280,7 @@ pub fn detach<E: Engines>(
         engines.roster()?.free(&placed.address);
         attached.into_iter().for_each(|attached| let_go(engines, *attached));
     }
-    // Sources that these queues held may go on, and their engines may sleep.
+    // Sources that these queues held may continue, and their engines may be asleep.
     engines.nudge_all()
 }
 
@@ -311,7 +311,7 @@ pub fn move_queue<E: Engines>(
             let attached = Box::new(attached.moved_to(to.slot, engines.now()));
             Command::Attach { attached }
         }
-        // Otherwise its frames would gather for ever, or until another queue gets the slot.
+        // Otherwise its frames would stay until another queue gets the slot.
         None => Command::Forget { id: to.slot },
     };
     engines.command(to.engine, command)?;

@@ -19,7 +19,7 @@ mod modelled {
 
     use loom::sync::Mutex;
 
-    /// Stands in for `crossbeam_queue::ArrayQueue`, which loom cannot look into: bounded, first in
+    /// Stands in for `crossbeam_queue::ArrayQueue`, which loom cannot model: bounded, first in
     /// first out, and no weaker in its order.
     #[derive(Debug)]
     pub(crate) struct ArrayQueue<T> {

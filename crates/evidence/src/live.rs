@@ -74,12 +74,12 @@ impl Taken {
         self.files(&manifest.counters, &prefix);
         self.threads(manifest, number);
         if manifest.has_connections {
-            self.answer(&prefix, CONNECTIONS, connections());
+            self.keep_reply(&prefix, CONNECTIONS, connections());
         }
         if manifest.has_sockets {
-            self.answer(&prefix, LISTENERS, listeners());
+            self.keep_reply(&prefix, LISTENERS, listeners());
             if number > 1 && self.ports_may_run_out() {
-                self.answer(&prefix, DESTINATIONS, destinations());
+                self.keep_reply(&prefix, DESTINATIONS, destinations());
             }
         }
         self.commands(&manifest.sampled, &prefix);
@@ -90,8 +90,8 @@ impl Taken {
         }
     }
 
-    fn answer(&mut self, prefix: &str, path: &str, answer: io::Result<String>) {
-        match answer {
+    fn keep_reply(&mut self, prefix: &str, path: &str, reply: io::Result<String>) {
+        match reply {
             Ok(text) => self.keep(format!("{prefix}{path}"), text),
             // Also that the kernel cannot: no check may take that for a host without any.
             Err(error) => drop(self.refused.insert(path.to_owned(), error.to_string())),
@@ -260,8 +260,8 @@ impl Taken {
                     continue;
                 };
                 let is_late = Instant::now() > deadline;
-                let answer = if is_late { Err(late()) } else { ethtool.ask(&nic, settings) };
-                match answer {
+                let reply = if is_late { Err(late()) } else { ethtool.ask(&nic, settings) };
+                match reply {
                     Ok(text) => self.keep(settings.path(&nic), text),
                     Err(error) => self.refuse(settings.path(&nic), &error),
                 }

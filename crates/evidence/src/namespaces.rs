@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Where `ip netns` gives names.
 const NAMED: &str = "/run/netns";
-/// Names and processes that are looked at; a machine may have a hundred thousand of these.
+/// Names and processes that are read; a machine may have a hundred thousand of these.
 const PROCESSES_MAX: usize = 65_536;
 
 /// One of them, by a way in.

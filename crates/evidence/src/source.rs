@@ -1,7 +1,7 @@
 //! Where evidence is looked up: a saved host in memory, a directory, an unpacked sos report.
 //!
 //! All have the same layout. A file of the host keeps its path. What a tool printed is in
-//! `commands/`, named like in a sos report, whose `sos_commands/*/` is looked through as well.
+//! `commands/`, named like in a sos report, whose `sos_commands/*/` is searched as well.
 //! What the kernel said over netlink is in `netlink/`, in the form of [`netlink`](super::netlink);
 //! older records and sos reports have what tools printed in its place. What changes by the second
 //! is in `sample-1/` and `sample-2/`, each with its time in `monotonic`.
@@ -15,7 +15,7 @@ use super::text::{Gap, Text};
 
 /// Bytes of a piece of evidence. More is not evidence but a mistake or an attack.
 pub(super) const PIECE_BYTES_MAX: u64 = 16 << 20;
-/// Files of a saved host, and names in a directory that are looked at.
+/// Files of a saved host, and names in a directory that are read.
 pub(super) const PIECES_MAX: usize = 100_000;
 /// Where the outputs of tools are.
 const COMMANDS: &str = "commands";
@@ -97,7 +97,7 @@ impl Source {
     }
 
     /// What the kernel said over netlink, or in its place what a tool printed.
-    pub(crate) fn answer(&self, prefix: &str, path: &str, words: &[&str]) -> Result<Text, Gap> {
+    pub(crate) fn reply(&self, prefix: &str, path: &str, words: &[&str]) -> Result<Text, Gap> {
         match self.read(&format!("{prefix}{path}")) {
             // It has a head at least; only what a tool printed may be nothing.
             Ok(Some(body)) if body.is_empty() => {
@@ -333,13 +333,13 @@ mod tests {
         };
         let printed = ("commands/ethtool_-l_eth0", "Channel parameters for eth0:\n");
         let both = source(&[(path, "channels of eth0: 0\n"), printed]);
-        assert_eq!(both.answer("", path, &command).expect("there").origin(), path);
+        assert_eq!(both.reply("", path, &command).expect("there").origin(), path);
         let old = source(&[printed]);
-        assert_eq!(old.answer("", path, &command).expect("there").origin(), "ethtool -l eth0");
+        assert_eq!(old.reply("", path, &command).expect("there").origin(), "ethtool -l eth0");
         let refused = source(&[(REFUSED_FILE, "netlink/eth0/channels\tOperation not supported\n")]);
-        let gap = refused.answer("", path, &command).expect_err("refused");
+        let gap = refused.reply("", path, &command).expect_err("refused");
         assert_eq!(gap.to_string(), "netlink/eth0/channels: Operation not supported");
-        let none = source(&[]).answer("", path, &command).expect_err("nothing");
+        let none = source(&[]).reply("", path, &command).expect_err("nothing");
         assert_eq!(none.to_string(), "ethtool -l eth0: not there");
     }
 }

@@ -76,7 +76,7 @@ fn program(tool: &str) -> PathBuf {
 
 /// The error of what took longer.
 pub(super) fn late() -> io::Error {
-    io::Error::other(format!("no answer in {TOOL_SECONDS_MAX} s"))
+    io::Error::other(format!("no reply in {TOOL_SECONDS_MAX} s"))
 }
 
 fn drain(pipe: Option<impl Read>) -> Vec<u8> {

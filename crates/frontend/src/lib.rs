@@ -3,7 +3,7 @@
 //! Each interface is a TAP device in the guest's network namespace, whose kernel is the guest's
 //! TCP/IP, joined to a vif by workers. A control thread finds the vifs in XenStore, where the
 //! toolstack makes and removes them at any time, runs the handshake with each one's backend and
-//! answers the command line. What is wrong with one vif is written to its error node and ends
+//! serves the command line. What is wrong with one vif is written to its error node and ends
 //! neither the process nor another vif.
 //!
 //! A device is made when its backend first offers something, and goes when the toolstack removes
@@ -69,7 +69,7 @@ pub fn run<H: Hypervisor>(
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (_control, calls) = serve_control(control, &wake)?;
     let workers = Workers::start(config.workers.clone())?;
-    // To go on would be to move frames with whatever the panic has left half done.
+    // A worker that panicked may have left its queues inconsistent, so the process ends.
     workers.on_panic(Box::new(|serving| {
         tracing::error!(?serving, "a worker has panicked: the process ends");
         std::process::abort()
@@ -104,7 +104,7 @@ impl<H: Hypervisor> Frontend<H> {
         loop {
             self.take_port_events()?;
             while let Ok(call) = calls.try_recv() {
-                self.answer(call)?;
+                self.serve_call(call)?;
             }
             // Last, because all the above asks XenStore, and an event that comes together with a
             // reply does not make the descriptor readable.
@@ -140,7 +140,7 @@ impl<H: Hypervisor> Frontend<H> {
         self.nics.values_mut().try_for_each(|nic| nic.recover(&mut self.services))
     }
 
-    fn answer(&mut self, call: Call<GuestRequest>) -> Result<(), Lost> {
+    fn serve_call(&mut self, call: Call<GuestRequest>) -> Result<(), Lost> {
         let reply = match call.request {
             GuestRequest::Status => {
                 let Services { store, host } = &mut self.services;
@@ -170,7 +170,7 @@ impl<H: Hypervisor> Frontend<H> {
                 }
             },
         };
-        call.answer(reply);
+        call.reply(reply);
         Ok(())
     }
 

@@ -198,7 +198,7 @@ impl<H: Hypervisor> NicLink<H> {
     fn keep(&mut self, queue: Station<H>) {
         match queue {
             VifOrTap::Vif(queue) => self.idle.push(queue),
-            // The device itself is kept in `tap`.
+            // `tap` owns the device.
             VifOrTap::Tap(_) => {}
         }
     }
@@ -217,7 +217,7 @@ impl<H: Hypervisor> NicLink<H> {
                 }
             }
         }
-        // Without them, everything is copied.
+        // Without slabs, every frame is copied.
         self.slabs = Slabs::new(&mut hypervisor.grants()?, self.vif.backend).ok();
         if let Some(slabs) = &self.slabs {
             self.idle.iter_mut().for_each(|queue| queue.send_from(slabs));
@@ -312,7 +312,7 @@ impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
         for queue in host.workers.detach(link.vif_port) {
             link.keep(queue);
         }
-        // Those that failed meanwhile; that they did no longer matters.
+        // Takes back the queues that failed meanwhile; their faults no longer matter.
         for event in host.take_events_of(|port| link.has_port(port)) {
             link.take_failed(event.queue);
         }
@@ -326,7 +326,7 @@ impl<H: Hypervisor> FrontendProcess for Serving<'_, H> {
             Note::State(state) => tracing::debug!(handle, %state, "frontend state"),
             Note::Refused(refusal) => tracing::warn!(handle, "{refusal}"),
             Note::Waits(reason) | Note::Closed(reason) => tracing::warn!(handle, "{reason}"),
-            // Of the backend's end only.
+            // Only a backend waits for a script.
             Note::AwaitsHotplug => {}
         }
     }

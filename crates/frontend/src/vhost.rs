@@ -87,7 +87,7 @@ pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) ->
     let VhostSockets { meeting, mut netlink } = sockets;
     let VhostConfig { device, mac, mtu, interface, workers, .. } = config;
     let workers = Workers::start(workers)?;
-    // To go on would be to move frames with whatever the panic has left half done.
+    // A worker that panicked may have left its queues inconsistent, so the process ends.
     workers.on_panic(Box::new(|serving| {
         tracing::error!(?serving, "a worker has panicked: the process ends");
         std::process::abort()
@@ -101,7 +101,7 @@ pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) ->
         let now = Instant::now();
         guest.take_failures(&mut end, now)?;
         let has_more = end.turn(&mut guest, now)?;
-        // Once for each reason, however often it is met.
+        // Log each reason once.
         if end.error() != shown.as_deref() {
             shown = end.error().map(str::to_owned);
             shown.iter().for_each(|error| tracing::info!(device, "{error}"));
@@ -217,7 +217,7 @@ impl Guest {
         let kept = self.kept.insert(Kept { agreed, memory, rings, area: None });
         let requests = match agreed.protocol & VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD {
             0 => kept.requests()?,
-            // The rings come after it.
+            // The rings follow in later messages.
             _ => vec![Request::GetInflightFd { rings: 2 * agreed.pairs, size: QUEUE_SIZE }],
         };
         Ok(Parts { regions: vec![kept.region()?], requests })
@@ -291,7 +291,7 @@ impl Driver for Guest {
     }
 
     fn carrier_down(&mut self) {
-        // The next back-end gets what lies in the queues, if it can.
+        // The next back-end continues with the frames in the queues, if it can.
         let is_kept = self.kept.as_ref().is_some_and(|kept| kept.area.is_some());
         if !is_kept || !self.made.is_empty() {
             self.forget();
@@ -303,7 +303,7 @@ impl Driver for Guest {
         match note {
             Note::Met => tracing::debug!(device, "the back-end has connected"),
             Note::Left => tracing::info!(device, "the back-end has disconnected"),
-            // Logged as the reason why frames do not flow.
+            // The log shows it as the reason why no frames flow.
             Note::Closed(_) | Note::Removed => {}
         }
     }

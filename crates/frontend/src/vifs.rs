@@ -92,7 +92,7 @@ impl<H: Hypervisor> Frontend<H> {
         let Some(below) = below else { return self.scan() };
         let (handle, key) = below.split_once('/').unwrap_or((below, ""));
         let Some(handle) = parse_handle(handle) else { return Ok(()) };
-        // Of a vif that is known, the toolstack changes nothing; it can only make it again.
+        // The toolstack never changes a known vif; it can only recreate it.
         if matches!(key, "" | "state") || !self.nics.contains_key(&handle) {
             self.look_at(handle)?;
         }
@@ -116,8 +116,8 @@ impl<H: Hypervisor> Frontend<H> {
         let keys = keys.unwrap_or_else(|| Keys::new(&dir, []));
         let found = Vif::from_frontend_keys(self.services.host.hypervisor.domid(), handle, &keys);
         if let Some(nic) = self.nics.get_mut(&handle) {
-            // Only we and the toolstack write our state: where it is not as we left it, the
-            // toolstack has removed the directory and made another.
+            // Only we and the toolstack write our state: if it differs from what we wrote, the
+            // toolstack has recreated the directory.
             let is_it = found == Ok(Some(nic.end.vif())) && keys.state() == nic.end.state();
             if is_it {
                 return Ok(());

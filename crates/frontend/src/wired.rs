@@ -59,7 +59,7 @@ pub(crate) fn join<V: PortQueue + Wakers + Send + 'static>(
     queues: impl Iterator<Item = (V, Arc<QueueCounters>)>,
     stock: Option<Box<dyn Stock>>,
 ) -> io::Result<()> {
-    // What the kernel leaves undone, the backend must be able to take.
+    // The kernel may leave only what the backend accepts.
     tap.set_offloads(caps)?;
     let attachment = |queue, counters| Attachment {
         queue,

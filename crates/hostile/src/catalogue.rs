@@ -323,7 +323,7 @@ pub const ALL: &[Scenario] = &[
     new(
         "transactions-conflict",
         "fills its directory and changes keys while the backend reads them",
-        "seen: no answer from the backend for 17 s",
+        "seen: no reply from the backend for 17 s",
         xenstore::transactions_conflict,
     )
     .by(6),
@@ -394,7 +394,7 @@ pub const ALL: &[Scenario] = &[
     .beside(Beside::Routers),
     new(
         "rogue-dhcp",
-        "answers as a DHCP server",
+        "replies as a DHCP server",
         "RFC 2131, 7: unauthorized DHCP servers",
         traffic::rogue_dhcp,
     )

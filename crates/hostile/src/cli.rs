@@ -114,13 +114,13 @@ struct OneGuest {
     #[arg(long, value_name = "IP=MAC")]
     victim: Option<Peer>,
     /// An honest guest that talks to the victim
-    #[arg(long, value_name = "IP=MAC")]
+    #[arg(long = "victim-peer", alias = "other", value_name = "IP=MAC")]
     other: Option<Peer>,
     /// The host on the guests' network
     #[arg(long, value_name = "IP=MAC")]
     host: Option<Peer>,
     /// An honest guest without feature-gso-tcpv6 [default: the victim]
-    #[arg(long, value_name = "IP=MAC")]
+    #[arg(long = "no-gso-victim", alias = "plain", value_name = "IP=MAC")]
     plain: Option<Peer>,
     /// Print JSON
     #[arg(long)]

@@ -66,7 +66,7 @@ impl<'a> Ground<'a> {
     pub(crate) fn new(launcher: &'a Launcher, ringway: &Path, net: Net) -> Result<Ground<'a>> {
         let host = RunningHost::start(launcher, ringway, &describe(net))?;
         let dir = host.dir();
-        let status = backend::status(&dir).context("the backend does not answer")?;
+        let status = backend::status(&dir).context("the backend does not reply")?;
         let honest = status.vifs.iter().map(|vif| vif.domid).collect();
         let address = |name: &str| mac_of(&status, name);
         let (a, b) = (Peer { ip: A, mac: address("a")? }, Peer { ip: B, mac: address("b")? });
@@ -103,7 +103,7 @@ impl<'a> Ground<'a> {
         status.and_then(|status| backend::memory_kib(status.pid)).unwrap_or(0)
     }
 
-    /// Whether TCP moves, or does so within 20 s, and the backend answers.
+    /// Whether TCP moves, or does so within 20 s, and the backend replies.
     fn moves(&self) -> bool {
         let (before, deadline) = (self.transfer.total(), Instant::now() + SOON);
         while Instant::now() < deadline && !self.launcher.stop().is_due() {
@@ -275,9 +275,9 @@ impl<'a> Ground<'a> {
         }
         for (option, peer) in [
             ("--victim", self.aim.victim),
-            ("--other", self.aim.other),
+            ("--victim-peer", self.aim.other),
             ("--host", self.aim.host),
-            ("--plain", self.aim.plain),
+            ("--no-gso-victim", self.aim.plain),
         ] {
             if let Some(peer) = peer {
                 command.args([option, &peer.to_string()]);

@@ -19,7 +19,7 @@ use crate::way::Way;
 
 /// How long another part of the host may take for a step that takes milliseconds when it is idle.
 pub const SOON: Duration = Duration::from_secs(20);
-/// Between two looks at a node.
+/// Between two reads of a node.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The vif's directory, from the guest's own.
 pub const VIF: &str = "device/vif/0";

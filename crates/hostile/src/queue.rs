@@ -124,8 +124,8 @@ impl Queue {
 
     /// Free slots of tx, as an honest guest counts them.
     pub fn tx_room(&self) -> usize {
-        let answered = self.tx.load(RSP_PROD, Ordering::Acquire);
-        let used = usize::try_from(self.tx_produced.wrapping_sub(answered)).unwrap_or(usize::MAX);
+        let responses = self.tx.load(RSP_PROD, Ordering::Acquire);
+        let used = usize::try_from(self.tx_produced.wrapping_sub(responses)).unwrap_or(usize::MAX);
         TX_RING_SLOTS.saturating_sub(used)
     }
 
@@ -138,7 +138,7 @@ impl Queue {
             if Instant::now() >= until {
                 return false;
             }
-            // Half a ring at once is enough: a guest that wakes up for each answer wastes its CPU.
+            // Half a ring at once: a guest that wakes up for each response wastes its CPU.
             let wanted =
                 self.tx_produced.wrapping_sub(u32::try_from(TX_RING_SLOTS / 2).unwrap_or(0));
             self.tx.store(RSP_EVENT, wanted, Ordering::SeqCst);
@@ -184,9 +184,9 @@ impl Queue {
 
     /// Takes what was received, without offering the pages again.
     pub fn take_rx(&mut self) -> Vec<Received> {
-        let answered = self.rx.load(RSP_PROD, Ordering::Acquire);
+        let responses = self.rx.load(RSP_PROD, Ordering::Acquire);
         let mut received = Vec::new();
-        while self.rx_taken != answered && received.len() < RX_RING_SLOTS {
+        while self.rx_taken != responses && received.len() < RX_RING_SLOTS {
             let index = usize::try_from(self.rx_taken).unwrap_or(0) % RX_RING_SLOTS;
             let response: RxResponse = self.rx.read(SLOTS + index * RX_SLOT_LEN);
             let mut head = [0; 64];

@@ -44,7 +44,7 @@ pub(crate) struct Round {
     pub(crate) failures: Vec<String>,
     pub(crate) memory_before_kib: u64,
     pub(crate) memory_after_kib: u64,
-    /// Whether the backend answers, and TCP moves, when it is over.
+    /// Whether the backend replies, and TCP moves, when it is over.
     pub(crate) has_recovered: bool,
 }
 
@@ -81,8 +81,9 @@ pub(crate) struct Record {
     pub(crate) longest_pause_ms: f64,
     /// The slowest reply to a ping, in milliseconds.
     pub(crate) slowest_ping_ms: f64,
-    /// The slowest answer of the backend to the command line, in milliseconds.
-    pub(crate) slowest_answer_ms: f64,
+    /// The slowest reply of the backend to the command line, in milliseconds.
+    #[serde(rename = "slowest_answer_ms")] // as scripts know it
+    pub(crate) slowest_reply_ms: f64,
     /// Memory of the backend before, at most, and after, in MiB.
     pub(crate) memory_mib: [f64; 3],
     /// How often the backend was restarted.
@@ -145,7 +146,7 @@ impl Record {
             slowest_ping_ms: worst(&|round| {
                 round.during.to_guest.and(round.during.to_host).slowest_ms
             }),
-            slowest_answer_ms: worst(&|round| round.seen.slowest_answer_ms),
+            slowest_reply_ms: worst(&|round| round.seen.slowest_reply_ms),
             memory_mib: [
                 mib(rounds.first().map_or(0, |round| round.memory_before_kib)),
                 mib(rounds.iter().map(|round| round.seen.peak_kib).max().unwrap_or(0)),

@@ -17,7 +17,7 @@ pub(crate) fn table(records: &[Record]) -> String {
         ">TO HOST",
         ">PAUSE",
         ">PING",
-        ">ANSWER",
+        ">REPLY",
         ">MEMORY",
         ">RESTARTS",
         "VERDICT",
@@ -34,7 +34,7 @@ pub(crate) fn table(records: &[Record]) -> String {
             format!("{:.0} %", record.host_loss_percent),
             format!("{:.0} ms", record.longest_pause_ms),
             format!("{:.0} ms", record.slowest_ping_ms),
-            format!("{:.0} ms", record.slowest_answer_ms),
+            format!("{:.0} ms", record.slowest_reply_ms),
             format!("{before:.0}/{peak:.0}/{after:.0}"),
             record.restarts.to_string(),
             record.verdict().to_owned(),
@@ -46,7 +46,7 @@ pub(crate) fn table(records: &[Record]) -> String {
          that only\nburns as much CPU, or (~) of what they had before. FAIR: what they are \
          entitled to, 0.50 where\nthe hostile guest has a share of its own because all that it \
          sends is legal; the goal is {GOAL}\nof that. LOSS of pings between them, and to the \
-         host. PAUSE: longest time without a byte.\nPING, ANSWER: slowest reply to a ping, and of \
+         host. PAUSE: longest time without a byte.\nPING, REPLY: slowest reply to a ping, and of \
          the backend to the command line. MEMORY of the\nbackend in MiB: before, at most, after.\n"
     );
     for record in records {

@@ -15,7 +15,7 @@ pub struct Scenario {
     pub source: &'static str,
     /// The guest's part.
     pub act: fn(&mut Stage) -> Result<()>,
-    /// What is the matter beside it, or is looked at afterwards.
+    /// What else goes on during it, or is checked afterwards.
     pub beside: Beside,
     /// Keys that the toolstack writes for the backend, beside the usual ones.
     pub given: &'static [(&'static str, &'static str)],
@@ -64,7 +64,7 @@ pub enum Net {
     Bridge,
 }
 
-/// What is the matter beside a hostile guest, or is looked at afterwards.
+/// What else goes on beside a hostile guest, or is checked afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
     /// Nothing.

@@ -114,7 +114,7 @@ impl Stage {
     /// # Errors
     /// If no one said who that is.
     pub fn other(&self) -> Result<Peer> {
-        self.aim.other.context("who talks to the victim? say so with --other IP=MAC")
+        self.aim.other.context("who talks to the victim? say so with --victim-peer IP=MAC")
     }
 
     /// The host.
@@ -257,7 +257,7 @@ impl Stage {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the backend neither answered all requests nor closed the vif");
+                bail!("the backend neither responded to all requests nor closed the vif");
             }
             std::thread::sleep(Duration::from_millis(1));
         }

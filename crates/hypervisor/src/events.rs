@@ -29,8 +29,8 @@ pub enum QueueEvents<E> {
 }
 
 impl<E: EventChannel> QueueEvents<E> {
-    /// Tells the other end to look at a ring. An end that is gone is no error: the end that takes
-    /// its place looks at the rings first.
+    /// Notifies the other end of work on a ring. An end that is gone is no error: the end
+    /// that takes its place polls the rings first.
     ///
     /// # Errors
     /// What the event channel reports.

@@ -1,6 +1,6 @@
 //! What the records of a study say: per cell, against what was published, and in a paragraph.
 //!
-//! This is `summary.json`, and all that the report, the export and the rules look at.
+//! This is `summary.json`, and all that the report, the export and the rules read.
 
 pub mod disturbance;
 mod verdict;
@@ -33,10 +33,10 @@ pub struct Analysis {
     pub title: String,
     /// What it asks.
     pub question: String,
-    /// The places of sources that it answers; in files under the name that scripts know.
+    /// The places of sources that it checks; in files under the name that scripts know.
     #[serde(rename = "rows")]
     pub sources: Vec<String>,
-    /// The answer, as far as there is one.
+    /// What it found, as far as it found something.
     pub verdict: String,
     /// The machine.
     pub host: Host,

@@ -12,7 +12,7 @@ use ringway_rig::child::PartError;
 /// The processes that are watched.
 #[derive(Debug, Default)]
 pub struct Stations {
-    /// Tools in the guests that are looked at.
+    /// Tools in the guests that are measured.
     pub near_tools: Vec<u32>,
     /// Tools of those they talk to.
     pub far_tools: Vec<u32>,
@@ -44,7 +44,7 @@ pub struct Counted {
     pub cpu_seconds: f64,
     /// What each queue carried.
     pub queues: Vec<QueueUse>,
-    /// How long what guests sent waited for its answer.
+    /// How long what guests sent waited for a response.
     pub answer_times: Times,
     /// What else the machine did.
     pub disturbance: Disturbance,
@@ -61,7 +61,7 @@ impl Reading {
     /// Reads everything.
     ///
     /// # Errors
-    /// If a process has ended, or the backend does not answer.
+    /// If a process has ended, or the backend does not reply.
     pub fn take(topology: &Topology, stations: &Stations) -> Result<Reading, PartError> {
         let (near_user, near_system) = sum(&stations.near_tools)?;
         let (far_user, far_system) = sum(&stations.far_tools)?;
@@ -154,7 +154,7 @@ fn carried(now: &QueueUse, before: &[QueueUse]) -> QueueUse {
 }
 
 /// Seconds of processes in user mode and in the kernel, all their threads together. The few
-/// threads that only answer questions are among them.
+/// threads that only serve requests are among them.
 fn sum(pids: &[u32]) -> Result<(f64, f64), PartError> {
     let mut sum = (0.0, 0.0);
     for pid in pids {

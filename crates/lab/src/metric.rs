@@ -37,11 +37,11 @@ pub const METRICS: &[Metric] = &[
     metric("rtt-median-us", "median round trip", "µs", 1.0, Better::Less),
     metric("rtt-p99-us", "99th percentile of the round trip", "µs", 1.0, Better::Less),
     metric("rtt-max-us", "longest round trip", "µs", 1.0, Better::Less),
-    // From the backend's first look at what a guest sent to its answer: the sender's release.
-    metric("completion-median-us", "median time to an answer", "µs", 1.0, Better::Less),
+    // From when the backend first sees what a guest sent to its response: the sender's release.
+    metric("completion-median-us", "median time to a response", "µs", 1.0, Better::Less),
     metric(
         "completion-p99-us",
-        "99th percentile of the time to an answer",
+        "99th percentile of the time to a response",
         "µs",
         1.0,
         Better::Less,

@@ -30,7 +30,7 @@ use streams::Luck;
 
 /// Failures of a cell after which it is left out.
 const FAILURES_MAX: usize = 2;
-/// Between two looks at whether we are to end.
+/// Between two checks of whether to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How a study is to be run.

@@ -25,7 +25,7 @@ pub struct Setup {
     pub queues: u16,
     /// Streams at once, of each guest or to each target.
     pub streams: usize,
-    /// Guests that are looked at.
+    /// Guests that are measured.
     pub guests: u16,
     /// Hosts behind a guest that routes.
     pub targets: u16,

@@ -1,6 +1,6 @@
 //! What is to be measured: a study, as a few lines of TOML that anybody can edit.
 //!
-//! A study names the places of sources that it answers, a topology, the parameters that it
+//! A study names the places of sources that it checks, a topology, the parameters that it
 //! fixes (`setup`) and those that it varies (`axis`), what was published before, and the figures
 //! to draw. The shipped ones are in `studies/`.
 
@@ -29,7 +29,7 @@ pub struct Study {
     pub title: String,
     /// What it asks, in a sentence or two.
     pub question: String,
-    /// The places of sources that it answers, by their ids in `docs/sources.toml`, such as
+    /// The places of sources that it checks, by their ids in `docs/sources.toml`, such as
     /// `multi-queue-study:tx-one-queue`. Records of before these ids have names of rows.
     #[serde(alias = "rows")]
     pub sources: Vec<String>,

@@ -46,7 +46,7 @@ pub struct End {
 /// A topology that is there. What it consists of ends with it, the host first.
 #[derive(Debug)]
 pub struct Topology {
-    /// The guests that are looked at, or what stands for them in a baseline.
+    /// The guests that are measured, or what stands for them in a baseline.
     pub near: Vec<End>,
     /// Their peers: the other host, or a guest for each of them. Behind a router there
     /// are several for the only one on this side.
@@ -122,7 +122,7 @@ impl Topology {
     }
 }
 
-/// The address of a guest that is looked at.
+/// The address of a guest that is measured.
 pub(crate) fn near_address(index: u16) -> Ipv4Addr {
     numbered(18, index)
 }

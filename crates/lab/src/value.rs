@@ -149,8 +149,8 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
     Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
     Parameter { name: "tool", domain: Domain::Word(names::<Tool>) },
-    // When the backend answers a request: after the copy, after the wire, or at once because the
-    // frontend staged the data in a buffer of its own.
+    // When the backend responds to a request: after the copy, after the wire, or at once because
+    // the frontend staged the data in a buffer of its own.
     Parameter { name: "completion", domain: Domain::Word(names::<Completion>) },
     // Pages that a sender may have unanswered, with the first two of these.
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },

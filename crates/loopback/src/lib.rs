@@ -37,7 +37,7 @@
 //! 1. Pages live as long as a handle to them. A page whose run was ended while it was mapped is
 //!    not given out again, and counts as kept.
 //! 2. A page that is mapped read-only can be written; on Xen that would fault.
-//! 3. An event is never masked: the simulator delivers it by looking at
+//! 3. An event is never masked: the simulator delivers it by reading
 //!    [`pending_ports`](Loopback::pending_ports) when it chooses to.
 
 mod domain;

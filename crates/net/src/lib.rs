@@ -1,6 +1,6 @@
 //! Links, addresses and routes of Linux, over rtnetlink.
 //!
-//! Control plane only: every call asks the kernel, waits for its answer and allocates freely. What
+//! Control plane only: every call asks the kernel, waits for its reply and allocates freely. What
 //! `ethtool` does is not here, but [`socket`] asks any family of netlink. Links go by name, because
 //! that is what people and configuration files say; [`Netlink`] turns it into the kernel's index
 //! where a message needs one.
@@ -113,11 +113,11 @@ impl Netlink {
         let is_settled = |result: &io::Result<_>| {
             result.as_ref().map_err(io::Error::kind).err() != Some(io::ErrorKind::Interrupted)
         };
-        let answers = tries
+        let replies = tries
             .find(is_settled)
             .unwrap_or_else(|| Err(io::ErrorKind::ResourceBusy.into()))
             .map_err(|error| explain(&error, "list links"))?;
-        Ok(answers.into_iter().filter_map(as_link).collect())
+        Ok(replies.into_iter().filter_map(as_link).collect())
     }
 
     /// One link.
@@ -129,8 +129,8 @@ impl Netlink {
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
         self.socket
             .request(RouteNetlinkMessage::GetLink(message), NLM_F_ACK)
-            .and_then(|answers| {
-                answers.into_iter().find_map(as_link).ok_or(io::ErrorKind::NotFound.into())
+            .and_then(|replies| {
+                replies.into_iter().find_map(as_link).ok_or(io::ErrorKind::NotFound.into())
             })
             .map_err(|error| explain(&error, format_args!("link {name}")))
     }

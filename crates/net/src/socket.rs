@@ -1,4 +1,4 @@
-//! One question at a time to a family of netlink, and its answers.
+//! One question at a time to a family of netlink, and its replies.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -32,26 +32,26 @@ impl NetlinkSocket {
         Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_LEN) })
     }
 
-    /// Asks, and collects the answers until the acknowledgement or the end of the dump, one of
+    /// Asks, and collects the replies until the acknowledgement or the end of the dump, one of
     /// which `flags` has to ask for.
     ///
     /// # Errors
-    /// What the kernel answers; `Interrupted` if a dump may be inconsistent.
+    /// The kernel's error; `Interrupted` if a dump may be inconsistent.
     pub fn request<M>(&mut self, message: M, flags: u16) -> io::Result<Vec<M>>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
         NetlinkPayload<M>: From<M>,
     {
-        let mut answers = Vec::new();
-        self.request_each(message, flags, |answer| {
-            answers.push(answer);
+        let mut replies = Vec::new();
+        self.request_each(message, flags, |reply| {
+            replies.push(reply);
             ControlFlow::Continue(())
         })?;
-        Ok(answers)
+        Ok(replies)
     }
 
-    /// As [`request`](NetlinkSocket::request), but hands over each answer as it comes. After a
-    /// `Break` the rest of the answers is still in the socket, which should then be dropped.
+    /// As [`request`](NetlinkSocket::request), but hands over each reply as it comes. After a
+    /// `Break` the rest of the replies is still in the socket, which should then be dropped.
     ///
     /// # Errors
     /// As above.
@@ -67,7 +67,7 @@ impl NetlinkSocket {
     {
         self.send(message, flags)?;
         let mut is_interrupted = false;
-        // The kernel ends every answer, so this needs no bound of its own.
+        // The kernel ends every reply, so this needs no bound of its own.
         loop {
             self.buffer.clear();
             self.socket.recv(&mut self.buffer, 0)?;
@@ -76,13 +76,13 @@ impl NetlinkSocket {
                 let message = NetlinkMessage::<M>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 rest = after(rest, &message.header);
-                // The tail of an answer that an earlier error cut short.
+                // The tail of a reply that an earlier error cut short.
                 if message.header.sequence_number != self.sequence {
                     continue;
                 }
                 is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
-                    NetlinkPayload::InnerMessage(answer) => match each(answer) {
+                    NetlinkPayload::InnerMessage(reply) => match each(reply) {
                         ControlFlow::Continue(()) => {}
                         ControlFlow::Break(()) => return Ok(()),
                     },

@@ -105,7 +105,8 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 }
 
-/// Answers a frame of several slots: its first page, the extra if it has one, its other pages.
+/// Writes the responses of a frame of several slots: its first page, the extra if it has one, its
+/// other pages.
 #[inline(never)]
 fn answer_several(
     rx: &mut BackRing<Rx>,

@@ -1,7 +1,8 @@
 //! What the guest transmits: tx slots become frames.
 //!
 //! One call is one pass through six phases, each over the whole batch: take the slots by value,
-//! plan packets and copies (no side effects), copy, answer each slot, publish, drop what failed.
+//! plan packets and copies (no side effects), copy, respond to each slot, publish, drop what
+//! failed.
 
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
@@ -19,7 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{TxFault, VifQueue};
 
-/// Slots looked at in one call: a batch of one-slot packets, or a few large ones, and always at
+/// Slots read in one call: a batch of one-slot packets, or a few large ones, and always at
 /// least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + 2 * FATAL_SLOTS;
 /// Data slots of one packet, from which on the guest is taken for malicious
@@ -36,7 +37,7 @@ pub(crate) struct TxPacket {
     slots: usize,
     /// Extras, which are the slots after the first.
     extras: usize,
-    /// How its data slots are answered.
+    /// The status of the responses to its data slots.
     verdict: Result<(), DropReason>,
     /// Copies planned for it.
     copies: usize,
@@ -127,7 +128,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(())
     }
 
-    /// Looks at the status of every copy, none of which may hide another's (XSA-361).
+    /// Checks the status of every copy, none of which may hide another's (XSA-361).
     fn judge_copies(&mut self) {
         if self.scratch.copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
             return;
@@ -142,7 +143,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
     }
 
-    /// One response per slot, in ring order, good or bad; extras are answered NULL.
+    /// One response per slot, in ring order, good or bad; those of extras are NULL.
     fn answer_packets(&mut self) {
         let scratch = &*self.scratch;
         responses(&scratch.tx_requests, &scratch.packets, |response| {
@@ -171,7 +172,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 
     /// Sends all responses whose frames have left, and asks for an event when the next one does.
     pub(crate) fn answer_all_sent(&mut self) -> Result<(), PortDown> {
-        // Each turn but the last answers something, and nothing is added.
+        // Each turn but the last responds to something, and nothing is added.
         loop {
             self.answer_sent()?;
             let consumer = self.tx.consumer();
@@ -182,7 +183,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
     }
 
-    /// Answers the oldest packets, up to the first whose frame has not left.
+    /// Responds to the oldest packets, up to the first whose frame has not left.
     pub(crate) fn answer_sent(&mut self) -> Result<(), PortDown> {
         let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
         while let Some(response) = unanswered.pop(self.tx.consumer()) {
@@ -194,7 +195,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 
     fn publish_answers(&mut self) -> Result<(), PortDown> {
         let notify = self.tx.publish_responses();
-        if let Some(time) = self.stopwatch.answered(self.tx.answered()) {
+        if let Some(time) = self.stopwatch.completed(self.tx.answered()) {
             self.counters.tx_answer_times.count(time);
         }
         self.notify(Direction::Tx, notify)

@@ -74,7 +74,7 @@ pub struct VifQueue<M, E> {
     events: QueueEvents<E>,
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
-    /// Answers that wait for their frames to leave; none if a guest is answered at once.
+    /// Responses that wait for their frames to leave; none if they follow the copy.
     unanswered: Option<Unanswered>,
     stopwatch: Stopwatch,
     /// Pages that the guest must post before the next frame can leave; 0 if none waits.
@@ -129,12 +129,12 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         Ok(queue)
     }
 
-    /// Answers what the guest transmits only when it has left, from the next frame on
+    /// Responds to what the guest transmits only when it has left, from the next frame on
     /// ([`Completion::Sent`](ringway_datapath::Completion::Sent)).
     ///
     /// # Errors
     /// If the process has no descriptor left.
-    pub fn answer_when_sent(&mut self) -> io::Result<()> {
+    pub fn respond_when_sent(&mut self) -> io::Result<()> {
         self.unanswered = Some(Unanswered::new()?);
         Ok(())
     }

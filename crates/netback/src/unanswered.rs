@@ -1,8 +1,9 @@
-//! Answers that wait until their frames have left ([`Completion::Sent`]).
+//! Responses that wait until their frames have left ([`Completion::Sent`]).
 //!
-//! Packets are answered in ring order, so only the oldest is looked at. What became of a frame is
-//! known by its receipt, wherever in this process it went. What an earlier backend had not answered
-//! is served again by the next one: such a frame may leave twice and is never lost.
+//! Responses keep the order of the ring, so only the oldest packet is checked. Its receipt shows
+//! whether the frame has left, wherever in this process it went. A request that had no response
+//! when its backend ended is served again by the next one: such a frame may leave twice and is
+//! never lost.
 //!
 //! [`Completion::Sent`]: ringway_datapath::Completion::Sent
 
@@ -16,9 +17,10 @@ use ringway_datapath::{Pending, Receipt, Receipts};
 use ringway_wire::netif::{TX_RING_SLOTS, TxResponse};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The answers that a tx ring is owed.
+/// Responses that a tx ring waits for.
 pub(crate) struct Unanswered {
-    /// One for each slot of the ring. A packet's is that of its first slot, which so holds all up.
+    /// One for each slot of the ring. A packet has that of its first slot, so it
+    /// blocks the responses behind it.
     receipts: Receipts,
     /// In ring order.
     responses: VecDeque<TxResponse>,
@@ -43,24 +45,24 @@ impl Unanswered {
         self.receipts.issue(place(index))
     }
 
-    /// Adds the answer for the next slot.
+    /// Adds the response for the next slot.
     pub(crate) fn push(&mut self, response: TxResponse) {
         self.responses.push_back(response);
     }
 
-    /// Takes the oldest answer, once its frame has left. `consumer` is the index of the slot after
-    /// the newest.
+    /// Takes the oldest response, once its frame has left. `consumer` is the index of the slot
+    /// after the newest.
     pub(crate) fn pop(&mut self, consumer: u32) -> Option<TxResponse> {
         let oldest = self.oldest(consumer)?;
         if self.receipts.is_held(oldest) { None } else { self.responses.pop_front() }
     }
 
-    /// Asks to be woken when the oldest can be answered.
+    /// Asks to be woken when the oldest can leave.
     pub(crate) fn arm(&self, consumer: u32) -> Pending {
         self.oldest(consumer).map_or(Pending::Nothing, |oldest| self.receipts.arm(oldest))
     }
 
-    /// How many slots wait for their answer.
+    /// How many slots wait for a response.
     pub(crate) fn len(&self) -> usize {
         self.responses.len()
     }
@@ -71,7 +73,7 @@ impl Unanswered {
         let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
     }
 
-    /// Becomes readable when the oldest can be answered, if that was asked for.
+    /// Becomes readable when the oldest can leave, if that was asked for.
     pub(crate) fn waker(&self) -> BorrowedFd<'_> {
         self.bell.0.as_fd()
     }

@@ -11,7 +11,7 @@ use ringway_wire::netif::{
 use crate::sending::Sending;
 use crate::{ResponseFault, VifQueue};
 
-/// A queue that may have so many pages unanswered asks to be woken when this many were answered: of
+/// A queue that may have so many pages unanswered asks to be woken when this many are completed: of
 /// a full ring, one wake-up then makes room for the largest packet or for many small ones.
 pub(crate) fn answers_per_wake(pages: usize) -> u32 {
     u32::try_from(pages / 8).unwrap_or(u32::MAX).clamp(1, 32)
@@ -23,7 +23,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         from: &mut FrameQueue,
         pool: &mut FramePool,
     ) -> Result<(), PortDown> {
-        // A full ring keeps the backend busy. Reading its slots before enough of them are answered
+        // A full ring keeps the backend busy. Reading its slots before enough of them are completed
         // would only take their cache lines from the backend, for room of a frame or two.
         if self.tx.pending().map_err(PortDown::peer)? < self.tx_answers_wanted {
             return Ok(());
@@ -113,7 +113,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         }
     }
 
-    /// Takes answered buffers back. A status other than OKAY means that the backend dropped the
+    /// Takes completed buffers back. A status other than OKAY means that the backend dropped the
     /// packet and counted it; the buffer is ours again all the same.
     fn reap(&mut self) -> Result<(), PortDown> {
         let count = self.tx.peek_responses(&mut *self.tx_responses).map_err(PortDown::peer)?;

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{ResponseFault, VifQueue};
 
-/// Slots looked at in one call; always at least one whole packet.
+/// Slots read in one call; always at least one whole packet.
 pub(crate) const WINDOW: usize = BATCH + SLOTS_MAX;
 /// Bytes of a first slot without which it may not have all headers.
 const HEAD_LEN_MIN: usize = 256;

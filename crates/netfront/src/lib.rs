@@ -110,10 +110,10 @@ pub struct VifQueue<G: GrantTable, E> {
     tx_free: Box<ArrayVec<u16, TX_RING_SLOTS>>,
     /// Whether a request with the buffer's number as id is outstanding.
     tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
-    /// Answers that must come before the next frame can leave; 0 if none waits.
+    /// Responses that must come before the next frame can leave; 0 if none waits.
     tx_answers_wanted: u32,
     /// See [`limit_unanswered`](VifQueue::limit_unanswered): buffers that are left unused, and
-    /// answers that are worth a wake-up.
+    /// responses that are worth a wake-up.
     tx_reserve: usize,
     tx_answers_per_wake: u32,
     /// Slabs that frames to be sent may be in; none if all bytes are copied.
@@ -187,7 +187,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             rx_responses: Box::new([RxResponse::default(); ingress::WINDOW]),
         };
         queue.post_buffers(RX_RING_SLOTS);
-        // The event channel has no other end yet; the backend looks at the ring when it attaches.
+        // The event channel has no other end yet; the backend polls the ring when it attaches.
         let _ = queue.rx.publish_requests();
         Ok(queue)
     }
@@ -204,7 +204,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Lets nothing leave while `pages` or more of what left before are unanswered; a frame takes
     /// one for each 4096 bytes. So the guest waits for its backend, as one does that sends from
-    /// where its frames are and frees them when they are answered. Without this limit frames leave
+    /// where its frames are and frees them when they are completed. Without this limit frames leave
     /// as long as there is a buffer to copy them to.
     pub fn limit_unanswered(&mut self, pages: u16) {
         let pages = usize::from(pages).clamp(1, TX_RING_SLOTS);
@@ -281,7 +281,7 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         let rx = self.rx.arm(1);
         let tx = match self.tx_answers_wanted {
             0 => Waiting::TooFew,
-            answers => self.tx.arm(answers),
+            responses => self.tx.arm(responses),
         };
         let is_idle = [tx, rx] == [Waiting::TooFew; 2] && returned == Pending::Nothing;
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })

@@ -43,7 +43,7 @@ fn measure(completion: Completion, are_in_pages: bool) {
         front.send_from(&slabs);
     }
     if completion == Completion::Sent {
-        back.answer_when_sent().expect("the test has descriptors");
+        back.respond_when_sent().expect("the test has descriptors");
     }
     let mut pool = FramePool::new(PoolBudget::new(16 << 20));
     let (mut up, mut down) = (FrameQueue::new(), FrameQueue::new());

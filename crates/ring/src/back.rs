@@ -37,13 +37,13 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     pub fn attach(page: M) -> Result<BackRing<L, M>, RingFault> {
         let page = Page(page);
         //= netif.h:back-ring-attach
-        let answered = page.load(RSP_PROD, Ordering::Acquire);
-        ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), answered, L::SLOTS)?;
+        let responses = page.load(RSP_PROD, Ordering::Acquire);
+        ahead::<L>(page.load(REQ_PROD, Ordering::Acquire), responses, L::SLOTS)?;
         Ok(BackRing {
             page,
-            req_cons: answered,
-            rsp_prod_pvt: answered,
-            rsp_prod_published: answered,
+            req_cons: responses,
+            rsp_prod_pvt: responses,
+            rsp_prod_published: responses,
             layout: PhantomData,
         })
     }
@@ -57,8 +57,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         // Acquire: orders this load before our reads of the slots it covers.
         let produced = self.page.load(REQ_PROD, Ordering::Acquire);
         // Slots that we consumed without a response cannot hold new requests.
-        let unanswered = (self.req_cons - self.rsp_prod_pvt).0;
-        ahead::<L>(produced, self.req_cons, L::SLOTS - unanswered)
+        let outstanding = (self.req_cons - self.rsp_prod_pvt).0;
+        ahead::<L>(produced, self.req_cons, L::SLOTS - outstanding)
     }
 
     /// Copies waiting requests into `into`, from the first on and as many as fit, without consuming
@@ -81,8 +81,8 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
     #[inline]
     pub fn consume(&mut self, count: usize) {
         let count = u32::try_from(count).expect("requests are counted by the ring");
-        let unanswered = (self.req_cons - self.rsp_prod_pvt).0;
-        assert!(unanswered + count <= L::SLOTS, "consuming more requests than the ring holds");
+        let outstanding = (self.req_cons - self.rsp_prod_pvt).0;
+        assert!(outstanding + count <= L::SLOTS, "consuming more requests than the ring holds");
         self.req_cons += count;
     }
 

@@ -1,4 +1,4 @@
-//! What changed between two looks at the backend.
+//! What changed between two readings of the backend.
 
 use std::time::Instant;
 

@@ -351,7 +351,7 @@ impl Serving<'_> {
             let counters = Arc::clone(&parts.counters);
             let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             if self.config.completion == Completion::Sent {
-                queue.answer_when_sent()?;
+                queue.respond_when_sent()?;
             }
             let counted = owner.map(|owner| (owner, self.plane.ledger.clone()));
             queues.push((Port::of_vif(queue, ports, counted, self.config.canary), counters));

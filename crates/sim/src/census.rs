@@ -41,7 +41,7 @@ impl Sums {
 }
 
 impl DataPlane {
-    /// Looks through all engines and checks what was found.
+    /// Goes through all engines and checks what was found.
     pub(crate) fn take_census(&mut self) -> Checked {
         self.is_census_due = false;
         let Some(workers) = &self.workers else { return Ok(()) };

@@ -130,7 +130,7 @@ impl World {
         })
     }
 
-    /// All frames have gone and all requests were answered.
+    /// All frames have gone and all requests have a response.
     fn check_guests(&mut self) -> Checked {
         for (number, device) in self.plane.devices.iter().enumerate() {
             let waiting = device.waiting();

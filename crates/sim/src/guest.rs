@@ -1,7 +1,7 @@
 //! An honest guest: netfront's queues, and applications that send and receive.
 //!
 //! It is an endpoint as simple as can be. Once it has armed a queue and found no work, it does not
-//! look at the ring before an event comes: so it notices if its backend has failed to wake it.
+//! poll the ring before an event comes: so it notices if its backend has failed to wake it.
 
 use std::sync::Arc;
 

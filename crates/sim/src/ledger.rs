@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     pub(crate) entered: u64,
     /// Sent, or dropped, by the queues of `to`.
     pub(crate) left: u64,
-    /// In the engines when they were last looked at.
+    /// In the engines when they were last counted.
     pub(crate) held: u64,
 }
 
@@ -67,7 +67,7 @@ impl Ledger {
         });
     }
 
-    /// The engines are looked through again.
+    /// The engines are counted again.
     pub(crate) fn forget_held(&self) {
         self.0.borrow_mut().iter_mut().for_each(|entry| entry.held = 0);
     }

@@ -57,7 +57,7 @@ pub(crate) struct DataPlane {
     pub(crate) ledger: Ledger,
     /// Drops that were accounted for.
     pub(crate) dropped_before: u64,
-    /// An engine has done something since all were looked through.
+    /// An engine has done something since all were counted.
     pub(crate) is_census_due: bool,
     /// Frames that a guest sends at once, at most.
     pub(crate) burst_max: usize,

@@ -220,7 +220,7 @@ impl Flow {
         self.lost = Lost::default();
     }
 
-    /// A backend that answers frames when they have left was killed: what was not answered yet is
+    /// A backend that responds when frames have left was killed: what had no response yet is
     /// served again.
     pub(crate) fn may_repeat(&mut self) {
         self.may_repeat_to = self.next;

@@ -219,7 +219,7 @@ impl Worker {
         }
     }
 
-    /// What the thread does before a round: events, commands, a look at the newest directory.
+    /// What the thread does before a round: events, commands, a read of the newest directory.
     /// `takes_event` says for each event that is there whether it is reported in time.
     pub(crate) fn begin(
         &mut self,

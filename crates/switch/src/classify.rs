@@ -176,7 +176,7 @@ impl Switch {
     ) -> Hearers<'a> {
         let Some((family, group)) = group_of(frame) else { return Hearers::All };
         let (vlan, queriers) = self.multicast_of(domain);
-        match queriers.has_answers(family) {
+        match queriers.has_reports(family) {
             true => groups.hearers(vlan, (family, group)),
             false => Hearers::All,
         }
@@ -270,7 +270,7 @@ impl<'a> Entering<'a> {
         }));
     }
 
-    /// Each frame pays for itself, however it came to its verdict, and before it is looked into.
+    /// Each frame pays for itself, however it came to its verdict, and before it is parsed.
     #[inline(never)]
     fn flood(&self, frame: &Frame, dst: MacAddr, domain: Option<&Domain>) -> Verdict {
         if let Err(reason) = self.flood.take(frame.len(), FloodKind::of(dst)) {
@@ -363,7 +363,7 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// Records of one report that are looked at: more than a station has groups. Of one with more not
+/// Records of one report that are read: more than a station has groups. Of one with more not
 /// all is known, so that its port hears all groups.
 const RECORDS_MAX: usize = 64;
 

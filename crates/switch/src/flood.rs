@@ -103,8 +103,8 @@ impl StormLimits {
 
 /// Token buckets of frames and of bytes, for all that is flooded and for each kind, which all
 /// queues of a port share, whichever workers own them: no lock, and for each frame that is flooded
-/// an atomic operation on each bucket that is limited. Queues that look at the same moment may each
-/// take a frame too much, which is paid back.
+/// an atomic operation on each bucket that is limited. Queues that check at the same moment may
+/// each take a frame too much, which is paid back.
 ///
 /// It belongs to a vif and not to a connection, so that a new connection does not bring a new one.
 #[derive(Debug)]

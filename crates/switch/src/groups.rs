@@ -237,7 +237,7 @@ impl Groups {
         }
     }
 
-    /// It does no longer. It is asked whether others at its port do, and given time to answer.
+    /// It does no longer. It is asked whether others at its port do, and given time to report.
     pub(crate) fn leave(&self, port: PortId, vlan: u16, group: MacAddr, now: Ticks) {
         let key = key_of(vlan, group);
         let Some(slot) = self.find(key) else { return };
@@ -504,7 +504,7 @@ const LEAVING: u64 = 1;
 /// 2^64 divided by the golden ratio, odd.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How long a membership lasts: two queries and the time to answer (RFC 3376, 8.4; RFC 3810, 9.4).
+/// How long a membership lasts: two queries and the time to report (RFC 3376, 8.4; RFC 3810, 9.4).
 const MEMBERSHIP_SECONDS: u32 = 260;
 /// How long a querier or a router counts as there (RFC 3376, 8.5).
 const QUERIER_SECONDS: u32 = 255;

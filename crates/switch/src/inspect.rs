@@ -66,7 +66,7 @@ impl PortPolicy {
             }
         }
         match upper {
-            // To a client, or from the server's port, whichever a client looks at.
+            // To a client, or from the server's port: clients accept either.
             Upper::Udp([from, to]) if from == DHCP_SERVER || to == DHCP_CLIENT => {
                 self.as_dhcp_server()
             }

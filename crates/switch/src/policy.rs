@@ -1,8 +1,8 @@
 //! What a port may send, made ready for the data path.
 //!
 //! [`PortPolicy`] is compiled once from [`PortRules`] and then only read. Most frames cost it one
-//! comparison of addresses for a run of frames with the same ones, and a look at two fields of each
-//! frame; `inspect.rs` judges the rest.
+//! comparison of addresses for a run of frames with the same ones, and a check of two fields of
+//! each frame; `inspect.rs` judges the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ enum Sources {
     Listed(Box<[MacAddr]>),
 }
 
-/// How closely frames are looked at.
+/// How closely frames are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checks {
     /// Not at all.

@@ -43,9 +43,9 @@ pub(crate) struct Queriers([Querier; 2]);
 pub(crate) struct Querier {
     /// Until when one is there, unless it is heard again.
     present: Deadline,
-    /// When all have answered the first query.
-    answered: Deadline,
-    has_answers: AtomicBool,
+    /// When all have reported after the first query.
+    reported: Deadline,
+    has_reports: AtomicBool,
 }
 
 impl Queriers {
@@ -55,29 +55,29 @@ impl Queriers {
 
     /// Whether all members of groups have been heard.
     #[inline]
-    pub(crate) fn has_answers(&self, family: Family) -> bool {
-        self.of(family).has_answers.load(Relaxed)
+    pub(crate) fn has_reports(&self, family: Family) -> bool {
+        self.of(family).has_reports.load(Relaxed)
     }
 
     pub(crate) fn expire(&self, now: Ticks) {
-        for Querier { present, answered, has_answers } in &self.0 {
+        for Querier { present, reported, has_reports } in &self.0 {
             if present.is_due(now) {
-                has_answers.store(false, Relaxed);
-                answered.clear();
+                has_reports.store(false, Relaxed);
+                reported.clear();
                 present.clear();
-            } else if answered.is_due(now) {
-                has_answers.store(true, Relaxed);
+            } else if reported.is_due(now) {
+                has_reports.store(true, Relaxed);
             }
         }
     }
 }
 
 impl Querier {
-    /// It counts as there for so long, and stations have so long to answer. Of several queries
-    /// before the first answers the first counts, as stations answer each.
+    /// It counts as there for so long, and stations have so long to report. Of several queries
+    /// before the first report the first counts, as stations report after each.
     pub(crate) fn heard(&self, now: Ticks, present: u32, response: u32) {
         self.present.set(now, present);
-        self.answered.set_if_clear(now, response);
+        self.reported.set_if_clear(now, response);
     }
 }
 

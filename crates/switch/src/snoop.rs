@@ -1,7 +1,7 @@
 //! What a frame says of multicast: who listens to which group, and where routers are.
 //!
 //! Reads IGMP (RFC 1112, 2236, 3376), MLD (RFC 2710, 3810) and the hellos of PIM (RFC 7761), as far
-//! as RFC 4541 has a switch look at them. A packet with a wrong checksum says nothing, because its
+//! as RFC 4541 has a switch read them. A packet with a wrong checksum says nothing, because its
 //! receivers do not take it, unless its sender has vouched for it. Every loop has a bound.
 
 use ringway_datapath::checksum::Sum;
@@ -115,7 +115,7 @@ pub(crate) fn read(frame: &Frame) -> Message<'_> {
     let bytes = frame.bytes();
     let at = behind_priorities(bytes, ethertype_at(frame));
     let l3 = bytes.get(at + 2..).unwrap_or_default();
-    // Receivers do not look at a sum that the frame is said to be good without.
+    // Receivers do not check a sum that the frame is said to be good without.
     let is_vouched = frame.offload.checksum != Checksum::Unverified;
     let message = match chunk(bytes, at).map(u16::from_be_bytes) {
         Some(ETHERTYPE_IPV4) => read_v4(l3, is_vouched),

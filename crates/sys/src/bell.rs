@@ -2,7 +2,7 @@
 //!
 //! All who have such a descriptor share its flags and its counter, so a peer may at any moment
 //! make it block, empty it before we read it, or fill it. Reads ask call by call not to wait. The
-//! kernel has no such write: one that meets a full counter waits, until a thread that looks at the
+//! kernel has no such write: one that meets a full counter waits, until a thread that polls the
 //! counters of all peers empties it ([`FULL_LOOK`]), and the peer is found out.
 
 use std::io::{self, IoSliceMut};
@@ -20,11 +20,11 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::descriptor::{self, Kind};
 
-/// How often the counters of peers are looked at. One that is full stops who raises it for as long,
+/// How often the counters of peers are polled. One that is full stops who raises it for as long,
 /// once: after that its peer is given up.
 pub const FULL_LOOK: Duration = Duration::from_millis(50);
 
-/// Counters that are looked at by one call.
+/// Counters that are polled by one call.
 const LOOKED_AT_ONCE: usize = 64;
 
 /// A counter that one side raises and the other waits for.
@@ -176,7 +176,7 @@ fn look(new: &Receiver<Weak<Counter>>) {
     }
 }
 
-/// Looks at a few counters, without taking memory.
+/// Polls a few counters, without taking memory.
 fn empty_full(known: &[Weak<Counter>]) {
     let counters: ArrayVec<Arc<Counter>, LOOKED_AT_ONCE> =
         known.iter().filter_map(Weak::upgrade).collect();

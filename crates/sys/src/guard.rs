@@ -4,7 +4,7 @@
 //! access behind the end then raises `SIGBUS`, which ends a process and with it the service of all
 //! other peers. So mappings are in a table that the signal handler searches: it puts private zero
 //! pages in the place of the whole mapping, marks it as lost, and lets the access go on. Who works
-//! with the mapping looks at the mark after each batch, and gives the peer up.
+//! with the mapping reads the mark after each batch, and gives the peer up.
 //!
 //! The table is fixed and has no lock, because a handler may not wait.
 
@@ -168,7 +168,7 @@ impl Entry {
     fn range(&self) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::Acquire);
         let range = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
-        // Orders the range before the second look at the version; the partner is in `set`.
+        // Orders the range before the second read of the version; the partner is in `set`.
         fence(Ordering::Acquire);
         let is_stable = version % 2 == 0 && version == self.version.load(Ordering::Relaxed);
         is_stable.then_some(range)

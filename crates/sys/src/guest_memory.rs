@@ -346,7 +346,7 @@ impl Announced {
             }
         }
         let host = |error: rustix::io::Errno| MapError::Host { len, error: error.into() };
-        // Before anything that might wait for an answer of its keeper.
+        // Before anything that might wait for its keeper.
         match descriptor::kind(fd).map_err(|error| MapError::Host { len, error })? {
             Kind::Local => {}
             other => return Err(MapError::NotAFile { kind: other.name() }),

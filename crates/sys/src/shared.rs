@@ -175,7 +175,7 @@ impl SharedPages {
     // 1. the peer is another process: the race is between machine instructions, not between two
     //    accesses that one compiler sees;
     // 2. the compiler cannot invent a second read: no reference exists and the copied bytes are
-    //    only looked at in private memory;
+    //    only inspected in private memory;
     // 3. torn bytes are as harmless as any bytes a hostile peer may have put there before.
 
     /// The address of `len` bytes at `offset`, for a system call that reads or writes them.

@@ -1,7 +1,7 @@
 //! One queue of a TAP device: an open `/dev/net/tun`, bound to an interface.
 //!
 //! A frame is one system call, with the virtio-net header before it in a slice of its own, so that
-//! nothing is copied to join them. This module never looks into a frame. The kernel's side is
+//! nothing is copied to join them. This module never reads a frame's content. The kernel's side is
 //! described in its `Documentation/networking/tuntap.rst`.
 
 use std::ffi::c_int;
@@ -206,11 +206,11 @@ impl TunFile {
     pub fn has_room(&self) -> io::Result<bool> {
         let mut asked = [PollFd::new(&self.fd, PollFlags::OUT)];
         rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))?;
-        let answer = asked[0].revents();
-        if answer.contains(PollFlags::ERR) {
+        let ready = asked[0].revents();
+        if ready.contains(PollFlags::ERR) {
             return Err(Errno::BADFD.into());
         }
-        Ok(answer.contains(PollFlags::OUT))
+        Ok(ready.contains(PollFlags::OUT))
     }
 
     /// Reads one frame and returns its length, or `None` if no frame waits. A frame longer than

@@ -67,7 +67,7 @@ fn take(port: &mut impl PortQueue, pool: &mut FramePool) -> Vec<Vec<u8>> {
 #[test]
 fn what_enters_one_end_of_each_queue_leaves_the_other_as_it_was() {
     let (tenant, switch) = ends(3);
-    // The tenant makes its rings before the switch process looks at them.
+    // The tenant makes its rings before the switch process reads them.
     let fronts: Vec<Front> =
         tenant.into_tenant_queues().expect("mapped").into_iter().map(front).collect();
     for (number, queue) in switch.into_switch_queues().expect("mapped").iter().enumerate() {

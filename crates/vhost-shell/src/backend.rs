@@ -15,7 +15,7 @@ use rustix::event::PollFlags;
 use crate::connection::{Broken, Connection, Received};
 use crate::meeting::{GOOD_AFTER, Meeting, Place};
 
-/// Looks at a socket in one turn: a front-end that sends as fast as it can, or byte by byte, has no
+/// Reads of a socket in one turn: a front-end that sends as fast as it can, or byte by byte, has no
 /// more than that before others have theirs.
 pub const TURN_READS: usize = 64;
 /// How often it is looked whether a connection is closed, before there is another.

@@ -35,7 +35,7 @@ struct Reply {
     files: Vec<OwnedFd>,
 }
 
-/// What one look at a socket gave.
+/// What one read of a socket gave.
 #[derive(Debug)]
 pub enum Received {
     /// A whole message.

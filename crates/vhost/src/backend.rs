@@ -407,7 +407,7 @@ impl Backend {
                     Ok(mtu) if (MTU_MIN..=mtu_max).contains(&mtu) => {
                         self.act(Action::SetMtu(mtu));
                     }
-                    // The front-end asks, so it is answered.
+                    // The front-end asks for a reply.
                     _ => return number(1),
                 }
             }

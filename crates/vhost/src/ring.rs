@@ -25,7 +25,7 @@ pub enum Base {
     /// ring.
     At(u32),
     /// That of the used ring: what is under way is noted in memory, and all that came before it was
-    /// answered in order.
+    /// completed in order.
     Used,
 }
 

@@ -231,7 +231,7 @@ impl Rest {
             return Ok(None);
         }
         let dir = self.vif.frontend_dir();
-        let set = KeySet::Answer { queues_max };
+        let set = KeySet::FrontendKeys { queues_max };
         self.read = None;
         match or_refusal(device::read_keys_once(store, &dir, set))? {
             Err(refusal) if refusal.is(Errno::Again) => {

@@ -164,7 +164,7 @@ impl Backend {
 }
 
 /// Keys with which a frontend of one queue connects.
-const ANSWER: [(&str, &str); 4] =
+const FRONTEND_KEYS: [(&str, &str); 4] =
     [("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", "5"), ("request-rx-copy", "1")];
 
 fn write(guest: &mut Client<Local>, keys: &[(&str, &str)]) {
@@ -218,7 +218,7 @@ fn what_a_guest_writes_below_its_state_makes_no_event_for_the_backend() {
         guest.remove(&path).expect("it is the guest's");
     }
     assert!(backend.turn() <= 1);
-    write(&mut guest, &ANSWER);
+    write(&mut guest, &FRONTEND_KEYS);
     write(&mut guest, &[("state", "4")]);
     backend.turn();
     assert!(backend.process.attached.is_some(), "it is still served");
@@ -235,20 +235,20 @@ fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
         client.transport().requests
     };
     let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &ANSWER);
-    let answer = KeySet::Answer { queues_max: 8 };
-    let before = requests(answer);
+    write(&mut guest, &FRONTEND_KEYS);
+    let set = KeySet::FrontendKeys { queues_max: 8 };
+    let before = requests(set);
     for n in 0..95 {
         for m in 0..9 {
             write(&mut guest, &[(&format!("queue-{n}/k{m}"), "")]);
         }
     }
-    assert_eq!(requests(answer), before);
+    assert_eq!(requests(set), before);
     assert!(before < 20, "{before}");
     write(&mut guest, &[("multi-queue-num-queues", "8")]);
-    assert_eq!(requests(answer), before + 7 * 5);
+    assert_eq!(requests(set), before + 7 * 5);
     write(&mut guest, &[("multi-queue-num-queues", "4000000000")]);
-    assert_eq!(requests(answer), before - 5, "none is read for what is refused anyway");
+    assert_eq!(requests(set), before - 5, "none is read for what is refused anyway");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_guest_that_reconnects_all_the_time_has_to_wait_and_is_served_in_the_end() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &ANSWER);
+    write(&mut guest, &FRONTEND_KEYS);
     for _ in 0..100 {
         write(&mut guest, &[("state", "1")]);
         backend.turn();
@@ -310,7 +310,7 @@ fn keys_that_change_while_they_are_read_are_read_again_later() {
     let lost = "the store is there";
     let own = found(&mut store.connect(HOST).expect("few sessions"));
     end.start(&mut client, &mut process, &own, now).expect(lost);
-    write(&mut guest, &ANSWER);
+    write(&mut guest, &FRONTEND_KEYS);
     write(&mut guest, &[("state", "4")]);
     end.frontend_changed(&mut client, &mut process, now).expect(lost);
     assert_eq!((process.attached_count, process.closed.len()), (0, 0));
@@ -328,7 +328,7 @@ fn a_vif_whose_toolstack_removes_it_is_let_go() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &ANSWER);
+    write(&mut guest, &FRONTEND_KEYS);
     write(&mut guest, &[("state", "4")]);
     backend.turn();
     let Backend { store: client, end, process, now } = &mut backend;
@@ -349,7 +349,7 @@ fn a_backend_that_starts_removes_what_an_earlier_one_said_of_vifs_that_are_gone(
     let store = with_vif();
     let mut earlier = Backend::start(&store);
     let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &ANSWER);
+    write(&mut guest, &FRONTEND_KEYS);
     write(&mut guest, &[("state", "4")]);
     earlier.turn();
     let Backend { store: client, end, process, now } = &mut earlier;
@@ -379,7 +379,7 @@ fn a_guest_waits_while_the_host_lacks_something_and_is_served_when_it_has_enough
     let mut backend = Backend::start(&store);
     backend.process.shortage = Some("no memory".to_owned());
     let mut guest = store.connect(GUEST).expect("few sessions");
-    write(&mut guest, &ANSWER);
+    write(&mut guest, &FRONTEND_KEYS);
     write(&mut guest, &[("state", "3")]);
     backend.turn();
     for _ in 0..3 {

@@ -15,7 +15,7 @@ use crate::log::RingLog;
 use crate::{PairFault, QueuePair, RX, Ring};
 
 /// Descriptors that one frame may take, in all its chains. Buffers of 64 bytes are enough for the
-/// longest frame: who needs more has nothing in most of them, and to look at as many as a queue
+/// longest frame: who needs more has nothing in most of them, and to read as many as a queue
 /// has, in each of as many chains, would take longer than all else that a worker does.
 const FRAME_DESCRIPTORS_MAX: usize = 1024;
 

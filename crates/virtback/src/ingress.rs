@@ -1,6 +1,6 @@
 //! What the guest transmits: chains become frames.
 //!
-//! Each chain is read, checked, copied and used before the next one is looked at; all of a call are
+//! Each chain is read, checked, copied and used before the next one is read; all of a call are
 //! published together. The frame is in private memory before its header is believed.
 
 use std::sync::atomic::Ordering;

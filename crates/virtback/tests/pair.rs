@@ -224,7 +224,7 @@ fn a_header_that_its_frame_contradicts_costs_that_frame_only() {
     assert_eq!(guest.transmit(&chains).unwrap().len(), 1);
     assert_eq!(guest.dropped(), [(DropReason::BadOffload, 3)]);
     guest.tx.look().unwrap();
-    assert_eq!(std::iter::from_fn(|| guest.tx.take().unwrap()).count(), 4, "all are answered");
+    assert_eq!(std::iter::from_fn(|| guest.tx.take().unwrap()).count(), 4, "all are used");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn work_that_was_not_agreed_on_is_not_taken() {
 }
 
 #[test]
-fn a_chain_too_short_for_a_frame_is_answered_and_dropped() {
+fn a_chain_too_short_for_a_frame_is_used_and_dropped() {
     let mut guest = Guest::new(&[]);
     let chains = [0, 1, 11, 12, 25].map(|len| [buffer(DATA, len)]);
     let chains: Vec<&[Buffer]> = chains.iter().map(|chain| &chain[..]).collect();
@@ -260,7 +260,7 @@ fn a_fault_ends_the_pair_and_what_came_before_it_is_good() {
     assert_eq!(peer_fault(ended), PairFault::Queue { queue: "tx", fault });
     assert_eq!(batch.len(), 1);
     guest.tx.look().unwrap();
-    assert!(guest.tx.take().unwrap().is_some(), "the first was answered");
+    assert!(guest.tx.take().unwrap().is_some(), "the first was used");
     assert_eq!(guest.tx.take().unwrap(), None);
 }
 

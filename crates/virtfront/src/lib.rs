@@ -120,7 +120,7 @@ impl QueuePair {
         for place in 0..size / pair.rx_buffers_per_chain {
             pair.post(place);
         }
-        // The device looks at the queue when it attaches.
+        // The device polls the queue when it attaches.
         let _ = pair.rx.half.publish();
         Ok(pair)
     }

@@ -148,7 +148,7 @@ fn wish<M: QueueMemory>(area: &M, at: Position, has_event_idx: bool) {
     };
     // Release: orders the place before the flags.
     area.store(event::FLAGS, flags, Ordering::Release);
-    // Orders the wish before the look at the ring; see `notify`.
+    // Orders the wish before the read of the ring; see `notify`.
     area.fence();
 }
 

@@ -1,4 +1,4 @@
-//! Judges one thread by looking at it again and again.
+//! Judges one thread by sampling it again and again.
 
 use std::fmt;
 use std::time::Duration;
@@ -89,7 +89,8 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// Looks at a thread. `sample` is asked only of one that has not got on since the last look.
+    /// Checks a thread. `sample` is called only if it has made no progress since the last
+    /// check.
     pub(crate) fn look(
         &mut self,
         limits: Limits,
@@ -136,7 +137,7 @@ mod tests {
     const SILENT: Seen =
         Seen { beats: 0, is_waiting: false, can_be_woken: true, is_punctual: true };
 
-    /// What comes of looking at a thread each second for a minute, and after how many seconds.
+    /// The verdicts on a thread that is checked each second for a minute, with their seconds.
     fn after(seen: impl Fn(u64) -> Seen, sample: impl Fn(u64) -> Sample) -> Option<(u64, Next)> {
         let mut judge = Judge::default();
         (0..60).find_map(|second| {

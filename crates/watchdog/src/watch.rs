@@ -49,7 +49,7 @@ pub enum Finding<'a> {
     Blind(io::Error),
 }
 
-/// A thread that looks at all threads of a [`Roster`]. Dropping it ends it.
+/// A thread that checks all threads of a [`Roster`]. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watch {
     stop: Option<Sender<()>>,
@@ -121,7 +121,7 @@ impl Watched {
 }
 
 impl Watch {
-    /// Looks at all threads of a roster, ten times within the limit, and says each time what came
+    /// Checks all threads of a roster, ten times within the limit, and says each time what came
     /// of it, on a thread of its own. That thread waits for nothing else, so what it says also
     /// shows that this process gets CPU time.
     ///

@@ -77,8 +77,8 @@ pub enum Action {
     WriteKeys(Vec<KeyChange>),
     /// Write the backend's state.
     SetState(XenbusState),
-    /// Read the frontend's directory ([`KeySet::Answer`](crate::KeySet::Answer)) and respond with
-    /// [`Input::FrontendKeys`].
+    /// Read the frontend's directory ([`KeySet::FrontendKeys`](crate::KeySet::FrontendKeys)) and
+    /// respond with [`Input::FrontendKeys`].
     ReadFrontend {
         /// The most queues that the frontend may have.
         queues_max: u16,
@@ -140,7 +140,7 @@ const REFUSALS_MAX: u8 = 5;
 pub struct Handshake {
     offer: Offer,
     /// The most queues of all offers that the frontend's next keys may refer to.
-    answer_max: u16,
+    accepted_max: u16,
     /// Whether an earlier run offered an event channel for each direction.
     has_offered_split: bool,
     hotplug: Hotplug,
@@ -193,7 +193,7 @@ impl Handshake {
         let queues_max = offer.queues_max.max(1);
         Handshake {
             offer: Offer { queues_max, ..offer },
-            answer_max: queues_max,
+            accepted_max: queues_max,
             has_offered_split: false,
             hotplug,
             phase: Phase::Idle,
@@ -305,8 +305,8 @@ impl Handshake {
     fn start(&mut self, offered: Option<u16>) {
         let (own, peer) = (self.own, self.peer);
         // The frontend's keys may refer to the offer of an earlier run.
-        let answer_max = self.offer.queues_max.max(offered.unwrap_or(1));
-        self.answer_max = answer_max;
+        let accepted_max = self.offer.queues_max.max(offered.unwrap_or(1));
+        self.accepted_max = accepted_max;
         if let Hotplug::Failed(reason) = &self.hotplug {
             self.actions.push(Action::ReportError(reason.clone()));
             return self.shut();
@@ -316,7 +316,7 @@ impl Handshake {
             Connected if peer.has_keys() => self.read(Attachment::Reattach),
             // Mini-OS does not wait for an offer, and gives up when it sees the backend close.
             Initialising | InitWait => {
-                self.offer_up_to(answer_max);
+                self.offer_up_to(accepted_max);
                 if peer.has_keys() {
                     self.read(Attachment::Fresh);
                 }
@@ -369,7 +369,7 @@ impl Handshake {
         if state.has_keys() {
             self.peer = state;
             self.returns = Returns::read(keys);
-            match FrontendConfig::read(keys, &self.answered(attachment)) {
+            match FrontendConfig::read(keys, &self.accepted_offer(attachment)) {
                 Ok(config) => self.attach(config, attachment),
                 Err(bad) => self.fail(&bad.to_string()),
             }
@@ -389,12 +389,12 @@ impl Handshake {
     }
 
     /// The offers that the frontend's keys may refer to.
-    fn answered(&self, attachment: Attachment) -> Offer {
+    fn accepted_offer(&self, attachment: Attachment) -> Offer {
         let split_event_channels = match attachment {
             Attachment::Reattach => self.has_offered_split,
             Attachment::Fresh => self.offer.split_event_channels,
         };
-        Offer { queues_max: self.answer_max, split_event_channels, ..self.offer }
+        Offer { queues_max: self.accepted_max, split_event_channels, ..self.offer }
     }
 
     fn attach(&mut self, config: FrontendConfig, attachment: Attachment) {
@@ -437,7 +437,7 @@ impl Handshake {
 
     fn retry(&mut self, reason: String, attachment: Attachment) {
         self.phase = Phase::Reading(attachment);
-        self.actions.push(Action::Retry { reason, queues_max: self.answer_max });
+        self.actions.push(Action::Retry { reason, queues_max: self.accepted_max });
     }
 
     /// Says that the frontend is served, or waits for the script.
@@ -457,7 +457,7 @@ impl Handshake {
             Phase::Closed if returns => self.wait(),
             Phase::Waiting => {
                 // It may have read the one before.
-                self.answer_max = self.answer_max.max(self.offer.queues_max);
+                self.accepted_max = self.accepted_max.max(self.offer.queues_max);
                 self.write_offer();
             }
             Phase::Serving(_) if reconnect == Reconnect::Now && returns => {
@@ -480,9 +480,9 @@ impl Handshake {
     }
 
     /// The same, if the frontend's keys may refer to an older offer.
-    fn offer_up_to(&mut self, answer_max: u16) {
+    fn offer_up_to(&mut self, accepted_max: u16) {
         self.reoffer = Reoffer::No;
-        self.answer_max = answer_max;
+        self.accepted_max = accepted_max;
         if self.has_script_failed() {
             // That has been reported, and a guest that tries again is no news.
             self.phase = Phase::Closed;
@@ -496,12 +496,12 @@ impl Handshake {
         self.set_state(InitWait);
     }
 
-    /// Writes the newest offer, and for a backend that is started after this one what else may be
-    /// answered.
+    /// Writes the newest offer, and for the next backend how many queues the frontend's keys
+    /// may have.
     fn write_offer(&mut self) {
         let mut changes = self.offer.changes();
-        changes.push(match self.answer_max > self.offer.queues_max {
-            true => KeyChange::number(QUEUES_ACCEPTED, self.answer_max),
+        changes.push(match self.accepted_max > self.offer.queues_max {
+            true => KeyChange::number(QUEUES_ACCEPTED, self.accepted_max),
             false => KeyChange::Remove(QUEUES_ACCEPTED.to_owned()),
         });
         self.actions.push(Action::WriteKeys(changes));
@@ -509,7 +509,7 @@ impl Handshake {
 
     fn read(&mut self, attachment: Attachment) {
         self.phase = Phase::Reading(attachment);
-        self.actions.push(Action::ReadFrontend { queues_max: self.answer_max });
+        self.actions.push(Action::ReadFrontend { queues_max: self.accepted_max });
     }
 
     fn fail(&mut self, reason: &str) {

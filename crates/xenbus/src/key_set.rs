@@ -31,7 +31,7 @@ pub enum KeySet {
     /// A frontend's state, and whether it reconnects by itself.
     FrontendState,
     /// A frontend's keys, as its backend reads them: those of at most this many queues.
-    Answer {
+    FrontendKeys {
         /// The most queues that the frontend may have.
         queues_max: u16,
     },
@@ -94,7 +94,7 @@ impl KeySet {
                 FEATURE_NO_CSUM_OFFLOAD,
                 FEATURE_IPV6_CSUM_OFFLOAD,
             ],
-            KeySet::Answer { .. } => &[
+            KeySet::FrontendKeys { .. } => &[
                 STATE,
                 MULTI_QUEUE_NUM_QUEUES,
                 RECONNECT,
@@ -112,7 +112,7 @@ impl KeySet {
     /// The names of the keys of queues, which depend on the number of queues among the keys that
     /// were read before. Empty for a number that is refused anyway.
     pub fn queue_keys(self, read: &Keys) -> Vec<String> {
-        let KeySet::Answer { queues_max } = self else { return Vec::new() };
+        let KeySet::FrontendKeys { queues_max } = self else { return Vec::new() };
         let count = read.number(MULTI_QUEUE_NUM_QUEUES).map(|count| count.unwrap_or(1));
         match count {
             Ok(1) => QUEUE_KEYS.map(str::to_owned).to_vec(),
@@ -131,7 +131,7 @@ mod tests {
 
     fn queue_keys(count: Option<&str>) -> Vec<String> {
         let count = count.map(|count| (MULTI_QUEUE_NUM_QUEUES.to_owned(), count.to_owned()));
-        KeySet::Answer { queues_max: 3 }.queue_keys(&Keys::new("/f", count))
+        KeySet::FrontendKeys { queues_max: 3 }.queue_keys(&Keys::new("/f", count))
     }
 
     #[test]

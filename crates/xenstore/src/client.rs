@@ -57,7 +57,7 @@ impl Client {
     /// When there is neither, or it is not permitted, with the remedy.
     pub fn of_this_domain() -> io::Result<Client> {
         match Client::connect(Path::new(DAEMON_SOCKET)) {
-            // Only root may use the socket, and others may be let in to the device.
+            // The socket is for root only; the device's mode may admit others.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {}
             connected => return connected,
@@ -398,7 +398,7 @@ impl<T: Transport> Transaction<'_, T> {
             }
             names.extend_from_slice(part);
         }
-        // It changes all the time.
+        // It changes faster than it can be read.
         Err(refusal(Op::DirectoryPart, path, Reason::Errno(Errno::Again)))
     }
 

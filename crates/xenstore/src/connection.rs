@@ -71,7 +71,7 @@ impl Connection {
         Ok(Some((header, payload)))
     }
 
-    /// Queues the answer to a request.
+    /// Queues the reply to a request.
     pub(crate) fn reply(&mut self, request: &SockMsg, outcome: Result<Vec<u8>, Errno>) {
         let (kind, payload) = match outcome {
             Ok(payload) => (request.kind, payload),

@@ -91,7 +91,7 @@ impl Transport for Local {
 
     fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
         let mut tree = self.tree.borrow_mut();
-        // Nothing is added meanwhile, so this ends.
+        // Bounded: nothing is added meanwhile.
         while let Some(payload) = tree.next_event(self.session) {
             events.keep(&payload)?;
         }

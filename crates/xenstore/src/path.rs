@@ -62,7 +62,7 @@ impl NodePath {
     /// The names from the root down; none for the root itself.
     pub(crate) fn components(&self) -> impl Iterator<Item = &str> {
         let mut rest = self.0.get(1..).unwrap_or_default();
-        // Names are short: a search made for long texts costs more than it finds.
+        // Names are short: a plain loop is faster than `memchr`.
         std::iter::from_fn(move || {
             let end = rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len());
             let (name, after) = rest.split_at(end);

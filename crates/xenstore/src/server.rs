@@ -188,7 +188,7 @@ impl Server {
                         Next::Continue => {}
                     },
                     Some(Source::Listener(..)) => self.accept(key),
-                    // It is gone, and epoll would say so without end.
+                    // The client has gone; epoll would report that forever.
                     Some(Source::Client(..))
                         if self.resting.contains_key(&key)
                             && flags.intersects(EventFlags::HUP | EventFlags::ERR) =>
@@ -268,7 +268,7 @@ impl Server {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => {
                 // Most likely no descriptors are left. epoll would report the same connection
-                // without end, so the listener rests until another connection closes.
+                // forever, so the listener pauses until another connection closes.
                 if epoll::modify(
                     &self.epoll,
                     listener,
@@ -319,7 +319,7 @@ impl Server {
             // would wake us for them. Nothing is read in here, so what was read bounds the loop.
             while connection.make_room()? {
                 if let Some(later) = pace.as_mut().and_then(|pace| pace.due(now)) {
-                    // Not for one request: to wake up costs more than to serve it.
+                    // Not for one request: a wake-up costs more than the request.
                     rests_until = Some(later.max(now + REST_MIN));
                     break;
                 }
@@ -385,7 +385,7 @@ impl Server {
         for key in std::mem::take(&mut self.paused) {
             if let Some(Source::Listener(listener, _)) = self.sources.get(&key) {
                 let data = EventData::new_u64(key);
-                // If this fails the listener stays silent, which harms no client that is connected.
+                // If this fails no new client is accepted; connected clients are unaffected.
                 let _ = epoll::modify(&self.epoll, listener, data, EventFlags::IN);
             }
         }

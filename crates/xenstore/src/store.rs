@@ -269,7 +269,7 @@ impl Store {
         match self.get(who, path, Rights::Write) {
             Ok(_) if path.is_root() => Err(Errno::Inval),
             Ok(_) => Ok(self.remove_subtree(path)),
-            // To remove what is not there is fine if at least its directory is.
+            // Removing a missing node succeeds if its directory exists.
             Err(Errno::Noent) => match path.parent().and_then(|parent| self.node(&parent)) {
                 Some(_) => Ok(Vec::new()),
                 None => Err(Errno::Noent),

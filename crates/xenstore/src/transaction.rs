@@ -1,6 +1,6 @@
 //! A transaction: a snapshot to work on, and what is needed to repeat the work on the live store.
 //!
-//! It commits only if every node it looked at or changed is as it was when the transaction began,
+//! It commits only if every node it read or changed is as it was when the transaction began,
 //! so that the outcome is as if there were no other client. Then its changes are carried out once
 //! more, on the live store, which also keeps quotas right and finds the watches to fire.
 
@@ -61,7 +61,7 @@ impl Transaction {
             return Err(Errno::Nospc);
         }
         self.keep(path.as_str().len() + mutation.len(), quota)?;
-        // To make a node changes the nearest directory that is there; to remove one, its own.
+        // Creating a node changes the nearest existing directory; removing one changes its own.
         let changed_above = match mutation {
             Mutation::Remove => 1,
             _ => self.work.missing_count(path),

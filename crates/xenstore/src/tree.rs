@@ -265,7 +265,7 @@ impl Tree {
         if let Some(session) = self.sessions.get_mut(&call.id) {
             session.watch_count += 1;
         }
-        // A watch fires once when it is set: its owner then looks, and cannot have missed a
+        // A watch fires once when it is set: its owner then reads the node, so it cannot miss a
         // change that came just before.
         self.tell(&[watch], &on, &on);
         Ok(request::ok())
@@ -300,7 +300,7 @@ impl Tree {
             return Err(Errno::Nospc);
         }
         let session = self.sessions.get_mut(&call.id).ok_or(Errno::Io)?;
-        // Ends: the open transactions are fewer than the numbers.
+        // Terminates: there are more numbers than open transactions.
         while session.last_transaction == 0
             || session.transactions.contains_key(&session.last_transaction)
         {
@@ -339,8 +339,8 @@ impl Tree {
             return Err(Errno::Acces);
         }
         let domain = match op {
-            // The other two are the frame and the port of a ring, which have no meaning here:
-            // every domain comes by a socket.
+            // The other two are the frame and the port of a ring, unused here: every
+            // domain connects by a socket.
             Op::Introduce => strings.exactly().map(|[domain, _, _]| domain)?,
             _ => strings.only()?,
         };

@@ -32,7 +32,7 @@ fn message(kind: u32, payload: &[u8]) -> Vec<u8> {
 fn random_bytes_end_their_own_connection_only() {
     let (handle, thread) = start(Quota::default());
     let mut witness = client(&handle, 0);
-    witness.write("/alive", "yes").expect("the server answers");
+    witness.write("/alive", "yes").expect("the server replies");
     let mut state: u64 = 0x2545_f491_4f6c_dd1d;
     for round in 0..200 {
         let mut stream = handle.connect(DomId(3)).expect("the server is there");
@@ -50,9 +50,9 @@ fn random_bytes_end_their_own_connection_only() {
         // The server may close before it has taken everything.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert_eq!(witness.read("/alive").expect("it still answers").as_deref(), Some("yes"));
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        assert_eq!(witness.read("/alive").expect("it still replies").as_deref(), Some("yes"));
     }
     handle.stop();
     thread.join().expect("the server has not panicked");
@@ -85,12 +85,12 @@ fn a_client_that_never_reads_replies_is_not_served_further_and_no_other_waits() 
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 refusals += 1;
-                witness.write("/alive", "yes").expect("the server answers");
+                witness.write("/alive", "yes").expect("the server replies");
             }
         }
     }
     drop(stream);
-    witness.write("/alive", "still").expect("the server answers");
+    witness.write("/alive", "still").expect("the server replies");
     handle.stop();
     thread.join().expect("the server has not panicked");
 }
@@ -109,7 +109,7 @@ fn replies_that_waited_for_room_all_arrive_in_order() {
     });
     let mut reply = [0; 16 + "/local/domain/3\0".len()];
     for req_id in 0..REQUESTS {
-        stream.read_exact(&mut reply).expect("each is answered");
+        stream.read_exact(&mut reply).expect("each has a reply");
         assert_eq!(reply[4..8], req_id.to_ne_bytes());
     }
     writing.join().expect("all were sent");
@@ -202,7 +202,7 @@ fn release_closes_the_domain_and_its_number_starts_afresh() {
     let Watched::Node(event) = event else { panic!("{event:?}") };
     assert_eq!((event.path.as_str(), event.token.as_str()), ("@releaseDomain", "gone"));
     assert!(matches!(guest.read("data"), Err(XsError::Lost(_))), "it was let go");
-    assert_eq!(dom0.read("/local/domain/4/data").expect("it answers"), None);
+    assert_eq!(dom0.read("/local/domain/4/data").expect("it replies"), None);
     let mut successor = client(&handle, 4);
     let refused = successor.write("data", "y").expect_err("its home is not made yet");
     assert!(refused.is(Errno::Acces));
@@ -242,7 +242,7 @@ fn a_transaction_is_run_again_after_a_conflict_and_gives_up_in_the_end() {
         Err(own.clone().into())
     });
     assert!(matches!(failed, Err(XsError::Refused(refusal)) if refusal == own));
-    assert_eq!(ours.read("/n").expect("it answers").as_deref(), Some("theirs"));
+    assert_eq!(ours.read("/n").expect("it replies").as_deref(), Some("theirs"));
     assert_eq!(Errno::Again.name(), "EAGAIN");
     handle.stop();
     thread.join().expect("the server has not panicked");
@@ -253,7 +253,7 @@ fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits
     const RATE: u32 = 200;
     let (handle, thread) = start(Quota { requests_per_second: RATE, ..Quota::default() });
     let (mut witness, mut other) = (client(&handle, 0), client(&handle, 4));
-    witness.write("/alive", "yes").expect("the server answers");
+    witness.write("/alive", "yes").expect("the server replies");
     let everybody = Permissions::new(DomId(0), Rights::Read);
     witness.set_permissions("/alive", &everybody).expect("domain 0 may");
     let start = Instant::now();
@@ -273,8 +273,8 @@ fn a_guest_that_asks_without_end_is_served_at_its_rate_and_no_other_client_waits
         }
     });
     for _ in 0..50 {
-        assert_eq!(other.read("/alive").expect("it answers").as_deref(), Some("yes"));
-        assert_eq!(witness.read("/alive").expect("it answers").as_deref(), Some("yes"));
+        assert_eq!(other.read("/alive").expect("it replies").as_deref(), Some("yes"));
+        assert_eq!(witness.read("/alive").expect("it replies").as_deref(), Some("yes"));
     }
     for _ in 0..2000 {
         witness.read("/alive").expect("domain 0 has no rate");

@@ -8,7 +8,7 @@ use ringway_xenstore::{DomId, Errno, Quota, SessionId, Tree};
 /// A tree, and requests in a form that a person can write.
 struct Store(Tree);
 
-type Answer = Result<String, Errno>;
+type Outcome = Result<String, Errno>;
 
 impl Store {
     fn new(quota: Quota) -> Store {
@@ -19,11 +19,11 @@ impl Store {
         self.0.open(DomId(domain)).expect("the domain has few sessions")
     }
 
-    /// Sends strings, each ended by a NUL, and shows the NULs of the answer as bars.
-    fn ask(&mut self, by: SessionId, op: Op, tx: u32, strings: &[&str]) -> Answer {
+    /// Sends strings, each ended by a NUL, and shows the NULs of the reply as bars.
+    fn ask(&mut self, by: SessionId, op: Op, tx: u32, strings: &[&str]) -> Outcome {
         let payload: String = strings.iter().map(|s| format!("{s}\0")).collect();
         let reply = self.0.request(by, op.number(), tx, payload.as_bytes())?;
-        Ok(String::from_utf8(reply).expect("answers are text here").replace('\0', "|"))
+        Ok(String::from_utf8(reply).expect("replies are text here").replace('\0', "|"))
     }
 
     fn write(&mut self, by: SessionId, tx: u32, path: &str, value: &str) -> Result<(), Errno> {
@@ -31,7 +31,7 @@ impl Store {
         self.0.request(by, Op::Write.number(), tx, payload.as_bytes()).map(drop)
     }
 
-    fn read(&mut self, by: SessionId, tx: u32, path: &str) -> Answer {
+    fn read(&mut self, by: SessionId, tx: u32, path: &str) -> Outcome {
         self.ask(by, Op::Read, tx, &[path])
     }
 
@@ -432,7 +432,7 @@ fn replay(model: &mut BTreeMap<String, String>, steps: Vec<Step>, seed: u64) {
 }
 
 #[test]
-fn random_requests_get_answers_and_quotas_hold() {
+fn random_requests_get_replies_and_quotas_hold() {
     let quota = Quota { nodes: 40, ..Quota::default() };
     let (mut store, dom0, one, two) = with_two_guests(quota);
     let mut random = Random(0x1234_5678_9abc_def1);

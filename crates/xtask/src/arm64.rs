@@ -110,7 +110,7 @@ pub(crate) fn emulated(program: &Path) -> Command {
 
 /// Why programs for Arm64 cannot be run here, if they cannot.
 pub(crate) fn why_not_run() -> Option<String> {
-    if !answers(EMULATOR) {
+    if !runs(EMULATOR) {
         return Some(format!("{EMULATOR} is missing (scripts/install-packages arm64)"));
     }
     None
@@ -121,7 +121,7 @@ pub(crate) fn why_not_built(root: &Path) -> Result<Option<String>> {
     if cfg!(target_arch = "aarch64") {
         return Ok(Some(String::from("this machine is one: `make build` and `make test` do it")));
     }
-    if !answers(COMPILER) {
+    if !runs(COMPILER) {
         return Ok(Some(format!("{COMPILER} is missing (scripts/install-packages arm64)")));
     }
     if !run::has_library_for(root, TARGET)? {
@@ -201,7 +201,7 @@ pub(crate) fn environment() -> [(&'static str, OsString); 4] {
     ]
 }
 
-fn answers(program: &str) -> bool {
+fn runs(program: &str) -> bool {
     let mut command = Command::new(program);
     let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())

@@ -1,4 +1,4 @@
-//! The Debian package: what is generated for it, cargo-deb, and a look at what came of that.
+//! The Debian package: what is generated for it, cargo-deb, and a check of the result.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -79,7 +79,7 @@ fn run_each(targets: &[String], run: impl Fn(&str) -> Result<()> + Sync) -> Resu
 }
 
 /// Checks that the targets still compile: they are a workspace of their own, which no other build
-/// looks at.
+/// includes.
 pub(crate) fn check(root: &Path) -> Result<()> {
     if !has_compiler() {
         return skip("fuzz", "libFuzzer needs a C++ compiler (apt-get install g++)");

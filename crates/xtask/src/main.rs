@@ -13,7 +13,7 @@
 //!   documentation without a warning.
 //! - `semver`: no change of those since an earlier revision breaks a user, unless it is listed.
 //! - `fuzz`: the fuzz targets, for a minute each.
-//! - `deb`: the Debian package, and a look at what is in it.
+//! - `deb`: the Debian package, and a check of what is in it.
 //! - `arm64`: the program for Arm64 from another machine, and tests emulated.
 //! - `ci`: all of it and every test, as `make test` runs it, the last of them on real Xen.
 //! - `race`: what the scenario `race` of `tests/xen` has measured, as a table.
@@ -66,7 +66,7 @@ usage: cargo xtask VERB
   semver [REVISION]: no change of those since that revision breaks a user, but for those that
          data/semver.toml lists; needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
-  deb    [--arch amd64|arm64]: the Debian package, made and looked into; needs cargo-deb
+  deb    [--arch amd64|arm64]: the Debian package, made and checked; needs cargo-deb
   arm64  build | test | check: for Arm64 from another machine: the program, tests emulated,
          or a development build and the tests
   ci     what `make test` runs: tidy, spec, build, every test

@@ -139,7 +139,7 @@ pub(crate) fn xen_smoke(root: &Path) -> Result<()> {
     }
 }
 
-/// Whole hosts under the seeds that CI looks at. A failure prints its seed.
+/// Whole hosts under the seeds that CI runs. A failure prints its seed.
 pub(crate) fn worlds(root: &Path) -> Result<()> {
     run(root, &["run", "--release", "--quiet", "--package", "ringway-sim", "--", "--seeds", SEEDS])
 }

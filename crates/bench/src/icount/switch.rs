@@ -27,7 +27,7 @@ use crate::ring::work::{BURST, Header};
 const MACS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
 const SENDER: PortId = PortId(1);
 const KINDS: [&str; 3] = ["udp", "tcp", "arp"];
-/// What a vif's rules are, by the closeness with which they look at frames.
+/// What a vif's rules are, by how closely they check frames.
 const RULES: [&str; 3] = ["unlocked", "default", "locked"];
 /// What a round takes.
 const ROUND: Duration = Duration::from_micros(20);

@@ -69,7 +69,7 @@ pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64>
 }
 
 fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> Result<Child> {
-    // Into a pipe it would print in blocks of 4 KiB, so its answers would not come.
+    // Into a pipe it would print in blocks of 4 KiB, so its replies would not come.
     let mut command: Command = program("stdbuf")?;
     command.args(["-oL", PROGRAM]);
     // One core a side: the first lcore only reads commands.
@@ -80,7 +80,7 @@ fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> R
     crate::child::start(name, command)
 }
 
-/// The prompt has no line of its own, so a question is asked whose answer has one.
+/// The prompt has no line of its own, so a command is sent whose output has one.
 fn ready(child: &mut Child) -> Result<()> {
     child.say("show port summary all")?;
     let is_there = |line: &str| line.starts_with("Number of available ports: 1").then_some(());

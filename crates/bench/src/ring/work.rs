@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const BURST: usize = 32;
 /// Frames on their way in a loop, each queue: testpmd's `start tx_first 8`.
 pub(crate) const LOOP_FRAMES: usize = 8 * BURST;
-/// Rounds between two looks at the clock.
+/// Rounds between two readings of the clock.
 const ROUNDS_PER_LOOK: usize = 256;
 
 /// What one end does.
@@ -156,7 +156,7 @@ impl Header {
         Header(bytes)
     }
 
-    /// The answer to a question of ARP, between the same addresses.
+    /// An ARP reply, between the same addresses.
     pub(crate) fn arp() -> Header {
         let mut bytes = Header::udp().0;
         bytes[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2]);

@@ -24,7 +24,7 @@ pub struct Check {
     pub title: &'static str,
     /// Under which head it is shown.
     pub group: Group,
-    /// The places of sources that it answers, by their ids in `docs/sources.toml`.
+    /// The places of sources that it covers, by their ids in `docs/sources.toml`.
     pub sources: &'static [&'static str],
     /// Background, how to verify by hand, what to do, with `{ID}` where it cites: `doctor explain`.
     pub explanation: &'static str,

@@ -151,7 +151,7 @@ pub enum Risk {
     None,
     /// It can interrupt traffic: a driver may take its link down and up for it.
     Disrupts,
-    /// No program sets it, because it is for more than what was looked at.
+    /// No program sets it, because it is for more than what was checked.
     ByHand,
 }
 
@@ -300,7 +300,7 @@ impl Knob {
         self.describe().risk == Risk::Disrupts
     }
 
-    /// Whether no program sets it, because it is for more than what was looked at.
+    /// Whether no program sets it, because it is for more than what was checked.
     pub fn is_set_by_hand(&self) -> bool {
         self.describe().risk == Risk::ByHand
     }

@@ -38,7 +38,7 @@ pub struct Report {
     pub is_conclusive: bool,
     /// In one line.
     pub verdict: String,
-    /// How much was looked at.
+    /// How much was checked.
     pub scope: Scope,
     /// What limits the evidence as a whole: an archive that ends early, a network namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -48,7 +48,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Looks at a host with all checks, or with those of `only`.
+    /// Checks a host with all checks, or with those of `only`.
     pub fn of(host: &Host, only: &[String]) -> Report {
         let is_wanted =
             |check: &&Check| only.is_empty() || only.iter().any(|name| check.is_called(name));
@@ -148,7 +148,7 @@ fn remarks(host: &Host) -> Vec<String> {
     if matches!(host.fact(), Ok(Namespace(Some(Netns::Other)))) {
         remarks.push(
             "this is a network namespace, not that of the machine: its cards, and what is set for \
-             all of it, were not looked at"
+             all of it, were not checked"
                 .to_owned(),
         );
     }
@@ -237,7 +237,7 @@ mod tests {
         let little = scope(2, 19, 11);
         let said = verdict(&[unknown], &little);
         assert!(said.starts_with("No verdict: too little could be read; 2 of 32 "), "{said}");
-        // What was found is said, however little was looked at.
+        // What was found is said, however little was checked.
         assert!(verdict(&[warning], &little).starts_with("1 warning: slow"));
         assert!(verdict(&[], &scope(0, 0, 3)).starts_with("No verdict"));
     }

@@ -1,11 +1,11 @@
-//! How much of a host was looked at.
+//! How much of a host was checked.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Ended};
 
-/// How much was looked at: of each check that was wanted, how it ended.
+/// How much was checked: of each check that was wanted, how it ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Scope {

@@ -148,7 +148,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
 }
 
 #[test]
-fn tenants_have_processes_unless_answers_wait_for_frames_that_leave_by_a_trunk() {
+fn tenants_have_processes_unless_responses_wait_for_frames_that_leave_by_a_trunk() {
     let obstacle = |host: &str, vif: &str| {
         let bridge = "[[bridge]]\nname = \"br0\"\n";
         let guest = format!("[[guest]]\nname = \"a\"\n[[guest.vif]]\n{vif}");

@@ -58,7 +58,7 @@ impl Host {
 
     /// When this returns, the broker has dealt with all that ended before the call.
     pub(crate) fn settle(&self) {
-        self.toolstack().domains().expect("the broker answers");
+        self.toolstack().domains().expect("the broker replies");
     }
 
     pub(crate) fn next_event(&self) -> DomainEvent {

@@ -353,7 +353,7 @@ impl Fact for Disciplines {
 }
 
 /// What a switch found among the flows that it has cached: as the daemon counts, or the kernel
-/// where it does not answer. `ovs-dpctl` sees no datapath in user space.
+/// where it does not reply. `ovs-dpctl` sees no datapath in user space.
 #[derive(Debug)]
 pub struct SwitchLookups(pub Span<Lookups>);
 

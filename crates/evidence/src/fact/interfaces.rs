@@ -130,7 +130,7 @@ impl Interfaces {
     pub fn tx_queues(&self, nic: &str) -> Option<(u64, Quote)> {
         let (rx, tx) = self.queues(nic);
         // The kernel keeps `xps_cpus` of an interface's only queue to itself, and that file is what
-        // is looked at.
+        // is read.
         let count = if tx == 0 && rx > 0 { 1 } else { tx };
         let file = format!("/sys/class/net/{nic}/queues");
         let text = format!("{count} directories tx-*");

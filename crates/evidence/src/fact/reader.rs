@@ -11,7 +11,7 @@ use crate::parse::Counters;
 use crate::parse::sockets::Sockets;
 use crate::{Gap, NicSettings, Piece, Source, Text};
 
-/// A host that is looked at.
+/// A host that is examined.
 #[derive(Debug, Clone)]
 pub struct Host {
     saved: Arc<Saved>,
@@ -169,7 +169,7 @@ impl Reader {
     pub fn settings(&self, nic: &str, settings: NicSettings) -> Result<Text, Gap> {
         let path = settings.path(nic);
         self.named(&path, |piece| piece.has(Piece::Settings(settings)))?;
-        self.saved.source.answer("", &path, &settings.command(nic))
+        self.saved.source.reply("", &path, &settings.command(nic))
     }
 
     /// Where the time of all CPUs goes.
@@ -195,7 +195,7 @@ impl Reader {
 
     fn connections_at(&self, sample: &Sample) -> Result<Text, Gap> {
         self.named(CONNECTIONS, |piece| piece.has(Piece::Connections))?;
-        self.saved.source.answer(&sample.prefix, CONNECTIONS, CONNECTIONS_COMMAND)
+        self.saved.source.reply(&sample.prefix, CONNECTIONS, CONNECTIONS_COMMAND)
     }
 
     fn span_of<T: Counters + Default>(

@@ -15,7 +15,7 @@ use super::{names, read};
 const THREADS_MAX: usize = 32;
 /// Ticks from which a thread's waits are read in the first sample: most threads sleep all the time.
 const TICKS_MIN: u64 = 10;
-/// Open files of a program that are looked at for sockets.
+/// Open files of a program that are checked for sockets.
 const FILES_MAX: usize = 4096;
 /// CPU time that is spent on finding owners of sockets, and how long that may take where other
 /// programs have the CPUs.
@@ -37,12 +37,12 @@ const REAL_TIME: [u64; 3] = [1, 2, 6];
 
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
-/// Parents of ours that are looked at.
+/// Parents of ours that are checked.
 const PARENTS_MAX: usize = 8;
 /// Below it: of version 2, of hybrids, and of version 1.
 const MOUNTS: [&str; 4] = ["", "unified", "cpu", "cpu,cpuacct"];
 
-/// All threads, as they were when they were looked at.
+/// All threads, as they were when they were read.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
     threads: BTreeMap<u64, Thread>,
@@ -265,7 +265,7 @@ fn is_of_network(path: &str) -> bool {
 
 /// Whose sockets these are, as far as we may see it: a file of lines. A host may have a hundred
 /// thousand open files, so it ends when its time is over. The head says how many programs could not
-/// be looked at, and how many were left then.
+/// be read, and how many were left then.
 pub(super) fn owners(inodes: &BTreeSet<u64>) -> String {
     let (began, deadline) = (cpu_time(), Instant::now() + OWNERS_TIME_MAX);
     let is_over = || cpu_time().saturating_sub(began) > OWNERS_CPU_MAX || Instant::now() > deadline;

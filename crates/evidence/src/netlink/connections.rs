@@ -32,7 +32,7 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 /// All connections that are established, as a file of the record.
 ///
 /// # Errors
-/// What the kernel answers: `NotFound` if it was built without this.
+/// The kernel's error: `NotFound` if it was built without this.
 pub(crate) fn connections() -> io::Result<String> {
     let mut kept = Kept::default();
     for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
@@ -46,9 +46,9 @@ pub(crate) fn connections() -> io::Result<String> {
         let deadline = Instant::now() + TIME_MAX;
         // One each: what is left when time is up goes with it.
         let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
-        socket.request_each(question, NLM_F_DUMP, |answer| {
-            if let SockDiagMessage::InetResponse(answer) = answer {
-                kept.take(&answer);
+        socket.request_each(question, NLM_F_DUMP, |reply| {
+            if let SockDiagMessage::InetResponse(reply) = reply {
+                kept.take(&reply);
             }
             kept.is_late |= Instant::now() > deadline;
             if kept.is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -61,11 +61,11 @@ pub(crate) fn connections() -> io::Result<String> {
 /// many may, and the number of the socket.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's error.
 pub(crate) fn listeners() -> io::Result<String> {
     let mut lines = Vec::new();
-    each(&StateFlags::LISTEN, |answer| {
-        let InetResponse { header, .. } = answer;
+    each(&StateFlags::LISTEN, |reply| {
+        let InetResponse { header, .. } = reply;
         let local = SocketAddr::new(header.socket_id.source_address, header.socket_id.source_port);
         if lines.len() < CONNECTIONS_MAX {
             lines.push(format!(
@@ -81,12 +81,12 @@ pub(crate) fn listeners() -> io::Result<String> {
 /// the other end, and how many ports they take.
 ///
 /// # Errors
-/// What the kernel answers.
+/// The kernel's error.
 pub(crate) fn destinations() -> io::Result<String> {
     let mut counts: BTreeMap<(IpAddr, SocketAddr), u64> = BTreeMap::new();
     let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE;
-    each(&states, |answer| {
-        let id = &answer.header.socket_id;
+    each(&states, |reply| {
+        let id = &reply.header.socket_id;
         let peer = SocketAddr::new(id.destination_address, id.destination_port);
         *counts.entry((id.source_address, peer)).or_default() += 1;
     })?;
@@ -112,9 +112,9 @@ fn each(states: &StateFlags, mut take: impl FnMut(&InetResponse)) -> io::Result<
         });
         let deadline = Instant::now() + TIME_MAX;
         let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
-        socket.request_each(question, NLM_F_DUMP, |answer| {
-            if let SockDiagMessage::InetResponse(answer) = answer {
-                take(&answer);
+        socket.request_each(question, NLM_F_DUMP, |reply| {
+            if let SockDiagMessage::InetResponse(reply) = reply {
+                take(&reply);
             }
             if Instant::now() > deadline {
                 ControlFlow::Break(())
@@ -136,8 +136,8 @@ struct Kept {
 }
 
 impl Kept {
-    fn take(&mut self, answer: &InetResponse) {
-        let info = answer.nlas.iter().find_map(|nla| match nla {
+    fn take(&mut self, reply: &InetResponse) {
+        let info = reply.nlas.iter().find_map(|nla| match nla {
             Nla::TcpInfo(bytes) => Some(bytes.as_slice()),
             _ => None,
         });
@@ -147,7 +147,7 @@ impl Kept {
             field.and_then(|(_, at, len)| number(info, *at, *len)).unwrap_or(0)
         };
         let moved = value("bytes_acked").saturating_add(value("bytes_received"));
-        self.lines.push((value("busy_time"), moved, line(answer, info)));
+        self.lines.push((value("busy_time"), moved, line(reply, info)));
         self.seen += 1;
         if self.lines.len() >= 2 * CONNECTIONS_MAX {
             self.shrink();
@@ -170,11 +170,11 @@ impl Kept {
 }
 
 /// Both ends, the congestion control, and all that is known by name.
-fn line(answer: &InetResponse, info: &[u8]) -> String {
-    let id = &answer.header.socket_id;
+fn line(reply: &InetResponse, info: &[u8]) -> String {
+    let id = &reply.header.socket_id;
     let local = SocketAddr::new(id.source_address, id.source_port);
     let peer = SocketAddr::new(id.destination_address, id.destination_port);
-    let congestion = answer.nlas.iter().find_map(|nla| match nla {
+    let congestion = reply.nlas.iter().find_map(|nla| match nla {
         Nla::Congestion(name) => name.split_whitespace().next(),
         _ => None,
     });
@@ -184,7 +184,7 @@ fn line(answer: &InetResponse, info: &[u8]) -> String {
             write!(line, " {name}={number}").expect("a String takes all");
         }
     }
-    let header = &answer.header;
+    let header = &reply.header;
     let (received, queued, inode) = (header.recv_queue, header.send_queue, header.inode);
     write!(line, " recv_queue={received} send_queue={queued} inode={inode}")
         .expect("a String takes all");

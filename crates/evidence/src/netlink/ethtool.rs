@@ -34,8 +34,8 @@ impl Ethtool {
         let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
         let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
         let question = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: vec![name] };
-        let answers = socket.request(GenlMessage::from_payload(question), NLM_F_ACK)?;
-        let attributes = answers.into_iter().flat_map(|answer| answer.payload.nlas);
+        let replies = socket.request(GenlMessage::from_payload(question), NLM_F_ACK)?;
+        let attributes = replies.into_iter().flat_map(|reply| reply.payload.nlas);
         let family = attributes.into_iter().find_map(|attribute| match attribute {
             GenlCtrlAttrs::FamilyId(id) => Some(id),
             _ => None,
@@ -46,7 +46,7 @@ impl Ethtool {
     /// Asks for some settings of an interface, as a file of the record.
     ///
     /// # Errors
-    /// `Unsupported` if the driver has none; what else the kernel answers.
+    /// `Unsupported` if the driver has none; else the kernel's error.
     pub(crate) fn ask(&mut self, nic: &str, settings: NicSettings) -> io::Result<String> {
         let header = attribute(HEADER_DEV_NAME, &[nic.as_bytes(), b"\0"].concat());
         let mut bytes = vec![0; header.buffer_len()];
@@ -57,13 +57,13 @@ impl Ethtool {
         };
         let mut question = GenlMessage::from_payload(question);
         question.set_resolved_family_id(self.family);
-        let answers = self.socket.request(question, NLM_F_ACK)?;
-        let answer = answers.into_iter().next().ok_or(io::ErrorKind::InvalidData)?.payload;
+        let replies = self.socket.request(question, NLM_F_ACK)?;
+        let reply = replies.into_iter().next().ok_or(io::ErrorKind::InvalidData)?.payload;
         let lines = match settings {
-            NicSettings::Features => features(&answer),
-            NicSettings::Channels => numbers(&answer, &CHANNELS),
-            NicSettings::Rings => numbers(&answer, &RINGS),
-            NicSettings::Coalescing => numbers(&answer, &COALESCING),
+            NicSettings::Features => features(&reply),
+            NicSettings::Channels => numbers(&reply, &CHANNELS),
+            NicSettings::Rings => numbers(&reply, &RINGS),
+            NicSettings::Coalescing => numbers(&reply, &COALESCING),
         };
         let lines = lines.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(file(format_args!("{} of {nic}: {}", settings.name(), lines.len()), &lines))
@@ -83,7 +83,7 @@ fn command(settings: NicSettings) -> u8 {
 const HEADER: u16 = 1;
 const HEADER_DEV_NAME: u16 = 2;
 
-/// A question or an answer: attributes by their numbers.
+/// A request or a reply: attributes by their numbers.
 #[derive(Debug)]
 struct Message {
     command: u8,
@@ -185,10 +185,10 @@ const COALESCING: [Number; 24] = [
 ];
 
 /// What the driver has of these, a line each.
-fn numbers(answer: &Message, table: &[Number]) -> Result<Vec<String>, DecodeError> {
+fn numbers(reply: &Message, table: &[Number]) -> Result<Vec<String>, DecodeError> {
     let mut lines = Vec::new();
     for (name, current, maximum) in table {
-        let read = |kind: u16| answer.get(kind).map(number).transpose();
+        let read = |kind: u16| reply.get(kind).map(number).transpose();
         lines.extend(read(*current)?.map(|number| format!("{name}: {number}")));
         let maximum = maximum.map(read).transpose()?.flatten();
         lines.extend(maximum.map(|number| format!("{name} max: {number}")));
@@ -213,8 +213,8 @@ const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
 /// Every feature that the kernel knows, as `ethtool -k` says it.
-fn features(answer: &Message) -> Result<Vec<String>, DecodeError> {
-    let set = |kind: u16| bitset(answer.get(kind).unwrap_or_default());
+fn features(reply: &Message) -> Result<Vec<String>, DecodeError> {
+    let set = |kind: u16| bitset(reply.get(kind).unwrap_or_default());
     let (hw, wanted) = (set(FEATURES_HW)?, set(FEATURES_WANTED)?);
     let (active, nochange) = (set(FEATURES_ACTIVE)?, set(FEATURES_NOCHANGE)?);
     let line = |name: &String| {
@@ -305,21 +305,21 @@ mod tests {
     #[test]
     fn a_feature_is_said_as_the_tool_says_it() {
         let all = [bit("a", true), bit("b", true), bit("c", false), bit("d", true), bit("", true)];
-        let answer = message(&[
+        let reply = message(&[
             nested(FEATURES_HW, &[nested(BITSET_BITS, &all)]),
             set(FEATURES_WANTED, &[bit("a", false), bit("b", false)]),
             set(FEATURES_ACTIVE, &[bit("a", false), bit("c", false), bit("d", false)]),
             set(FEATURES_NOCHANGE, &[bit("d", false)]),
         ]);
-        let lines = features(&answer.expect("sound")).expect("sound");
+        let lines = features(&reply.expect("sound")).expect("sound");
         assert_eq!(lines, ["a: on", "b: off [requested on]", "c: on [fixed]", "d: on [fixed]"]);
     }
 
     #[test]
     fn numbers_have_their_maximum_beside_them() {
         let parts = [attribute(9, &2_u32.to_ne_bytes()), attribute(5, &8_u32.to_ne_bytes())];
-        let answer = message(&parts).expect("sound");
-        let lines = numbers(&answer, &CHANNELS).expect("sound");
+        let reply = message(&parts).expect("sound");
+        let lines = numbers(&reply, &CHANNELS).expect("sound");
         assert_eq!(lines, ["combined: 2", "combined max: 8"]);
         let odd = message(&[attribute(9, &[1, 2, 3])]).expect("sound");
         assert!(numbers(&odd, &CHANNELS).is_err());

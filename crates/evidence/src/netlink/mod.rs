@@ -1,7 +1,7 @@
 //! What the kernel says over netlink, as text: a person can read and write it, and a finding can
 //! quote it.
 //!
-//! Each answer is a file of lines below `netlink/` in the record. Its head says how many lines
+//! Each reply is a file of lines below `netlink/` in the record. Its head says how many lines
 //! follow, so that a file which lost some is not taken for a host that lacks something:
 //!
 //! ```text
@@ -26,7 +26,7 @@ pub(super) use ethtool::Ethtool;
 use super::text::Text;
 use super::tool::output;
 
-/// Where the answers are in a record.
+/// Where the replies are in a record.
 const FOLDER: &str = "netlink";
 /// The file of TCP connections, below that of a sample.
 pub(crate) const CONNECTIONS: &str = "netlink/connections";

@@ -1,8 +1,8 @@
 //! How long a card waits before it interrupts: as the kernel says it over netlink, and as
 //! `ethtool -c` prints it.
 
-use super::answered;
 use super::ethtool::Settings;
+use super::reply_lines;
 use crate::{Gap, NicSettings, Text};
 
 /// What a card may wait for when it received something.
@@ -20,7 +20,7 @@ impl Coalescing {
     /// Reads what the kernel says, or the output of `ethtool -c`, where `n/a` stands for what a
     /// driver does not have.
     pub fn parse(text: &Text) -> Result<Coalescing, Gap> {
-        if answered(text, NicSettings::Coalescing.name())?.is_some() {
+        if reply_lines(text, NicSettings::Coalescing.name())?.is_some() {
             let settings = Settings::parse(text)?.current;
             let of = |name| settings.get(name).map(|setting| (setting.value, setting.line));
             return Ok(Coalescing {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counters, answered};
+use super::{Counters, reply_lines};
 use crate::{Gap, NicSettings, Text};
 
 /// Offloads.
@@ -34,7 +34,7 @@ impl Features {
     /// Reads what the kernel says, or the output of `ethtool -k`.
     pub fn parse(text: &Text) -> Result<Features, Gap> {
         let mut features = BTreeMap::new();
-        let rows = match answered(text, NicSettings::Features.name())? {
+        let rows = match reply_lines(text, NicSettings::Features.name())? {
             Some(rows) => rows,
             None => body(text, "Features for ")?.collect(),
         };
@@ -139,8 +139,8 @@ impl Settings {
     /// words are left out.
     pub fn parse(text: &Text) -> Result<Settings, Gap> {
         for name in NicSettings::ALL.map(NicSettings::name) {
-            if let Some(rows) = answered(text, name)? {
-                return Settings::answered(text, &rows);
+            if let Some(rows) = reply_lines(text, name)? {
+                return Settings::of_lines(text, &rows);
             }
         }
         let mut settings = Settings::default();
@@ -161,7 +161,7 @@ impl Settings {
         Ok(settings)
     }
 
-    fn answered(text: &Text, rows: &[(usize, &str)]) -> Result<Settings, Gap> {
+    fn of_lines(text: &Text, rows: &[(usize, &str)]) -> Result<Settings, Gap> {
         let mut settings = Settings::default();
         for (line, row) in rows {
             let (name, value) = pair(text, *line, row)?;

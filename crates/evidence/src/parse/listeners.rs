@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counters, answered};
+use super::{Counters, reply_lines};
 use crate::{Gap, Text};
 
 /// Sockets of TCP that listen.
@@ -67,7 +67,7 @@ pub struct Owners {
     pub by_inode: BTreeMap<u64, (u64, String)>,
     /// Programs whose open files may not be read.
     pub refused: u64,
-    /// Programs that were not looked at any more: the time was over.
+    /// Programs that were not read because the time was over.
     pub late: u64,
 }
 
@@ -135,7 +135,7 @@ impl Counters for Datagrams {
 }
 
 fn rows<'a>(text: &'a Text, name: &str) -> Result<Vec<(usize, Vec<&'a str>)>, Gap> {
-    let lines = answered(text, name)?
+    let lines = reply_lines(text, name)?
         .ok_or_else(|| text.unreadable(Some(1), format!("expected {name} and a number")))?;
     Ok(lines.into_iter().map(|(line, row)| (line, row.split_whitespace().collect())).collect())
 }

@@ -51,7 +51,7 @@ impl Counters for Single {
 
 /// The lines below the head of a file of `netlink/`, if the text is one: the head has the name of
 /// such a file and the number of lines (see [`evidence::netlink`](crate::netlink)).
-fn answered<'a>(text: &'a Text, name: &str) -> Result<Option<Vec<(usize, &'a str)>>, Gap> {
+fn reply_lines<'a>(text: &'a Text, name: &str) -> Result<Option<Vec<(usize, &'a str)>>, Gap> {
     let mut lines = text.lines();
     let head = lines.next().map_or("", |(_, head)| head);
     let Some((subject, rest)) = head.split_once(": ") else { return Ok(None) };

@@ -32,7 +32,7 @@ pub enum Step {
     Passed {
         /// Its length.
         len: u32,
-        /// Until the answer came.
+        /// Until the reply came.
         micros: u64,
     },
     /// A hop on the way said that a packet was too long for it.
@@ -44,7 +44,7 @@ pub enum Step {
         /// What it takes.
         mtu: u32,
     },
-    /// No answer came to a packet, nor to its repetition.
+    /// No reply came to a packet, nor to its repetition.
     Lost {
         /// Its length.
         len: u32,
@@ -69,7 +69,7 @@ pub enum Step {
     End,
 }
 
-/// What is sent, and what is its answer.
+/// What is sent, and what replies to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
     /// An echo request, and its reply.

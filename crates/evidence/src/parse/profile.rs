@@ -1,4 +1,4 @@
-//! `perf report` by thread and symbol: where the CPUs were when they were looked at.
+//! `perf report` by thread and symbol: where the CPUs were when they were sampled.
 
 use crate::{Gap, Text};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::threads::{Thread, Threads};
-use super::{Counters, answered};
+use super::{Counters, reply_lines};
 use crate::{Gap, Quote, Text};
 
 /// The threads that used the CPUs the most between both samples.
@@ -161,7 +161,7 @@ impl Counters for Quotas {
 }
 
 fn lines<'a>(text: &'a Text, name: &str) -> Result<Vec<(usize, &'a str)>, Gap> {
-    answered(text, name)?
+    reply_lines(text, name)?
         .ok_or_else(|| text.unreadable(Some(1), format!("expected {name} and a number")))
 }
 

@@ -73,7 +73,7 @@ pub struct Neighbour {
     /// Where it is.
     #[serde(default)]
     pub dev: String,
-    /// The address of its interface, if it answered.
+    /// The address of its interface, if it replied.
     #[serde(default)]
     pub lladdr: Option<String>,
     /// Such as `REACHABLE`.
@@ -82,12 +82,12 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Whether it was asked and did not answer.
+    /// Whether it was asked and did not reply.
     pub fn is_failed(&self) -> bool {
         self.state.iter().any(|state| state == "FAILED")
     }
 
-    /// Whether it is asked, and did not answer yet.
+    /// Whether it is asked, and did not reply yet.
     pub fn is_asked(&self) -> bool {
         self.state.iter().any(|state| state == "INCOMPLETE")
     }

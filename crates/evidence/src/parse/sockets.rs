@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counters, answered};
+use super::{Counters, reply_lines};
 use crate::number::{float, share};
 use crate::{Gap, Text};
 
@@ -87,12 +87,12 @@ pub struct More {
     pub inode: u64,
 }
 
-/// Timeouts in a row from which it is not a loss: half a minute without an answer follows.
+/// Timeouts in a row from which it is not a loss: half a minute without a reply follows.
 const TIMEOUTS_MIN: u64 = 3;
 
 impl Socket {
     /// Whether it sends the same again and again, and nothing acknowledges it.
-    pub fn gets_no_answer(&self) -> bool {
+    pub fn gets_no_acknowledgement(&self) -> bool {
         self.more.retransmits >= TIMEOUTS_MIN && self.unacked > 0
     }
 
@@ -117,7 +117,7 @@ impl Sockets {
 
 impl Counters for Sockets {
     fn parse(text: &Text) -> Result<Sockets, Gap> {
-        if let Some(rows) = answered(text, "connections")? {
+        if let Some(rows) = reply_lines(text, "connections")? {
             let all = rows.iter().map(|(line, row)| connection(text, *line, row));
             return Ok(Sockets { all: all.collect::<Result<_, _>>()? });
         }

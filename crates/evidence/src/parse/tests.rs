@@ -119,12 +119,12 @@ fn sound_texts_are_read() {
 }
 
 #[test]
-fn an_answer_of_the_kernel_that_lost_lines_is_refused() {
-    let is_answer =
+fn a_reply_of_the_kernel_that_lost_lines_is_refused() {
+    let is_reply =
         |(sound, _): &&(&str, Reader)| sound.contains(": 2\n") || sound.contains(" of 1\n");
-    let answers: Vec<_> = READERS.iter().filter(is_answer).collect();
-    assert_eq!(answers.len(), 3);
-    for (sound, read) in answers {
+    let replies: Vec<_> = READERS.iter().filter(is_reply).collect();
+    assert_eq!(replies.len(), 3);
+    for (sound, read) in replies {
         let ends = sound.match_indices('\n').map(|(at, _)| at + 1);
         for end in ends.filter(|end| *end < sound.len()) {
             let torn = Text::new("x", &sound[..end]);

@@ -11,7 +11,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use search::Answer;
+use search::Outcome;
 use socket::Packet;
 
 use crate::parse::path::{Means, Step};
@@ -21,9 +21,9 @@ use crate::{Piece, Source, tool};
 const PACKETS_MAX: u32 = 100;
 /// Time for one address.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// A packet that is not answered is sent so many times.
+/// A packet that gets no reply is sent so many times.
 const TRIES: u32 = 2;
-/// How long an answer may take while the distance of the host is unknown.
+/// How long a reply may take while the distance of the host is unknown.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// An echo is late when it takes so many times as long as the first one.
 const WAIT_FACTOR: u32 = 4;
@@ -131,7 +131,7 @@ impl Prober {
         Prober { address, means, begun: Instant::now(), sent: 0, wait: FIRST_WAIT }
     }
 
-    fn ask(&mut self, len: u32, hops: Option<u8>) -> Result<Answer, String> {
+    fn ask(&mut self, len: u32, hops: Option<u8>) -> Result<Outcome, String> {
         for _ in 0..TRIES {
             if self.begun.elapsed() > TIME_MAX {
                 return Err(format!("after {} s", TIME_MAX.as_secs()));
@@ -141,20 +141,20 @@ impl Prober {
             }
             self.sent += 1;
             let packet = Packet::new(self.address, self.means);
-            let answer = packet.and_then(|packet| packet.ask(len, hops, self.wait));
-            let answer = answer.map_err(|error| error.to_string())??;
-            if let Answer::Arrived { micros } = answer {
+            let outcome = packet.and_then(|packet| packet.ask(len, hops, self.wait));
+            let outcome = outcome.map_err(|error| error.to_string())??;
+            if let Outcome::Arrived { micros } = outcome {
                 let rtt = Duration::from_micros(micros);
                 self.wait = match self.means {
                     Means::Echo => (rtt * WAIT_FACTOR).clamp(WAIT_MIN, FIRST_WAIT),
                     Means::Datagram => DATAGRAM_WAIT,
                 };
             }
-            if answer != Answer::Silence {
-                return Ok(answer);
+            if outcome != Outcome::Silence {
+                return Ok(outcome);
             }
         }
-        Ok(Answer::Silence)
+        Ok(Outcome::Silence)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which lengths to try, and what follows from the answers. Sends nothing itself.
+//! Which lengths to try, and what follows from the replies. Sends nothing itself.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use crate::parse::path::Step;
 
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Outcome {
     /// The host has it.
     Arrived { micros: u64 },
     /// A router says that it is too long for the next link.
@@ -19,13 +19,13 @@ pub(super) enum Answer {
 
 /// Sends a packet of a length, which may make so many hops, or any number of them. An error ends
 /// the search; its text is part of what was found.
-pub(super) type Ask<'a> = dyn FnMut(u32, Option<u8>) -> Result<Answer, String> + 'a;
+pub(super) type Ask<'a> = dyn FnMut(u32, Option<u8>) -> Result<Outcome, String> + 'a;
 
 /// Routers that may name a smaller length one after the other; a path has a few, a liar many.
 const REFUSALS_MAX: usize = 8;
 /// Routers that are asked where a packet is lost.
 const HOPS_MAX: u8 = 16;
-/// Routers in a row that answer nothing at all, after which no more are asked.
+/// Routers in a row that reply to nothing at all, after which no more are asked.
 const SILENT_HOPS_MAX: u8 = 3;
 /// Lengths that links have: they are tried first, because each that is too long costs a wait.
 /// IPv6's least, tunnels over Ethernet, Ethernet, tunnels over jumbo frames, jumbo frames.
@@ -43,7 +43,7 @@ pub(super) fn search(ask: &mut Ask<'_>, least: u32, local: u32) -> Vec<Step> {
 
 fn find(ask: &mut Ask<'_>, least: u32, local: u32, steps: &mut Vec<Step>) -> Result<(), String> {
     match ask(least, None)? {
-        Answer::Arrived { micros } => steps.push(Step::Passed { len: least, micros }),
+        Outcome::Arrived { micros } => steps.push(Step::Passed { len: least, micros }),
         _ => {
             steps.push(Step::Lost { len: least });
             return Ok(());
@@ -52,7 +52,7 @@ fn find(ask: &mut Ask<'_>, least: u32, local: u32, steps: &mut Vec<Step>) -> Res
     let Some(mut lost) = descend(ask, least, local, steps)? else { return Ok(()) };
     let mut passed = least;
     while let Some(len) = between(passed, lost) {
-        if let Answer::Arrived { micros } = ask(len, None)? {
+        if let Outcome::Arrived { micros } = ask(len, None)? {
             passed = len;
             steps.push(Step::Passed { len, micros });
         } else {
@@ -77,12 +77,12 @@ fn descend(
             return Ok(None);
         }
         match ask(len, None)? {
-            Answer::Arrived { micros } => {
+            Outcome::Arrived { micros } => {
                 steps.push(Step::Passed { len, micros });
                 return Ok(None);
             }
-            // What is no length for a link, or no shorter one, is no answer.
-            Answer::TooLong { by, mtu } if (least..len).contains(&mtu) => {
+            // What is no length for a link, or no shorter one, is ignored.
+            Outcome::TooLong { by, mtu } if (least..len).contains(&mtu) => {
                 steps.push(Step::Refused { len, by, mtu });
                 len = mtu;
             }
@@ -110,18 +110,18 @@ fn between(passed: u32, lost: u32) -> Option<u32> {
 fn locate(ask: &mut Ask<'_>, short: u32, long: u32, steps: &mut Vec<Step>) -> Result<(), String> {
     let mut silent = 0;
     for hops in 1..=HOPS_MAX {
-        if let Answer::Expired { by } = ask(long, Some(hops))? {
+        if let Outcome::Expired { by } = ask(long, Some(hops))? {
             steps.push(Step::Reached { hops, by });
             silent = 0;
             continue;
         }
         match ask(short, Some(hops))? {
-            Answer::Expired { by } => {
+            Outcome::Expired { by } => {
                 steps.push(Step::Missed { hops, by });
                 return Ok(());
             }
             // The host itself: it is behind the last router.
-            Answer::Arrived { .. } => return Ok(()),
+            Outcome::Arrived { .. } => return Ok(()),
             _ => silent += 1,
         }
         if silent == SILENT_HOPS_MAX {
@@ -143,22 +143,22 @@ mod tests {
     }
 
     /// A path of routers to a host behind them.
-    fn path(hops: Vec<Hop>) -> impl FnMut(u32, Option<u8>) -> Result<Answer, String> {
+    fn path(hops: Vec<Hop>) -> impl FnMut(u32, Option<u8>) -> Result<Outcome, String> {
         move |len, limit| {
             for (index, (mtu, speaks)) in hops.iter().enumerate() {
                 if limit.is_some_and(|limit| usize::from(limit) == index + 1) {
-                    return Ok(Answer::Expired { by: router(index) });
+                    return Ok(Outcome::Expired { by: router(index) });
                 }
                 if len > *mtu {
                     let by = router(index);
                     return Ok(if *speaks {
-                        Answer::TooLong { by, mtu: *mtu }
+                        Outcome::TooLong { by, mtu: *mtu }
                     } else {
-                        Answer::Silence
+                        Outcome::Silence
                     });
                 }
             }
-            Ok(Answer::Arrived { micros: 100 })
+            Ok(Outcome::Arrived { micros: 100 })
         }
     }
 
@@ -210,9 +210,9 @@ mod tests {
                 asked += 1;
                 let by = router(0);
                 Ok(if len == 576 {
-                    Answer::Arrived { micros: 1 }
+                    Outcome::Arrived { micros: 1 }
                 } else {
-                    Answer::TooLong { by, mtu }
+                    Outcome::TooLong { by, mtu }
                 })
             };
             let steps = search(&mut liar, 576, 9000);
@@ -222,9 +222,9 @@ mod tests {
         let mut slow = |len: u32, _| {
             let by = router(0);
             Ok(if len == 576 {
-                Answer::Arrived { micros: 1 }
+                Outcome::Arrived { micros: 1 }
             } else {
-                Answer::TooLong { by, mtu: len - 1 }
+                Outcome::TooLong { by, mtu: len - 1 }
             })
         };
         let steps = search(&mut slow, 576, 9000);
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn silence_and_a_lack_of_time_are_reported() {
-        let silence = |_: u32, _: Option<u8>| Ok(Answer::Silence);
+        let silence = |_: u32, _: Option<u8>| Ok(Outcome::Silence);
         assert_eq!(search(&mut { silence }, 576, 1500), [Step::Lost { len: 576 }]);
         let over = |_: u32, _: Option<u8>| Err("no more time".to_owned());
         assert_eq!(search(&mut { over }, 576, 1500), [Step::Stopped("no more time".to_owned())]);

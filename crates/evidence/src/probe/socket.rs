@@ -1,7 +1,7 @@
-//! One packet of a given length that no router may cut, and its answer.
+//! One packet of a given length that no router may cut, and its reply.
 //!
-//! Needs no rights: routers' answers come from the socket's error queue, as with `tracepath`. Each
-//! packet has a socket of its own, so a late answer to another one cannot be taken for its own.
+//! Needs no rights: routers' reports come from the socket's error queue, as with `tracepath`. Each
+//! packet has a socket of its own, so a late reply to another one cannot be taken for its own.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ use rustix::net::{
     socket_with,
 };
 
-use super::search::Answer;
+use super::search::Outcome;
 use crate::parse::path::Means;
 
 /// Where datagrams go that no program waits for, as with `traceroute`.
@@ -42,7 +42,7 @@ const EXPIRED_V6: u8 = 3;
 /// More in the queue of errors than one packet causes.
 const ERRORS_MAX: usize = 16;
 
-/// What answers that a packet was too long, and how it was reported.
+/// What reports that a packet was too long, and how it was reported.
 #[derive(Debug, Clone, Copy)]
 struct Report {
     is_local: bool,
@@ -114,7 +114,7 @@ impl Packet {
         len: u32,
         hops: Option<u8>,
         wait: Duration,
-    ) -> io::Result<Result<Answer, String>> {
+    ) -> io::Result<Result<Outcome, String>> {
         if let Some(hops) = hops {
             if self.address.is_ipv4() {
                 set_ip_ttl(&self.socket, u32::from(hops))?;
@@ -126,7 +126,7 @@ impl Packet {
         match self.send(len) {
             Ok(()) => {}
             // Its interface became smaller meanwhile, or its queue is full.
-            Err(Errno::MSGSIZE | Errno::NOBUFS) => return Ok(Ok(Answer::Silence)),
+            Err(Errno::MSGSIZE | Errno::NOBUFS) => return Ok(Ok(Outcome::Silence)),
             Err(errno) => return Err(errno.into()),
         }
         while let Some(left) = wait.checked_sub(sent.elapsed()) {
@@ -141,17 +141,17 @@ impl Packet {
             }
             let micros = u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX);
             for report in self.reports()? {
-                match self.answer(&report, micros) {
+                match self.outcome(&report, micros) {
                     Some(Err(why)) => return Ok(Err(why)),
-                    Some(Ok(answer)) => return Ok(Ok(answer)),
+                    Some(Ok(outcome)) => return Ok(Ok(outcome)),
                     None => {}
                 }
             }
             if self.is_replied()? {
-                return Ok(Ok(Answer::Arrived { micros }));
+                return Ok(Ok(Outcome::Arrived { micros }));
             }
         }
-        Ok(Ok(Answer::Silence))
+        Ok(Ok(Outcome::Silence))
     }
 
     fn send(&self, len: u32) -> rustix::io::Result<()> {
@@ -167,7 +167,7 @@ impl Packet {
         send(&self.socket, &payload, SendFlags::empty()).map(|_| ())
     }
 
-    /// Whether the host answered; on a connected socket no other host can.
+    /// Whether the host replied; on a connected socket no other host can.
     fn is_replied(&self) -> io::Result<bool> {
         let mut byte = [0];
         match recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT) {
@@ -186,14 +186,14 @@ impl Packet {
     }
 
     /// What a report means; an error ends the search, because nothing passes.
-    fn answer(&self, report: &Report, micros: u64) -> Option<Result<Answer, String>> {
+    fn outcome(&self, report: &Report, micros: u64) -> Option<Result<Outcome, String>> {
         let by = report.by?;
         let is_v4 = self.address.is_ipv4();
         if report.errno == Some(Errno::MSGSIZE) {
-            return Some(Ok(Answer::TooLong { by, mtu: report.info }));
+            return Some(Ok(Outcome::TooLong { by, mtu: report.info }));
         }
         if report.kind == if is_v4 { EXPIRED } else { EXPIRED_V6 } {
-            return Some(Ok(Answer::Expired { by }));
+            return Some(Ok(Outcome::Expired { by }));
         }
         let port = if is_v4 {
             (UNREACHABLE, UNREACHABLE_PORT)
@@ -201,7 +201,7 @@ impl Packet {
             (UNREACHABLE_V6, UNREACHABLE_PORT_V6)
         };
         if (report.kind, report.code) == port && by == self.address {
-            return Some(Ok(Answer::Arrived { micros }));
+            return Some(Ok(Outcome::Arrived { micros }));
         }
         let why = report.errno.map_or_else(|| "refused".to_owned(), |errno| errno.to_string());
         Some(Err(format!("{by} says: {why}")))

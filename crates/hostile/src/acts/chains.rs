@@ -59,7 +59,7 @@ pub(crate) fn chain_too_long(stage: &mut Stage) -> Result<()> {
 }
 
 /// As many slots as there may be, with hardly anything in them: around the 128 bytes that Linux
-/// copies before it looks at a frame.
+/// copies before it reads a frame.
 pub(crate) fn slots_tiny(stage: &mut Stage) -> Result<()> {
     stage.guest.connect(1, 32)?;
     while !stage.is_over() {

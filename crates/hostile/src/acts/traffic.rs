@@ -153,7 +153,7 @@ pub(crate) fn hidden_router(stage: &mut Stage) -> Result<()> {
     send_in_turn(stage, &frames, Duration::from_millis(10))
 }
 
-/// Answers as a DHCP server, to all, though no one has asked it.
+/// Replies as a DHCP server, to all, though no one has asked it.
 pub(crate) fn rogue_dhcp(stage: &mut Stage) -> Result<()> {
     let own = stage.route_to(stage.victim()?).from;
     let all = Route { from: own, to: (MacAddr::BROADCAST, Ipv4Addr::BROADCAST) };

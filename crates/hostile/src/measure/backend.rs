@@ -1,4 +1,4 @@
-//! The backend, looked at from outside: its process, its memory, and how soon it answers.
+//! The backend as seen from outside: its process, its memory, and how soon it replies.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,14 @@ pub(crate) struct Seen {
     pub(crate) pids: Vec<u32>,
     /// The most memory that it had, in KiB.
     pub(crate) peak_kib: u64,
-    /// The slowest answer to a question of the command line's, in milliseconds. One that does not
+    /// The slowest reply to the command line, in milliseconds. One that does not
     /// come is as slow as the wait for it.
-    pub(crate) slowest_answer_ms: f64,
+    pub(crate) slowest_reply_ms: f64,
     /// Names of vifs other than the hostile one's that were not connected at some look.
     pub(crate) disconnected: Vec<String>,
 }
 
-/// Someone who looks at the backend all the time.
+/// Samples the backend all the time.
 pub(crate) struct Watch {
     is_over: Arc<AtomicBool>,
     seen: Arc<Mutex<Seen>>,
@@ -80,7 +80,7 @@ fn note(
     honest: &[u16],
     pid: &mut Option<u32>,
 ) {
-    seen.slowest_answer_ms = seen.slowest_answer_ms.max(took.as_secs_f64() * 1e3);
+    seen.slowest_reply_ms = seen.slowest_reply_ms.max(took.as_secs_f64() * 1e3);
     if let Some(status) = status {
         *pid = Some(status.pid);
         if !seen.pids.contains(&status.pid) {
@@ -98,7 +98,7 @@ fn note(
     }
 }
 
-/// What the backend says of itself, if it answers.
+/// What the backend says of itself, if it replies.
 pub(crate) fn status(dir: &RunDir) -> Option<BackendStatus> {
     ask(&dir.backend(), &BackendRequest::Status).ok()
 }

@@ -1,7 +1,7 @@
 //! TCP between two honest guests, by their kernels, for as long as a run lasts.
 //!
 //! The receiver prints what has arrived a hundred times a second, with the time, which all
-//! processes of a machine have in common. So any part of a run can be looked at afterwards.
+//! processes of a machine have in common. So any part of a run can be examined afterwards.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

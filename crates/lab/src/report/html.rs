@@ -63,7 +63,7 @@ fn head(records: &Records, analysis: &Analysis) -> Markup {
             h1 { (analysis.title) }
             p.question { (analysis.question) }
             p.aside { (records.study.topology.about) }
-            ul.sources aria-label="Sources that this study answers" {
+            ul.sources aria-label="Sources that this study checks" {
                 @for one in by_source(cited(analysis)) { li { (one.source.title) } }
             }
         }

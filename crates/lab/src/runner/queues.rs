@@ -50,7 +50,7 @@ pub(super) fn unexpected(run: &Run, counted: &Counted, carrier: Carrier) -> Opti
     if run.subject != Subject::Ringway || !run.streams.iter().all(is_known) {
         return None;
     }
-    // Guests that are looked at were made first, so their vifs come first.
+    // Guests that are measured were made first, so their vifs come first.
     let mut vifs: Vec<&str> = counted.queues.iter().map(|queue| queue.vif.as_str()).collect();
     vifs.dedup();
     let bytes_of = |streams: &mut dyn Iterator<Item = &Stream>| {

@@ -20,7 +20,7 @@ pub struct Blueprint {
     pub kind: TopologyKind,
     /// The program that is ringway; `None` if it is our own.
     pub program: Option<PathBuf>,
-    /// Guests that are looked at.
+    /// Guests that are measured.
     pub guests: u16,
     /// Hosts behind a guest that routes.
     pub targets: u16,
@@ -30,7 +30,7 @@ pub struct Blueprint {
     pub queues: u16,
     /// When a sender may get its buffers back; as ringway does it by default if `None`.
     pub completion: Option<Completion>,
-    /// Pages that a sender may have unanswered, where it waits for answers.
+    /// Pages that a sender may have unanswered, where it waits for responses.
     pub unanswered: u16,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,

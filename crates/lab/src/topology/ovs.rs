@@ -23,7 +23,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const MODULE: &str = "/sys/module/openvswitch";
 const BRIDGE: &str = "ovs0";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at whether it answers.
+/// Between two attempts to reach it.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// One that runs.

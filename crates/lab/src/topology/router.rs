@@ -28,7 +28,7 @@ const VXLAN_GROUP: &str = "239.42.0.1";
 const VXLAN_PORT: &str = "4789";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Both interfaces are on one Ethernet, so each has to answer for its own address only.
+/// Both interfaces are on one Ethernet, so each has to reply for its own address only.
 const SETTINGS: [(&str, &str); 4] = [
     ("net.ipv4.ip_forward", "1"),
     ("net.ipv4.conf.all.arp_ignore", "1"),

@@ -42,8 +42,8 @@ pub(crate) fn behind(
     from_bridge(launcher, blueprint, pid, namespaces)
 }
 
-/// Netfilter on a bridge takes frames from their senders before the line, who would be answered too
-/// early. Where it is not loaded there is nothing to set.
+/// Netfilter on a bridge takes frames from their senders before the line, and responses would come
+/// too early. Where it is not loaded there is nothing to set.
 fn keep_frames_with_senders(pid: u32) -> Result<(), PartError> {
     for name in ["iptables", "ip6tables"] {
         let file = format!("/proc/sys/net/bridge/bridge-nf-call-{name}");

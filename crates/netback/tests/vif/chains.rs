@@ -233,7 +233,7 @@ impl Examiner {
         let page = pattern(9, PAGE_SIZE);
         assert_eq!(bench.page(0, &page, Access::ReadOnly).0, GOOD_GREF);
         if let Polling::WhenSent(_) = polling {
-            bench.back.answer_when_sent().expect("the test has descriptors");
+            bench.back.respond_when_sent().expect("the test has descriptors");
         }
         Examiner { bench, page, served: 0 }
     }
@@ -257,7 +257,7 @@ impl Examiner {
         //= netif.h:id-echo
         let owed = expected.statuses.iter().zip(500..).map(|(status, id)| (id, *status));
         match (polling, &outcome) {
-            // What is not answered when the queue ends is served again by the next backend.
+            // What has no response when the queue ends is served again by the next backend.
             (Polling::WhenSent(_), Err(_)) => assert!(owed.take(statuses.len()).eq(statuses)),
             _ => assert!(owed.eq(statuses), "{slots:?}"),
         }
@@ -291,7 +291,7 @@ impl Examiner {
     }
 
     /// Gives up one frame after the other. All that stands before the oldest that is left is
-    /// answered each time, and nothing else.
+    /// completed each time, and nothing else.
     fn recycle(
         &mut self,
         frames: Vec<Frame>,
@@ -299,20 +299,20 @@ impl Examiner {
         expected: &Expected,
     ) -> Vec<(u16, i16)> {
         let mut held: Vec<_> = expected.first_slots.iter().copied().zip(frames).collect();
-        let mut answered = Vec::new();
+        let mut completed = Vec::new();
         loop {
             let bench = &mut self.bench;
             let mut none = FrameBatch::new();
             bench.back.ingress(Budget::NOTHING, &mut bench.pool, &mut none).expect("no fault");
-            answered.extend(bench.tx_statuses());
+            completed.extend(bench.tx_statuses());
             let before_oldest = held.first().map(|(first_slot, _)| *first_slot);
-            assert_eq!(answered.len(), before_oldest.unwrap_or(expected.statuses.len()));
+            assert_eq!(completed.len(), before_oldest.unwrap_or(expected.statuses.len()));
             let next = match order {
                 Order::OldestFirst => 0,
                 Order::NewestFirst => held.len().saturating_sub(1),
             };
             if next >= held.len() {
-                return answered;
+                return completed;
             }
             bench.pool.recycle(held.remove(next).1);
         }
@@ -360,7 +360,7 @@ fn every_chain_of_up_to_three_slots_is_served_the_same_frame_by_frame() {
 }
 
 #[test]
-fn every_chain_of_up_to_three_slots_is_answered_the_same_when_its_frames_have_left() {
+fn every_chain_of_up_to_three_slots_has_the_same_responses_when_its_frames_have_left() {
     for order in [Order::OldestFirst, Order::NewestFirst] {
         for len in 1..=LONGEST {
             examine(len, Polling::WhenSent(order));

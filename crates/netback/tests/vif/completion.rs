@@ -1,4 +1,4 @@
-//! A guest that is answered when its frames have left: neither before, nor out of order, nor never.
+//! A guest that gets responses when its frames have left: not before, in order, and always.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::machine::GUEST;
 
 fn patient(start: u32) -> Bench {
     let mut bench = Bench::starting_at(start, OffloadCaps::ALL);
-    bench.back.answer_when_sent().expect("the test has descriptors");
+    bench.back.respond_when_sent().expect("the test has descriptors");
     bench
 }
 
@@ -29,10 +29,10 @@ fn take_packets(bench: &mut Bench, ids: std::ops::Range<u16>) -> Vec<Frame> {
     bench.ingress().expect("sound packets").into_iter().collect()
 }
 
-/// Ids that are answered by now.
-fn answered(bench: &mut Bench) -> Vec<u16> {
+/// Ids of requests that have a response by now.
+fn completed(bench: &mut Bench) -> Vec<u16> {
     bench.ingress_within(Budget::NOTHING).expect("no fault");
-    bench.tx_answers().iter().map(|answer| answer.id).collect()
+    bench.tx_responses().iter().map(|response| response.id).collect()
 }
 
 /// Whether the queue wakes its worker.
@@ -46,55 +46,55 @@ fn is_awake(bench: &Bench) -> bool {
 }
 
 #[test]
-fn a_packet_is_answered_when_its_frame_is_gone_and_not_before() {
+fn a_packet_is_completed_when_its_frame_is_gone_and_not_before() {
     let mut bench = patient(0);
     let mut frames = take_packets(&mut bench, 0..1);
     assert_eq!(frames[0].bytes(), pattern(0, 60));
     assert!(bench.ingress().expect("no fault").is_empty());
-    assert_eq!(answered(&mut bench), []);
+    assert_eq!(completed(&mut bench), []);
     assert_eq!(bench.counters.totals().tx_unanswered, 1);
     let frame = frames.pop().expect("one frame");
     bench.pool.recycle(frame);
-    assert_eq!(answered(&mut bench), [0]);
+    assert_eq!(completed(&mut bench), [0]);
     assert_eq!(bench.counters.totals().tx_unanswered, 0);
 }
 
 #[test]
-fn the_time_to_an_answer_ends_when_the_frame_is_gone() {
+fn the_time_to_a_response_ends_when_the_frame_is_gone() {
     let wait = Duration::from_millis(20);
     let longest_ns =
         |bench: &Bench| bench.counters.tx_answer_times.snapshot().map(|(range, _)| range.end).max();
     let mut bench = patient(u32::MAX);
     let frames = take_packets(&mut bench, 0..1);
-    assert_eq!(longest_ns(&bench), None, "it is not answered");
+    assert_eq!(longest_ns(&bench), None, "it has no response");
     std::thread::sleep(wait);
     drop(frames);
-    assert_eq!(answered(&mut bench), [0]);
+    assert_eq!(completed(&mut bench), [0]);
     assert!(longest_ns(&bench).is_some_and(|ns| u128::from(ns) > wait.as_nanos()));
 
     let mut bench = Bench::starting_at(u32::MAX, OffloadCaps::ALL);
     let frames = take_packets(&mut bench, 0..1);
-    assert!(longest_ns(&bench).is_some(), "it is copied, and so answered");
+    assert!(longest_ns(&bench).is_some(), "it is copied, and so completed");
     drop(frames);
 }
 
 #[test]
-fn answers_come_in_ring_order_whatever_leaves_first() {
+fn responses_come_in_ring_order_whatever_leaves_first() {
     let mut bench = patient(u32::MAX - 1);
     let mut frames = take_packets(&mut bench, 0..5);
     drop(frames.remove(3));
     drop(frames.remove(1));
-    assert_eq!(answered(&mut bench), []);
+    assert_eq!(completed(&mut bench), []);
     drop(frames.remove(0));
-    assert_eq!(answered(&mut bench), [0, 1]);
+    assert_eq!(completed(&mut bench), [0, 1]);
     drop(frames.remove(0));
-    assert_eq!(answered(&mut bench), [2, 3]);
+    assert_eq!(completed(&mut bench), [2, 3]);
     drop(frames);
-    assert_eq!(answered(&mut bench), [4]);
+    assert_eq!(completed(&mut bench), [4]);
 }
 
 #[test]
-fn a_packet_that_is_dropped_has_its_answer_in_its_turn() {
+fn a_packet_that_is_dropped_has_its_response_in_its_turn() {
     let mut bench = patient(0);
     let (good, short) = (pattern(1, 60), pattern(2, 13));
     let sent = [bench.packet(0, &[&good]), bench.packet(1, &[&short]), bench.packet(2, &[&good])];
@@ -118,12 +118,12 @@ fn a_packet_of_which_no_frame_came_is_no_reason_to_sleep() {
     let _ = bench.send(&short);
     assert!(bench.ingress().expect("no fault").is_empty());
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
-    assert_eq!(answered(&mut bench), [0]);
+    assert_eq!(completed(&mut bench), [0]);
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
 }
 
 #[test]
-fn all_slots_of_a_packet_are_answered_together() {
+fn all_slots_of_a_packet_are_completed_together() {
     let mut bench = patient(0);
     let data = pattern(3, 9000);
     let mut packet = bench.packet(1, &[&data[..904], &data[904..5000], &data[5000..]]);
@@ -132,14 +132,14 @@ fn all_slots_of_a_packet_are_answered_together() {
     bench.push(ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4));
     let _ = bench.send(&packet[1..]);
     let frames = bench.ingress().expect("a sound packet");
-    assert_eq!(answered(&mut bench), []);
-    // What is made of the frame holds the answer as the frame itself does.
+    assert_eq!(completed(&mut bench), []);
+    // What is made of the frame holds the response as the frame itself does.
     let copy = frames[0].receipt().cloned();
     drop(frames);
-    assert_eq!(answered(&mut bench), []);
+    assert_eq!(completed(&mut bench), []);
     drop(copy);
     bench.ingress_within(Budget::NOTHING).expect("no fault");
-    let statuses: Vec<i16> = bench.tx_answers().iter().map(|answer| answer.status).collect();
+    let statuses: Vec<i16> = bench.tx_responses().iter().map(|response| response.status).collect();
     assert_eq!(statuses, [NETIF_RSP_OKAY, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETIF_RSP_OKAY]);
 }
 
@@ -151,16 +151,16 @@ fn the_worker_is_woken_by_the_frame_that_it_waits_for() {
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
     bench.back.woken(Woken::Unknown).expect("no fault");
     drop(frames.remove(1));
-    assert!(!is_awake(&bench), "the second can have no answer before the first");
+    assert!(!is_awake(&bench), "the second can have no response before the first");
     drop(frames.remove(0));
     assert!(is_awake(&bench));
     bench.back.woken(Woken::Unknown).expect("no fault");
     assert!(!is_awake(&bench));
-    assert_eq!(answered(&mut bench), [0, 1]);
+    assert_eq!(completed(&mut bench), [0, 1]);
     // A port that may take nothing in is woken as well: settling asked for it.
     drop(frames);
     assert!(is_awake(&bench));
-    assert_eq!(answered(&mut bench), [2]);
+    assert_eq!(completed(&mut bench), [2]);
 }
 
 #[test]
@@ -175,30 +175,30 @@ fn a_ring_that_waits_takes_no_more_than_it_has_slots_and_goes_on_when_frames_lea
         for _ in 0..8 {
             frames.extend(bench.ingress().expect("sound packets"));
         }
-        assert_eq!((frames.len(), bench.tx_answers().len()), (256, 0), "round {round}");
+        assert_eq!((frames.len(), bench.tx_responses().len()), (256, 0), "round {round}");
         assert_eq!(bench.counters.totals().tx_unanswered, 256);
         // The newest first, which is the worst order.
         frames.into_iter().rev().for_each(|frame| bench.pool.recycle(frame));
-        assert_eq!(answered(&mut bench), (0..256).collect::<Vec<u16>>());
+        assert_eq!(completed(&mut bench), (0..256).collect::<Vec<u16>>());
     }
 }
 
 #[test]
-fn a_backend_that_takes_over_sends_again_what_was_not_answered() {
+fn a_backend_that_takes_over_sends_again_what_was_not_completed() {
     let mut bench = patient(u32::MAX - 2);
     let mut frames = take_packets(&mut bench, 0..5);
     frames.drain(..2).for_each(|frame| bench.pool.recycle(frame));
-    assert_eq!(answered(&mut bench), [0, 1]);
+    assert_eq!(completed(&mut bench), [0, 1]);
     bench.attach_again().expect("the rings are sound");
-    bench.back.answer_when_sent().expect("the test has descriptors");
+    bench.back.respond_when_sent().expect("the test has descriptors");
     let again = bench.ingress().expect("sound packets");
     let bytes: Vec<&[u8]> = again.iter().map(Frame::bytes).collect();
     assert_eq!(bytes, [2, 3, 4].map(|seed| pattern(seed, 60)));
     // Those of the old backend have no say any more.
     drop(frames);
-    assert_eq!(answered(&mut bench), []);
+    assert_eq!(completed(&mut bench), []);
     drop(again);
-    assert_eq!(answered(&mut bench), [2, 3, 4]);
+    assert_eq!(completed(&mut bench), [2, 3, 4]);
 }
 
 #[test]

@@ -131,17 +131,17 @@ impl Bench {
         }
     }
 
-    /// The answers that arrived since the last call.
-    pub(crate) fn tx_answers(&mut self) -> Vec<TxResponse> {
-        let mut answers = [TxResponse::default(); 256];
-        let count = self.tx.peek_responses(&mut answers).expect("our backend is honest");
+    /// The responses that arrived since the last call.
+    pub(crate) fn tx_responses(&mut self) -> Vec<TxResponse> {
+        let mut responses = [TxResponse::default(); 256];
+        let count = self.tx.peek_responses(&mut responses).expect("our backend is honest");
         self.tx.consume(count);
-        answers[..count].to_vec()
+        responses[..count].to_vec()
     }
 
-    /// Id and status of those answers.
+    /// Id and status of those responses.
     pub(crate) fn tx_statuses(&mut self) -> Vec<(u16, i16)> {
-        self.tx_answers().iter().map(|answer| (answer.id, answer.status)).collect()
+        self.tx_responses().iter().map(|response| (response.id, response.status)).collect()
     }
 
     /// Posts `count` empty pages with consecutive ids and returns their grants.
@@ -168,11 +168,11 @@ impl Bench {
     }
 
     /// What the guest received since the last call, slot by slot.
-    pub(crate) fn rx_answers(&mut self) -> Vec<RxResponse> {
-        let mut answers = [RxResponse::default(); 256];
-        let count = self.rx.peek_responses(&mut answers).expect("our backend is honest");
+    pub(crate) fn rx_responses(&mut self) -> Vec<RxResponse> {
+        let mut responses = [RxResponse::default(); 256];
+        let count = self.rx.peek_responses(&mut responses).expect("our backend is honest");
         self.rx.consume(count);
-        answers[..count].to_vec()
+        responses[..count].to_vec()
     }
 
     /// Bytes of a granted page.

@@ -114,7 +114,7 @@ struct Examiner {
     bench: Bench,
     read_only: Option<u16>,
     posted: u16,
-    answered: u16,
+    completed: u16,
 }
 
 impl Examiner {
@@ -130,17 +130,17 @@ impl Examiner {
 
     /// The responses of one call stand in the slots of the oldest requests, one for each.
     fn compare(&mut self, expected: &Expected) {
-        let answers = self.bench.rx_answers();
-        assert_eq!(answers.len(), expected.responses.len());
-        for (answer, expected) in answers.iter().zip(&expected.responses) {
+        let responses = self.bench.rx_responses();
+        assert_eq!(responses.len(), expected.responses.len());
+        for (response, expected) in responses.iter().zip(&expected.responses) {
             if let Some((flags, status)) = *expected {
-                let is_read_only = self.read_only == Some(self.answered);
+                let is_read_only = self.read_only == Some(self.completed);
                 let status = if is_read_only { NETIF_RSP_ERROR } else { status };
                 //= netif.h:rx-same-slot
-                assert_eq!((answer.id, answer.offset), (self.answered, 0));
-                assert_eq!((answer.flags, answer.status), (flags, status));
+                assert_eq!((response.id, response.offset), (self.completed, 0));
+                assert_eq!((response.flags, response.status), (flags, status));
             }
-            self.answered += 1;
+            self.completed += 1;
         }
     }
 
@@ -169,7 +169,7 @@ impl Examiner {
 
     /// The queue is woken by the page that makes room for the next frame, and by none before it.
     fn wait_for(&mut self, slots: usize) {
-        while usize::from(self.posted - self.answered) < slots {
+        while usize::from(self.posted - self.completed) < slots {
             assert_eq!(self.bench.back.arm().expect("no fault"), Pending::Nothing);
             self.post(1);
         }
@@ -184,7 +184,7 @@ fn every_short_sequence_of_frames_fills_every_few_pages_as_the_rules_say() {
         for read_only in [None, Some(0), Some(1), Some(2)] {
             for (shapes, posted) in sequences().flat_map(|s| (0..=5).map(move |n| (s.clone(), n))) {
                 let bench = Bench::with(START, features);
-                let mut examiner = Examiner { bench, read_only, posted: 0, answered: 0 };
+                let mut examiner = Examiner { bench, read_only, posted: 0, completed: 0 };
                 examiner.examine(&shapes, posted, features);
             }
         }

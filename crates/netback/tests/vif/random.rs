@@ -68,8 +68,8 @@ fn anything_goes(seed: u64) {
             waiting.push_back(frame);
         }
         // A response for each request and none without one: the rings of the guest say so.
-        bench.tx_answers();
-        bench.rx_answers();
+        bench.tx_responses();
+        bench.rx_responses();
         match outcome {
             Ok(_) => {}
             Err(PortDown::Peer(fault)) => {
@@ -82,7 +82,7 @@ fn anything_goes(seed: u64) {
 }
 
 #[test]
-fn a_guest_that_writes_anything_gets_answers_or_a_fault_and_never_a_panic() {
+fn a_guest_that_writes_anything_gets_responses_or_a_fault_and_never_a_panic() {
     for seed in 0..SEEDS {
         println!("seed {seed}");
         anything_goes(seed);

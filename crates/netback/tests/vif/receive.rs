@@ -32,7 +32,7 @@ fn a_frame_fills_as_few_pages_as_it_can() {
     assert!(bench.egress(vec![frame]).is_empty());
     let more = NETRXF_MORE_DATA;
     let expected = [response(100, more, 4096), response(101, more, 4096), response(102, 0, 808)];
-    assert_eq!(bench.rx_answers(), expected);
+    assert_eq!(bench.rx_responses(), expected);
     let mut received = bench.read_page(grefs[0], 4096);
     received.extend(bench.read_page(grefs[1], 4096));
     received.extend(bench.read_page(grefs[2], 808));
@@ -42,7 +42,7 @@ fn a_frame_fills_as_few_pages_as_it_can() {
 }
 
 #[test]
-fn answers_stand_in_the_slots_of_their_requests() {
+fn responses_stand_in_the_slots_of_their_requests() {
     let mut bench = Bench::starting_at(u32::MAX - 1, OffloadCaps::ALL);
     bench.post(0xfff0, 4);
     let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60 + seed), PLAIN)).collect();
@@ -68,7 +68,7 @@ fn flags_say_what_state_the_checksum_is_in() {
         bench.post(0, 1);
         let frame = bench.frame(&pattern(1, 60), Offload { checksum, gso: None });
         assert!(bench.egress(vec![frame]).is_empty());
-        assert_eq!(bench.rx_answers(), [response(0, flags, 60)]);
+        assert_eq!(bench.rx_responses(), [response(0, flags, 60)]);
     }
 }
 
@@ -80,13 +80,13 @@ fn a_gso_extra_takes_the_slot_after_the_first() {
     let gso = Some(Gso { kind: GsoKind::TcpV6, size: 1428 });
     let frame = bench.frame(&data, Offload { checksum: Checksum::Blank, gso });
     assert!(bench.egress(vec![frame]).is_empty());
-    let answers = bench.rx_answers();
+    let responses = bench.rx_responses();
     let flags = NETRXF_CSUM_BLANK | NETRXF_DATA_VALIDATED | NETRXF_EXTRA_INFO | NETRXF_MORE_DATA;
     //= netif.h:slot-order
-    assert_eq!(answers[0], response(0, flags, 4096));
-    let extra = ExtraInfo::read_from_bytes(answers[1].as_bytes()).expect("both have 8 bytes");
+    assert_eq!(responses[0], response(0, flags, 4096));
+    let extra = ExtraInfo::read_from_bytes(responses[1].as_bytes()).expect("both have 8 bytes");
     assert_eq!((extra.kind, extra.flags, extra.gso()), (EXTRA_TYPE_GSO, 0, (1428, GSO_TYPE_TCPV6)));
-    assert_eq!(answers[2], response(2, 0, 1904));
+    assert_eq!(responses[2], response(2, 0, 1904));
     assert_eq!(bench.read_page(grefs[2], 1904), &data[4096..]);
 }
 
@@ -99,17 +99,17 @@ fn a_frame_is_begun_only_when_all_its_pages_are_posted() {
     let frame = bench.frame(&data, Offload { checksum: Checksum::Blank, gso });
     bench.post(0, 17);
     let mut waiting = bench.egress(vec![frame]);
-    assert_eq!((waiting.len(), bench.rx_answers().len()), (1, 0));
+    assert_eq!((waiting.len(), bench.rx_responses().len()), (1, 0));
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing);
     bench.post(17, 1);
     //= netif.h:slots-min
     assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
     bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
     assert!(waiting.is_empty());
-    let answers = bench.rx_answers();
-    let bytes: i32 = answers.iter().map(|answer| i32::from(answer.status)).sum();
-    assert_eq!(answers.len(), 18);
-    assert_eq!(bytes - i32::from(answers[1].status), 65549);
+    let responses = bench.rx_responses();
+    let bytes: i32 = responses.iter().map(|got| i32::from(got.status)).sum();
+    assert_eq!(responses.len(), 18);
+    assert_eq!(bytes - i32::from(responses[1].status), 65549);
 }
 
 #[test]
@@ -120,12 +120,12 @@ fn frames_wait_for_a_guest_that_sends_no_event_for_new_pages_and_are_tried_again
     let frames = [60, 5000, 61].map(|len| bench.frame(&pattern(len, len), PLAIN));
     let mut waiting = bench.egress(frames.into());
     assert_eq!(waiting.len(), 2);
-    assert_eq!(bench.rx_answers(), [response(0, 0, 60)]);
+    assert_eq!(bench.rx_responses(), [response(0, 0, 60)]);
     assert!(bench.back.describe().retry.is_some(), "the engine has to try again");
     bench.post(1, 3);
     bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
     assert!(waiting.is_empty());
-    assert_eq!(bench.rx_answers().len(), 3);
+    assert_eq!(bench.rx_responses().len(), 3);
     assert_eq!(bench.dropped(DropReason::QueueFull), 0);
     assert!(Bench::new().back.describe().retry.is_none(), "an event comes from all others");
 }
@@ -139,16 +139,16 @@ fn a_guest_that_posts_eighteen_pages_at_a_time_receives_everything() {
     let (mut received, mut expected) = (0, 0);
     while received < 40 {
         bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
-        let answers = bench.rx_answers();
-        assert!(!answers.is_empty(), "18 pages are enough for any frame");
+        let responses = bench.rx_responses();
+        assert!(!responses.is_empty(), "18 pages are enough for any frame");
         let mut pages = Vec::new();
-        for answer in answers {
-            expected += usize::try_from(answer.status).expect("no errors");
-            if answer.flags & NETRXF_MORE_DATA == 0 {
+        for got in responses {
+            expected += usize::try_from(got.status).expect("no errors");
+            if got.flags & NETRXF_MORE_DATA == 0 {
                 assert_eq!(expected, 1000 * (received % 9) + 60);
                 (received, expected) = (received + 1, 0);
             }
-            pages.push((answer.id, grefs[usize::from(answer.id)]));
+            pages.push((got.id, grefs[usize::from(got.id)]));
         }
         bench.post_grants(&pages);
     }
@@ -164,7 +164,7 @@ fn frames_wait_without_pages_and_go_in_order_when_pages_come() {
     for len in [60, 61, 62] {
         bench.post(9, 1);
         bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
-        assert_eq!(bench.rx_answers(), [response(9, 0, len)]);
+        assert_eq!(bench.rx_responses(), [response(9, 0, len)]);
     }
 }
 
@@ -180,9 +180,9 @@ fn a_page_that_cannot_be_written_costs_its_own_frame_only() {
         let grefs = bench.post_grants(&pages);
         let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
         assert!(bench.egress(frames).is_empty());
-        for (id, answer) in (0..).zip(bench.rx_answers()) {
+        for (id, got) in (0..).zip(bench.rx_responses()) {
             let status = if id == bad { NETIF_RSP_ERROR } else { 60 };
-            assert_eq!(answer, response(id, 0, status));
+            assert_eq!(got, response(id, 0, status));
             if id != bad {
                 let gref = grefs[usize::from(id)];
                 assert_eq!(bench.read_page(gref, 60), pattern(id.into(), 60));
@@ -194,13 +194,13 @@ fn a_page_that_cannot_be_written_costs_its_own_frame_only() {
 }
 
 #[test]
-fn references_that_mean_nothing_are_answered_with_errors() {
+fn references_that_mean_nothing_get_errors() {
     let mut bench = Bench::new();
     let pages = [0, 7, 6000, u32::MAX].map(|gref| (1, GrantRef(gref)));
     bench.post_grants(&pages);
     let frames = (0..4).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
     assert!(bench.egress(frames).is_empty());
-    assert_eq!(bench.rx_answers(), [response(1, 0, NETIF_RSP_ERROR); 4]);
+    assert_eq!(bench.rx_responses(), [response(1, 0, NETIF_RSP_ERROR); 4]);
 }
 
 #[test]
@@ -217,8 +217,8 @@ fn one_bad_page_of_a_long_frame_counts_one_drop() {
     let short = bench.frame(&pattern(2, 60), PLAIN);
     assert!(bench.egress(vec![long, short]).is_empty());
     // Slot 1 holds the extra, whose request's page is not touched: nothing failed.
-    let answers = bench.rx_answers();
-    assert_eq!((answers[0].status, answers[2].status, answers[3].status), (4096, 904, 60));
+    let responses = bench.rx_responses();
+    assert_eq!((responses[0].status, responses[2].status, responses[3].status), (4096, 904, 60));
     assert_eq!(bench.dropped(DropReason::GrantCopy), 0);
 
     pages[2].1 = GrantRef(0);
@@ -226,8 +226,8 @@ fn one_bad_page_of_a_long_frame_counts_one_drop() {
     let long = bench.frame(&pattern(1, 5000), Offload { checksum: Checksum::Blank, gso });
     let short = bench.frame(&pattern(2, 60), PLAIN);
     assert!(bench.egress(vec![long, short]).is_empty());
-    let answers = bench.rx_answers();
-    let statuses = (answers[0].status, answers[2].status, answers[3].status);
+    let responses = bench.rx_responses();
+    let statuses = (responses[0].status, responses[2].status, responses[3].status);
     assert_eq!(statuses, (4096, NETIF_RSP_ERROR, 60));
     assert_eq!(bench.dropped(DropReason::GrantCopy), 1);
 }
@@ -239,7 +239,7 @@ fn a_guest_without_scatter_gather_gets_no_frame_of_two_pages() {
     let long = bench.frame(&pattern(1, 4097), PLAIN);
     let page = bench.frame(&pattern(2, 4096), PLAIN);
     assert!(bench.egress(vec![long, page]).is_empty());
-    assert_eq!(bench.rx_answers(), [response(0, 0, 4096)]);
+    assert_eq!(bench.rx_responses(), [response(0, 0, 4096)]);
     assert_eq!(bench.dropped(DropReason::TooLong), 1);
 }
 
@@ -255,7 +255,7 @@ fn a_batch_is_written_with_one_call_and_at_most_one_event() {
     bench.back.egress(&mut waiting, &mut bench.pool).expect("no fault");
     assert_eq!(bench.copy_calls() - calls, 2);
     assert_eq!(bench.counters.totals().events_sent - sent, 1, "the guest asked for the first only");
-    assert_eq!(bench.rx_answers().len(), 70);
+    assert_eq!(bench.rx_responses().len(), 70);
 }
 
 /// The budget of the pools outlives a port; a port that goes down owes it the frames it held.

@@ -1,4 +1,4 @@
-//! What a guest may transmit, however odd: it is served, and answered slot by slot.
+//! What a guest may transmit, however odd: it is served, and each slot gets its response.
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, Frame, FramePool, Gso, GsoKind, Offload, OffloadCaps, Pending,
@@ -20,13 +20,13 @@ fn bytes(frames: &[Frame]) -> Vec<&[u8]> {
     frames.iter().map(Frame::bytes).collect()
 }
 
-/// Answers of `count` slots with consecutive ids.
-fn answers(first_id: u16, count: usize, status: i16) -> Vec<(u16, i16)> {
+/// Responses to `count` slots with consecutive ids.
+fn responses(first_id: u16, count: usize, status: i16) -> Vec<(u16, i16)> {
     (0..count).map(|n| (first_id + u16::try_from(n).expect("few slots"), status)).collect()
 }
 
 #[test]
-fn a_packet_of_one_slot_arrives_and_is_answered_with_its_own_id() {
+fn a_packet_of_one_slot_arrives_and_gets_a_response_with_its_own_id() {
     let mut bench = Bench::new();
     let data = pattern(1, 60);
     // Ids are the guest's own affair: some use more of them than a ring has slots.
@@ -47,12 +47,12 @@ fn a_call_ends_with_the_packet_that_reaches_its_limit_and_leaves_the_others_on_t
         let _ = bench.send(&packet);
     }
     assert_eq!(bench.ingress_within(Budget::of_bytes(150)).expect("sound packets").len(), 2);
-    assert_eq!(bench.tx_statuses(), answers(0, 2, NETIF_RSP_OKAY));
+    assert_eq!(bench.tx_statuses(), responses(0, 2, NETIF_RSP_OKAY));
     let one_frame = Budget { frames: 1, bytes: usize::MAX };
     assert_eq!(bench.ingress_within(Budget::NOTHING).expect("no fault").len(), 0);
     assert_eq!(bench.ingress_within(one_frame).expect("sound packets").len(), 1);
     assert_eq!(bench.ingress().expect("sound packets").len(), 1);
-    assert_eq!(bench.tx_statuses(), answers(2, 2, NETIF_RSP_OKAY));
+    assert_eq!(bench.tx_statuses(), responses(2, 2, NETIF_RSP_OKAY));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn the_first_slot_says_the_total_and_holds_what_the_others_do_not() {
     assert_eq!(packet[0].size, 9000);
     let _ = bench.send(&packet);
     assert_eq!(bytes(&bench.ingress().expect("a sound packet")), [&data[..]]);
-    assert_eq!(bench.tx_statuses(), answers(10, 3, NETIF_RSP_OKAY));
+    assert_eq!(bench.tx_statuses(), responses(10, 3, NETIF_RSP_OKAY));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn slots_without_bytes_are_served_wherever_they_stand() {
         let packet = bench.packet(0, shape);
         let _ = bench.send(&packet);
         assert_eq!(bytes(&bench.ingress().expect("a sound packet")), [&data[..]]);
-        assert_eq!(bench.tx_statuses(), answers(0, shape.len(), NETIF_RSP_OKAY));
+        assert_eq!(bench.tx_statuses(), responses(0, shape.len(), NETIF_RSP_OKAY));
     }
 }
 
@@ -132,7 +132,7 @@ fn a_packet_of_eighteen_further_slots_is_the_longest_served() {
             false => (NETIF_RSP_ERROR, vec![&data[..60]]),
         };
         assert_eq!(bytes(&frames), expected);
-        let mut statuses = answers(0, slots, status);
+        let mut statuses = responses(0, slots, status);
         statuses.push((100, NETIF_RSP_OKAY));
         assert_eq!(bench.tx_statuses(), statuses);
         assert_eq!(bench.dropped(DropReason::TooLong), u64::from(!is_served));
@@ -159,7 +159,7 @@ fn flags_say_what_state_the_checksum_is_in() {
 }
 
 #[test]
-fn a_gso_extra_says_how_to_segment_and_is_answered_null() {
+fn a_gso_extra_says_how_to_segment_and_gets_a_null() {
     for (wire, kind) in [(GSO_TYPE_TCPV4, GsoKind::TcpV4), (GSO_TYPE_TCPV6, GsoKind::TcpV6)] {
         let mut bench = Bench::new();
         let data = pattern(8, 5000);
@@ -174,14 +174,15 @@ fn a_gso_extra_says_how_to_segment_and_is_answered_null() {
         assert_eq!(bytes(&frames), [&data[..]]);
         let gso = Some(Gso { kind, size: 1448 });
         assert_eq!(frames[0].offload, Offload { checksum: Checksum::Blank, gso });
-        let statuses: Vec<i16> = bench.tx_answers().iter().map(|answer| answer.status).collect();
+        let statuses: Vec<i16> =
+            bench.tx_responses().iter().map(|response| response.status).collect();
         //= netif.h:extra-null
         assert_eq!(statuses, [NETIF_RSP_OKAY, NETIF_RSP_NULL, NETIF_RSP_OKAY]);
     }
 }
 
 #[test]
-fn extras_of_a_chain_are_each_answered_and_the_unknown_ones_ignored() {
+fn extras_of_a_chain_each_get_a_response_and_the_unknown_ones_are_ignored() {
     let mut bench = Bench::new();
     let data = pattern(9, 100);
     let mut packet = bench.packet(1, &[&data]);
@@ -194,7 +195,7 @@ fn extras_of_a_chain_are_each_answered_and_the_unknown_ones_ignored() {
     let _ = bench.send(&[]);
     let frames = bench.ingress().expect("a sound packet");
     assert_eq!(frames[0].offload.gso, Some(Gso { kind: GsoKind::TcpV4, size: 50 }));
-    let statuses: Vec<i16> = bench.tx_answers().iter().map(|answer| answer.status).collect();
+    let statuses: Vec<i16> = bench.tx_responses().iter().map(|response| response.status).collect();
     assert_eq!(statuses, [0, NETIF_RSP_NULL, NETIF_RSP_NULL, NETIF_RSP_NULL]);
 }
 
@@ -233,12 +234,12 @@ fn a_full_ring_is_taken_in_batches_each_with_one_call_of_the_hypervisor() {
         for (offset, frame) in taken.iter().enumerate() {
             assert_eq!(frame.bytes(), &pattern(11, 4096)[offset..offset + 60]);
         }
-        assert_eq!(bench.tx_statuses(), answers(0, 256, NETIF_RSP_OKAY));
+        assert_eq!(bench.tx_statuses(), responses(0, 256, NETIF_RSP_OKAY));
     }
 }
 
 #[test]
-fn every_answer_stands_in_the_slot_of_its_request() {
+fn every_response_stands_in_the_slot_of_its_request() {
     let mut bench = Bench::starting_at(u32::MAX - 1, OffloadCaps::ALL);
     for id in 0..5 {
         // The third and the fifth are refused, which changes nothing in the order.
@@ -266,7 +267,7 @@ fn packets_wait_in_the_ring_while_the_pool_is_empty() {
         let count = frames.len();
         assert_eq!(count, if first == 4 { 1 } else { 2 });
         assert!(bench.ingress().expect("no fault").is_empty() || first == 4);
-        assert_eq!(bench.tx_statuses(), answers(first, count, NETIF_RSP_OKAY));
+        assert_eq!(bench.tx_statuses(), responses(first, count, NETIF_RSP_OKAY));
         for (seed, frame) in (usize::from(first)..).zip(frames) {
             assert_eq!(frame.bytes(), pattern(seed, 60));
             bench.pool.recycle(frame);
@@ -276,7 +277,7 @@ fn packets_wait_in_the_ring_while_the_pool_is_empty() {
 }
 
 #[test]
-fn a_backend_that_takes_over_serves_what_was_not_answered() {
+fn a_backend_that_takes_over_serves_what_was_not_completed() {
     let mut bench = Bench::starting_at(u32::MAX - 2, OffloadCaps::ALL);
     for id in 0..3 {
         let packet = bench.packet(id, &[&pattern(usize::from(id), 60)]);
@@ -290,7 +291,7 @@ fn a_backend_that_takes_over_serves_what_was_not_answered() {
     bench.events.ack().expect("an eventfd can be read");
     let frames = bench.ingress().expect("sound packets");
     assert_eq!(bytes(&frames), [&pattern(1, 60)[..], &pattern(2, 60)[..]]);
-    assert_eq!(bench.tx_statuses(), answers(0, 3, NETIF_RSP_OKAY));
+    assert_eq!(bench.tx_statuses(), responses(0, 3, NETIF_RSP_OKAY));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A backend that answers whatever a test wants, and a queue that is served by it.
+//! A backend that sends whatever responses a test wants, and a queue that is served by it.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl Bench {
         requests[..count].to_vec()
     }
 
-    /// Answers the next rx slot with anything.
-    pub(crate) fn answer(&mut self, response: impl IntoBytes + Immutable) -> Notify {
+    /// Responds to the next rx slot with anything.
+    pub(crate) fn respond(&mut self, response: impl IntoBytes + Immutable) -> Notify {
         self.rx.push_response(response);
         self.rx.publish_responses()
     }

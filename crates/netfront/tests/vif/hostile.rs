@@ -31,8 +31,8 @@ fn a_frame_arrives_from_wherever_in_its_pages_it_lies() {
     bench.fill(0, 2, &data[..3000]);
     bench.fill(1, 3096, &data[3000..]);
     //= netif.h:rx-offset
-    let _ = bench.answer(RxResponse { id: 0, offset: 2, flags: MORE, status: 3000 });
-    let _ = bench.answer(RxResponse { id: 1, offset: 3096, flags: 0, status: 1000 });
+    let _ = bench.respond(RxResponse { id: 0, offset: 2, flags: MORE, status: 3000 });
+    let _ = bench.respond(RxResponse { id: 1, offset: 3096, flags: 0, status: 1000 });
     assert_eq!(receive(&mut bench), [data]);
 }
 
@@ -46,7 +46,7 @@ fn flags_say_what_state_the_checksum_is_in() {
         (blank | validated, Checksum::Blank),
     ] {
         let mut bench = Bench::new();
-        let _ = bench.answer(response(0, flags, 60));
+        let _ = bench.respond(response(0, flags, 60));
         let frames = bench.ingress().expect("no fault");
         assert_eq!(frames[0].offload, Offload { checksum, gso: None });
     }
@@ -58,9 +58,9 @@ fn a_gso_extra_is_read_from_the_second_slot() {
     let data = pattern(2, 5000);
     bench.fill(0, 0, &data[..4096]);
     bench.fill(2, 0, &data[4096..]);
-    let _ = bench.answer(response(0, NETRXF_EXTRA_INFO | MORE, 4096));
-    let _ = bench.answer(ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4));
-    let _ = bench.answer(response(2, 0, 904));
+    let _ = bench.respond(response(0, NETRXF_EXTRA_INFO | MORE, 4096));
+    let _ = bench.respond(ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4));
+    let _ = bench.respond(response(2, 0, 904));
     let frames = bench.ingress().expect("no fault");
     assert_eq!(frames[0].bytes(), data);
     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
@@ -74,7 +74,7 @@ fn pages_are_posted_again_in_ring_order_for_ever() {
         let data = pattern(round, 60 + round % 1000);
         bench.fill(round, 0, &data);
         let slot = u16::try_from(round % 256).expect("a ring is small");
-        let _ = bench.answer(response(slot, 0, data.len().try_into().expect("short")));
+        let _ = bench.respond(response(slot, 0, data.len().try_into().expect("short")));
         assert_eq!(receive(&mut bench), [data]);
         let mut request = [Default::default()];
         assert_eq!(bench.rx.peek_requests(&mut request), Ok((1, 1)), "its page is posted again");
@@ -84,7 +84,7 @@ fn pages_are_posted_again_in_ring_order_for_ever() {
 }
 
 #[test]
-fn more_answers_than_requests_are_a_fault() {
+fn more_responses_than_requests_are_a_fault() {
     //= netif.h:producer-bound
     for produced in [257, 1 << 31, u32::MAX] {
         let mut bench = Bench::new();
@@ -98,19 +98,19 @@ fn more_answers_than_requests_are_a_fault() {
         let fault = RingFault { ring: "tx", produced, ahead, slots };
         assert_eq!(bench.egress_fault::<RingFault>(), fault);
     }
-    // One answer to nothing is one too many; so is a producer that steps back.
+    // One response to nothing is one too many; so is a producer that steps back.
     let mut bench = Bench::new();
     bench.tx_page.store(RSP_PROD, 1, Ordering::SeqCst);
     assert!(bench.egress(Vec::new()).is_err());
     let mut bench = Bench::new();
-    let _ = bench.answer(response(0, 0, 60));
+    let _ = bench.respond(response(0, 0, 60));
     assert_eq!(receive(&mut bench).len(), 1);
     bench.rx_page.store(RSP_PROD, 0, Ordering::SeqCst);
     assert_eq!(bench.ingress_fault::<RingFault>().ahead, u32::MAX);
 }
 
 #[test]
-fn an_answer_to_nothing_that_was_asked_is_a_fault() {
+fn a_response_without_a_request_is_a_fault() {
     //= netif.h:id-echo
     let ask = |bench: &mut Bench| {
         let frames = vec![bench.frame(&pattern(1, 60), PLAIN), bench.frame(&pattern(2, 60), PLAIN)];
@@ -136,7 +136,7 @@ fn an_answer_to_nothing_that_was_asked_is_a_fault() {
 }
 
 #[test]
-fn answers_in_any_order_are_fine() {
+fn responses_in_any_order_are_fine() {
     let mut bench = Bench::new();
     for round in 0..4 {
         let frames = (0..100).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
@@ -155,9 +155,9 @@ fn bytes_outside_the_page_are_a_fault() {
         for is_first in [true, false] {
             let mut bench = Bench::new();
             if !is_first {
-                let _ = bench.answer(response(0, MORE, 100));
+                let _ = bench.respond(response(0, MORE, 100));
             }
-            let _ = bench.answer(RxResponse { id: 0, offset, flags: 0, status });
+            let _ = bench.respond(RxResponse { id: 0, offset, flags: 0, status });
             assert_eq!(
                 bench.ingress_fault::<ResponseFault>(),
                 ResponseFault::LeavesPage { offset, status }
@@ -170,12 +170,12 @@ fn bytes_outside_the_page_are_a_fault() {
 fn failed_slots_cost_their_frame_and_no_other() {
     let mut bench = Bench::new();
     for (slot, status) in [(0, -1), (1, 60), (2, -2), (3, i16::MIN), (4, 61)] {
-        let _ = bench.answer(response(slot, 0, status));
+        let _ = bench.respond(response(slot, 0, status));
     }
     // A frame of which only the middle failed.
-    let _ = bench.answer(response(5, MORE, 100));
-    let _ = bench.answer(response(6, MORE, -1));
-    let _ = bench.answer(response(7, 0, 100));
+    let _ = bench.respond(response(5, MORE, 100));
+    let _ = bench.respond(response(6, MORE, -1));
+    let _ = bench.respond(response(7, 0, 100));
     let lens: Vec<usize> = receive(&mut bench).iter().map(Vec::len).collect();
     assert_eq!(lens, [60, 61]);
     assert_eq!(bench.dropped(DropReason::Malformed), 4);
@@ -186,7 +186,7 @@ fn failed_slots_cost_their_frame_and_no_other() {
 fn frames_too_short_for_an_ethernet_header_are_dropped() {
     let mut bench = Bench::new();
     for (slot, status) in [(0, 0), (1, 1), (2, 13), (3, 14)] {
-        let _ = bench.answer(response(slot, 0, status));
+        let _ = bench.respond(response(slot, 0, status));
     }
     assert_eq!(receive(&mut bench).len(), 1);
     assert_eq!(bench.dropped(DropReason::Malformed), 3);
@@ -196,14 +196,14 @@ fn frames_too_short_for_an_ethernet_header_are_dropped() {
 fn extras_that_were_not_negotiated_are_a_fault() {
     for kind in [0, 2, 3, EXTRA_TYPE_HASH, 5, 255] {
         let mut bench = Bench::new();
-        let _ = bench.answer(response(0, NETRXF_EXTRA_INFO, 60));
-        let _ = bench.answer(ExtraInfo { kind, flags: 0, payload: [0; 6] });
+        let _ = bench.respond(response(0, NETRXF_EXTRA_INFO, 60));
+        let _ = bench.respond(ExtraInfo { kind, flags: 0, payload: [0; 6] });
         assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::BadExtra { kind });
     }
     for (size, kind) in [(0, 1), (100, 0), (100, 3)] {
         let mut bench = Bench::new();
-        let _ = bench.answer(response(0, NETRXF_EXTRA_INFO, 60));
-        let _ = bench.answer(ExtraInfo::for_gso(size, kind));
+        let _ = bench.respond(response(0, NETRXF_EXTRA_INFO, 60));
+        let _ = bench.respond(ExtraInfo::for_gso(size, kind));
         assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::BadGso { kind, size });
     }
 }
@@ -212,17 +212,17 @@ fn extras_that_were_not_negotiated_are_a_fault() {
 fn packets_without_end_are_a_fault() {
     let mut bench = Bench::new();
     for slot in 0..256 {
-        let _ = bench.answer(response(slot, MORE, 100));
+        let _ = bench.respond(response(slot, MORE, 100));
     }
     assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::TooManySlots { limit: 24 });
 
     let mut bench = Bench::new();
-    let _ = bench.answer(response(0, NETRXF_EXTRA_INFO, 60));
+    let _ = bench.respond(response(0, NETRXF_EXTRA_INFO, 60));
     for _ in 0..255 {
         let mut extra = ExtraInfo::for_gso(100, 1);
         assert_eq!(extra.kind, EXTRA_TYPE_GSO);
         extra.flags = EXTRA_FLAG_MORE;
-        let _ = bench.answer(extra);
+        let _ = bench.respond(extra);
     }
     assert_eq!(bench.ingress_fault::<ResponseFault>(), ResponseFault::TooManySlots { limit: 24 });
 }
@@ -231,8 +231,8 @@ fn packets_without_end_are_a_fault() {
 fn a_packet_that_is_cut_off_is_dropped() {
     for flags in [MORE, NETRXF_EXTRA_INFO] {
         let mut bench = Bench::new();
-        let _ = bench.answer(response(0, 0, 60));
-        let _ = bench.answer(response(1, flags, 100));
+        let _ = bench.respond(response(0, 0, 60));
+        let _ = bench.respond(response(1, flags, 100));
         assert_eq!(receive(&mut bench).len(), 1);
         assert_eq!(bench.dropped(DropReason::Malformed), 1);
     }
@@ -243,11 +243,11 @@ fn a_packet_that_ends_behind_one_look_comes_whole_with_the_next() {
     for short in 60..90 {
         let mut bench = Bench::new();
         for slot in 0..short {
-            let _ = bench.answer(response(slot, 0, 60));
+            let _ = bench.respond(response(slot, 0, 60));
         }
         for slot in 0..17 {
             let flags = if slot < 16 { MORE } else { 0 };
-            let _ = bench.answer(response(slot, flags, 1000));
+            let _ = bench.respond(response(slot, flags, 1000));
         }
         let mut lens = Vec::new();
         loop {
@@ -269,7 +269,7 @@ fn frames_wait_in_the_ring_while_the_pool_is_empty() {
     bench.pool = ringway_datapath::FramePool::new(ringway_datapath::PoolBudget::new(2048));
     for slot in 0..3 {
         bench.fill(slot, 0, &pattern(slot, 60));
-        let _ = bench.answer(response(0, 0, 60));
+        let _ = bench.respond(response(0, 0, 60));
     }
     for seed in 0..3 {
         let frames = bench.ingress().expect("no fault");
@@ -287,7 +287,7 @@ fn frames_wait_in_the_ring_while_the_pool_is_empty() {
 fn arming_sees_what_arrived_meanwhile() {
     let mut bench = Bench::new();
     assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
-    assert_eq!(bench.answer(response(0, 0, 60)), ringway_ring::Notify::Peer);
+    assert_eq!(bench.respond(response(0, 0, 60)), ringway_ring::Notify::Peer);
     assert_eq!(bench.front.arm().expect("no fault"), Pending::Work);
 }
 
@@ -308,7 +308,7 @@ fn a_backend_that_writes_anything_meets_a_fault_or_frames_and_never_a_panic() {
                 let offset = if random.u8(0..200) == 0 { random.u16(..) } else { 0 };
                 let outstanding = bench.rx.pending().expect("our frontend is honest");
                 bench.rx.consume(usize::try_from(outstanding).expect("a ring is small"));
-                let _ = bench.answer(RxResponse { id: random.u16(..), offset, flags, status });
+                let _ = bench.respond(RxResponse { id: random.u16(..), offset, flags, status });
                 room -= 1;
             }
             match bench.ingress() {

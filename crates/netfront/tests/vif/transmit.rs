@@ -21,7 +21,7 @@ use crate::machine::{GUEST, HOST, Machine};
 
 const PLAIN: Offload = Offload { checksum: Checksum::Unverified, gso: None };
 
-fn answer_all(bench: &mut Bench, status: i16) -> usize {
+fn respond_to_all(bench: &mut Bench, status: i16) -> usize {
     let requests = bench.take_tx();
     for request in &requests {
         bench.tx.push_response(TxResponse { id: request.id, status });
@@ -101,7 +101,7 @@ fn the_backend_may_read_what_is_sent_and_not_write_it() {
 }
 
 #[test]
-fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_answered() {
+fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_completed() {
     let mut bench = Bench::new();
     let frames: Vec<_> = (0..300).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
     let mut waiting = bench.egress(frames).expect("no fault");
@@ -109,15 +109,15 @@ fn frames_wait_while_the_ring_is_full_and_go_when_a_part_was_answered() {
     assert_eq!(bench.front.arm().expect("no fault"), Pending::Nothing);
     bench.events.ack().expect("an eventfd can be read");
     let requests = bench.take_tx();
-    for (answered, request) in requests.iter().enumerate() {
+    for (completed, request) in requests.iter().enumerate() {
         bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
         // Neither a wake-up nor room for a single frame is worth an exchange with a busy backend,
         // whether the queue sleeps or polls.
-        let batches = answered / 32;
-        assert_eq!(waiting.len(), 44_usize.saturating_sub(32 * batches), "{answered}");
+        let batches = completed / 32;
+        assert_eq!(waiting.len(), 44_usize.saturating_sub(32 * batches), "{completed}");
         bench.tx.push_response(TxResponse { id: request.id, status: NETIF_RSP_OKAY });
         let notify = bench.tx.publish_responses();
-        assert_eq!(notify == ringway_ring::Notify::Peer, answered == 31, "{answered}");
+        assert_eq!(notify == ringway_ring::Notify::Peer, completed == 31, "{completed}");
     }
     bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
     assert!(waiting.is_empty());
@@ -148,17 +148,17 @@ fn a_queue_that_is_limited_sends_while_less_than_that_is_unanswered() {
         assert_eq!(count - waiting.len(), expected, "{len} {limit}");
         let pages = u64::try_from(expected * len.div_ceil(4096)).expect("few");
         assert_eq!(bench.counters.totals().tx_unanswered, pages);
-        // Nothing more leaves until there is an answer, and then as much as before.
+        // Nothing more leaves until there is a response, and then as much as before.
         bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
         assert_eq!(count - waiting.len(), expected, "{len} {limit}");
-        answer_all(&mut bench, NETIF_RSP_OKAY);
+        respond_to_all(&mut bench, NETIF_RSP_OKAY);
         bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
         assert_eq!(count - waiting.len(), (2 * expected).min(count), "{len} {limit}");
     }
 }
 
 #[test]
-fn a_queue_that_may_have_one_page_unanswered_is_woken_by_every_answer() {
+fn a_queue_that_may_have_one_page_unanswered_is_woken_by_every_response() {
     let mut bench = Bench::new();
     bench.front.limit_unanswered(1);
     let frames = (0..10).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
@@ -181,19 +181,19 @@ fn buffers_come_back_whatever_the_backend_says_of_them() {
         for round in 0..5 {
             let frames = (0..200).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)).collect();
             assert!(bench.egress(frames).expect("no fault").is_empty(), "round {round}");
-            assert_eq!(answer_all(&mut bench, status), 200);
+            assert_eq!(respond_to_all(&mut bench, status), 200);
         }
     }
 }
 
 #[test]
-fn a_backend_that_answers_data_with_null_costs_only_itself() {
+fn a_backend_that_responds_to_data_with_null_costs_only_itself() {
     let mut bench = Bench::new();
     let mut waiting = std::collections::VecDeque::new();
     for _ in 0..3 {
         waiting.extend((0..200).map(|seed| bench.frame(&pattern(seed, 60), PLAIN)));
         bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
-        answer_all(&mut bench, NETIF_RSP_NULL);
+        respond_to_all(&mut bench, NETIF_RSP_NULL);
     }
     bench.front.egress(&mut waiting, &mut bench.pool).expect("no fault");
     assert_eq!(waiting.len(), 600 - 256, "each buffer was used once and is lost");

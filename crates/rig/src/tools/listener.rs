@@ -9,7 +9,7 @@ use crate::launcher::Launcher;
 
 /// From the start of a server until it listens.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at whether it does.
+/// Between two checks of whether it does.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// A socket that listens, as `/proc/PID/net/tcp` spells it.
 const LISTENS: &str = "0A";

@@ -150,11 +150,11 @@ impl<const COUNT: u32> Ring<COUNT> {
     /// Nothing behind it is read.
     fn check_producers(&self) {
         let state = self.state;
-        let unanswered = state.requests_consumed - state.responses_pushed;
+        let outstanding = state.requests_consumed - state.responses_pushed;
         for produced in near_and_far(state.index(state.requests_consumed), COUNT) {
             self.page.store(REQ_PROD, produced, Ordering::Relaxed);
             let ahead = produced.wrapping_sub(state.index(state.requests_consumed));
-            let expected = within::<COUNT>(produced, ahead, COUNT - unanswered);
+            let expected = within::<COUNT>(produced, ahead, COUNT - outstanding);
             assert_eq!(self.back.pending(), expected);
             let mut window = [u32::MAX; 9];
             let seen = self.back.peek_requests(&mut window);
@@ -244,7 +244,7 @@ impl<const COUNT: u32> Ring<COUNT> {
         assert_eq!(indices(&self.page), before);
     }
 
-    /// A backend that takes over serves what was not answered, from where the page stands. A
+    /// A backend that takes over serves what has no response, from where the page stands. A
     /// response that was pushed and not published has overwritten its request.
     fn check_attaching(&self) {
         let state = self.state;

@@ -51,7 +51,7 @@ fn a_request_producer_that_runs_away_is_a_fault_of_either_ring() {
 }
 
 #[test]
-fn slots_whose_requests_are_not_answered_cannot_hold_new_ones() {
+fn slots_whose_requests_have_no_response_cannot_hold_new_ones() {
     let [front, back, peer] = page::handles();
     let _front = FrontRing::<Tx>::new(front);
     let mut back = BackRing::<Tx>::attach(back).expect("a new ring is sound");
@@ -62,11 +62,11 @@ fn slots_whose_requests_are_not_answered_cannot_hold_new_ones() {
     set(&peer, REQ_PROD, 257);
     assert_eq!(back.pending(), Err(overrun::<Tx>(257, 57)));
     back.push_response(Tx::response(0));
-    assert_eq!(back.pending(), Ok(57), "answering one request makes room for one");
+    assert_eq!(back.pending(), Ok(57), "a response to one request makes room for one");
 }
 
 #[test]
-fn a_backend_that_answers_more_than_was_asked_is_at_fault() {
+fn a_backend_that_sends_more_responses_than_it_has_requests_is_at_fault() {
     for start in STARTS {
         for jump in [1 << 31, u32::MAX, 11, 256, 257] {
             let [front, peer] = page::handles();
@@ -76,7 +76,7 @@ fn a_backend_that_answers_more_than_was_asked_is_at_fault() {
             }
             let _ = front.publish_requests();
             front.push_request(Rx::request(10));
-            // The eleventh is pushed but not published: no honest backend can have answered it.
+            // The eleventh is pushed but not published: no honest backend can have responded to it.
             let produced = start.wrapping_add(jump);
             set(&peer, RSP_PROD, produced);
             let seen = front.peek_responses(&mut [Rx::response(0); 300]);
@@ -110,7 +110,7 @@ fn an_event_index_set_anywhere_costs_at_most_one_event_a_publish() {
 }
 
 #[test]
-fn a_ring_whose_answers_are_ahead_of_its_requests_is_not_attached() {
+fn a_ring_whose_responses_are_ahead_of_its_requests_is_not_attached() {
     let [front, back, peer] = page::handles();
     let _front = FrontRing::<Rx>::new(front);
     set(&peer, RSP_PROD, 1);

@@ -179,7 +179,7 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
         }
     }
 
-    /// A backend that restarts finds what it did not answer, and serves it again. Responses that
+    /// A backend that restarts finds what has no response yet, and serves it again. Responses that
     /// were pushed but not published have overwritten their requests, so none may stand there.
     fn attach_again(&mut self) {
         if self.model.responses_pushed != self.model.responses_published {
@@ -236,7 +236,7 @@ fn a_new_ring_asks_to_be_woken_by_its_first_entries() {
 }
 
 #[test]
-fn a_response_is_written_over_the_request_that_it_answers() {
+fn a_response_is_written_over_its_request() {
     let [front, back, witness] = page::handles();
     let mut front = FrontRing::<Rx>::starting_at(front, u32::MAX);
     let mut back = BackRing::<Rx>::attach(back).expect("a new ring is sound");

@@ -26,9 +26,9 @@ fn frontend<L: Numbered, M: RingMemory>(
     entries: u32,
     events: &impl Events,
 ) {
-    let (mut pushed, mut answered) = (0, 0);
+    let (mut pushed, mut completed) = (0, 0);
     let mut window = [L::response(0); 64];
-    while answered < entries {
+    while completed < entries {
         while pushed < entries && ring.free() > 0 {
             ring.push_request(L::request(pushed));
             pushed += 1;
@@ -41,8 +41,8 @@ fn frontend<L: Numbered, M: RingMemory>(
         }
         let count = ring.peek_responses(&mut window).expect("the backend is honest");
         for response in &window[..count] {
-            assert!(*response == L::response(answered), "response {answered}");
-            answered += 1;
+            assert!(*response == L::response(completed), "response {completed}");
+            completed += 1;
         }
         ring.consume(count);
         let is_idle = count == 0 && (ring.free() == 0 || pushed == entries);

@@ -69,7 +69,7 @@ impl Client {
                 }
                 return;
             }
-            *self = answer(head);
+            *self = response(head);
         }
         if let Client::Receiving { text, filler } = self {
             send(socket, text, filler);
@@ -103,7 +103,7 @@ fn send(socket: &mut Socket<'_>, text: &mut Vec<u8>, filler: &mut u64) {
     }
 }
 
-fn answer(head: &[u8]) -> Client {
+fn response(head: &[u8]) -> Client {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');

@@ -1,7 +1,7 @@
 //! A guest without a kernel's TCP/IP: smoltcp on `ringway-netfront`, serving HTTP.
 //!
 //! It becomes a domain of an emulated host that runs, connects its vif to the host's backend, and
-//! answers `GET /` and `GET /bytes/N`. All of TCP/IP is in this process: it has no TAP device, no
+//! serves `GET /` and `GET /bytes/N`. All of TCP/IP is in this process: it has no TAP device, no
 //! address that Linux knows, and needs no rights but those to the run directory.
 //!
 //! ```text

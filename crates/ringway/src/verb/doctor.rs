@@ -60,7 +60,7 @@ pub(crate) struct Doctor {
     /// changes no setting; Ctrl-C ends it. D08 reports what it finds.
     #[arg(long = "path", value_name = "HOST", conflicts_with = "root")]
     paths: Vec<String>,
-    /// Look at all network namespaces: this one, those with a name, and those of processes
+    /// Check all network namespaces: this one, those with a name, and those of processes
     ///
     /// Findings name their namespace, and commands run there. The limits are 64 namespaces and five
     /// minutes; namespaces that could not be entered are listed. Entering them needs root.

@@ -141,7 +141,7 @@ impl Opening {
                 Err(refusal) => refusal,
             },
         };
-        call.answer(Reply::error(&refusal));
+        call.reply(Reply::error(&refusal));
     }
 
     fn add(&mut self, section: &str) -> Result<Vhost, String> {
@@ -201,7 +201,7 @@ impl Opening {
                     (call, outcome.and_then(|()| self.keep()))
                 }
             };
-            call.answer(match outcome {
+            call.reply(match outcome {
                 Ok(()) => Reply::ok(&()),
                 Err(reason) => Reply::error(&reason),
             });

@@ -19,7 +19,7 @@ use crate::stop::Stop;
 use crate::target::Target;
 use crate::verb::vif::{RATE_HEAD, rate_row, rate_table};
 
-/// How long a key may wait to be looked at.
+/// How long a key may wait to be read.
 const KEY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Show the rates of every queue, refreshed each second

@@ -10,8 +10,8 @@ use crate::turn;
 
 /// Waits until the backend has no request without a response. Frontends read responses when they
 /// send.
-fn wait_until_answered(host: &Host) {
-    host.wait("all answers", SOON, |host| {
+fn wait_until_completed(host: &Host) {
+    host.wait("all responses", SOON, |host| {
         let mut queues = host.vifs().into_iter().flat_map(|vif| vif.queues);
         queues.all(|queue| queue.tx_unanswered == 0).then_some(())
     });
@@ -39,7 +39,7 @@ fn files_arrive_as_they_were_however_little_may_be_unanswered() {
         if b.contains("completion") {
             assert_eq!(host.vif("vif2.0").expect("it is there").completion, "sent");
         }
-        wait_until_answered(&host);
+        wait_until_completed(&host);
     }
 }
 
@@ -60,14 +60,14 @@ fn a_guest_that_waits_for_the_wire_survives_the_killing_of_the_backend() {
     let transfer = transfer.finish();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
     assert!(transfer.longest_gap() < 1.0, "{} s", transfer.longest_gap());
-    wait_until_answered(&host);
+    wait_until_completed(&host);
     let file = host.file("sent");
     random_file(&file, 1);
     assert!(send_file(&host, "b", "a", "10.77.0.1", &file));
 }
 
 #[test]
-fn queues_are_changed_while_answers_are_due() {
+fn queues_are_changed_while_responses_are_due() {
     let Some(_turn) = turn(&["iperf3"]) else { return };
     let vif = "max-unanswered = 16";
     let guests = [("a", "", vif), ("b", "", vif)];
@@ -81,5 +81,5 @@ fn queues_are_changed_while_answers_are_due() {
         });
     }
     transfer.finish();
-    wait_until_answered(&host);
+    wait_until_completed(&host);
 }

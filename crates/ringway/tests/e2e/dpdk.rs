@@ -110,7 +110,7 @@ impl Wire {
     }
 
     fn say(&mut self, command: &str) {
-        // It may have ended, which is seen by what it does not answer.
+        // It may have ended, which shows when it does not reply.
         let _ = writeln!(self.commands, "{command}");
     }
 

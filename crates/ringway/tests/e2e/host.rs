@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// How long anything may take that takes a fraction of a second on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
-/// Between two looks at something that is waited for.
+/// Between two checks of something that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Looks again and again until there is something, at most until the time is over.

@@ -134,7 +134,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
     let own = trunk.mac();
     for (guest, whom, vid) in [("a", 1, 10), ("b", 2, 10), ("d", 4, 20)] {
         let from = 80 + whom;
-        host.wait("an answer", SOON, |_| {
+        host.wait("a reply", SOON, |_| {
             // The switch process may learn of a new tenant's trunk after its guest has connected.
             trunk.send(&arp_question(own, from, whom, Some(vid)));
             knows(guest, from, &own.to_string()).then_some(())
@@ -220,7 +220,7 @@ fn a_killed_process_of_a_tenant_costs_no_connection_and_no_other_tenant_a_pause(
 }
 
 #[test]
-fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_answer() {
+fn a_process_of_a_tenant_that_hangs_is_replaced_and_delays_no_reply() {
     let Some(_turn) = turn(&["ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory can be made");
     let host = Host::start_with(place, &tenants(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
@@ -342,7 +342,7 @@ fn a_process_of_a_tenant_that_writes_rubbish_into_its_trunk_is_cut_off_alone() {
     send(before, Signal::STOP);
     intruder.write(&mut fastrand::Rng::with_seed(11));
     host.wait("the tenant to be cut off", SOON, |host| {
-        // What goes to all has the switch process look at every trunk.
+        // What goes to all has the switch process read every trunk.
         let unknown = ["ping", "-n", "-c", "1", "-w", "1", "10.77.0.99"];
         let _ = host.in_guest("b", &unknown).output();
         (host.log_count("cut off") > 0).then_some(())

@@ -263,7 +263,7 @@ fn a_study_is_run_and_goes_on_after_a_kill() {
         assert!(sample("ringway_lab_mean") > 1e6, "{prometheus}");
         assert!((sample("ringway_lab_runs") - 2.0).abs() < 1e-9, "{prometheus}");
     }
-    // It is done, so there is nothing to do but to look at the rules, and one that fails is
+    // It is done, so there is nothing to do but to evaluate the rules, and one that fails is
     // reported.
     let again = command.args(["--assert", "tiny.q1 >= 1000*baseline"]).output();
     let again = again.expect("it starts");
@@ -346,7 +346,7 @@ fn every_tool_measures_with_its_version_and_command() {
 }
 
 #[test]
-fn a_frame_waits_longer_for_its_answer_after_the_wire_than_after_the_copy() {
+fn a_frame_waits_longer_for_its_response_after_the_wire_than_after_the_copy() {
     let Some(_turn) = turn(&["iperf3", "tc"]) else { return };
     let runs = run_with(&[
         ("baselines = [\"baseline-veth-bridge\"]", "baselines = []"),

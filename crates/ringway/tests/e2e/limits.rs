@@ -36,7 +36,7 @@ fn a_guest_that_connects_again_and_again_floods_no_more_than_one_that_does_not()
         guest.connect();
         let name = guest.name();
         guest.send_frames(200, 60, MacAddr::BROADCAST);
-        // A dropped frame is answered like any other.
+        // A dropped frame gets a response like any other.
         host.wait("all frames to be taken", SOON, |host| {
             let vif = host.vif(&name)?;
             let taken: u64 = vif.queues.iter().map(|queue| queue.tx_packets).sum();

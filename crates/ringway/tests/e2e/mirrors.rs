@@ -20,7 +20,7 @@ while True:
 
 const A: &str = "00163e400100";
 const B: &str = "00163e400200";
-/// An echo request and its answer in IPv4, as the protocol and the kind of ICMP have it.
+/// An echo request and its reply in IPv4, as the protocol and the kind of ICMP have it.
 const ICMP: &str = "0800";
 
 #[test]

@@ -124,7 +124,7 @@ fn who_joined_a_group_hears_it_and_who_did_not_is_left_alone() {
     host.wait("the router", SOON, |host| {
         host.vif("vif4.0")?.multicast.filter(|part| part.is_router)
     });
-    host.wait("all to have answered", SOON, |host| {
+    host.wait("all to have reported", SOON, |host| {
         let parts = ["vif1.0", "vif2.0"].map(|name| host.vif(name)?.multicast);
         parts.iter().all(|part| part.is_some_and(|it| !it.hears_all)).then_some(())
     });

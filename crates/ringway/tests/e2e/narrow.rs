@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// Has the first router answer nothing to the near host, and forward all the same.
+    /// Makes the first router send nothing back to the near host, and forward all the same.
     fn silence(&self) {
         ok(inside(&self.first, "ip rule add iif lo to 10.97.1.1 blackhole"));
         ok(inside(&self.first, "ip -6 rule add iif lo to fd97:1::1 blackhole"));

@@ -18,7 +18,7 @@ pub(crate) fn panic_over(host: &Host, vif: &str, restarts: u64) {
     host.wait("the vif", SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
     let request = BackendRequest::Panic { vif: vif.to_owned() };
     let socket = RunDir::new(host.dir()).backend();
-    // It may end before it has answered.
+    // It may end before it has replied.
     let _ = ringway_control::ask::<_, ()>(&socket, &request);
     host.wait("the next backend", SOON, |host| {
         host.event("backend-restarted").filter(|event| event["restarts"] == restarts)

@@ -69,7 +69,7 @@ fn guests_reach_the_host_over_the_uplink() {
     for guest in ["a", "b"] {
         host.ping(guest, "10.77.0.254");
     }
-    let status = host.backend().expect("it answers");
+    let status = host.backend().expect("it replies");
     let uplink = status.uplink.expect("there is one");
     assert!(uplink.queues.iter().map(|queue| queue.rx_packets).sum::<u64>() >= 4, "{uplink:?}");
 }
@@ -85,7 +85,7 @@ fn every_placement_of_queues_on_workers_carries_traffic() {
             let transfer =
                 Iperf::start_with(&host, "a", ("b", "10.77.0.2"), 1, &["-P", "4"]).finish();
             assert!(transfer.rate() > 1e6, "{keys}: {}", transfer.rate());
-            let status = host.backend().expect("it answers");
+            let status = host.backend().expect("it replies");
             assert_eq!(status.policy, policy);
             let least = if policy == "per-queue" { 8 } else { workers };
             assert!(status.workers.len() >= least, "{keys}: {:?}", status.workers);
@@ -101,7 +101,7 @@ fn a_capture_is_read_by_tshark_and_has_both_ways() {
     let mut command = ringway();
     command.env("RINGWAY_DIR", host.dir()).args(["capture", "vif1.0", "-w"]).arg(&file);
     let mut capture = Running::start(&mut command);
-    // The backend copies from when it has answered, and only then is the file made.
+    // The backend copies from when it has replied, and only then is the file made.
     host.wait("the capture to begin", SOON, |_| fs::metadata(&file).ok());
     host.ping("a", "10.77.0.2");
     let read = || {

@@ -1,5 +1,5 @@
 //! Records sick set-ups and the same ones put right, of which `crates/doctor/fixtures` has what the
-//! checks look at; each check says what is wrong of the first and nothing of the second:
+//! checks read; each check says what is wrong of the first and nothing of the second:
 //!
 //! ```text
 //! RINGWAY_E2E_RECORDS=/some/directory cargo test -p ringway --test e2e records -- --ignored

@@ -367,7 +367,7 @@ fn guests_hear_those_of_their_vlan_alone_and_private_ones_the_uplink() {
     trunk.send(&ask(63, 1, Some(30)));
     for (guest, from, whom, vid) in [("a", 64, 1, 10), ("c", 65, 3, 20)] {
         trunk.send(&ask(from, whom, Some(vid)));
-        host.wait("an answer", SOON, |host| knows(host, guest, from).then_some(()));
+        host.wait("a reply", SOON, |host| knows(host, guest, from).then_some(()));
     }
     for from in 61..64 {
         assert!(!knows(&host, "a", from), "{from}");

@@ -49,7 +49,7 @@ fn ask(host: &Host) -> Command {
 }
 
 #[test]
-fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_answer_and_by_no_other() {
+fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_reply_and_by_no_other() {
     let Some(_turn) = turn(&["ip", "ping", "udhcpc", "udhcpd"]) else { return };
     let locked = "locking-mode = \"locked\"";
     let of_a = format!("{locked}\nallowed-ips = [\"10.77.0.1\", \"10.77.0.50\"]");
@@ -60,7 +60,7 @@ fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_answer_and_by_no_oth
         let refused = host.vif(vif).map(|vif| vif.refused).unwrap_or_default();
         refused.get("dhcp_server_only").copied().unwrap_or(0)
     };
-    // One that may not answer, alone: there might as well be none.
+    // One that may not reply, alone: there might as well be none.
     let _rogue = serve(&host, "rogue", "10.77.0.66");
     assert!(!ask(&host).status().expect("it starts").success(), "{}", host.log());
     host.wait("its offers to be counted", SOON, |host| (refused(host, "vif3.0") > 0).then_some(()));
@@ -73,7 +73,7 @@ fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_answer_and_by_no_oth
     });
     let lease = fs::read_to_string(host.file("lease")).expect("the client had its script called");
     assert_eq!(lease.trim(), "10.77.0.50 10.77.0.2");
-    assert!(refused(&host, "vif3.0") > before, "the other one has answered as well");
+    assert!(refused(&host, "vif3.0") > before, "the other one has replied as well");
     let addresses = host.guest_text("a", &["ip", "-4", "-o", "address", "show", "dev", "eth0"]);
     assert!(addresses.contains("10.77.0.50/24"), "{addresses}");
     host.ping("a", "10.77.0.2");

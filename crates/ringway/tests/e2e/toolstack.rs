@@ -258,7 +258,7 @@ fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
         let is_other = |member: &Member| member.name == "backend" && member.pid != backend;
         host.members().iter().any(is_other).then_some(())
     });
-    host.wait("the backend to answer", SOON, Host::backend);
+    host.wait("the backend to reply", SOON, Host::backend);
 }
 
 #[test]

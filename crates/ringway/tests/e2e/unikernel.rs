@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::host::{Host, Running, SOON, describe, send};
 use crate::turn;
 
-/// Bytes of the long answer: many times every buffer on the way.
+/// Bytes of the long response: many times every buffer on the way.
 const LONG: usize = 4_000_000;
 /// Its path, and seconds that any of it may take, for `curl`.
 const LONG_PATH: &str = "bytes/4000000";

@@ -1,4 +1,4 @@
-//! What `ringway doctor watch` serves, and that the shipped rules and dashboard fit it.
+//! What `ringway doctor serve` offers, and that the shipped rules and dashboard fit it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,7 +22,7 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// That knows a running ringway by its directory, if there is one.
     fn start(pair: &'a Pair, ringway: Option<PathBuf>) -> Watch<'a> {
-        let line = "watch --listen 127.0.0.1:9819 --interval 1 --every 2";
+        let line = "serve --listen 127.0.0.1:9819 --interval 1 --every 2";
         let mut watch = pair.doctor(&pair.host, line);
         watch.envs(ringway.map(|dir| ("RINGWAY_DIR", dir)));
         let watch = watch.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
@@ -35,9 +35,9 @@ impl<'a> Watch<'a> {
                       printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
         let mut bash = Command::new("ip");
         let bash = bash.args(["netns", "exec", &self.pair.host, "bash", "-c", script]);
-        let answer = text(&bash.output().expect("it starts").stdout);
-        let is_fine = answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200");
-        let (_, page) = answer.split_once("\r\n\r\n").filter(|_| is_fine).unwrap_or_default();
+        let response = text(&bash.output().expect("it starts").stdout);
+        let is_fine = response.starts_with("HTTP/1.0 200") || response.starts_with("HTTP/1.1 200");
+        let (_, page) = response.split_once("\r\n\r\n").filter(|_| is_fine).unwrap_or_default();
         page.to_owned()
     }
 }

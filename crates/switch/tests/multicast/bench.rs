@@ -60,7 +60,7 @@ impl Bench {
         bench
     }
 
-    /// With queriers that all stations have answered.
+    /// With queriers after whose queries all stations have reported.
     pub(crate) fn quiet(unregistered: Unregistered) -> Bench {
         Bench::quiet_with(unregistered, 64)
     }

@@ -188,7 +188,7 @@ fn a_membership_ends_by_a_leave_or_by_its_age() {
     assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A, B]);
     bench.pass(1);
     assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, B]);
-    // Another one behind the same port has answered.
+    // Another one behind the same port has reported.
     bench.send(B, &igmpv3(&[(TO_INCLUDE, G, 0)], STATION));
     bench.send(B, &igmp(V2_REPORT, 0, G, [10, 0, 0, 8]));
     for _ in 0..3 {
@@ -223,7 +223,7 @@ fn who_listens_to_more_than_is_noted_hears_all_and_takes_nothing_from_others() {
     assert_eq!(bench.heard(C, &data_v4(G)), [UPLINK, A, B]);
     // It does not hear what stations say to routers.
     assert_eq!(bench.heard(B, &igmp(V2_REPORT, 0, G, STATION)), [UPLINK]);
-    // More records than are looked at, in one report.
+    // More records than are read, in one report.
     let records: Vec<_> = (0..80).map(|number| (TO_EXCLUDE, [239, 8, number, 1], 0)).collect();
     bench.send(C, &igmpv3(&records, STATION));
     assert!(bench.multicast(C).hears_all);

@@ -156,7 +156,7 @@ fn a_front_end_gets_areas_that_the_backend_may_neither_make_nor_send() {
     let mut ask = |order: &OpenerOrder| {
         backend.send(order, &[]).expect("there is room");
         opener.turn(now).expect("a link");
-        news(&backend).0.into_iter().find(|it| it.contains("area")).expect("an answer")
+        news(&backend).0.into_iter().find(|it| it.contains("area")).expect("a reply")
     };
     assert!(ask(&area(2, 256, 8320)).contains("there is no front-end"));
     let socket = UnixStream::connect(dir.path().join("vm")).expect("it listens");

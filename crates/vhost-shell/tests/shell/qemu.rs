@@ -75,12 +75,12 @@ impl Monitor {
 
     fn ask(&mut self, command: &str) {
         let line = format!("{{\"execute\":\"{command}\"}}\n");
-        // The answer may come only when the back-end has had a turn.
+        // The reply may come only when the back-end has had a turn.
         self.0.get_mut().write_all(line.as_bytes()).expect("it reads");
     }
 
     fn line(&mut self) {
-        self.0.read_line(&mut String::new()).expect("it answers");
+        self.0.read_line(&mut String::new()).expect("it replies");
     }
 }
 

@@ -340,7 +340,7 @@ fn nothing_is_read_while_an_area_is_on_its_way_by_another_hand() {
     let reply = wanted.reply(memfd_create("area", MemfdFlags::CLOEXEC).expect("a file"));
     guest.session.take(reply).expect("it was asked for");
     end.area_came(&mut device, Ok(()), Instant::now());
-    until(&mut end, &mut device, "answered", |_, _| {
+    until(&mut end, &mut device, "replied to", |_, _| {
         guest.turn();
         guest.events.iter().any(|event| matches!(event, Event::Status(_)))
     });

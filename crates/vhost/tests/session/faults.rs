@@ -129,7 +129,7 @@ fn addresses_of_rings_are_aligned() {
 }
 
 #[test]
-fn an_mtu_that_is_too_large_is_answered_with_no() {
+fn an_mtu_that_is_too_large_is_refused() {
     let mut device = Device::new(1);
     device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
     device.ask(Request::NetSetMtu(9001)).unwrap();

@@ -153,7 +153,7 @@ impl<M: QueueMemory> PackedDevice<M> {
     /// Descriptors of a table follow each other, and only the flag of the direction counts; where
     /// the device reads, not even that one. DPDK's driver has it set in descriptors that are for
     /// the device to read (22.11, `vring_desc_init_indirect_packed`), and DPDK's device does not
-    /// look at it.
+    /// read it.
     fn walk_table(
         &self,
         guest: &GuestView,

@@ -50,7 +50,7 @@ pub(crate) struct Far {
     pub(crate) script: VecDeque<Scripted>,
     /// Frames that may still leave.
     pub(crate) room: usize,
-    /// Room that comes back by itself with every look at the port.
+    /// Room that comes back by itself with every poll of the port.
     pub(crate) room_per_look: usize,
     /// Frames that one call takes in at most.
     pub(crate) batch: usize,
@@ -159,7 +159,7 @@ pub(crate) fn config(workers: usize, policy: Policy) -> WorkersConfig {
 }
 
 impl Peer {
-    /// A look at the far side.
+    /// A poll of the far side.
     pub(crate) fn far(&self) -> MutexGuard<'_, Far> {
         self.0.far.lock().expect("no test panics with the lock")
     }

@@ -193,7 +193,7 @@ fn memory_comes_back_from_queues_that_go_and_sources_go_on_after_a_shortage() {
 }
 
 #[test]
-fn a_worker_that_is_stuck_or_has_panicked_does_not_answer() {
+fn a_worker_that_is_stuck_or_has_panicked_does_not_respond() {
     let mut workers = Workers::start(config(2, Policy::Static)).expect("threads can be made");
     let (left, near) = port();
     workers.attach(PortId(1), &patch(2), vec![attachment(left)]).expect("attached");
@@ -201,7 +201,7 @@ fn a_worker_that_is_stuck_or_has_panicked_does_not_answer() {
     let silence_begins = |workers: &Workers<TestPort>| {
         let deadline = Instant::now() + FAILURE;
         while workers.all_respond(Duration::from_millis(20)) {
-            assert!(Instant::now() < deadline, "the worker still answers");
+            assert!(Instant::now() < deadline, "the worker still responds");
         }
     };
     let held = near.hold_up();

@@ -195,7 +195,7 @@ fn a_thousand_idle_queues_cost_no_cpu() {
         }
         assert!(spent < Duration::from_secs(2), "the worker goes on and on");
     }
-    assert!(looks(&peers) - before < 50_000, "queues are looked at all the time");
+    assert!(looks(&peers) - before < 50_000, "queues are polled all the time");
     // And one of the thousand still wakes it.
     peers[500].send_flow(1, 2, 1, 0, 1);
     far.wait_until("a frame of an idle queue", |far| far.received == 2);

@@ -1,7 +1,7 @@
 //! Mini-OS's frontend (`netfront.c`): one queue, one event channel, flat keys, nothing about rx
 //! notifications.
 //!
-//! It writes its keys and `Connected` in one transaction, before it has looked at the backend, and
+//! It writes its keys and `Connected` in one transaction, before it has read the backend, and
 //! then waits for that to be connected. Any other state behind that is the end: it gives up. To
 //! start over it waits for the backend to be at least at `Closing`, at `Closed`, and at an offer,
 //! and removes its keys.

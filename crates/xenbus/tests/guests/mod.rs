@@ -176,7 +176,7 @@ impl Side<'_> {
         self.queues.clear();
     }
 
-    /// Makes rings and says where they are, as the answer to what the backend offers now.
+    /// Makes rings and says where they are, in reply to what the backend offers now.
     pub(crate) fn write_keys(&mut self) {
         let offer = store::keys(self.store, &VIF.backend_dir());
         let count = self.wanted.min(offer.queues_offered().unwrap_or(1));

@@ -1,8 +1,8 @@
 //! The frontend of Windows' PV drivers (`xenvif/frontend.c` of the Xen project).
 //!
 //! It leads the backend to an offer from any state, writes its keys, and then goes with the backend
-//! until that is connected. From then on it looks at `online` alone, so a backend that closes by
-//! itself stays closed until the device is disabled and enabled, or the guest resumed. It looks at
+//! until that is connected. From then on it reads `online` alone, so a backend that closes by
+//! itself stays closed until the device is disabled and enabled, or the guest resumed. It reads
 //! states only where they differ from the one that it saw last, and removes no key.
 
 use ringway_xenbus::XenbusState::{

@@ -208,7 +208,7 @@ impl Stock {
         self.store.keys().any(|path| path.starts_with(dir))
     }
 
-    /// One edge of the graph, or a look at the frontend's state.
+    /// One edge of the graph, or a read of the frontend's state.
     fn step_backend(&mut self) {
         let backend = &mut self.backend;
         if backend.state != backend.target {

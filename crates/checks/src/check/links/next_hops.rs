@@ -1,4 +1,4 @@
-//! D39: a next hop or a neighbour does not answer, or is two.
+//! D39: a next hop or a neighbour does not reply, or is two.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
@@ -11,7 +11,7 @@ use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
 pub(crate) const CHECK: Check = Check {
     id: "D39",
     slug: "next-hops",
-    title: "a next hop does not answer, or an address is there twice",
+    title: "a next hop does not reply, or an address is there twice",
     group: Group::Links,
     sources: &["ip-sysctl:fib-multipath-use-neigh", "ip-sysctl:linkdown", "rfc-5227"],
     explanation: text::EXPLANATION,
@@ -50,11 +50,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let silent: Vec<&Neighbour> = span.after.all.iter().filter(is_other).collect();
     if !silent.is_empty() {
         let named: Vec<&str> = silent.iter().take(NAMED_MAX).map(|one| one.dst.as_str()).collect();
-        let summary = format!("{} neighbours do not answer: {}", silent.len(), named.join(", "));
+        let summary = format!("{} neighbours do not reply: {}", silent.len(), named.join(", "));
         let finding = Finding::new(Severity::Note, "neighbours", summary);
         out.add([finding.cause(text::silent_cause()).quote([quoted(span, silent[0])])]);
     }
-    out.well("next hops answer, as far as they are used", None);
+    out.well("next hops reply, as far as they are used", None);
     Ok(())
 }
 
@@ -65,7 +65,7 @@ fn quoted(span: &Span<Neighbours>, one: &Neighbour) -> Quote {
     Quote { file: span.text.origin().to_owned(), line: None, text }
 }
 
-/// Whether it did not answer, or is asked for as long as both samples are apart.
+/// Whether it did not reply, or is asked for as long as both samples are apart.
 fn is_silent(span: &Span<Neighbours>, one: &Neighbour) -> bool {
     let was = span.before.same(one).is_some_and(|was| was.is_failed() || was.is_asked());
     one.is_failed() || (one.is_asked() && was && span.basis == Basis::Samples)
@@ -105,7 +105,7 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
     }
     let names: Vec<&str> = dead.iter().map(|(name, _)| name.as_str()).collect();
     let summary = format!(
-        "{} of {} next hops to {} do not answer: {}",
+        "{} of {} next hops to {} do not reply: {}",
         dead.len(),
         route.nexthops.len(),
         route.dst,
@@ -131,7 +131,7 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
 
 fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Finding> {
     let one = failed(span, gateway, route.dev.as_ref())?;
-    let summary = format!("the next hop to {}, {gateway}, does not answer", route.dst);
+    let summary = format!("the next hop to {}, {gateway}, does not reply", route.dst);
     // Many hosts have a route for IPv6 that leads nowhere, and do without.
     let severity = if gateway.contains(':') { Severity::Note } else { Severity::Problem };
     Some(

@@ -85,7 +85,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         };
         findings.push(all_well(summary, None));
     }
-    // Where there is one hop and no path was asked for, tunnels are not looked at either.
+    // Where there is one hop and no path was asked for, tunnels are not read either.
     if !bridges.is_empty() || stacked || !paths.is_empty() || is_set_any {
         out.add(findings);
         out.add(paths);

@@ -74,7 +74,7 @@ fn flux(
 ) -> Option<Finding> {
     let value = |nic: &str, name: &str| facts.switches.of(nic, name);
     let names = [nic.ifname.as_str(), other.ifname.as_str()];
-    // With either of them each answers for itself.
+    // With either of them each replies for itself.
     let is_kept =
         |name: &str| names.iter().all(|nic| value(nic, name).is_none_or(|(it, _)| it > 0));
     if is_kept("arp_ignore") || is_kept("arp_filter") {
@@ -86,7 +86,7 @@ fn flux(
         text: format!("{nic} {}/{}", address.local, address.prefixlen),
     };
     let summary = format!(
-        "{} and {} are both in {}/{}, and each answers for the other",
+        "{} and {} are both in {}/{}, and each replies for the other",
         other.ifname, nic.ifname, more.local, more.prefixlen
     );
     let finding = Finding::new(Severity::Warning, nic.ifname.clone(), summary)
@@ -95,7 +95,7 @@ fn flux(
         .quote(value(&nic.ifname, "arp_ignore").map(|(_, text)| text.quote(1)))
         .confidence(Confidence::Medium);
     // Not by a program: with arp_ignore addresses that are on no interface of this network, as
-    // those of load balancers are, are no longer answered for.
+    // those of load balancers are, no longer get a reply.
     Some(finding.advise(Advice::by_hand(text::flux_advice(), &["ip addr show"])))
 }
 

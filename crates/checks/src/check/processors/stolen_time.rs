@@ -31,7 +31,7 @@ facts! {
 
 /// Share of the time of all CPUs that were stolen.
 const STOLEN: f64 = 0.05;
-/// The same, from which nothing else is worth looking at.
+/// The same, from which nothing else is worth a check.
 const STARVED: f64 = 0.20;
 
 /// CPUs that the guide left to domain 0 when it gave each of the others to a guest

@@ -36,14 +36,14 @@ const OF_LIMIT: f64 = 0.75;
 /// Connections that a finding quotes.
 const QUOTES_MAX: usize = 3;
 
-/// The check that tells what else holds a connection down: that it gets no answer, or that its
-/// program lets it send no faster than it does.
+/// The check that tells what else holds a connection down: that it gets no acknowledgement, or
+/// that its program lets it send no faster than it does.
 fn other_reason(socket: &Socket) -> Option<&'static str> {
     let reaches = |limit: u64| {
         socket.delivery_bits.is_none_or(|bits| bits >= OF_LIMIT * float(limit.saturating_mul(8)))
     };
     match socket.program_limit() {
-        _ if socket.gets_no_answer() => Some("D44"),
+        _ if socket.gets_no_acknowledgement() => Some("D44"),
         Some(limit) if reaches(limit) => Some("D46"),
         _ => None,
     }

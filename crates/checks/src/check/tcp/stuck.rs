@@ -12,7 +12,7 @@ use ringway_evidence::parse::sockets::{Socket, Sockets};
 pub(crate) const CHECK: Check = Check {
     id: "D44",
     slug: "stuck",
-    title: "a connection gets no answer to what it sends",
+    title: "a connection gets no acknowledgement of what it sends",
     group: Group::Tcp,
     sources: &[
         "rfc-6298:backoff",
@@ -46,11 +46,14 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 .before
                 .same(socket)
                 .is_some_and(|before| before.more.bytes_acked == socket.more.bytes_acked);
-        socket.gets_no_answer() && stands
+        socket.gets_no_acknowledgement() && stands
     };
     let stuck = span.after.all.iter().filter(is_stuck).take(TOLD_MAX);
     out.add(stuck.map(|socket| of_one(facts, socket)));
-    out.well(format!("each of {} connections gets its answers", span.after.all.len()), None);
+    out.well(
+        format!("each of {} connections gets its acknowledgements", span.after.all.len()),
+        None,
+    );
     Ok(())
 }
 
@@ -58,7 +61,7 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let span = &facts.sockets;
     let owner = facts.owners.whose(socket.more.inode);
     let summary = format!(
-        "{owner} has sent the same to {} {} times without an answer",
+        "{owner} has sent the same to {} {} times without an acknowledgement",
         socket.peer, socket.more.retransmits
     );
     let finding = Finding::new(Severity::Problem, socket.peer.clone(), summary)

@@ -198,7 +198,7 @@ impl Child {
         Ok(happened)
     }
 
-    /// Readable when there is something to look at.
+    /// Readable when there is something to read.
     pub(super) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let running = self.running.iter();
         running.flat_map(|running| [running.process.as_fd(), running.link.as_fd()])

@@ -1,7 +1,7 @@
-//! Answers to the command line, put together from those of all processes.
+//! Replies to the command line, put together from those of all processes.
 //!
-//! Each is asked on a thread, with a limit of time: one that does not answer is named in the
-//! result, and delays the answers of others by no more than that.
+//! Each is asked on a thread, with a limit of time: one that does not reply is named in the
+//! result, and delays the replies of others by no more than that.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,11 +25,11 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const ALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a process may take to change something.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Bytes of what one process answers. It may be in the hands of a guest.
-const ANSWER_LEN_MAX: usize = 16 << 20;
+/// Bytes of the reply of one process. It may be in the hands of a guest.
+const REPLY_LEN_MAX: usize = 16 << 20;
 /// Processes that are asked at the same time.
 const THREADS_MAX: usize = 16;
-/// Calls that are answered at the same time.
+/// Calls that are served at the same time.
 const CALLS_MAX: usize = 8;
 /// What the setting of a mirror is called.
 const MIRROR: &str = "mirror";
@@ -62,19 +62,19 @@ impl Fanout {
         Ok(Fanout { _server: server, calls, wake, open: Arc::default() })
     }
 
-    /// Answers what has been asked, on threads of their own.
-    pub(super) fn answer(&self, respondents: impl Fn() -> Respondents) {
+    /// Serves the calls that have come, each on a thread.
+    pub(super) fn serve_calls(&self, respondents: impl Fn() -> Respondents) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         while let Ok(call) = self.calls.try_recv() {
             if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
                 self.open.fetch_sub(1, Ordering::Relaxed);
-                call.answer(Reply::error("too many requests at the same time: try again"));
+                call.reply(Reply::error("too many requests at the same time: try again"));
                 continue;
             }
             let (open, respondents) = (Arc::clone(&self.open), respondents());
             std::thread::spawn(move || {
                 let reply = respondents.reply(&call.request);
-                call.answer(reply);
+                call.reply(reply);
                 open.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -159,11 +159,11 @@ impl Respondents {
     fn status(self) -> BackendStatus {
         let sockets = [&self.switch].into_iter().chain(self.tenants.iter().map(|(_, it)| it));
         let sockets: Vec<&PathBuf> = sockets.collect();
-        let mut answers = ask_all(&sockets);
-        let of_tenants = answers.split_off(1);
-        let mut all = answers.pop().and_then(Result::ok).unwrap_or_default();
-        for ((mut tenant, _), answer) in self.tenants.into_iter().zip(of_tenants) {
-            match answer {
+        let mut replies = ask_all(&sockets);
+        let of_tenants = replies.split_off(1);
+        let mut all = replies.pop().and_then(Result::ok).unwrap_or_default();
+        for ((mut tenant, _), reply) in self.tenants.into_iter().zip(of_tenants) {
+            match reply {
                 Ok(status) => {
                     // It is asked for its own vifs, and has no say about others.
                     let own = status.vifs.into_iter().filter(|vif| tenant.vifs.contains(&vif.name));
@@ -185,11 +185,11 @@ impl Respondents {
     }
 }
 
-/// Asks all for their state; the answers are in the order of the sockets.
+/// Asks all for their state; the replies are in the order of the sockets.
 fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
     let deadline = Instant::now() + ALL_TIMEOUT;
     let next = AtomicUsize::new(0);
-    let (sender, answers) = mpsc::channel();
+    let (sender, replies) = mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..sockets.len().min(THREADS_MAX) {
             let (next, sender) = (&next, sender.clone());
@@ -198,11 +198,11 @@ fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(socket) = sockets.get(index) else { return };
                     let left = deadline.saturating_duration_since(Instant::now());
-                    let answer = match left.min(STATUS_TIMEOUT) {
+                    let reply = match left.min(STATUS_TIMEOUT) {
                         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
                         limit => ask_within(socket, &BackendRequest::Status, limit),
                     };
-                    if sender.send((index, answer)).is_err() {
+                    if sender.send((index, reply)).is_err() {
                         return;
                     }
                 }
@@ -210,9 +210,9 @@ fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
         }
     });
     drop(sender);
-    let mut answers: Vec<_> = answers.into_iter().collect();
-    answers.sort_by_key(|(index, _)| *index);
-    answers.into_iter().map(|(_, answer)| answer).collect()
+    let mut replies: Vec<_> = replies.into_iter().collect();
+    replies.sort_by_key(|(index, _)| *index);
+    replies.into_iter().map(|(_, reply)| reply).collect()
 }
 
 fn ask_within<T: DeserializeOwned>(
@@ -220,6 +220,6 @@ fn ask_within<T: DeserializeOwned>(
     request: &BackendRequest,
     limit: Duration,
 ) -> io::Result<T> {
-    let patience = Patience { time: limit, bytes: ANSWER_LEN_MAX };
-    open_within(socket, request, patience).map(|(answer, _)| answer)
+    let patience = Patience { time: limit, bytes: REPLY_LEN_MAX };
+    open_within(socket, request, patience).map(|(reply, _)| reply)
 }

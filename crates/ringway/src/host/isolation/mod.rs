@@ -172,7 +172,7 @@ impl Isolation {
         for name in names {
             self.look_at_tenant(&name, now, is_host_ready)?;
         }
-        self.fanout.answer(|| self.respondents());
+        self.fanout.serve_calls(|| self.respondents());
         self.report();
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Isolation {
         self.tenants.values().all(|tenant| tenant.is_attached)
     }
 
-    /// Descriptors that are readable when there is something to look at.
+    /// Descriptors that are readable when there is something to read.
     pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let tenants = self.tenants.values().flat_map(|tenant| tenant.child.wakers());
         let leaving = self.leaving.iter().map(|leaving| leaving.process.as_fd());

@@ -1,6 +1,6 @@
 //! Which vif is whose, as the toolstack has it in XenStore.
 //!
-//! A vif has the tenant that it was made with. Each is looked at when its directory appears and
+//! A vif has the tenant that it was made with. Each is read when its directory appears and
 //! goes, and what its backend writes there is of no interest.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub(super) struct Roster {
     backend: DomId,
     defaults: Defaults,
     vifs: BTreeMap<Vif, Entry>,
-    /// To be looked at.
+    /// To be read.
     changed: BTreeSet<Vif>,
     must_scan: bool,
 }

@@ -61,10 +61,12 @@ pub(super) enum Verb {
     /// Exit codes: 0 if the change is kept, 3 if not.
     #[command(
         after_help = "Examples:\n  ringway doctor try D13 --iperf3 -- iperf3 -J -c host -t 3\n  \
-                            ringway doctor try D18 --number 'avg = ([0-9.]+)' --lower -- ./ping.sh"
+                            ringway doctor try D18 --number 'avg = ([0-9.]+)' \
+                            --lower-is-better -- ./ping.sh"
     )]
     Try(trial::Try),
     /// Examine this host again and again, and serve the findings as metrics for Prometheus
+    #[command(name = "serve", alias = "watch")]
     Watch(watch::Watch),
     /// Takes a transaction back after a while
     #[command(hide = true)]

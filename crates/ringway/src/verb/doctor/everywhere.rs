@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::{Doctor, collected};
 use crate::output::{print, print_json};
 
-/// Namespaces that are looked at.
+/// Namespaces that are checked.
 const NAMESPACES_MAX: usize = 64;
 /// So many at a time: each look takes CPU time that the others would see.
 const TOGETHER: usize = 4;
@@ -106,7 +106,7 @@ fn look(args: &Doctor) -> Result<Everywhere> {
         }
     }
     let left = all.iter().skip(NAMESPACES_MAX);
-    let why = || format!("{NAMESPACES_MAX} are looked at, and there are {}", all.len());
+    let why = || format!("{NAMESPACES_MAX} are checked, and there are {}", all.len());
     everywhere.not_looked_at.extend(left.map(|one| missed(name(one), why())));
     Ok(everywhere)
 }
@@ -124,7 +124,7 @@ impl Everywhere {
             }
         }
         for Missed { netns, why } in &self.not_looked_at {
-            let _ = writeln!(text, "[?] Network namespace {netns} was not looked at: {why}");
+            let _ = writeln!(text, "[?] Network namespace {netns} was not checked: {why}");
         }
         text
     }

@@ -1,7 +1,7 @@
 //! `ringway doctor expire`: takes a transaction back that is not confirmed.
 //!
 //! A process in a session of its own, started before the first change: a terminal that closes, a
-//! lost link or a killed `apply` does not end it. It looks at the journal once a second and ends
+//! lost link or a killed `apply` does not end it. It reads the journal once a second and ends
 //! when the transaction is confirmed or taken back.
 
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-//! `ringway doctor watch`: what is found, for Prometheus.
+//! `ringway doctor serve`: what is found, for Prometheus.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ const ANSWER_EVERY: Duration = Duration::from_millis(200);
 const CONTENT_TYPE: &str = "Content-Type: text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  ringway doctor watch --listen 0.0.0.0:9819 --every 60")]
+#[command(after_help = "Example:\n  ringway doctor serve --listen 0.0.0.0:9819 --every 60")]
 pub(super) struct Watch {
     /// Where to serve /metrics; anyone who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9819")]

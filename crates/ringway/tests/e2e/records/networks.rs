@@ -159,7 +159,7 @@ pub(super) fn all() -> Vec<Scenario> {
             [
                 state(
                     "sick",
-                    "A route of two next hops of which one does not answer",
+                    "A route of two next hops of which one does not reply",
                     &[host(PING_NINE)],
                     &[host(
                         "ip route add 10.98.9.0/24 nexthop via 10.98.0.2 nexthop via 10.98.0.9",

@@ -284,7 +284,7 @@ pub(super) fn all() -> Vec<Scenario> {
             [
                 state(
                     "sick-host",
-                    "Open vSwitch in user space with a rule that looks at ports, and packets to \
+                    "Open vSwitch in user space with a rule that matches ports, and packets to \
                      many",
                     &[Step::Scan],
                     &[

@@ -25,7 +25,7 @@ pub(super) struct Policed {
     pub(super) findings: Vec<Finding>,
 }
 
-/// Looks at all filters but those of interfaces of `known`, whose policer was found where it was
+/// Checks all filters but those of interfaces of `known`, whose policer was found where it was
 /// set.
 pub(super) fn look(facts: &Facts, known: &[String]) -> Result<Policed, Gap> {
     let mut policed = Policed::default();

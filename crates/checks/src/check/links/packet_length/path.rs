@@ -38,7 +38,7 @@ impl Seen<'_> {
         let target =
             if *host == address.to_string() { host.clone() } else { format!("{host} ({address})") };
         let Some((limit, line)) = self.path.longest() else {
-            return Ok(self.unanswered(&target));
+            return Ok(self.no_reply(&target));
         };
         let local = self.path.find(|step| match step {
             Step::Local(mtu) => Some(*mtu),
@@ -68,7 +68,7 @@ impl Seen<'_> {
                 _ => None,
             });
             let is_kept = known.is_some_and(|(is_kept, _)| is_kept);
-            // A route's own MTU, or an answer that came once, keeps packets below it.
+            // A route's own MTU, or a report that came once, keeps packets below it.
             let severity = if is_kept { Severity::Note } else { Severity::Problem };
             Finding::new(severity, self.subject(), summary).cause(text::silent_cause())
         } else {
@@ -91,7 +91,7 @@ impl Seen<'_> {
         Ok(self.advise(finding, u64::from(limit), u64::from(local), &others))
     }
 
-    fn unanswered(&self, target: &str) -> Finding {
+    fn no_reply(&self, target: &str) -> Finding {
         let means = self.path.find(|step| match step {
             Step::Asked(means) => Some(*means),
             _ => None,
@@ -105,7 +105,7 @@ impl Seen<'_> {
             _ => None,
         });
         let (why, line) = stopped.unwrap_or_default();
-        let summary = format!("{target} does not answer {by}, so the path is unknown{why}");
+        let summary = format!("{target} does not reply to {by}, so the path is unknown{why}");
         let quote = (line > 0).then(|| self.text.quote(line));
         Finding::new(Severity::Unknown, self.subject(), summary).quote(quote)
     }
