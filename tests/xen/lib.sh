@@ -257,6 +257,7 @@ guest_start() {
 #   vcpus=N (default: queues)   mtu=N (of its own interface)   backend=NAME (of a driver domain)
 #   vif=no (none at all)   vifs=N (that many of the kind)   text=LINE (in the place of all that is said of vifs)
 #   kernel=SERIES (one of tests/xen/kernels, for a scenario whose head says `needs: kernels`)
+#   ipxe=FILE (a script for iPXE, which is then loaded in the place of Linux: `needs: ipxe`)
 #   setting=LINE (one more of xl.cfg(5); may be repeated)
 #   bridge=NAME (default br0; empty for none)   memory=MIB
 #   script=FILE, ip=ADDRESS, rate=RATE, vifname=NAME (of the vif, as xl-network-configuration(5) has them)
@@ -265,13 +266,13 @@ guest_create() {
     local name=$1 word index
     local type=$guest_type host=2 queues=1 vcpus='' mtu='' backend='' bridge=br0 memory=256 \
         role=guest netfront=yes programs=no vif=yes \
-        line='' vifs=1 text='' kernel='' settings=()
+        line='' vifs=1 text='' kernel='' ipxe='' settings=()
     shift
     for word in "$@"; do
         case ${word%%=*} in
         script | ip | rate | vifname | model) line+=,$word ;;
         type | host | queues | vcpus | mtu | backend | bridge | memory | role | netfront | programs | vif | \
-            vifs | text | kernel)
+            vifs | text | kernel | ipxe)
             printf -v "${word%%=*}" %s "${word#*=}"
             ;;
         setting) settings+=("${word#*=}") ;;
@@ -286,13 +287,22 @@ guest_create() {
     for ((index = 1; index < vifs; index++)); do
         line+=", \"mac=$(guest_mac $((host + 16 * index))),bridge=$bridge\""
     done
+    local image ramdisk words
+    words="console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
+rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
+    if [ -n "$ipxe" ]; then
+        # It takes words for commands.
+        image=/payload/ipxe.lkrn ramdisk=$ipxe words=''
+    else
+        image=$(guest_kernel "$type" "$kernel")
+        ramdisk=$(guest_ramdisk "$role" "$programs" "$kernel")
+    fi
     cat > "$state/$name.cfg" <<END
 name = "$name"
 type = "$type"
-kernel = "$([ -z "$kernel" ] && echo "$guest_images/vmlinux" || echo "/payload/kernels/$kernel/vmlinux")"
-ramdisk = "$(guest_ramdisk "$role" "$programs" "$kernel")"
-extra = "console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
-rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
+kernel = "$image"
+ramdisk = "$ramdisk"
+extra = "$words"
 memory = $memory
 vcpus = ${vcpus:-$queues}
 ${text:-vif = [$([ "$vif" = no ] || echo "$line")]}
@@ -312,6 +322,15 @@ guest_renew() {
 
 guest_mac() {
     printf '00:16:3e:77:00:%02x' "$1"
+}
+
+# What is loaded: TYPE SERIES. Firmware of a PC takes no kernel that is unpacked.
+guest_kernel() {
+    case $1/$2 in
+    hvm/) echo /payload/vmlinuz ;;
+    */) echo "$guest_images/vmlinux" ;;
+    *) echo "/payload/kernels/$2/vmlinux" ;;
+    esac
 }
 
 # An initramfs is as many archives, one after the other, as it has to be: ROLE PROGRAMS KERNEL

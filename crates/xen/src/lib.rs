@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use ringway_hypervisor::{
-    Access, EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantTable, GrantedPages,
-    Hypervisor, StillInUse,
+    Access, EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, GrantTable,
+    GrantedPages, Hypervisor, StillInUse,
 };
 use ringway_sys::xen::evtchn::{self, Evtchn};
 use ringway_sys::xen::gntalloc::Gntalloc;
@@ -87,10 +87,15 @@ pub struct XenMemory {
 }
 
 impl ForeignMemory for XenMemory {
-    /// Of kind `NotFound` whatever it is that Xen dislikes: the kernel does not tell.
+    /// Of kind `OutOfMemory`, with the remedy, if this domain may map no more pages; else of kind
+    /// `NotFound` whatever it is that Xen dislikes: the kernel does not tell.
     fn map(&mut self, peer: DomId, gref: GrantRef, access: Access) -> io::Result<ForeignPage> {
-        let (pages, mapping) = self.device.map(peer, gref, access == Access::ReadWrite)?;
-        Ok(ForeignPage::new(pages, mapping))
+        match self.device.map(peer, gref, access == Access::ReadWrite) {
+            Ok((pages, mapping)) => Ok(ForeignPage::new(pages, mapping)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Err(_) if self.is_granted(peer, gref, access) => Err(maps_no_more()),
+            Err(error) => Err(error),
+        }
     }
 
     fn copy_from_peer<L: AsMut<[u8]>>(
@@ -110,6 +115,29 @@ impl ForeignMemory for XenMemory {
     ) -> io::Result<()> {
         self.device.copy_to_peer(&mut self.scratch, peer, ops, locals)
     }
+}
+
+impl XenMemory {
+    /// Whether a grant that could not be mapped is good all the same. A copy takes no entry in the
+    /// table of mappings; a mapping for reading takes one, and is refused for a full table too.
+    ///
+    /// A guest can make this true, with a grant that Xen only copies from. It then waits for its
+    /// own vif, as for a host that is short of something.
+    fn is_granted(&mut self, peer: DomId, gref: GrantRef, access: Access) -> bool {
+        let (offset, len, local, local_offset) = (0, 1, 0, 0);
+        let status = GrantStatus::GeneralError;
+        let mut ops = [GrantCopy { gref, offset, len, local, local_offset, status }];
+        let copied = self.copy_from_peer(peer, &mut ops, &mut [[0]]);
+        let may_read = copied.is_ok() && ops[0].status == GrantStatus::Okay;
+        may_read && (access == Access::ReadOnly || self.device.map(peer, gref, false).is_err())
+    }
+}
+
+fn maps_no_more() -> io::Error {
+    let what = "this domain maps as many pages of guests as Xen lets it: raise \
+                gnttab_max_maptrack_frames on Xen's command line, or max_maptrack_frames in the \
+                configuration of a driver domain";
+    io::Error::new(io::ErrorKind::OutOfMemory, what)
 }
 
 /// Pages of our own for other domains.

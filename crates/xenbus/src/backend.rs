@@ -298,6 +298,10 @@ impl Handshake {
         }
     }
 
+    fn has_script_failed(&self) -> bool {
+        matches!(self.hotplug, Hotplug::Failed(_))
+    }
+
     fn start(&mut self, offered: Option<u16>) {
         let (own, peer) = (self.own, self.peer);
         // The frontend's keys may refer to the offer of an earlier run.
@@ -345,8 +349,9 @@ impl Handshake {
                 self.detach();
                 self.wait();
             }
-            // Its keys refer to an offer that is no longer valid.
-            (Phase::Closed, state) if state.has_keys() => {
+            // Its keys refer to an offer that is no longer valid. If the script has failed, no
+            // offer follows, so there is nothing to wait for: it sees that this end has closed.
+            (Phase::Closed, state) if state.has_keys() && !self.has_script_failed() => {
                 self.reoffer = Reoffer::IfRefused;
                 self.close();
             }
@@ -373,6 +378,11 @@ impl Handshake {
         // It changed its mind since it said that it has keys. What counts is where it is now.
         match self.own {
             InitWait => self.phase = Phase::Waiting,
+            // It may wait to see that this end has closed, as at the start.
+            _ if state.is_gone() => {
+                self.peer = state;
+                return self.closed();
+            }
             _ => self.wait(),
         }
         self.frontend_state(state);
@@ -473,7 +483,7 @@ impl Handshake {
     fn offer_up_to(&mut self, accepted_max: u16) {
         self.reoffer = Reoffer::No;
         self.accepted_max = accepted_max;
-        if let Hotplug::Failed(_) = self.hotplug {
+        if self.has_script_failed() {
             // That has been reported, and a guest that tries again is no news.
             self.phase = Phase::Closed;
             if self.own != Closed {

@@ -154,6 +154,29 @@ fn a_script_that_failed_may_be_run_again_by_hand() {
     world.check_connected().expect("the device is in its place now");
 }
 
+/// Its answer crosses with the script's, and it may be a frontend that never closes its end.
+#[test]
+fn a_guest_that_answers_the_offer_after_the_script_has_failed_is_not_waited_for() {
+    let features = Features::from(OffloadCaps::ALL);
+    let offer = Offer { queues_max: 2, split_event_channels: true, features };
+    let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
+    let _ = machine.handle(backend::Input::Start {
+        own: XenbusState::Initialising,
+        peer: XenbusState::Initialising,
+        offered: None,
+        has_offered_split: false,
+        returns: Returns::No,
+    });
+    assert_eq!(machine.state(), XenbusState::InitWait);
+    let failed = Hotplug::Failed("no bridge".to_owned());
+    let closed = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
+    let reported = backend::Action::ReportError("no bridge".to_owned());
+    let actions = machine.handle(backend::Input::Hotplug(failed));
+    assert_eq!(actions, [&[reported], closed.as_slice()].concat());
+    assert_eq!(machine.handle(backend::Input::FrontendState(XenbusState::Connected)), []);
+    assert_eq!(machine.state(), XenbusState::Closed);
+}
+
 #[test]
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
     let features = Features::from(OffloadCaps::ALL);

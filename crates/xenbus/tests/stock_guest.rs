@@ -7,7 +7,7 @@ mod guests;
 mod store;
 
 use explore::{Explored, explore, problem};
-use guests::{Disturbance, Kind, Offered, Policy, World, joint, refs, split};
+use guests::{Disturbance, Handover, Kind, Offered, Policy, World, joint, refs, split};
 use ringway_xenbus::backend::Reconnect;
 
 const LIMITS: [u16; 3] = [1, 2, 4];
@@ -143,6 +143,42 @@ fn keys_of_earlier_connections_that_stay_count_for_nothing() {
             world = settled(world);
             world.disturb(Disturbance::RestartBackend(split(1)));
             world = settled(world);
+        }
+    }
+}
+
+#[test]
+fn linux_has_its_network_after_a_boot_loader_that_has_closed_its_vif_or_not() {
+    for offered in OFFERS {
+        stay_connected(&World::new(Kind::Ipxe, offered, 4), &[]);
+        for handover in [Handover::Closed, Handover::Connected] {
+            for wanted in LIMITS {
+                let boot = Disturbance::Boot(handover);
+                let mut world = connected(Kind::Ipxe, offered, wanted);
+                assert_eq!(world.queue_count(), 1);
+                stay_connected(&world, &[boot]);
+                world.disturb(boot);
+                let world = settled(world);
+                assert_eq!(world.queue_count(), usize::from(offered.limit.min(wanted)));
+                for other in disturbances() {
+                    stay_connected(&world, &[other]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_boot_loader_under_way_survives_a_restart_of_the_backend() {
+    // A backend that does not offer two event channels any more believes the one that the loader
+    // has left rather than the two that Linux has just written: no backend can tell.
+    for restart in LIMITS.map(|limit| Disturbance::RestartBackend(split(limit))) {
+        for offered in OFFERS {
+            stay_connected(&World::new(Kind::Ipxe, offered, 4), &[restart]);
+            for handover in [Handover::Closed, Handover::Connected] {
+                let world = connected(Kind::Ipxe, offered, 4);
+                stay_connected(&world, &[Disturbance::Boot(handover), restart]);
+            }
         }
     }
 }

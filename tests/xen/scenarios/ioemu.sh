@@ -1,6 +1,7 @@
 # A fully virtualized guest whose vif is `type=ioemu`: an emulated card for its firmware, the PV one after.
 # sets: admin
 # limit: 1800
+# needs: vmlinuz
 only_on x86_64 "there is no such guest elsewhere"
 only_in_debian "it takes Xen's QEMU"
 bridge_create

@@ -92,6 +92,12 @@ impl Linux {
         }
     }
 
+    /// A kernel starts, and finds what a boot loader has left in order.
+    pub(crate) fn boot(side: &mut Side<'_>) -> Linux {
+        side.look_again();
+        Linux::Bound
+    }
+
     /// The kernel is another one from now on, if it had a network: in between, no Linux tries.
     pub(crate) fn crash(self, side: &mut Side<'_>) -> Linux {
         if self != Linux::Bound || (side.own(), side.other()) != (Connected, Connected) {

@@ -1,6 +1,7 @@
 //! Models of how the frontends of others behave on XenStore, and the shell of our backend beside
 //! them.
 
+mod ipxe;
 mod linux;
 mod mini_os;
 mod windows;
@@ -18,6 +19,7 @@ use ringway_xenbus::{
 use crate::explore::Explored;
 use crate::store::{self, Store, VIF};
 
+use ipxe::{Ipxe, Then};
 use linux::Linux;
 use mini_os::MiniOs;
 use windows::Windows;
@@ -28,6 +30,8 @@ pub(crate) enum Kind {
     Linux,
     MiniOs,
     Windows,
+    /// A boot loader, and the Linux that it loads.
+    Ipxe,
 }
 
 /// What a backend offers.
@@ -58,10 +62,19 @@ pub(crate) enum Disturbance {
     Rebind(u16),
     /// The guest's kernel crashes, and another one takes its place.
     Crash,
+    /// The boot loader closes its vif and starts Linux, or starts it without that.
+    Boot(Handover),
     /// The guest breaks the ring protocol.
     Fault,
     /// The toolstack removes the vif.
     Remove,
+}
+
+/// How a boot loader leaves a vif behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handover {
+    Closed,
+    Connected,
 }
 
 /// How the backend decides: as it does, or as it did before a fault was found.
@@ -126,6 +139,7 @@ enum Driver {
     Linux(Linux),
     MiniOs(MiniOs),
     Windows(Windows),
+    Ipxe(Ipxe),
 }
 
 /// What a guest's driver has to do with.
@@ -229,8 +243,8 @@ impl World {
             Kind::Linux => Driver::Linux(Linux::Bound),
             Kind::MiniOs => Driver::MiniOs(MiniOs::Starting),
             Kind::Windows => Driver::Windows(Windows::Preparing(XenbusState::Unknown)),
+            Kind::Ipxe => Driver::Ipxe(Ipxe::Resetting(Then::Probe)),
         };
-        let wanted = if kind == Kind::MiniOs { 1 } else { wanted };
         let mut world = World {
             policy,
             store: store::with_vif(),
@@ -387,11 +401,12 @@ impl World {
 
     fn with_guest(&mut self, then: impl FnOnce(Driver, &mut Side<'_>) -> Driver) {
         let World { store, next_ref, backend, guest, .. } = self;
+        let has_split = !matches!(guest.driver, Driver::MiniOs(_) | Driver::Ipxe(_));
         let mut side = Side {
             store,
             next_ref,
-            wanted: guest.wanted,
-            has_split: !matches!(guest.driver, Driver::MiniOs(_)),
+            wanted: if has_split { guest.wanted } else { 1 },
+            has_split,
             queues: &mut guest.queues,
             is_notified: &mut guest.is_notified,
             is_backend_notified: &mut backend.is_notified,
@@ -405,6 +420,10 @@ impl World {
             Driver::Linux(driver) => Driver::Linux(driver.step(side)),
             Driver::MiniOs(driver) => Driver::MiniOs(driver.step(side)),
             Driver::Windows(driver) => Driver::Windows(driver.step(side)),
+            Driver::Ipxe(driver) => match driver.step(side) {
+                Ipxe::Done => Driver::Linux(Linux::boot(side)),
+                driver => Driver::Ipxe(driver),
+            },
         });
     }
 }
@@ -413,7 +432,10 @@ impl Guest {
     fn is_up(&self) -> bool {
         matches!(
             self.driver,
-            Driver::Linux(Linux::Bound) | Driver::MiniOs(MiniOs::Up) | Driver::Windows(Windows::Up)
+            Driver::Linux(Linux::Bound)
+                | Driver::MiniOs(MiniOs::Up)
+                | Driver::Windows(Windows::Up)
+                | Driver::Ipxe(Ipxe::Up)
         )
     }
 }
@@ -451,7 +473,11 @@ impl Explored for World {
         ];
         let mut steps: Vec<Step> =
             all.into_iter().filter(|(_, has_turn)| *has_turn).map(|(step, _)| step).collect();
-        let waits = matches!(guest.driver, Driver::Linux(driver) if driver.waits_for_time());
+        let waits = match guest.driver {
+            Driver::Linux(driver) => driver.waits_for_time(),
+            Driver::Ipxe(driver) => driver.waits_for_time(),
+            _ => false,
+        };
         if steps.is_empty() && waits {
             steps.push(Step::Time);
         }
@@ -465,6 +491,7 @@ impl Explored for World {
             Step::Guest => self.step_guest(),
             Step::Time => self.with_guest(|driver, side| match driver {
                 Driver::Linux(driver) => Driver::Linux(driver.time_out(side)),
+                Driver::Ipxe(driver) => Driver::Ipxe(driver.time_out(side)),
                 other => other,
             }),
         }
@@ -483,15 +510,21 @@ impl Explored for World {
                 }
             }
             Disturbance::Rebind(wanted) => {
-                if !matches!(self.guest.driver, Driver::MiniOs(_)) {
-                    self.guest.wanted = wanted;
-                }
+                self.guest.wanted = wanted;
                 self.with_guest(|driver, side| match driver {
                     Driver::Linux(driver) => Driver::Linux(driver.rebind(side)),
                     Driver::MiniOs(driver) => Driver::MiniOs(driver.restart(side)),
                     Driver::Windows(driver) => Driver::Windows(driver.restart(side)),
+                    Driver::Ipxe(driver) => Driver::Ipxe(driver),
                 });
             }
+            Disturbance::Boot(handover) => self.with_guest(|driver, side| match driver {
+                Driver::Ipxe(driver) if handover == Handover::Closed => {
+                    Driver::Ipxe(driver.boot(side))
+                }
+                Driver::Ipxe(Ipxe::Up) => Driver::Linux(Linux::Bound.crash(side)),
+                other => other,
+            }),
             Disturbance::Crash => self.with_guest(|driver, side| match driver {
                 Driver::Linux(driver) => Driver::Linux(driver.crash(side)),
                 other => other,

@@ -1,0 +1,45 @@
+# A boot loader's netfront (iPXE) fetches Linux over ringway, and Linux' netfront takes the vif over from it.
+# sets: admin
+# limit: 1800
+# needs: vmlinuz ipxe
+only_on x86_64 "Debian has iPXE for it"
+only_in_debian "it takes Xen's QEMU"
+[ -s /payload/ipxe.lkrn ] || skip "Debian's package ipxe could not be fetched"
+bridge_create
+backend_start 2
+www=$state/www
+mkdir -p "$www"
+cp /payload/vmlinuz "$www/"
+gzip -1 < "$guest_images/base.cpio" > "$www/base.gz"
+busybox httpd -p 10.77.0.1:80 -h "$www"
+cat > "$state/boot.ipxe" <<END
+#!ipxe
+set net0/ip 10.77.0.2
+set net0/netmask 255.255.255.0
+ifopen net0
+kernel http://10.77.0.1/vmlinuz console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=guest rig.queues=2 rig.netfront=yes rig.host=2
+initrd http://10.77.0.1/base.gz
+boot
+END
+# Without an emulated card: nothing else can fetch it.
+guest_create a type=hvm vcpus=2 memory=384 setting='vga = "none"' ipxe="$state/boot.ipxe" \
+    text="vif = [ 'mac=$(guest_mac 2),bridge=br0,type=vif' ]"
+vif_wait a
+say "iPXE: $(xenstore-ls "$(guest_path a)/device/vif/0" | tr '\n' ' ')"
+measure ipxe_queues "$(backend_queues "$(guest_vif a)" | wc -l)"
+expect "iPXE's event channel is one for both directions" yes \
+    "$([ -n "$(frontend_key a event-channel)" ] && echo yes)"
+# 20 MB by way of a guest that asks again and again, emulated.
+wait_until 900 "Linux is up" guest_is_up a
+vif_wait a
+say "Linux: $(xenstore-ls "$(guest_path a)/device/vif/0" | tr '\n' ' ')"
+expect "queues of Linux" 2 "$(frontend_key a multi-queue-num-queues)"
+check_ping dom0 10.77.0.2
+check_payload dom0 a 10.77.0.2 4
+check_payload a dom0 10.77.0.1 4
+if [ "$BACKEND" = ringway ]; then
+    backend_kill
+    backend_start 2
+    check_ping dom0 10.77.0.2
+fi
+guest_destroy a
