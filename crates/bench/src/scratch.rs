@@ -1,9 +1,11 @@
-//! Temporary directories, all below one that is removed even after Ctrl-C.
+//! Temporary directories, all below one that is removed even after Ctrl-C. The next run removes it
+//! if this one is killed.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
+use ringway_rig::scratch::Scratch;
 use tempfile::TempDir;
 
 /// A global, because the handler of Ctrl-C has nothing else to find it by.
@@ -11,8 +13,8 @@ static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
 /// Makes the root and has it removed when we are interrupted. Children need no care: the kernel
 /// kills them with us, and their namespaces go with them.
-pub(crate) fn prepare() -> Result<TempDir> {
-    let root = tempfile::Builder::new().prefix("ringway-bench-").tempdir()?;
+pub(crate) fn prepare() -> Result<Scratch> {
+    let root = Scratch::new("ringway-bench-")?;
     ROOT.set(root.path().to_owned()).ok().context("the root is made once")?;
     ctrlc::set_handler(|| {
         if let Some(root) = ROOT.get() {

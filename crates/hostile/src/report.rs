@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use ringway_lab::columns::render;
+use ringway_rig::columns::render;
 
 use crate::record::{GOAL, Record};
 use crate::scenario::{Place, Scenario};

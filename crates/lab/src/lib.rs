@@ -10,7 +10,6 @@
 
 pub mod analysis;
 pub mod assert;
-pub mod columns;
 pub mod compare;
 pub mod counters;
 pub mod journal;

@@ -7,6 +7,7 @@
 //! - [`host`]: ringway itself with its guests.
 //! - [`tools`]: make load and report what they measured; [`average`] makes one number of several.
 //! - [`machine`]: describes the computer. [`scratch`]: a directory for temporary files.
+//!   [`columns`]: a table for people.
 //!
 //! Each namespace, process and directory belongs to a value and ends with it.
 //!
@@ -18,6 +19,7 @@
 
 pub mod average;
 pub mod child;
+pub mod columns;
 pub mod host;
 pub mod launcher;
 pub mod machine;

@@ -1,6 +1,6 @@
 //! Columns for people.
 
-use ringway_lab::columns;
+use ringway_rig::columns;
 
 /// Rows under a head, as text of whole lines. Columns whose head begins with `>` are numbers.
 pub(crate) fn render(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {

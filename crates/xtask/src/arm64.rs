@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::run;
+use crate::{reproducible, run};
 
 /// As Rust calls it.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -94,6 +94,7 @@ pub(crate) fn package(root: &Path) -> Result<PathBuf> {
     let mut command = Command::new(run::this_cargo());
     command.current_dir(root).args(arguments).args(["--target", TARGET]);
     command.env("CARGO_TARGET_DIR", directory(root)).envs(environment());
+    reproducible::prepare(&mut command, root);
     let output = command.stderr(Stdio::inherit()).output().context("cargo deb")?;
     ensure!(output.status.success(), "cargo deb failed");
     let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
@@ -186,6 +187,9 @@ fn prepare(root: &Path, command: &mut Command, arguments: &[&str]) {
         if env::var_os(name).is_none() {
             command.env(name, value);
         }
+    }
+    if arguments.contains(&"--release") {
+        reproducible::prepare(command, root);
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{arm64, run};
+use crate::{arm64, reproducible, run};
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
@@ -137,12 +137,21 @@ fn fields(package: &Path, arch: Architecture) -> Result<()> {
     Ok(())
 }
 
-/// The program in the package starts.
+/// The program in the package starts, and names no directory of this machine.
 fn program(root: &Path, package: &Path, arch: Architecture) -> Result<()> {
     let dir: PathBuf = root.join(GENERATED).join("unpacked");
     output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&dir))?;
     let version = output(arch.command(&dir.join("usr/bin/ringway")).arg("--version"))?;
     ensure!(version.starts_with("ringway "), "--version says {version:?}");
+    let bytes = fs::read(dir.join("usr/bin/ringway"))?;
+    let places = reproducible::places(root);
+    for (directory, _) in &places {
+        let name = directory.to_string_lossy().into_owned();
+        // A build in a directory such as /usr/src names it rightly.
+        let is_shown = places.iter().any(|(_, shown)| shown.contains(&name));
+        let is_there = || bytes.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+        ensure!(is_shown || !is_there(), "the program names {name}");
+    }
     Ok(())
 }
 

@@ -31,6 +31,7 @@ mod modules;
 mod page;
 mod plots;
 mod race;
+mod reproducible;
 mod run;
 mod rust;
 mod semver;

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::layers::Metadata;
+use crate::reproducible;
 use crate::tree::Tree;
 
 /// The crate of the one program that people run.
@@ -190,6 +191,9 @@ pub(crate) fn skip(what: &str, why: &str) -> Result<()> {
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(this_cargo());
     command.current_dir(root).args(arguments);
+    if arguments.iter().any(|word| ["--release", "deb"].contains(word)) {
+        reproducible::prepare(&mut command, root);
+    }
     command
 }
 
