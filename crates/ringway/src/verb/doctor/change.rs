@@ -100,6 +100,10 @@ enum Tool {
     Udev,
     /// Parts of a guest's <interface>
     Libvirt,
+    /// A profile of tuned
+    Tuned,
+    /// Files of systemd-networkd
+    Networkd,
 }
 
 #[derive(Debug, Args)]
@@ -185,6 +189,8 @@ impl Tool {
             Tool::SysctlD => Format::SysctlD,
             Tool::Udev => Format::Udev,
             Tool::Libvirt => Format::Libvirt,
+            Tool::Tuned => Format::Tuned,
+            Tool::Networkd => Format::Networkd,
         }
     }
 }
