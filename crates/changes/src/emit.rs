@@ -1,5 +1,8 @@
 //! The same changes for other tools.
 
+mod networkd;
+mod tuned;
+
 use std::fmt::Write;
 use std::path::Path;
 
@@ -20,13 +23,17 @@ pub enum Format {
     Udev,
     /// Parts of the `<interface>` of a guest.
     Libvirt,
+    /// A profile of tuned.
+    Tuned,
+    /// Files of systemd-networkd and udev: `.link` and `.network`.
+    Networkd,
 }
 
 impl Format {
     /// Whether it is for files that the machine reads when it starts, for its own network
     /// namespace.
     pub fn is_for_start(self) -> bool {
-        matches!(self, Format::Ansible | Format::SysctlD | Format::Udev)
+        !matches!(self, Format::Shell | Format::Libvirt)
     }
 }
 
@@ -54,6 +61,8 @@ pub fn emit(entries: &[Entry], format: Format) -> String {
         Format::SysctlD => lines(entries, "#", sysctl),
         Format::Udev => lines(entries, "#", udev),
         Format::Libvirt => libvirt(entries),
+        Format::Tuned => tuned::profile(entries),
+        Format::Networkd => networkd::files(entries),
     }
 }
 

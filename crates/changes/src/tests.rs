@@ -321,6 +321,17 @@ fn other_tools_get_the_same_changes() {
     assert!(sysctl.contains("\nnet.ipv4.tcp_rmem = 4096 131072 6291456\n"), "{sysctl}");
     let udev = emit(&entries, Format::Udev);
     assert!(udev.contains("KERNEL==\"eth0\", ATTR{tx_queue_len}=\"1000\""), "{udev}");
+    let tuned = emit(&entries, Format::Tuned);
+    assert!(tuned.contains("[sysctl]\nnet.ipv4.tcp_rmem=4096 131072 6291456\n"), "{tuned}");
+    assert!(tuned.contains("[net_eth0]\ntype=net\ndevices=eth0\n"), "{tuned}");
+    assert!(tuned.contains("\nmtu=9000\n") && tuned.contains("\ntxqueuelen=1000\n"), "{tuned}");
+    assert!(!tuned.contains("\n- evil"), "{tuned}");
+    let networkd = emit(&entries, Format::Networkd);
+    assert!(networkd.contains("OriginalName=eth0\n\n[Link]\n"), "{networkd}");
+    assert!(networkd.contains("MTUBytes=9000\n"), "{networkd}");
+    assert!(networkd.contains("TransmitQueueLength=1000\n"), "{networkd}");
+    assert!(networkd.contains("\nnet.ipv4.tcp_rmem = 4096 131072 6291456\n"), "{networkd}");
+    assert!(!networkd.contains("\n- evil"), "{networkd}");
     let libvirt = emit(&entries, Format::Libvirt);
     assert!(libvirt.contains("<mtu size=\"9000\"/>"), "{libvirt}");
     assert_eq!(libvirt.matches("-->").count(), libvirt.matches("<!--").count(), "{libvirt}");

@@ -36,7 +36,8 @@ fn knobs() -> Vec<(Knob, &'static str)> {
             Some((Knob::Parameter { module, name }, "8"))
         }
         Knob::Parameter { .. } => Some((Knob::VirtualFunctions { nic: nic() }, "4")),
-        Knob::VirtualFunctions { .. } => None,
+        Knob::VirtualFunctions { .. } => Some((Knob::Governor { cpu: 3 }, "performance")),
+        Knob::Governor { .. } => None,
     };
     let from = (first, "4096 131072 6291456");
     std::iter::successors(Some(from), |(knob, _)| next(knob)).collect()

@@ -45,7 +45,7 @@ const LOWERED: [(&str, &str); 8] = [
     ("D24", "parameter"),
 ];
 /// Settings whose values have no order.
-const REPLACED: [&str; 5] = ["irq-affinity", "rps", "xps", "qdisc", "sysctl"];
+const REPLACED: [&str; 6] = ["governor", "irq-affinity", "rps", "xps", "qdisc", "sysctl"];
 /// Programs whose commands change nothing that evidence shows, or that no program is to run.
 const OTHERS: [&str; 24] = [
     "apt-get",
@@ -165,6 +165,7 @@ impl Fact for All {
         Piece::File("proc/sys/net/*/*"),
         Piece::File("proc/sys/net/*/conf/*/*"),
         Piece::File("sys/class/net/*/*"),
+        Piece::File("sys/devices/system/cpu/cpu*/cpufreq/*"),
         Piece::File("sys/class/net/*/device/*"),
         Piece::File("sys/class/net/*/queues/*/*"),
         Piece::File("sys/module/*/parameters/*"),

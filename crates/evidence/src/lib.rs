@@ -11,6 +11,7 @@
 
 mod access;
 pub mod archive;
+mod changed;
 pub mod fact;
 mod live;
 mod manifest;
@@ -25,6 +26,7 @@ mod text;
 mod tool;
 
 pub use access::Netns;
+pub use changed::{Changed, changed};
 pub use live::collect;
 pub(crate) use manifest::{NETNS, PROFILE};
 pub use netlink::{NicSettings, nic_settings};

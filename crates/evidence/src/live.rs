@@ -1,5 +1,6 @@
 //! Collects the evidence of the host that we run on, twice.
 
+mod drops;
 mod programs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::drops::Watch;
 use self::programs::Programs;
 use super::access::{Netns, read_only};
 use super::manifest::{Manifest, NETNS, PROFILE, Words};
@@ -41,6 +43,7 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     taken.sample(1, &manifest);
     // The settings are read between both samples, and that counts as waiting.
     let begun = Instant::now();
+    let drops = manifest.has_drops.then(Watch::start);
     taken.files(&manifest.files, "");
     taken.access();
     taken.links(&manifest);
@@ -51,6 +54,9 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
         taken.profile();
     }
     thread::sleep(interval.saturating_sub(begun.elapsed()));
+    if let Some((path, seen)) = drops.map(Watch::finish) {
+        taken.keep_reply("", path, seen);
+    }
     taken.sample(2, &manifest);
     taken.finish()
 }

@@ -11,7 +11,6 @@ pub(super) const RECORDED: &[Piece] = &[
     Piece::Counters("proc/softirqs"),
     Piece::Counters("proc/uptime"),
     Piece::File("etc/os-release"),
-    Piece::File("proc/net/bonding/*"),
     Piece::File("proc/sys/net/core/dev_weight"),
     Piece::File("proc/sys/net/core/rmem_max"),
     Piece::File("proc/sys/net/ipv4/ip_forward"),
@@ -61,6 +60,7 @@ pub(super) struct Manifest {
     /// What is asked about each interface.
     pub(super) settings: Vec<NicSettings>,
     pub(super) has_connections: bool,
+    pub(super) has_drops: bool,
     pub(super) has_filters: bool,
     pub(super) has_classes: bool,
     pub(super) has_profile: bool,
@@ -84,6 +84,7 @@ impl Manifest {
                 Piece::Settings(one) if all.settings.contains(&one) => {}
                 Piece::Settings(one) => all.settings.push(one),
                 Piece::Connections => all.has_connections = true,
+                Piece::Drops => all.has_drops = true,
                 Piece::Filters => all.has_filters = true,
                 Piece::Classes => all.has_classes = true,
                 Piece::Profile => all.has_profile = true,

@@ -2,6 +2,7 @@
 //! nothing else.
 
 use super::netlink::{DESTINATIONS, LISTENERS, NicSettings};
+use super::parse::drops::FILE as DROPS;
 
 /// One piece of evidence, or all of a kind. In a path a `*` stands for any name, or for the end of
 /// one. In a command `{nic}` stands for each interface, `{guest}` for each guest of libvirt and
@@ -30,6 +31,8 @@ pub enum Piece {
     /// Sockets that listen, in both samples; where most connections go, if ports may run out; and
     /// the programs that sockets are of.
     Sockets,
+    /// Packets that the kernel drops between both samples, by reason, where it may be asked.
+    Drops,
     /// Settings of each interface.
     Settings(NicSettings),
     /// What filters of traffic did, where a queueing discipline says there are any; both samples.
@@ -72,6 +75,7 @@ impl Piece {
             }
             Piece::Link(pattern) => path.strip_suffix(LINK).is_some_and(|at| matches(pattern, at)),
             Piece::Sockets => [LISTENERS, DESTINATIONS, "owners"].contains(&path),
+            Piece::Drops => path == DROPS,
             Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),
             Piece::Threads(_) => path == "threads",
             Piece::Programs => ["busiest", "cgroups"].contains(&path),

@@ -160,6 +160,34 @@ impl Source {
         names
     }
 
+    /// The paths of all files, in order; of a directory those of plain files, without following
+    /// links.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let root = match self {
+            Source::Memory(pieces) => return pieces.keys().cloned().collect(),
+            Source::Directory(root) => root,
+        };
+        let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => folders.push(path),
+                    Ok(kind) if kind.is_file() => {
+                        let below = path.strip_prefix(root).ok().and_then(Path::to_str);
+                        found.extend(below.map(str::to_owned));
+                    }
+                    _ => {}
+                }
+                if found.len() + folders.len() > PIECES_MAX {
+                    return found;
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
     /// The text at a path of the saved host; an error says what is wrong with it.
     fn read(&self, path: &str) -> Result<Option<String>, String> {
         match self {

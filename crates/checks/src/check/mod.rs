@@ -171,6 +171,11 @@ impl Check {
         [self.id, self.slug].iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
+    /// Whether what it finds is of the whole machine, whichever network namespace it runs in.
+    pub fn is_of_machine(&self) -> bool {
+        self.group == Group::Processors || self.id == datapath::drop_reasons::CHECK.id
+    }
+
     /// Looks, and turns what cannot be read into a finding that says so.
     pub fn run(&self, host: &Host) -> Vec<Finding> {
         self.look(host).0

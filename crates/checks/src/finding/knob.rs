@@ -23,6 +23,11 @@ pub enum Knob {
         /// Its number.
         irq: u32,
     },
+    /// What decides how fast a CPU runs: `performance`, `schedutil`.
+    Governor {
+        /// Its number.
+        cpu: u32,
+    },
     /// The CPUs that take frames over from a queue in software: a hexadecimal mask.
     Rps {
         /// The interface.
@@ -225,6 +230,10 @@ impl Knob {
                 let file = format!("proc/irq/{irq}/smp_affinity_list");
                 (format!("CPUs of interrupt {irq}"), None, Store::File(file))
             }
+            Knob::Governor { cpu } => {
+                let file = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
+                (format!("governor of CPU {cpu}"), None, Store::File(file))
+            }
             Knob::Rps { nic, queue } => {
                 let file = format!("sys/class/net/{nic}/queues/rx-{queue}/rps_cpus");
                 (format!("RPS of {nic} rx-{queue}"), Some(nic), Store::File(file))
@@ -280,6 +289,7 @@ impl Knob {
         match self {
             Knob::Sysctl { name } => name.clone(),
             Knob::IrqAffinity { irq } => format!("irq {irq}"),
+            Knob::Governor { cpu } => format!("CPU {cpu}"),
             Knob::Parameter { module, name } => format!("{module}.{name}"),
             other => other.nic().unwrap_or_default().to_owned(),
         }

@@ -1,6 +1,9 @@
 //! What the doctor says of a host, for programs; [`text`] shows the same to people.
 
+mod diff;
+mod html;
 mod scope;
+mod skip;
 pub mod text;
 
 use std::collections::BTreeSet;
@@ -8,10 +11,13 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use diff::{Changed, Diff, LookedOnce};
+pub use html::page;
 pub use scope::{How, Looked, Scope};
+pub use skip::{Skipped, Skips};
 
 use crate::check::contradiction::contradictions;
-use crate::check::{self, CATALOGUE, Check, Group};
+use crate::check::{self, CATALOGUE, Check};
 use crate::finding::{Finding, Severity};
 use ringway_evidence::Netns;
 use ringway_evidence::fact::{Host, HostKind, KernelRelease, Namespace, Remarks};
@@ -45,6 +51,9 @@ pub struct Report {
     pub remarks: Vec<String>,
     /// By check, the worst of each first. A check that does not fit this host has none.
     pub findings: Vec<Finding>,
+    /// What someone knows of and does not want to see again: it does not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<Skipped>,
 }
 
 impl Report {
@@ -73,6 +82,7 @@ impl Report {
             scope,
             remarks: remarks(host),
             findings,
+            skipped: Vec::new(),
         }
     }
 
@@ -80,8 +90,7 @@ impl Report {
     /// advice go there. What is of the whole machine, such as its CPUs, is not said again.
     #[must_use]
     pub fn within(mut self, netns: &str, enter: impl Fn(&str) -> String) -> Report {
-        let is_of_machine =
-            |check: &str| check::find(check).is_some_and(|check| check.group == Group::Processors);
+        let is_of_machine = |check: &str| check::find(check).is_some_and(Check::is_of_machine);
         self.findings.retain(|finding| !is_of_machine(&finding.check));
         for finding in &mut self.findings {
             finding.netns = Some(netns.to_owned());

@@ -33,6 +33,7 @@ pub fn render(report: &Report, detail: Detail) -> String {
             let _ = write!(text, "\n{}\n{body}", group.title());
         }
     }
+    text += &skipped(report);
     text += &missed(report, detail);
     text += &sources(report, detail);
     let _ = write!(text, "\n{}\n", report.verdict);
@@ -47,6 +48,19 @@ fn sources(report: &Report, detail: Detail) -> String {
     let checks = report.findings.iter().filter_map(|found| check::find(&found.check));
     let titles = titles(checks.flat_map(|check| check.sources.iter().copied()));
     if titles.is_empty() { titles } else { format!("\n{titles}") }
+}
+
+/// What was found and does not count, each with the reason.
+fn skipped(report: &Report) -> String {
+    let mut text = String::new();
+    for one in &report.skipped {
+        if text.is_empty() {
+            text += "\nSkipped\n";
+        }
+        let finding = &one.finding;
+        wrapped(&mut text, &format!("{} {} ({})", finding.check, finding.summary, one.reason));
+    }
+    text
 }
 
 /// Checks that say nothing above: those that are about what this host does not have, and those that

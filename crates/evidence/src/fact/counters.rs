@@ -7,6 +7,7 @@ use crate::parse::classes::Classes;
 use crate::parse::conntrack::Conntrack;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::domains::VcpuTimes;
+use crate::parse::drops::{Drops, FILE as DROPS};
 use crate::parse::ethtool::Statistics;
 use crate::parse::listeners::{Datagrams, Destinations, Listeners, Owners};
 use crate::parse::nic::NicCounters;
@@ -253,6 +254,30 @@ impl NetCounters {
     pub fn quote(&self, protocol: &str) -> Option<Quote> {
         let of = |span: &Span<Protocols>| Some(span.text.quote(*span.after.lines.get(protocol)?));
         self.spans.iter().find_map(of)
+    }
+}
+
+/// Packets that the kernel dropped between both samples, in all network namespaces of the machine.
+#[derive(Debug)]
+pub struct DropReasons {
+    /// By reason and place.
+    pub drops: Drops,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for DropReasons {
+    const PIECES: &'static [Piece] = &[Piece::Drops];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.file(DROPS).map_err(|gap| match gap {
+            // Of a sos report, or of a doctor that did not ask.
+            Gap::Missing { why, .. } if why == "not there" => {
+                Gap::NotHere("the record does not say what the kernel dropped".to_owned())
+            }
+            gap => gap,
+        })?;
+        Ok(DropReasons { drops: Drops::parse(&text)?, text })
     }
 }
 

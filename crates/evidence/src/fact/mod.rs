@@ -10,6 +10,7 @@ mod interfaces;
 mod irqs;
 mod kind;
 mod named;
+mod power;
 mod reader;
 mod routing;
 mod scope;
@@ -18,7 +19,7 @@ mod thread_names;
 
 pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, OnlineCpus, Served};
 pub use counters::{
-    Carriers, ClassCounters, Connections, DatagramSockets, Disciplines, DiskPressure,
+    Carriers, ClassCounters, Connections, DatagramSockets, Disciplines, DiskPressure, DropReasons,
     FilterCounters, Irqbalance, MemoryPressure, Missed, NetCounters, Ports, QueueCounters,
     SocketOwners, SwitchLookups,
 };
@@ -26,6 +27,7 @@ pub use interfaces::{Interfaces, NicRole};
 pub use irqs::{Layout, NetIrq, NetIrqs, Queue};
 pub use kind::{HostKind, Kind};
 pub use named::*;
+pub use power::{CpuFrequencies, CpuSleeps, Frequency, Sleep};
 pub use reader::{Basis, Host, Reader, Span};
 pub use routing::{BridgeSettings, Routing, Switches};
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};

@@ -470,6 +470,30 @@ impl XenVersion {
     }
 }
 
+/// Bonds, by what each says of itself.
+#[derive(Debug)]
+pub struct Bonds(Reader);
+
+impl Fact for Bonds {
+    const PIECES: &'static [Piece] = &[Piece::File("proc/net/bonding/*")];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(Bonds(at.clone()))
+    }
+}
+
+impl Bonds {
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        self.0.list("proc/net/bonding")
+    }
+
+    /// What one says.
+    pub fn of(&self, bond: &str) -> Result<Text, Gap> {
+        self.0.file(&format!("proc/net/bonding/{bond}"))
+    }
+}
+
 /// The CPUs of each NUMA node of this kernel.
 #[derive(Debug)]
 pub struct NumaNodes(Reader);

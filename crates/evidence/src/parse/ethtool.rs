@@ -249,6 +249,23 @@ pub fn queue_counter(name: &str) -> Option<(QueueCounter, usize)> {
     Some((QueueCounter { is_tx: is_tx?, is_bytes: is_bytes? }, queue?))
 }
 
+/// Whether a counter is of pause frames, and if so whether of those that the card sent. Each driver
+/// has names of its own, such as `rx_pause_ctrl_phy` and `tx_flow_control_xoff`.
+pub fn counts_pauses(name: &str) -> Option<bool> {
+    let name = name.to_ascii_lowercase();
+    let mut words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let is_sent = match words.next()? {
+        "tx" => true,
+        "rx" => false,
+        _ => return None,
+    };
+    let words: Vec<&str> = words.collect();
+    let is_pause = words.iter().any(|word| ["pause", "xoff", "pauseframes"].contains(word));
+    // Times and changes are no frames.
+    let others = ["duration", "transition", "storm", "error", "events", "time", "us"];
+    (is_pause && !words.iter().any(|word| others.contains(word))).then_some(is_sent)
+}
+
 /// What a queue's counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueCounter {
@@ -292,6 +309,17 @@ mod tests {
         }
         for name in ["rx_bytes", "rx0_xdp_packets", "rx_queue_0_drops", "tx_64_byte_packets", ""] {
             assert_eq!(queue_counter(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn pause_frames_are_counted_under_many_names() {
+        for name in ["rx_pause", "rx_pause_ctrl_phy", "rx_flow_control_xoff", "rx_prio3_pause"] {
+            assert_eq!(counts_pauses(name), Some(false), "{name}");
+        }
+        assert_eq!(counts_pauses("tx_pause_frames"), Some(true));
+        for name in ["rx_packets", "rx_pause_duration", "pause", "tx_pause_storm_error_events"] {
+            assert_eq!(counts_pauses(name), None, "{name}");
         }
     }
 

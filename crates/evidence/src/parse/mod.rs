@@ -3,12 +3,14 @@
 //! None panics, whatever it is given; what is truncated or foreign is a [`Gap::Unreadable`] with
 //! its line. Property tests hold them to that. Why these are our own: `docs/adr/0014`.
 
+pub mod bonds;
 pub mod classes;
 pub mod coalesce;
 pub mod conntrack;
 pub mod cpu;
 pub mod cpus;
 pub mod domains;
+pub mod drops;
 pub mod ethtool;
 pub mod interrupts;
 pub mod libvirt;

@@ -7,7 +7,15 @@ use crate::{Gap, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 27] = [
+const READERS: [(&str, Reader); 29] = [
+    ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", |text| {
+        drops::Drops::parse(text).map(drop)
+    }),
+    (
+        "Ethernet Channel Bonding Driver: v6\nBonding Mode: x\nMII Status: up\nMII Polling \
+         Interval (ms): 100\nSlave Interface: a\nMII Status: down\nSpeed: 10 Mbps\n",
+        |text| bonds::Bond::parse(text).map(drop),
+    ),
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
         for row in read.rows.values() {

@@ -2,6 +2,7 @@
 
 mod change;
 mod choice;
+mod diff;
 mod everywhere;
 mod expire;
 mod gauge;
@@ -9,7 +10,7 @@ mod transaction;
 mod trial;
 mod watch;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::fact::Host;
 use ringway_doctor::probe::HOSTS_MAX;
 use ringway_doctor::report::text::{Detail, render};
-use ringway_doctor::report::{Report, schema};
+use ringway_doctor::report::{Report, Skips, page, schema};
 use serde::Serialize;
 
 use crate::options::number;
@@ -41,7 +42,8 @@ use crate::table;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  ringway doctor\n  ringway doctor record host.tar\n  \
-                  ringway doctor --root host.tar -v\n  ringway doctor explain D18\n  \
+                  ringway doctor --root host.tar -v\n  \
+                  ringway doctor diff before.tar after.tar\n  ringway doctor explain D18\n  \
                   ringway doctor --check D08 --path storage.example --interval 1"
 )]
 pub(crate) struct Doctor {
@@ -69,6 +71,15 @@ pub(crate) struct Doctor {
     /// Run only this check; may be repeated
     #[arg(long = "check", value_name = "ID", value_parser = known_check)]
     checks: Vec<String>,
+    /// Leave out the findings of a list, a TOML file with a check and a reason each
+    ///
+    /// Each is a table [[skip]] with `check`, `reason` and perhaps `subject`; without a subject it
+    /// is all findings of the check. They are shown apart, and do not count.
+    #[arg(long, value_name = "FILE", conflicts_with = "all_netns")]
+    skip: Option<PathBuf>,
+    /// Also write the report as one HTML page, for a ticket
+    #[arg(long, value_name = "FILE", conflicts_with = "all_netns")]
+    html: Option<PathBuf>,
     /// Show evidence and advice for everything
     #[arg(short, long)]
     verbose: bool,
@@ -84,6 +95,10 @@ enum Verb {
     /// It contains settings, counters, names of interfaces and guests, and addresses of
     /// connections, but no contents of packets and no keys.
     Record(Record),
+    /// Compare two saved hosts, or one at two times: what is found, and which settings differ
+    ///
+    /// Exit codes: 0 if nothing is new or worse in the second, 3 for warnings, 4 for problems.
+    Diff(diff::Diff),
     /// Explain a check or topic: background, how to verify it by hand, and what to do
     Explain(Explain),
     /// Show all checks
@@ -125,6 +140,7 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode> {
     match &args.verb {
         None => return diagnose(args),
         Some(Verb::Record(args)) => record(args)?,
+        Some(Verb::Diff(args)) => return diff::run(args),
         Some(Verb::Explain(args)) => explain(&args.id)?,
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Coverage(args)) => return show_coverage(args),
@@ -143,8 +159,16 @@ fn diagnose(args: &Doctor) -> Result<ExitCode> {
     if args.all_netns {
         return everywhere::diagnose(args);
     }
+    // Before the wait, so that a mistake in it is said at once.
+    let skips = args.skip.as_deref().map(skips).transpose()?;
     let host = Host::new(source(args)?);
-    let report = Report::of(&host, &args.checks);
+    let mut report = Report::of(&host, &args.checks);
+    if let Some(skips) = skips {
+        report = report.without(&skips);
+    }
+    if let Some(path) = &args.html {
+        fs::write(path, page(&report)).with_context(|| format!("write {}", path.display()))?;
+    }
     if args.json {
         print_json(&report)?;
     } else {
@@ -152,6 +176,15 @@ fn diagnose(args: &Doctor) -> Result<ExitCode> {
         print(&render(&report, detail))?;
     }
     Ok(ExitCode::from(report.exit_code()))
+}
+
+/// A list of findings that do not count.
+fn skips(path: &Path) -> Result<Skips> {
+    let about = || format!("--skip {}", path.display());
+    let text = fs::read_to_string(path).with_context(about)?;
+    let skips: Skips = toml::from_str(&text).with_context(about)?;
+    skips.verify().map_err(anyhow::Error::msg).with_context(about)?;
+    Ok(skips)
 }
 
 fn source(args: &Doctor) -> Result<Source> {

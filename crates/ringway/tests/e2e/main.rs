@@ -33,6 +33,7 @@ mod paths;
 mod persisted;
 mod records;
 mod refusals;
+mod reported;
 mod rogues;
 mod rules;
 mod service;

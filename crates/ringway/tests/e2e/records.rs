@@ -44,6 +44,8 @@ struct Scenario {
 enum Place {
     Host,
     Guest,
+    /// The machine that both are on, where its own network namespace is.
+    Machine,
     /// Where the driver of the guest's end is called so.
     Disguised(&'static str),
 }
@@ -152,6 +154,11 @@ impl Scenario {
             let mut doctor = match self.place {
                 Place::Host => pair.doctor(&pair.host, &line),
                 Place::Guest => pair.doctor(&pair.guest, &line),
+                Place::Machine => {
+                    let mut doctor = Command::new(env!("CARGO_BIN_EXE_ringway"));
+                    doctor.arg("doctor").args(line.split(' '));
+                    doctor
+                }
                 Place::Disguised(driver) => Guest::called(&pair, driver).doctor(&line),
             };
             ok(doctor.env("OVS_RUNDIR", pair.journal.path()));

@@ -102,6 +102,10 @@ enum Tool {
     Udev,
     /// Parts of a guest's <interface>
     Libvirt,
+    /// A profile of tuned
+    Tuned,
+    /// Files of systemd-networkd
+    Networkd,
 }
 
 #[derive(Debug, Args)]
@@ -187,6 +191,8 @@ impl Tool {
             Tool::SysctlD => Format::SysctlD,
             Tool::Udev => Format::Udev,
             Tool::Libvirt => Format::Libvirt,
+            Tool::Tuned => Format::Tuned,
+            Tool::Networkd => Format::Networkd,
         }
     }
 }

@@ -384,5 +384,33 @@ pub(super) fn all() -> Vec<Scenario> {
                 ),
             ],
         ),
+        scenario(
+            "d49",
+            Pair::linked,
+            Place::Machine,
+            [
+                state(
+                    "sick",
+                    "A network namespace with a strict reverse-path filter, and a hundred packets \
+                     a second from a sender whose way back is another one",
+                    &[guest("exec ping -q -i 0.01 -I 10.97.0.1 10.98.0.1")],
+                    &[
+                        host("ip link set vif1.0 address 02:00:00:00:00:01"),
+                        guest("ip neigh add 10.98.0.1 lladdr 02:00:00:00:00:01 dev eth0"),
+                        guest("ip addr add 10.97.0.1/32 dev lo"),
+                        host("ip link add away type veth peer name astray"),
+                        host("ip link set astray up; ip link set away up"),
+                        host("ip route add 10.97.0.0/24 dev away"),
+                        host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=1"),
+                    ],
+                ),
+                state(
+                    "healthy",
+                    "The same namespace when its filter is off, and a stream",
+                    IPERF_SLOW,
+                    &[host("sysctl -qw net/ipv4/conf/vif1.0/rp_filter=0")],
+                ),
+            ],
+        ),
     ]
 }

@@ -1,0 +1,211 @@
+//! D49: what the kernel drops, with the reason that it gives.
+
+use std::collections::BTreeMap;
+
+use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::drop_reasons as text;
+use ringway_evidence::Netns;
+use ringway_evidence::fact::{DropReasons, Namespace, Span, Tried, float, sum};
+use ringway_evidence::facts;
+use ringway_evidence::parse::drops::Drop;
+use ringway_evidence::parse::nic::NicCounters;
+
+pub(crate) const CHECK: Check = Check {
+    id: "D49",
+    slug: "drop-reasons",
+    title: "the kernel drops packets, and says why",
+    group: Group::Datapath,
+    sources: &["kernel-drop-reasons:reasons", "kernel-ftrace:instances"],
+    explanation: text::EXPLANATION,
+    absent: "the record does not say what the kernel dropped",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        drops: DropReasons,
+        netns: Namespace,
+        moved: Tried<Span<NicCounters>>,
+    }
+}
+
+/// Packets a second, and their part of all, from which it is more than strays.
+const RATE_MIN: f64 = 20.0;
+const PART_MIN: f64 = 0.001;
+/// A second, from which it is shown at all.
+const SHOWN_MIN: f64 = 1.0;
+/// Reasons that are shown, and lines of each.
+const SHOWN_MAX: usize = 8;
+const QUOTES_MAX: usize = 3;
+
+/// Whether something that is dropped for a reason was wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Was {
+    /// It is lost to someone.
+    Wanted,
+    /// A filter, a full queue by which TCP finds its rate, or what no one waits for.
+    Expected,
+}
+use Was::{Expected, Wanted};
+
+/// What a reason means, and the check whose matter it is.
+struct Meaning {
+    reason: &'static str,
+    was: Was,
+    what: &'static str,
+    check: Option<&'static str>,
+}
+
+const fn of(
+    reason: &'static str,
+    was: Was,
+    what: &'static str,
+    check: Option<&'static str>,
+) -> Meaning {
+    Meaning { reason, was, what, check }
+}
+
+/// Reasons that are known, by their names.
+const MEANINGS: [Meaning; 41] = [
+    of("BRIDGE_INGRESS_STP_STATE", Expected, "the port of a bridge is not forwarding yet", None),
+    of("CPU_BACKLOG", Wanted, "the backlog of a CPU is full", Some("D18")),
+    of("DEV_READY", Expected, "the device is not up", None),
+    of("DUP_FRAG", Expected, "a fragment came twice", None),
+    of("FRAG_REASM_TIMEOUT", Wanted, "fragments waited in vain for the rest", Some("D33")),
+    of("FULL_RING", Wanted, "what reads the ring of a TAP device is too slow", Some("D38")),
+    of("HDR_TRUNC", Wanted, "they end within a header", None),
+    of("ICMP_CSUM", Wanted, "the checksum of ICMP is wrong", Some("D33")),
+    of("IP_CSUM", Wanted, "the checksum of IP is wrong", Some("D33")),
+    of("IP_INADDRERRORS", Expected, "they are for an address that is not of this host", None),
+    of("IP_INNOROUTES", Wanted, "there is no route for what came in", None),
+    of("IP_INVALID_SOURCE", Expected, "their sender's address is not that of a host", None),
+    of("IP_OUTNOROUTES", Wanted, "there is no route for what is sent", None),
+    of("IP_RPFILTER", Wanted, "the reverse-path filter refuses their senders", Some("D41")),
+    of("MAC_INVALID_SOURCE", Expected, "their sender's link address is not that of a device", None),
+    of("NEIGH_CREATEFAIL", Wanted, "there is no room for another neighbour", Some("D39")),
+    of("NEIGH_FAILED", Wanted, "the next hop that they are for does not reply", Some("D39")),
+    of("NEIGH_QUEUEFULL", Wanted, "too many wait for the address of a next hop", Some("D39")),
+    of("NETFILTER_DROP", Expected, "a rule of the filter drops them", Some("D43")),
+    of("NOMEM", Wanted, "there is no memory for them", Some("D36")),
+    of("NO_SOCKET", Expected, "no program listens on their port", None),
+    of("NO_TX_TARGET", Wanted, "a bridge or tunnel has no port to send them by", None),
+    of("OTHERHOST", Expected, "they are for other hosts", Some("D42")),
+    of("PKT_TOO_BIG", Wanted, "they are longer than the MTU of the way out", Some("D08")),
+    of("PROTO_MEM", Wanted, "sockets together have all the memory that they may", Some("D33")),
+    of("QDISC_CONGESTED", Expected, "a discipline drops early to slow senders down", None),
+    of("QDISC_DROP", Expected, "a queueing discipline drops them", Some("D38")),
+    of("QDISC_OVERLIMIT", Expected, "a queueing discipline is full", Some("D38")),
+    of("SKB_CSUM", Wanted, "a checksum is wrong", Some("D33")),
+    of("SOCKET_BACKLOG", Wanted, "a program's socket is busy and its backlog full", Some("D47")),
+    of("SOCKET_FILTER", Expected, "a program's own filter refuses them", None),
+    of("SOCKET_RCVBUFF", Wanted, "the receive buffer of a program is full", Some("D47")),
+    of("TCP_CSUM", Wanted, "the checksum of TCP is wrong", Some("D33")),
+    of("TCP_LISTEN_OVERFLOW", Wanted, "a program does not accept its connections", Some("D47")),
+    of("TC_EGRESS", Expected, "a filter of tc drops what is sent", Some("D30")),
+    of("TC_INGRESS", Expected, "a filter of tc drops what comes in", Some("D30")),
+    of("UDP_CSUM", Wanted, "the checksum of UDP is wrong", Some("D33")),
+    of("UNHANDLED_PROTO", Expected, "nothing here knows their protocol", None),
+    of("VXLAN_INVALID_HDR", Wanted, "their header of VXLAN is not sound", None),
+    of("VXLAN_VNI_NOT_FOUND", Wanted, "no tunnel here has their network's number", None),
+    of("XDP", Expected, "a program of XDP drops them", None),
+];
+
+/// What functions are about that drop without a reason, or on kernels that have none.
+const PLACES: [(&str, &str); 16] = [
+    ("__dev_queue_xmit", "a queueing discipline or device does not take them"),
+    ("__netif_receive_skb_core", "nothing here takes such frames"),
+    ("__udp4_lib_rcv", "UDP: no program listens, or a checksum is wrong"),
+    ("arp_process", "ARP: a request or reply that is not for this host"),
+    ("br_handle_frame", "a bridge does not take them"),
+    ("enqueue_to_backlog", "the backlog of a CPU is full"),
+    ("icmp_rcv", "ICMP: a type that no one waits for"),
+    ("ip_error", "IP: there is no route for what came in"),
+    ("ip_forward", "IP: they cannot be forwarded"),
+    ("ip_rcv_finish_core", "IP: routing refuses them"),
+    ("neigh_invalidate", "the next hop does not reply"),
+    ("nf_hook_slow", "a rule of the filter drops them"),
+    ("packet_rcv", "a program that captures has no room for its copy"),
+    ("tcp_v4_rcv", "TCP: no connection of theirs is here"),
+    ("tun_net_xmit", "what reads the ring of a TAP device is too slow"),
+    ("veth_xmit", "the other end of a veth does not take them"),
+];
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let DropReasons { drops, text: file } = &facts.drops;
+    let mut by_reason: BTreeMap<&str, (u64, Vec<&Drop>)> = BTreeMap::new();
+    for drop in &drops.all {
+        let (count, all) = by_reason.entry(&drop.reason.name).or_default();
+        *count = count.saturating_add(drop.count);
+        all.push(drop);
+    }
+    let mut reasons: Vec<(&str, u64, Vec<&Drop>)> =
+        by_reason.into_iter().map(|(name, (count, all))| (name, count, all)).collect();
+    reasons.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
+    let shown = reasons.iter().filter(|(_, count, _)| float(*count) / drops.seconds >= SHOWN_MIN);
+    for (name, count, all) in shown.take(SHOWN_MAX) {
+        out.add([finding(facts, name, *count, all)]);
+    }
+    let counts: Vec<u64> = reasons.iter().map(|(_, count, _)| *count).collect();
+    let more = if drops.lost > 0 { format!(" and {} more", drops.lost) } else { String::new() };
+    out.well(
+        format!("{} packets{more} were dropped in {:.1} s", sum(&counts), drops.seconds),
+        Some(file.quote(1)),
+    );
+    Ok(())
+}
+
+fn finding(facts: &Facts, name: &str, count: u64, all: &[&Drop]) -> Finding {
+    let DropReasons { drops, text: file } = &facts.drops;
+    let rate = float(count) / drops.seconds;
+    let known = MEANINGS.iter().find(|known| known.reason == name);
+    // Elsewhere it may be another namespace that drops, and no one says which.
+    let is_here = facts.netns.0 == Some(Netns::Initial);
+    let is_lost = known.is_some_and(|known| known.was == Wanted)
+        && rate >= RATE_MIN
+        && part(facts, rate) >= PART_MIN;
+    let severity = if is_lost && is_here { Severity::Warning } else { Severity::Note };
+    let place = all.first().map(|drop| drop.reason.place.as_str()).unwrap_or_default();
+    let of_place = PLACES.iter().find(|(known, _)| *known == place).map(|(_, what)| *what);
+    let what = known.map(|known| known.what).or(of_place).unwrap_or(text::unknown());
+    let said = if name == "-" { place.to_owned() } else { format!("{name} in {place}") };
+    let summary = format!("the kernel drops {rate:.1} packets a second ({said}): {what}");
+    let finding = Finding::new(severity, name, summary)
+        .cause(if is_here { text::cause() } else { text::cause_elsewhere() })
+        .quote(all.iter().take(QUOTES_MAX).map(|drop| file.quote(drop.line)))
+        .confidence(if is_here { Confidence::Medium } else { Confidence::Low });
+    match known.and_then(|known| known.check) {
+        Some(check) => finding
+            .advise(Advice::by_hand(
+                text::advice(&check),
+                &[&format!("ringway doctor explain {check}")],
+            ))
+            .follows(check),
+        None => finding.advise(Advice::by_hand(text::advice_alone(&place), &[])),
+    }
+}
+
+/// What is dropped a second, of all that moves here; all of it, if nothing says how much moves.
+fn part(facts: &Facts, rate: f64) -> f64 {
+    let Some(span) = facts.moved.ok() else { return 1.0 };
+    let moved = span.after.nics.iter().filter_map(|(nic, after)| {
+        Some(after.since(&span.past(span.before.nics.get(nic))?).packets())
+    });
+    let moved = float(sum(&moved.collect::<Vec<_>>())) / span.seconds;
+    rate / moved.max(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check;
+
+    #[test]
+    fn meanings_are_in_order_and_name_checks_that_there_are() {
+        assert!(MEANINGS.windows(2).all(|two| two[0].reason < two[1].reason));
+        assert!(PLACES.windows(2).all(|two| two[0].0 < two[1].0));
+        for meaning in &MEANINGS {
+            assert!(meaning.check.is_none_or(|id| check::find(id).is_some()), "{}", meaning.reason);
+        }
+    }
+}

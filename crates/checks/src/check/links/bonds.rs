@@ -1,0 +1,150 @@
+//! D52: a bond has fewer links than it should, or uses one of several.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::bonds as text;
+use ringway_evidence::fact::{Basis, Bonds, Span, Tried, float};
+use ringway_evidence::parse::bonds::Bond;
+use ringway_evidence::parse::nic::NicCounters;
+use ringway_evidence::{Text, facts};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D52",
+    slug: "bonds",
+    title: "a bond lacks links, or uses one of several",
+    group: Group::Links,
+    sources: &["bonding-hash:policies"],
+    explanation: text::EXPLANATION,
+    absent: "no bond",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        bonds: Bonds,
+        moved: Tried<Span<NicCounters>>,
+    }
+}
+
+/// Part of what links send together from which one has it all.
+const ALL: f64 = 0.95;
+/// Bit a second from which that matters, and part of the speed of the link from which it limits.
+const TRAFFIC_MIN: f64 = 50e6;
+const NEARLY_FULL: f64 = 0.7;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let names = facts.bonds.names();
+    if names.is_empty() {
+        return not_here(CHECK.absent);
+    }
+    for name in &names {
+        let file = facts.bonds.of(name)?;
+        let bond = Bond::parse(&file)?;
+        out.add(links(name, &bond, &file));
+        out.add(watch(name, &bond, &file));
+        out.add(partner(name, &bond, &file));
+        out.add(one_of_several(facts, name, &bond, &file));
+    }
+    out.well("bonds have all their links, and use them", None);
+    Ok(())
+}
+
+fn links(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
+    let down: Vec<_> = bond.links.iter().filter(|link| !link.is_up).collect();
+    if down.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = down.iter().map(|link| link.name.as_str()).collect();
+    let up = bond.links.len() - down.len();
+    let summary = format!("{name} has {up} of {} links: {} down", bond.links.len(), are(&names));
+    let severity = if up == 0 || !bond.is_up { Severity::Problem } else { Severity::Warning };
+    Some(
+        Finding::new(severity, name, summary)
+            .cause(text::down_cause())
+            .quote(down.iter().map(|link| file.quote(link.line)))
+            .advise(Advice::by_hand(text::down_advice(), &["ip -s link"])),
+    )
+}
+
+fn are(names: &[&str]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", names.join(", "))
+}
+
+fn watch(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
+    if bond.is_watched {
+        return None;
+    }
+    let summary = format!("{name} does not look whether its links work");
+    Some(
+        Finding::new(Severity::Warning, name, summary)
+            .cause(text::blind_cause())
+            .quote([file.quote(bond.watched_line)])
+            .advise(Advice::by_hand(text::blind_advice(&name), &[])),
+    )
+}
+
+/// Links that are up, and that 802.3ad does not use.
+fn partner(name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
+    let active = bond.aggregator?;
+    let apart = |link: &&ringway_evidence::parse::bonds::BondLink| {
+        link.is_up && link.aggregator.is_some_and(|own| own != active)
+    };
+    let apart: Vec<_> = bond.links.iter().filter(apart).collect();
+    let no_partner = bond.no_partner_line.filter(|_| bond.links.iter().any(|link| link.is_up));
+    let summary = match (no_partner, apart.as_slice()) {
+        (Some(_), _) => format!("no one at the other end of {name} speaks LACP"),
+        (None, []) => return None,
+        (None, apart) => {
+            let names: Vec<&str> = apart.iter().map(|link| link.name.as_str()).collect();
+            format!("{} up and not used by {name}", are(&names))
+        }
+    };
+    Some(
+        Finding::new(Severity::Warning, name, summary)
+            .cause(text::apart_cause())
+            .quote(no_partner.map(|line| file.quote(line)))
+            .quote(apart.iter().map(|link| file.quote(link.line)))
+            .advise(Advice::by_hand(text::apart_advice(), &[])),
+    )
+}
+
+/// All that is sent goes by one link, as the hash has it.
+fn one_of_several(facts: &Facts, name: &str, bond: &Bond, file: &Text) -> Option<Finding> {
+    let span = facts.moved.ok().filter(|span| span.basis == Basis::Samples)?;
+    let up: Vec<_> = bond.links.iter().filter(|link| link.is_up).collect();
+    if !bond.is_hashing() || up.len() < 2 {
+        return None;
+    }
+    let mut sent = Vec::new();
+    for link in up {
+        let after = span.after.nics.get(&link.name)?;
+        let moved = after.since(&span.past(span.before.nics.get(&link.name))?);
+        sent.push((float(moved.tx_bytes) * 8.0 / span.seconds, link, moved.line));
+    }
+    let all: f64 = sent.iter().map(|(bits, ..)| bits).sum();
+    let (most, link, line) = sent.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    if all < TRAFFIC_MIN || most < ALL * all {
+        return None;
+    }
+    let hash = bond.hash.as_deref().unwrap_or("unknown");
+    let is_full = link.mbit.is_some_and(|mbit| most >= NEARLY_FULL * float(mbit) * 1e6);
+    let severity = if is_full { Severity::Warning } else { Severity::Note };
+    let summary = format!(
+        "{name} sends {:.0} % of {:.0} Mbit/s by {}, chosen by {hash}",
+        most / all * 100.0,
+        all / 1e6,
+        link.name
+    );
+    let by_port = hash.contains("3+4");
+    let cause = if by_port { text::one_flow_cause() } else { text::hash_cause() };
+    let advice =
+        if by_port { text::one_flow_advice().to_owned() } else { text::hash_advice(&name) };
+    Some(
+        Finding::new(severity, name, summary)
+            .cause(cause)
+            .quote([file.quote(bond.hash_line), span.text.quote(line)])
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(advice, &[])),
+    )
+}

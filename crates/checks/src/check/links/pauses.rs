@@ -1,0 +1,79 @@
+//! D51: pause frames: a card is asked to stop sending, or asks others.
+
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::text::pauses as text;
+use ringway_evidence::fact::{Basis, Interfaces, NicRole, QueueCounters, Span, float};
+use ringway_evidence::facts;
+use ringway_evidence::parse::ethtool::{Statistics, counts_pauses};
+
+pub(crate) const CHECK: Check = Check {
+    id: "D51",
+    slug: "pauses",
+    title: "pause frames stop a link",
+    group: Group::Links,
+    sources: &["kernel-ethtool-pause:statistics"],
+    explanation: text::EXPLANATION,
+    absent: "no card that counts pause frames",
+    rule: rule!(Facts, judge),
+};
+
+facts! {
+    struct Facts {
+        nics: Interfaces,
+        counters: QueueCounters,
+    }
+}
+
+/// Pause frames a second from which they take a good part of a link: at 10 Gbit/s one stops it for
+/// up to 3.4 ms.
+const PAUSES_MIN: f64 = 50.0;
+
+fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let mut is_counted = false;
+    for nic in facts.nics.names() {
+        if facts.nics.role(&nic) != NicRole::Physical {
+            continue;
+        }
+        let Ok(span) = facts.counters.of(&nic) else { continue };
+        is_counted |= span.after.counters.keys().any(|name| counts_pauses(name).is_some());
+        if span.basis == Basis::Samples {
+            out.add(of_way(&span, &nic, false));
+            out.add(of_way(&span, &nic, true));
+        }
+    }
+    if !is_counted {
+        return not_here(CHECK.absent);
+    }
+    out.well("cards stop one another next to never", None);
+    Ok(())
+}
+
+fn of_way(span: &Span<Statistics>, nic: &str, is_sent: bool) -> Option<Finding> {
+    // A driver may count the same frames under several names.
+    let grown = span.after.counters.iter().filter_map(|(name, (count, line))| {
+        if counts_pauses(name) != Some(is_sent) {
+            return None;
+        }
+        let known = span.before.counters.get(name).map(|(before, _)| before);
+        Some((count.saturating_sub(span.past(known)?), *line))
+    });
+    let (count, line) = grown.max()?;
+    let rate = float(count) / span.seconds;
+    if rate < PAUSES_MIN {
+        return None;
+    }
+    let (summary, cause, advice) = if is_sent {
+        let summary = format!("{nic} asks the other end to stop sending, {rate:.0} times a second");
+        (summary, text::sent_cause(), text::sent_advice())
+    } else {
+        let summary = format!("{nic} is asked to stop sending, {rate:.0} times a second");
+        (summary, text::received_cause(), text::received_advice())
+    };
+    let finding = Finding::new(Severity::Warning, nic, summary)
+        .cause(cause)
+        .quote([span.text.quote(line)])
+        .confidence(Confidence::High)
+        .advise(Advice::by_hand(advice, &[]));
+    Some(finding)
+}
