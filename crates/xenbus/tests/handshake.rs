@@ -154,7 +154,7 @@ fn a_script_that_failed_may_be_run_again_by_hand() {
     world.check_connected().expect("the device is in its place now");
 }
 
-/// Its answer crosses with the script's, and it may be a frontend that never closes its end.
+/// Its reply crosses with that of the script, and the frontend may never close its end.
 #[test]
 fn a_guest_that_answers_the_offer_after_the_script_has_failed_is_not_waited_for() {
     let features = Features::from(OffloadCaps::ALL);

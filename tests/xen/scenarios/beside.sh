@@ -33,7 +33,7 @@ down_and_up() {
         > /dev/null 2>&1 || true
 }
 
-# Pages that are posted are few, and frames come at once: those that are lost have no answer.
+# Pages that are posted are few, and frames come at once: those that are lost have no reply.
 burst() {
     lost=$(timeout 60 ping -q -c 200 -i 0.002 -s 1400 -W 2 10.77.0.2 | sed -n 's/.* \([0-9.]*\)% packet loss.*/\1/p')
 }
