@@ -357,9 +357,9 @@ guest_ramdisk() {
     echo "$file.cpio"
 }
 
-# Waits until a guest's agent runs and its network is configured: NAME
+# Waits until a guest's agent runs and its network is configured: NAME [SECONDS]
 guest_wait() {
-    wait_until 300 "guest $1 is up" guest_is_up "$1"
+    wait_until "${2:-300}" "guest $1 is up" guest_is_up "$1"
     say "guest $1 is up"
 }
 

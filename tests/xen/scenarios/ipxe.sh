@@ -1,6 +1,6 @@
 # A boot loader's netfront (iPXE) fetches Linux over ringway, and Linux' netfront takes the vif over from it.
 # sets: admin
-# limit: 1800
+# limit: 3000
 # needs: vmlinuz ipxe
 only_on x86_64 "Debian has iPXE for it"
 only_in_debian "it takes Xen's QEMU"
@@ -24,13 +24,13 @@ END
 # Without an emulated card: nothing else can fetch it.
 guest_create a type=hvm vcpus=2 memory=384 setting='vga = "none"' ipxe="$state/boot.ipxe" \
     text="vif = [ 'mac=$(guest_mac 2),bridge=br0,type=vif' ]"
-vif_wait a
+wait_until 900 "iPXE has connected" vif_is_connected a
 say "iPXE: $(xenstore-ls "$(guest_path a)/device/vif/0" | tr '\n' ' ')"
 measure ipxe_queues "$(backend_queues "$(guest_vif a)" | wc -l)"
 expect "iPXE's event channel is one for both directions" yes \
     "$([ -n "$(frontend_key a event-channel)" ] && echo yes)"
 # 20 MB by way of a guest that asks again and again, emulated.
-wait_until 900 "Linux is up" guest_is_up a
+guest_wait a 1200
 vif_wait a
 say "Linux: $(xenstore-ls "$(guest_path a)/device/vif/0" | tr '\n' ' ')"
 expect "queues of Linux" 2 "$(frontend_key a multi-queue-num-queues)"

@@ -123,8 +123,8 @@ fn a_trial_keeps_what_helps_and_nothing_else() {
     let iperf = pair.iperf(1);
     // To whom more is worse.
     let number = "\"bits_per_second\":\\s*([0-9.e+]+)";
-    let measured = format!("--runs 4 --interval 1 --number {number} --lower-is-better");
-    let line = format!("try D13 {measured} -- {iperf}");
+    let line =
+        format!("try D13 --runs 4 --interval 1 --number {number} --lower-is-better -- {iperf}");
     let worse = pair.fix(&pair.host, &line).output().expect("it starts");
     let printed = text(&worse.stdout) + &text(&worse.stderr);
     let is_refused = worse.status.code() == Some(3) && printed.contains("worse");
