@@ -64,7 +64,8 @@ pub struct Study {
     /// What to draw.
     #[serde(default)]
     pub figure: Vec<Figure>,
-    /// What `--quick` leaves of all this.
+    /// What `--quick` leaves of all this; without it, short runs of every cell.
+    #[serde(default)]
     pub quick: Quick,
 }
 
@@ -248,6 +249,13 @@ pub struct Quick {
     /// Values of axes; the others keep theirs.
     #[serde(default)]
     pub axis: BTreeMap<String, Vec<Value>>,
+}
+
+impl Default for Quick {
+    /// As shipped studies have it, with all values of all axes.
+    fn default() -> Quick {
+        Quick { seconds: 1.3, warmup_seconds: 0.5, repeats: 3, axis: BTreeMap::new() }
+    }
 }
 
 /// Why there is no study.

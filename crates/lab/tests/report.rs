@@ -53,6 +53,9 @@ fn every_study_has_a_complete_report() {
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{id}: {}", figure.id);
             assert!(page.contains(&format!("id=\"figure-{}\"", figure.id)), "{id}");
         }
+        if ["transmit", "receive", "network-node"].contains(&id) {
+            assert!(page.contains("◇") && page.contains("published ("), "{id}");
+        }
         // Nothing is fetched: what a browser would ask for is the empty icon only.
         assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
         assert_eq!(page.matches("href=").count(), 1);

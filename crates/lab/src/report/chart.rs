@@ -7,7 +7,7 @@ use crate::metric::{self, Metric};
 use crate::placement;
 use crate::record::{Records, Run};
 use crate::stats::Summary;
-use crate::study::{Figure, FigureKind, Study, Subject};
+use crate::study::{Figure, FigureKind, Published, Study, Subject};
 use crate::value::{Cell, Value};
 
 use super::style::Style;
@@ -26,8 +26,22 @@ pub(super) struct Chart {
     /// The places from left to right.
     pub(super) places: Vec<Place>,
     pub(super) series: Vec<Series>,
+    /// What was published of the same.
+    pub(super) published: Vec<Mark>,
     /// What to know before believing it; drawn on the figure itself.
     pub(super) notes: Vec<String>,
+}
+
+/// A published value on a figure.
+pub(super) struct Mark {
+    /// Where it is from left to right; everywhere, if it is the best of all places.
+    pub(super) place: Option<usize>,
+    /// The colour of its series.
+    pub(super) colour: &'static str,
+    /// In the metric's own unit.
+    pub(super) value: f64,
+    /// What it is, in words.
+    pub(super) about: String,
 }
 
 /// A place from left to right.
@@ -65,6 +79,7 @@ impl Chart {
             x_title: axis_title(&figure.x),
             places: Vec::new(),
             series: Vec::new(),
+            published: Vec::new(),
             notes: Vec::new(),
         };
         match figure.kind {
@@ -72,6 +87,9 @@ impl Chart {
             _ => chart.fill(records, figure),
         }
         chart.series.retain(|series| series.points.iter().any(Option::is_some));
+        if figure.kind != FigureKind::Placement {
+            chart.published = chart.published(&records.study, figure);
+        }
         chart.notes.extend(notes(analysis, &records.study, figure));
         (!chart.series.is_empty()).then_some(chart)
     }
@@ -134,6 +152,41 @@ impl Chart {
             let points = along(subject, &cell);
             self.series.push(Series { name, style, is_in_legend: true, points });
         }
+    }
+
+    /// What was published of what this figure shows, as far as its series are drawn.
+    fn published(&self, study: &Study, figure: &Figure) -> Vec<Mark> {
+        let xs = axis_values(study, &figure.x);
+        let of = |one: &Published| {
+            let is_best_of = |axis: &String| one.best_of.as_ref() == Some(axis);
+            let is_shown = |(axis, value): (&String, &Value)| {
+                one.cell.get(axis) == Some(value) || is_best_of(axis)
+            };
+            if one.metric != figure.metric
+                || one.not_used.is_some()
+                || !figure.filter.0.iter().all(is_shown)
+            {
+                return None;
+            }
+            let place = match one.cell.get(&figure.x) {
+                Some(value) => Some(xs.iter().position(|x| x == value)?),
+                None if is_best_of(&figure.x) => None,
+                None => return None,
+            };
+            let series = match &figure.lines {
+                None => self.series.first(),
+                Some(axis) => {
+                    let name = series_name(axis, one.cell.get(axis)?);
+                    self.series.iter().find(|series| series.name == name)
+                }
+            }?;
+            let middle = one.low.zip(one.high).map(|(low, high)| f64::midpoint(low, high));
+            let value = one.value.or(middle).or(one.low).or(one.high)?;
+            let least = if one.value.is_none() && middle.is_none() { "a bound, " } else { "" };
+            let about = format!("published ({least}{}): {}", series.name, self.metric.show(value));
+            Some(Mark { place, colour: series.style.colour, value, about })
+        };
+        study.published.iter().filter_map(of).collect()
     }
 
     /// Adds a place that has a single point.
@@ -205,7 +258,8 @@ impl Chart {
             }
         };
         let points = self.series.iter().flat_map(|series| series.points.iter().flatten());
-        points.map(of_point).fold(0.0, f64::max) / self.metric.scale
+        let published = self.published.iter().map(|mark| mark.value);
+        points.map(of_point).chain(published).fold(0.0, f64::max) / self.metric.scale
     }
 
     /// What the figure shows, in words, for those who do not see it.
@@ -217,7 +271,8 @@ impl Chart {
             });
             format!("{}: {}", series.name, points.collect::<Vec<_>>().join(", "))
         });
-        let series = series.collect::<Vec<_>>().join("; ");
+        let published = self.published.iter().map(|mark| mark.about.clone());
+        let series = series.chain(published).collect::<Vec<_>>().join("; ");
         format!("{}. {} by {}. {series}.", self.title, self.metric.axis_title(), self.x_title)
     }
 }

@@ -138,6 +138,7 @@ impl Frame {
                 }
                 (self.draw_axes(chart))
                 (inside)
+                (self.draw_published(chart))
                 (self.draw_notes())
             }
         }
@@ -186,6 +187,31 @@ impl Frame {
             text x=(px(f64::midpoint(self.left, self.right)))
                 y=(px(below + 4.0 + 15.0 * float(lines))) text-anchor="middle" font-size="12"
                 fill=(MUTED) { (chart.x_title) }
+        }
+    }
+
+    /// A diamond where a value was published, or dashes where it was the best of all places.
+    fn draw_published(&self, chart: &Chart) -> Markup {
+        html! {
+            @for mark in &chart.published {
+                @let y = self.y(mark.value / chart.metric.scale);
+                g {
+                    (hint(&mark.about))
+                    @match mark.place {
+                        Some(place) => {
+                            @let x = self.x(place);
+                            path d={ "M" (px(x)) " " (px(y - 6.0)) "L" (px(x + 6.0)) " " (px(y)) "L"
+                                (px(x)) " " (px(y + 6.0)) "L" (px(x - 6.0)) " " (px(y)) "Z" }
+                                fill="#fff" stroke=(mark.colour) stroke-width="2" {}
+                        }
+                        None => {
+                            line x1=(px(self.left)) x2=(px(self.right)) y1=(px(y)) y2=(px(y))
+                                stroke=(mark.colour) stroke-width="1.5"
+                                stroke-dasharray="2 5" {}
+                        }
+                    }
+                }
+            }
         }
     }
 
@@ -242,7 +268,11 @@ fn y_title(chart: &Chart) -> String {
         FigureKind::Boxes => "quartiles, median, every run",
         FigureKind::Placement => "every run, mean",
     };
-    format!("{}: {what}", chart.metric.axis_title())
+    let published = match chart.published.is_empty() {
+        true => "",
+        false => "; \u{25c7} or dots: published",
+    };
+    format!("{}: {what}{published}", chart.metric.axis_title())
 }
 
 fn legend(chart: &Chart, extra: &[&str], width: f64) -> Vec<LegendLine> {

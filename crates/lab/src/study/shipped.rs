@@ -10,6 +10,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("latency", include_str!("../../studies/latency.toml")),
     ("aggregate", include_str!("../../studies/aggregate.toml")),
     ("network-node", include_str!("../../studies/network-node.toml")),
+    ("network-node-vxlan", include_str!("../../studies/network-node-vxlan.toml")),
     ("offloads", include_str!("../../studies/offloads.toml")),
     ("jumbo", include_str!("../../studies/jumbo.toml")),
     ("tcp-settings", include_str!("../../studies/tcp-settings.toml")),

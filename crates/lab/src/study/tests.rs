@@ -100,6 +100,27 @@ fn what_cannot_be_is_refused_with_a_remedy() {
 }
 
 #[test]
+fn quick_keeps_the_cells_of_published_figures() {
+    for id in ["transmit", "receive", "guest-to-guest", "network-node-vxlan"] {
+        let study = shipped(id).expect("it is shipped");
+        let all =
+            |study: &Study| study.published.iter().filter(|one| one.not_used.is_none()).count();
+        assert!(all(&study) > 0, "{id}");
+        assert_eq!(all(&study.quick()), all(&study), "{id}");
+    }
+}
+
+#[test]
+fn a_study_of_ones_own_needs_no_quick_form() {
+    let text = shipped_text("transmit").expect("it is shipped");
+    let (without, _) = text.split_once("\n[quick]").expect("it has one");
+    let study = Study::parse("a study of one's own", without).expect("it is possible");
+    assert_eq!(study.quick, Quick::default());
+    assert_eq!(study.quick().matrix().count(), study.matrix().count());
+    assert_eq!(Study::parse("its copy", &study.to_toml()).expect("it is possible"), study);
+}
+
+#[test]
 fn a_record_of_before_ids_is_read() {
     let old = shipped_text("latency").expect("it is shipped");
     let old = old.replace("\nsources = [", "\nrows = [").replace("\nsource = ", "\nrow = ");
