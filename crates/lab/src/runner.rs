@@ -45,6 +45,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Which ringway it is.
     pub build: Build,
+    /// What `driver = "qemu"` boots: a folder with a kernel and an initramfs.
+    pub image: Option<PathBuf>,
 }
 
 /// How it went.
@@ -77,7 +79,7 @@ pub enum RunnerError {
 /// # Errors
 /// If it cannot begin, or records cannot be kept, or not a single run succeeds.
 pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outcome, RunnerError> {
-    let missing = preflight::missing(launcher, study, &options.dir);
+    let missing = preflight::missing(launcher, study, &options.dir, options.image.as_deref());
     if !missing.is_empty() {
         return Err(RunnerError::Missing(missing));
     }
@@ -90,8 +92,9 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
     // Of the runs only: a report is made in any case.
     let budget = Budget::of(study);
+    let image = options.image.clone();
     let launcher = &launcher.until(budget.seconds);
-    let mut bench = Bench { study, launcher, seed, luck: Luck::new(seed), open: None };
+    let mut bench = Bench { study, launcher, seed, luck: Luck::new(seed), open: None, image };
     work(&mut bench, journal, options.ci_percent, budget)
 }
 
@@ -176,6 +179,8 @@ struct Bench<'a> {
     seed: u64,
     luck: Luck,
     open: Option<(Blueprint, Topology)>,
+    /// What a machine boots.
+    image: Option<PathBuf>,
 }
 
 impl Bench<'_> {
@@ -194,6 +199,7 @@ impl Bench<'_> {
         let setup = Setup::of(study, &task.cell).map_err(PartError::Failed)?;
         let blueprint =
             Blueprint::of(study.topology.kind, task.subject, &setup).map_err(PartError::Failed)?;
+        let blueprint = Blueprint { image: self.image.clone(), ..blueprint };
         let topology = built(&mut self.open, launcher, &blueprint)?;
         let tool = setup.tool;
         let placed = self.luck.place(topology, &blueprint, &setup, task.repeat)?;
@@ -214,7 +220,7 @@ impl Bench<'_> {
         }
         pause(launcher, study.load.warmup_seconds.max(tool.settling_seconds()))?;
         let before = Reading::take(topology, &stations)?;
-        pause(launcher, study.load.seconds)?;
+        let changed = pass(launcher, topology, study.load.seconds, &setup)?;
         let counted = Reading::take(topology, &stations)?.since(&before);
         let measured = working.finish()?;
         let mut run = Run {
@@ -235,6 +241,7 @@ impl Bench<'_> {
             notes: topology.notes.clone(),
             differences: vec![],
         };
+        run.notes.extend(changed);
         evaluate(&mut run, &counted, topology.pairs().len());
         run.notes.extend(queues::unexpected(&run, &counted, Carrier::of(&blueprint, is_receiving)));
         Ok(run)
@@ -246,13 +253,13 @@ fn built<'a>(
     open: &'a mut Option<(Blueprint, Topology)>,
     launcher: &Launcher,
     blueprint: &Blueprint,
-) -> Result<&'a Topology, PartError> {
+) -> Result<&'a mut Topology, PartError> {
     if open.as_ref().is_none_or(|(built, _)| built != blueprint) {
         // Two at once would disturb each other.
         *open = None;
         *open = Some((blueprint.clone(), Topology::build(launcher, blueprint)?));
     }
-    let open = open.as_ref().map(|(_, topology)| topology);
+    let open = open.as_mut().map(|(_, topology)| topology);
     Ok(open.expect("it was built if it was not there"))
 }
 
@@ -289,6 +296,37 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
         let time = counted.answer_times.percentile(percent);
         values.extend(time.map(|time| (metric.to_owned(), time.as_secs_f64() * 1e6)));
     }
+}
+
+/// Lets the seconds of a run pass, and changes the number of the router's queues meanwhile, as often
+/// as the set-up says. Gives a note of that.
+fn pass(
+    launcher: &Launcher,
+    topology: &mut Topology,
+    seconds: f64,
+    setup: &Setup,
+) -> Result<Option<String>, PartError> {
+    let (Some(machine), Some(host), 1..) =
+        (&mut topology.machine, &topology.host, setup.queue_changes)
+    else {
+        pause(launcher, seconds)?;
+        return Ok(None);
+    };
+    let other = if setup.queues == 1 { 2 } else { 1 };
+    let counts = [other, setup.queues].into_iter().cycle().take(usize::from(setup.queue_changes));
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let between = seconds / f64::from(setup.queue_changes + 1);
+    for count in counts {
+        pause(launcher, between)?;
+        machine.set_queues(count, host)?;
+    }
+    pause(launcher, end.saturating_duration_since(Instant::now()).as_secs_f64())?;
+    // The next run begins like this one.
+    machine.set_queues(setup.queues, host)?;
+    Ok(Some(format!(
+        "ethtool -L changed the queues of both interfaces {} times meanwhile, between {} and {other}",
+        setup.queue_changes, setup.queues
+    )))
 }
 
 fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {
