@@ -35,6 +35,7 @@ mod records;
 mod refusals;
 mod rogues;
 mod rules;
+mod segment;
 mod service;
 mod services;
 mod store;
