@@ -44,6 +44,7 @@ impl Machine {
         let image = blueprint.image.as_deref().ok_or_else(|| {
             PartError::Failed("there is no image of a machine: --machine names one".to_owned())
         })?;
+        wait_for_sockets(dir)?;
         let queues = blueprint.queues_max();
         let mut command = launcher.command(PROGRAM.0);
         command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-reboot"]);
@@ -110,6 +111,18 @@ impl Machine {
         }
         Err(PartError::Failed(format!("the machine says status {status}, expected {expected}")))
     }
+}
+
+/// Waits until a backend listens, as QEMU dials once.
+fn wait_for_sockets(dir: &Path) -> Result<(), PartError> {
+    let deadline = Instant::now() + PATIENCE;
+    while !VIFS.iter().all(|name| dir.join(name).exists()) {
+        if Instant::now() >= deadline {
+            return Err(PartError::Failed("the backend made no sockets for a router".to_owned()));
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    Ok(())
 }
 
 /// Waits until the backend serves so many queues of both interfaces of a router.
