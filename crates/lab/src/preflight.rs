@@ -94,8 +94,8 @@ pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec
     without_all(study, absent.collect())
 }
 
-/// The study without cells in which a parameter has a value, for several of these, each with what to
-/// say about it.
+/// The study without cells in which a parameter has a value, for several of these, each with what
+/// to say about it.
 fn without_all(study: &Study, absent: Vec<((&str, &str), String)>) -> (Study, Vec<String>) {
     let (mut left, mut said) = (study.clone(), Vec::new());
     for ((parameter, value), notice) in absent {

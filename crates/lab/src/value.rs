@@ -156,8 +156,8 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },
     Parameter { name: "offloads", domain: Domain::Word(names::<Offloads>) },
     Parameter { name: "switch", domain: Domain::Word(names::<Attached>) },
-    // What a router has its interfaces from, and how often the number of their queues changes during
-    // a run, by ethtool in a machine.
+    // What a router has its interfaces from, and how often the number of their queues changes
+    // during a run, by ethtool in a machine.
     Parameter { name: "driver", domain: Domain::Word(names::<Driver>) },
     Parameter { name: "queue-changes", domain: Domain::Count(0, 100) },
     Parameter { name: "encapsulation", domain: Domain::Word(names::<Encapsulation>) },

@@ -23,7 +23,7 @@ const MEMORY_MB: u32 = 192;
 /// A boot takes ten seconds on an idle machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Seconds after which it ends by itself, whatever becomes of the lab.
+/// Seconds after which it ends by itself, even where the lab is gone.
 const LIFETIME_SECONDS: u32 = 7200;
 /// Between two looks at what a backend serves.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);

@@ -7,7 +7,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringway_net::LinkSetting;
 
@@ -36,6 +36,8 @@ const VXLAN_GROUP: &str = "239.42.0.1";
 /// IANA's.
 const VXLAN_PORT: &str = "4789";
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks for a device.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// ringway's host with a guest that routes.
 pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
@@ -47,6 +49,7 @@ pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topo
     }
     let host = RunningHost::start(launcher, program, &description)?;
     veth::add_bridge(host.pid())?;
+    wait_for_uplink(host.pid())?;
     configure(host.pid(), |net| {
         net.set(UPLINK, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up])
     })?;
@@ -79,6 +82,17 @@ pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topo
     (topology.host, topology.drivers, topology.machine) = (Some(host), drivers, machine);
     topology.place = Some(place);
     Ok(topology)
+}
+
+/// Waits for the host's device on the wire: a host without guests is ready before it is there.
+fn wait_for_uplink(pid: u32) -> Result<(), PartError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match configure(pid, |net| net.link(UPLINK).map(drop)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_PAUSE),
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Both interfaces of a router with ringway's driver of virtio, in the namespace of a process.

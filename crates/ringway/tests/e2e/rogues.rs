@@ -309,7 +309,9 @@ fn of_each_rogue_it_is_said_why_its_port_closes_and_honest_guests_lose_no_frame(
         println!("{name}: {reason}");
         assert!(vif.queues.is_empty(), "{name}: {vif:?}");
         // The reason is shown a moment before it is written, where the front-end stays.
-        let lines = || host.log().lines().filter(|line| line.contains(&reason)).count();
+        let of_it = format!("vif=\"{name}\"");
+        let is_said = |line: &&str| line.contains(&reason) && line.contains(&of_it);
+        let lines = || host.log().lines().filter(is_said).count();
         host.wait("a line in the log", SOON, |_| (lines() > 0).then_some(()));
         assert_eq!(lines(), 1, "{name}: {reason}\n{}", host.log());
     }

@@ -111,7 +111,9 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
         wait_for_queues(&host, 4);
         host.ping("a", ADDRESS);
         if is_to_xen {
-            crosses(&host, "vm1", "vif1.0", || Some(in_a(&host, &hears(ADDRESS))));
+            crosses(&host, "vm1", "vif1.0", || {
+                Some(in_a(&host, &format!("exec {}", hears(ADDRESS))))
+            });
         } else {
             let _speaker = in_a(&host, &format!("exec {speaks}"));
             crosses(&host, "vif1.0", "vm1", || None);
