@@ -1,5 +1,5 @@
-//! Frames a second through a vhost-user device, a core a side, with DPDK's virtio-user as its client:
-//! ringway's device beside that of DPDK.
+//! Frames a second through a vhost-user device, a core a side, with DPDK's virtio-user as its
+//! client: ringway's device beside that of DPDK.
 //!
 //! The client is the same program with the same options. Both devices poll, copy each frame once
 //! into memory of their own, and write the headers of what they send.
@@ -29,7 +29,7 @@ const SECTION: &str = "vhost";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at the socket.
 const LOOK: Duration = Duration::from_millis(1);
-/// What the device's process says when it listens, and is told when its client is ready.
+/// What the device's process says when it listens, and hears when its client is ready.
 const LISTENS: &str = "listens";
 const GO: &str = "go";
 
@@ -91,7 +91,7 @@ fn run(case: RingCase, [host_cpu, guest_cpu]: [usize; 2], spans: Spans) -> Resul
     device.wait_for(PATIENCE, |line| (line == LISTENS).then_some(()))?;
     let mut client = Client::start(&plan.socket, guest_cpu, case.queues)?;
     device.say(GO)?;
-    // What it sends is lost as long as nobody takes it, and what is sent to it waits.
+    // What it sends waits or is lost until the device works, as what is sent to it.
     client.works(guest_work, case.frame_len)?;
     if work == Work::Send {
         return client.rate(spans);

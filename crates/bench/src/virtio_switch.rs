@@ -1,5 +1,5 @@
-//! Frames a second from one virtio guest to another through a switch that learns addresses: ringway's
-//! beside Open vSwitch with DPDK, whose action is `NORMAL`.
+//! Frames a second from one virtio guest to another through a switch that learns addresses:
+//! ringway's beside Open vSwitch with DPDK, whose action is `NORMAL`.
 //!
 //! Both guests are ports of one `testpmd`, which passes on by one what it receives by the other; so
 //! the same frames go round and round, in both directions. Switch and guests have a core each.

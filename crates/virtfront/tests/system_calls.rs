@@ -1,4 +1,4 @@
-//! The way of a frame through both ends makes no system call: of a batch, one end may wake the other.
+//! The way of a frame through both ends makes no system call: a batch may wake the other end.
 //! A thread does it that the kernel ends at any call but `read` and `write` (seccomp, strict), and
 //! those are counted.
 

@@ -63,7 +63,7 @@ pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64>
     Ok(mpps)
 }
 
-/// The driver half alone, virtio-user, with a device of somebody's behind a socket.
+/// The driver half alone, virtio-user, with a device behind a socket.
 pub(crate) struct Client {
     process: Child,
 }

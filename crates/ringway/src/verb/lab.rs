@@ -121,7 +121,7 @@ struct Run {
     /// study says, or 6]
     #[arg(long, alias = "hours", value_name = "HOURS", conflicts_with = "quick")]
     max_hours: Option<f64>,
-    /// What a virtual machine boots, for studies that have one: a folder with vmlinux and guest.cpio
+    /// What a virtual machine boots, where a study has one: a folder with vmlinux and guest.cpio
     #[arg(long, value_name = "DIR", env = "RINGWAY_MACHINE")]
     machine: Option<PathBuf>,
     /// Seed of the order of runs and of the choice of ports, to repeat them
