@@ -400,7 +400,7 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
             Note::Met => tracing::info!(vif, left_out, "the front-end has connected"),
             Note::Left => tracing::info!(vif, left_out, "the front-end has disconnected"),
             Note::Removed => tracing::info!(vif, left_out, "the vif was removed"),
-            Note::Closed(reason) => tracing::warn!(vif, left_out, "{reason}"),
+            Note::Closed(why) | Note::Stopped(why) => tracing::warn!(vif, left_out, "{why}"),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Measures ringway beside its peers on one machine, in turns.
 //!
-//! Each section is a file: `ring` (frames a second through a ring), `tcp` and `latency` (between
-//! two namespaces), `isolate` (what it costs that tenants have processes of their own), `icount`
+//! Each section is a file: `ring` (frames a second through a ring), `vhost` (through a vhost-user
+//! device), `virtio-switch` (from one virtio guest to another), `tcp` and `latency` (between two
+//! namespaces), `isolate` (what it costs that tenants have processes of their own), `icount`
 //! (instructions a frame), `idle` (what a thousand quiet vifs cost), `restart` (how long guests
 //! hear nothing when their backend is killed). The subjects of a case run one after the other
 //! within a round, so that what changes on the machine meanwhile hits all of them.
@@ -20,6 +21,8 @@ mod ring;
 mod scratch;
 mod tcp;
 mod transfer;
+mod vhost;
+mod virtio_switch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,7 +46,8 @@ fn main() -> ExitCode {
 fn run(words: &[OsString]) -> Result<ExitCode> {
     let verb = words.first().and_then(|word| word.to_str()).unwrap_or_default();
     match verb {
-        ring::pair::END_VERB => become_end(&words[1..]),
+        ring::pair::END_VERB => become_end(&words[1..], ring::pair::end),
+        vhost::END_VERB => become_end(&words[1..], vhost::end),
         part if ringway_lab::part::is_part(part) => {
             ringway_lab::part::run(words)?;
             Ok(ExitCode::SUCCESS)
@@ -57,12 +61,12 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
 }
 
 /// What this program does when it is one end of a ring.
-fn become_end(words: &[OsString]) -> Result<ExitCode> {
+fn become_end(words: &[OsString], end: fn(&str) -> Result<()>) -> Result<ExitCode> {
     let (parent, words) =
         words.split_first().context("a child gets the process id of its parent")?;
     let parent = parent.to_str().and_then(|word| word.parse().ok()).context("not a process id")?;
     ringway_sys::process::die_with_parent(parent)?;
-    ring::pair::end(words.first().and_then(|word| word.to_str()).unwrap_or_default())?;
+    end(words.first().and_then(|word| word.to_str()).unwrap_or_default())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -77,6 +81,12 @@ fn bench(options: &Options) -> Result<ExitCode> {
         report.begin_round(round);
         if options.has_section("ring") {
             ring::round(options, &mut report)?;
+        }
+        if options.has_section("vhost") {
+            vhost::round(options, &mut report)?;
+        }
+        if options.has_section("virtio-switch") {
+            virtio_switch::round(options, &mut report)?;
         }
         if options.has_section("tcp") {
             tcp::round(options, &mut report);

@@ -13,6 +13,8 @@ Usage: ringway-bench [OPTION]... [SECTION]...
 
 Sections [default: all]:
     ring             frames per second through a ring
+    vhost            frames per second through a vhost-user device
+    virtio-switch    frames per second from one virtio guest to another
     tcp              throughput between two namespaces
     latency          round trips between two namespaces
     isolate          the cost of one process per tenant
@@ -36,8 +38,8 @@ Examples:
 ";
 
 /// Sections by name, in the order in which they run.
-pub(crate) const SECTIONS: [&str; 7] =
-    ["ring", "tcp", "latency", "isolate", "icount", "idle", "restart"];
+pub(crate) const SECTIONS: [&str; 9] =
+    ["ring", "vhost", "virtio-switch", "tcp", "latency", "isolate", "icount", "idle", "restart"];
 
 /// Lengths of one run.
 #[derive(Debug, Clone, Copy)]

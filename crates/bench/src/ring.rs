@@ -5,7 +5,7 @@
 
 mod guest;
 pub(crate) mod pair;
-mod testpmd;
+pub(crate) mod testpmd;
 pub(crate) mod work;
 
 use anyhow::Result;
@@ -14,6 +14,8 @@ use crate::child::is_installed;
 use crate::options::Options;
 use crate::report::{Better, Case, Report};
 use pair::GuestKind;
+
+const SECTION: &str = "ring";
 
 /// Which way frames go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub(crate) struct RingCase {
 }
 
 impl RingCase {
-    fn all() -> impl Iterator<Item = RingCase> {
+    pub(crate) fn all() -> impl Iterator<Item = RingCase> {
         let directions = [Direction::GuestToHost, Direction::HostToGuest, Direction::Loop];
         [1, 2].into_iter().flat_map(move |queues| {
             directions.into_iter().flat_map(move |direction| {
@@ -42,14 +44,14 @@ impl RingCase {
         })
     }
 
-    fn case(self) -> Case {
+    pub(crate) fn case(self, section: &'static str) -> Case {
         let direction = match self.direction {
             Direction::GuestToHost => "guest->host",
             Direction::HostToGuest => "host->guest",
             Direction::Loop => "loop, each way",
         };
         let name = format!("{direction}, {} B, {} queue(s)", self.frame_len, self.queues);
-        Case { section: "ring", name, unit: "Mpps", better: Better::More }
+        Case { section, name, unit: "Mpps", better: Better::More }
     }
 }
 
@@ -57,16 +59,18 @@ impl RingCase {
 pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
     let [host_cpu, guest_cpu, ..] = cpus[..] else {
-        report.skip("ring", "all", "two CPUs are needed, one a side");
+        report.skip(SECTION, "all", "two CPUs are needed, one a side");
         return Ok(());
     };
     let cpus = [host_cpu, guest_cpu];
     let has_testpmd = is_installed(testpmd::PROGRAM);
     if !has_testpmd {
-        report.skip("ring", "testpmd", &format!("apt-get install {}", testpmd::PACKAGES));
+        report.skip(SECTION, "testpmd", &format!("apt-get install {}", testpmd::PACKAGES));
     }
-    for ring_case in RingCase::all().filter(|ring_case| options.wants(&ring_case.case().name)) {
-        let case = ring_case.case();
+    for ring_case in
+        RingCase::all().filter(|ring_case| options.wants(&ring_case.case(SECTION).name))
+    {
+        let case = ring_case.case(SECTION);
         report.measure(&case, "ringway", || {
             pair::run(ring_case, GuestKind::Bare, cpus, options.spans)
         });

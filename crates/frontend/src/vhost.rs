@@ -304,7 +304,7 @@ impl Driver for Guest {
             Note::Met => tracing::debug!(device, "the back-end has connected"),
             Note::Left => tracing::info!(device, "the back-end has disconnected"),
             // The log shows it as the reason why no frames flow.
-            Note::Closed(_) | Note::Removed => {}
+            Note::Closed(_) | Note::Removed | Note::Stopped(_) => {}
         }
     }
 }

@@ -69,7 +69,7 @@ impl Reading {
         let mut answer_times = Times::default();
         if let Some(host) = &topology.host {
             let backend: BackendStatus = host.backend()?;
-            netfront = Some(total(host.guests())?);
+            netfront = Some(total(&topology.frontends())?);
             netback = Some(total(&[backend.pid])?);
             queues = backend.vifs.iter().chain(&backend.uplink).flat_map(queues_of).collect();
             let all = backend.vifs.iter().flat_map(|vif| &vif.queues);

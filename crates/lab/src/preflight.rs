@@ -8,8 +8,12 @@ use ringway_net::{LinkSetting, Netlink};
 
 use crate::setup::Setup;
 use crate::study::{Study, Subject};
-use crate::topology::{Attached, Blueprint, Encapsulation, ovs, router, unsupported, wire};
+use crate::topology::{
+    Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, unsupported, wire,
+};
+use crate::value::Cell;
 use crate::word::Offloads;
+use ringway_rig::child::PartError;
 use ringway_rig::launcher::{self, Launcher};
 use ringway_rig::tools::Tool;
 
@@ -31,7 +35,12 @@ pub fn isolate() -> std::io::Result<()> {
 }
 
 /// What is missing to run a study into a directory; nothing if it can begin.
-pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
+pub fn missing(
+    launcher: &Launcher,
+    study: &Study,
+    dir: &Path,
+    image: Option<&Path>,
+) -> Vec<String> {
     if let Some(sentence) = unsupported(study) {
         return vec![sentence];
     }
@@ -45,6 +54,9 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
         missing.push(format!("{TUN}: {error}; load the module tun and let this user open it"));
     }
     missing.extend(no_room(dir));
+    if has_machine(study) {
+        missing.extend(no_image(image));
+    }
     if missing.is_empty() {
         missing.extend(no_shaping(launcher, study));
         missing.extend(no_tunnels(launcher, study));
@@ -52,23 +64,87 @@ pub fn missing(launcher: &Launcher, study: &Study, dir: &Path) -> Vec<String> {
     missing
 }
 
-/// The study without what this machine has no Open vSwitch for, and what to say about that; as it
-/// is if Open vSwitch is there, or all that is asked for.
-pub fn without_absent_switch(study: &Study) -> (Study, Option<String>) {
-    let is_absent = ovs::PROGRAMS.iter().any(|program| launcher::find(program).is_none());
+/// The study without what this machine has no program or image for, and what to say about that; as
+/// it is if all is there, or what is missing is all that is asked for.
+pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String>) {
+    let is_installed = |program: &str| launcher::find(program).is_some();
+    let mut absent = Vec::new();
+    if !ovs::PROGRAMS.iter().all(|program| is_installed(program)) {
+        let what = "Open vSwitch is left out, it is not installed: apt-get install";
+        absent.push((("switch", "ovs"), format!("{what} {}", ovs::PACKAGE)));
+    }
+    let (program, package) = machine::PROGRAM;
+    if !is_installed(program) {
+        let what = "the virtual machine is left out, QEMU is not installed: apt-get install";
+        absent.push((("driver", "qemu"), format!("{what} {package}")));
+    } else if let Some(reason) = no_image(image) {
+        absent.push((("driver", "qemu"), format!("the virtual machine is left out: {reason}")));
+    }
+    without_all(study, absent)
+}
+
+/// The same for tunnels that this kernel has not.
+pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec<String>) {
+    let absent = TUNNELS.into_iter().filter_map(|tunnel| {
+        let parameter = ("encapsulation", tunnel.word);
+        blueprints(study).iter().find(|one| one.encapsulation == tunnel.encapsulation)?;
+        let error = router::try_tunnel(launcher, tunnel.encapsulation).err()?;
+        Some((parameter, format!("{} is left out: {}", tunnel.name, tunnel.complaint(&error))))
+    });
+    without_all(study, absent.collect())
+}
+
+/// The study without cells in which a parameter has a value, for several of these, each with what
+/// to say about it.
+fn without_all(study: &Study, absent: Vec<((&str, &str), String)>) -> (Study, Vec<String>) {
+    let (mut left, mut said) = (study.clone(), Vec::new());
+    for ((parameter, value), notice) in absent {
+        if let Some(less) = without(&left, parameter, value) {
+            left = less;
+            said.push(notice);
+        }
+    }
+    (left, said)
+}
+
+/// The study without values of axes by which a parameter has a value; `None` if there is no such
+/// value of an axis, or no other one.
+fn without(study: &Study, parameter: &str, value: &str) -> Option<Study> {
     let mut left = study.clone();
-    let Some(axis) = left.axis.iter_mut().find(|axis| axis.name == "switch") else {
-        return (left, None);
-    };
-    let all = axis.values.len();
-    axis.values.retain(|value| !is_absent || value.to_string() != "ovs");
-    if axis.values.is_empty() || axis.values.len() == all {
-        return (study.clone(), None);
+    let mut is_less = false;
+    for axis in &mut left.axis {
+        let all = axis.values.len();
+        axis.values.retain(|one| {
+            let cell = Cell::default().with(&axis.name, one.clone());
+            study.setup(&cell).text(parameter) != Some(value)
+        });
+        if axis.values.is_empty() {
+            return None;
+        }
+        is_less |= axis.values.len() < all;
     }
     left.leave_out_impossible();
-    let package = ovs::PACKAGE;
-    let said = format!("Open vSwitch is left out, it is not installed: apt-get install {package}");
-    (left, Some(said))
+    is_less.then_some(left)
+}
+
+/// A tunnel that a kernel may have, and the module of Linux that it is in.
+#[derive(Clone, Copy)]
+struct Tunnel {
+    encapsulation: Encapsulation,
+    word: &'static str,
+    name: &'static str,
+    module: &'static str,
+}
+
+const TUNNELS: [Tunnel; 2] = [
+    Tunnel { encapsulation: Encapsulation::Vxlan, word: "vxlan", name: "VXLAN", module: "vxlan" },
+    Tunnel { encapsulation: Encapsulation::Gre, word: "gre", name: "GRE", module: "ip_gre" },
+];
+
+impl Tunnel {
+    fn complaint(self, error: &PartError) -> String {
+        format!("{error}; load the module {}", self.module)
+    }
 }
 
 /// The tools that a study needs.
@@ -87,8 +163,11 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     if blueprints.iter().any(|blueprint| blueprint.attached == Attached::OpenVswitch) {
         programs.extend(ovs::PROGRAMS.map(|program| (program, ovs::PACKAGE)));
     }
-    if blueprints.iter().any(|blueprint| blueprint.encapsulation == Encapsulation::Vxlan) {
+    if blueprints.iter().any(|blueprint| blueprint.encapsulation != Encapsulation::None) {
         programs.insert(("ip", "iproute2"));
+    }
+    if has_machine(study) {
+        programs.insert(machine::PROGRAM);
     }
     let sets_gso = study.settings.values().any(|settings| settings.contains_key("gso"));
     let is_limited = |blueprint: &Blueprint| blueprint.offloads != Offloads::All;
@@ -119,10 +198,30 @@ fn no_shaping(launcher: &Launcher, study: &Study) -> Option<String> {
 }
 
 fn no_tunnels(launcher: &Launcher, study: &Study) -> Option<String> {
-    let is_tunnelled = |blueprint: &Blueprint| blueprint.encapsulation == Encapsulation::Vxlan;
-    blueprints(study).iter().find(|one| is_tunnelled(one))?;
-    let error = router::try_tunnel(launcher).err()?;
-    Some(format!("encapsulation needs VXLAN: {error}; load the module vxlan"))
+    let blueprints = blueprints(study);
+    let mut wanted = TUNNELS
+        .into_iter()
+        .filter(|tunnel| blueprints.iter().any(|one| one.encapsulation == tunnel.encapsulation));
+    wanted.find_map(|tunnel| {
+        let error = router::try_tunnel(launcher, tunnel.encapsulation).err()?;
+        Some(format!("encapsulation needs {}: {}", tunnel.name, tunnel.complaint(&error)))
+    })
+}
+
+/// Whether a study has a virtual machine.
+fn has_machine(study: &Study) -> bool {
+    blueprints(study).iter().any(|blueprint| blueprint.driver == Driver::Machine)
+}
+
+/// Why there is nothing that a machine could boot.
+fn no_image(image: Option<&Path>) -> Option<String> {
+    let remedy = "tests/virtio/image of ringway's sources makes one in target/virtio";
+    let Some(image) = image else {
+        return Some(format!("--machine names no image: {remedy}"));
+    };
+    let lacks = |name: &&str| !image.join(name).is_file();
+    let missing = machine::IMAGE_FILES.into_iter().find(lacks)?;
+    Some(format!("--machine {}: it has no file {missing}: {remedy}", image.display()))
 }
 
 fn no_room(dir: &Path) -> Option<String> {

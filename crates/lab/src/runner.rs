@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::record::{Failure, Records, Run};
 use crate::setup::Setup;
 use crate::stats::jain;
-use crate::study::Study;
+use crate::study::{Study, TopologyKind};
 use crate::topology::{Blueprint, Topology, tuning};
 use crate::word::Direction;
 use queues::Carrier;
@@ -30,6 +30,8 @@ use streams::Luck;
 
 /// Failures of a cell after which it is left out.
 const FAILURES_MAX: usize = 2;
+/// A router that is bypassed receives less: ARP requests, and what else a kernel sends by itself.
+const BYPASS_BYTES_MAX: u64 = 64 << 10;
 /// Between two checks of whether to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -45,6 +47,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Which ringway it is.
     pub build: Build,
+    /// What `driver = "qemu"` boots: a folder with a kernel and an initramfs.
+    pub image: Option<PathBuf>,
 }
 
 /// How it went.
@@ -77,7 +81,7 @@ pub enum RunnerError {
 /// # Errors
 /// If it cannot begin, or records cannot be kept, or not a single run succeeds.
 pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outcome, RunnerError> {
-    let missing = preflight::missing(launcher, study, &options.dir);
+    let missing = preflight::missing(launcher, study, &options.dir, options.image.as_deref());
     if !missing.is_empty() {
         return Err(RunnerError::Missing(missing));
     }
@@ -90,8 +94,9 @@ pub fn run(study: &Study, options: &Options, launcher: &Launcher) -> Result<Outc
     let seed = options.seed.or(known).unwrap_or_else(|| fastrand::u64(..));
     // Of the runs only: a report is made in any case.
     let budget = Budget::of(study);
+    let image = options.image.clone();
     let launcher = &launcher.until(budget.seconds);
-    let mut bench = Bench { study, launcher, seed, luck: Luck::new(seed), open: None };
+    let mut bench = Bench { study, launcher, seed, luck: Luck::new(seed), open: None, image };
     work(&mut bench, journal, options.ci_percent, budget)
 }
 
@@ -176,6 +181,8 @@ struct Bench<'a> {
     seed: u64,
     luck: Luck,
     open: Option<(Blueprint, Topology)>,
+    /// What a machine boots.
+    image: Option<PathBuf>,
 }
 
 impl Bench<'_> {
@@ -194,6 +201,7 @@ impl Bench<'_> {
         let setup = Setup::of(study, &task.cell).map_err(PartError::Failed)?;
         let blueprint =
             Blueprint::of(study.topology.kind, task.subject, &setup).map_err(PartError::Failed)?;
+        let blueprint = Blueprint { image: self.image.clone(), ..blueprint };
         let topology = built(&mut self.open, launcher, &blueprint)?;
         let tool = setup.tool;
         let placed = self.luck.place(topology, &blueprint, &setup, task.repeat)?;
@@ -214,7 +222,7 @@ impl Bench<'_> {
         }
         pause(launcher, study.load.warmup_seconds.max(tool.settling_seconds()))?;
         let before = Reading::take(topology, &stations)?;
-        pause(launcher, study.load.seconds)?;
+        let changed = pass(launcher, topology, study.load.seconds, &setup)?;
         let counted = Reading::take(topology, &stations)?.since(&before);
         let measured = working.finish()?;
         let mut run = Run {
@@ -235,6 +243,14 @@ impl Bench<'_> {
             notes: topology.notes.clone(),
             differences: vec![],
         };
+        run.notes.extend(changed);
+        if blueprint.kind == TopologyKind::RouterBypass && !run.queues.is_empty() {
+            // Its queues have none of the streams, so they say nothing about them.
+            let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();
+            let is_around = crossed < BYPASS_BYTES_MAX;
+            let way = if is_around { "went around" } else { "crossed" };
+            run.notes.push(format!("streams {way} the router"));
+        }
         evaluate(&mut run, &counted, topology.pairs().len());
         run.notes.extend(queues::unexpected(&run, &counted, Carrier::of(&blueprint, is_receiving)));
         Ok(run)
@@ -246,13 +262,13 @@ fn built<'a>(
     open: &'a mut Option<(Blueprint, Topology)>,
     launcher: &Launcher,
     blueprint: &Blueprint,
-) -> Result<&'a Topology, PartError> {
+) -> Result<&'a mut Topology, PartError> {
     if open.as_ref().is_none_or(|(built, _)| built != blueprint) {
         // Two at once would disturb each other.
         *open = None;
         *open = Some((blueprint.clone(), Topology::build(launcher, blueprint)?));
     }
-    let open = open.as_ref().map(|(_, topology)| topology);
+    let open = open.as_mut().map(|(_, topology)| topology);
     Ok(open.expect("it was built if it was not there"))
 }
 
@@ -289,6 +305,40 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
         let time = counted.answer_times.percentile(percent);
         values.extend(time.map(|time| (metric.to_owned(), time.as_secs_f64() * 1e6)));
     }
+}
+
+/// Lets the seconds of a run pass, and changes the number of the router's queues meanwhile, as
+/// often as the set-up says. Gives a note of that.
+fn pass(
+    launcher: &Launcher,
+    topology: &mut Topology,
+    seconds: f64,
+    setup: &Setup,
+) -> Result<Option<String>, PartError> {
+    let (Some(machine), Some(host), 1..) =
+        (&mut topology.machine, &topology.host, setup.queue_changes)
+    else {
+        pause(launcher, seconds)?;
+        return Ok(None);
+    };
+    let other = if setup.queues == 1 { 2 } else { 1 };
+    let counts = [other, setup.queues].into_iter().cycle().take(usize::from(setup.queue_changes));
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let between = seconds / f64::from(setup.queue_changes + 1);
+    let mut changed = 0;
+    for count in counts {
+        pause(launcher, between)?;
+        machine.set_queues(count, host)?;
+        changed += usize::from(Instant::now() < end);
+    }
+    pause(launcher, end.saturating_duration_since(Instant::now()).as_secs_f64())?;
+    // The next run begins like this one.
+    machine.set_queues(setup.queues, host)?;
+    Ok(Some(format!(
+        "ethtool -L changed the queues of both interfaces {changed} times while streams ran, \
+         between {} and {other}",
+        setup.queues
+    )))
 }
 
 fn pause(launcher: &Launcher, seconds: f64) -> Result<(), PartError> {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use crate::study::Study;
 use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
 use crate::word::{
-    Attached, Completion, Direction, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
-    Tool, Word,
+    Attached, Completion, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy,
+    Sender, Tool, Word,
 };
 
 /// What ordinary Ethernet carries.
@@ -49,6 +49,10 @@ pub struct Setup {
     pub offloads: Offloads,
     /// What guests are attached to.
     pub attached: Attached,
+    /// What a guest that routes has its interfaces from.
+    pub driver: Driver,
+    /// How often the number of its queues changes during a run.
+    pub queue_changes: u16,
     /// What is between the targets and the guest.
     pub encapsulation: Encapsulation,
     /// How streams are placed on queues.
@@ -94,6 +98,8 @@ impl Setup {
             unanswered: count(&all, "unanswered")?.unwrap_or(UNANSWERED_DEFAULT),
             offloads: word(&all, "offloads")?.unwrap_or(Offloads::All),
             attached: word(&all, "switch")?.unwrap_or(Attached::Switch),
+            driver: word(&all, "driver")?.unwrap_or(Driver::Netfront),
+            queue_changes: count(&all, "queue-changes")?.unwrap_or(0),
             encapsulation: word(&all, "encapsulation")?.unwrap_or(Encapsulation::None),
             placement: word(&all, "placement")?.unwrap_or(Placement::Random),
             layout: word(&all, "layout")?.unwrap_or(Layout::Free),
@@ -159,7 +165,8 @@ mod tests {
             ("completion", "soon"),
             ("offloads", "some"),
             ("switch", "vpp"),
-            ("encapsulation", "gre"),
+            ("encapsulation", "geneve"),
+            ("driver", "e1000"),
             ("placement", "lucky"),
             ("layout", "pairs"),
             ("policy", "fair"),

@@ -89,6 +89,15 @@ pub enum TopologyKind {
     Guests,
     /// A host, a guest that routes, and targets behind it.
     Router,
+    /// The same, and the host has a way to the targets that does not cross that guest.
+    RouterBypass,
+}
+
+impl TopologyKind {
+    /// Whether there is a guest that routes.
+    pub fn has_router(self) -> bool {
+        matches!(self, TopologyKind::Router | TopologyKind::RouterBypass)
+    }
 }
 
 /// How long a run takes, and how often it is repeated.
@@ -383,6 +392,12 @@ impl Study {
             axes.iter()
                 .all(|axis| cell.get(&axis.name).is_none_or(|value| axis.values.contains(value)))
         };
+        for axis in &axes {
+            if let Some(quick) = self.quick.axis.get_mut(&axis.name) {
+                quick.retain(|value| axis.values.contains(value));
+            }
+        }
+        self.quick.axis.retain(|_, values| !values.is_empty());
         self.published.retain(|published| is_possible(&published.cell));
         self.comparison.retain(|one| is_possible(&one.of) && is_possible(&one.to));
         self.figure.retain(|figure| is_possible(&figure.filter));
@@ -474,6 +489,7 @@ impl Study {
         let streams = count("streams") * count("targets");
         let busy_queues = count("queues").min(streams);
         let vifs = match self.topology.kind {
+            TopologyKind::RouterBypass => 0,
             TopologyKind::Wire => 1,
             TopologyKind::Guests | TopologyKind::Router => 2,
         };

@@ -6,6 +6,8 @@
 
 mod addresses;
 mod blueprint;
+pub(crate) mod machine;
+mod node;
 pub mod ovs;
 pub(crate) mod relay;
 pub(crate) mod router;
@@ -20,9 +22,11 @@ use ringway_rig::host::RunningHost;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{Namespace, add_address, configure};
 use ringway_rig::veth;
+use tempfile::TempDir;
 
 use crate::study::{Subject, TopologyKind};
-pub use blueprint::{Attached, Blueprint, Encapsulation, Layout, unsupported};
+pub use blueprint::{Attached, Blueprint, Driver, Encapsulation, Layout, unsupported};
+pub use machine::Machine;
 pub use ovs::OpenVswitch;
 
 /// Bits of the network, which is the one for benchmarks (RFC 2544, C.2.2).
@@ -59,6 +63,12 @@ pub struct Topology {
     pub host: Option<RunningHost>,
     /// The relay's process, if it is that.
     pub relay: Option<Child>,
+    /// The virtual machine that routes, if one does.
+    pub machine: Option<Machine>,
+    /// What drives the interfaces of a guest that is not of the host's making.
+    drivers: Vec<Child>,
+    /// Where their sockets are.
+    place: Option<TempDir>,
     namespaces: Vec<Namespace>,
 }
 
@@ -74,7 +84,7 @@ impl Topology {
     /// # Errors
     /// What stands in the way.
     pub fn build(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
-        let is_router = blueprint.kind == TopologyKind::Router;
+        let is_router = blueprint.kind.has_router();
         let mut topology = match blueprint.subject {
             Subject::Ringway if is_router => router::ringway(launcher, blueprint)?,
             Subject::VethBridge if is_router => router::veth_bridge(launcher, blueprint)?,
@@ -97,6 +107,9 @@ impl Topology {
             ovs: None,
             host: None,
             relay: None,
+            machine: None,
+            drivers: vec![],
+            place: None,
             namespaces: vec![],
         }
     }
@@ -106,6 +119,13 @@ impl Topology {
         let ends = self.near.iter().chain(&self.far).map(|end| end.pid);
         let between = self.namespaces.iter().map(Namespace::pid);
         ends.chain(between).chain(self.host.as_ref().map(RunningHost::pid))
+    }
+
+    /// The processes that drive the guests' interfaces, where that is not the kernel.
+    pub(crate) fn frontends(&self) -> Vec<u32> {
+        let guests = self.host.iter().flat_map(|host| host.guests().iter().copied());
+        let machine = self.machine.as_ref().map(Machine::pid);
+        guests.chain(self.drivers.iter().map(Child::pid)).chain(machine).collect()
     }
 
     /// Who talks to whom: guests to their peers, or one host to all targets.
@@ -155,7 +175,7 @@ fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartE
             configure(host.pid(), |net| net.set(UPLINK, &[LinkSetting::Up]))?;
             vec![wire::behind(launcher, blueprint, host.pid(), UPLINK, &mut namespaces)?]
         }
-        TopologyKind::Guests | TopologyKind::Router => {
+        TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
             host.guests().iter().skip(guests).zip((0..).map(far_address)).map(end).collect()
         }
     };
@@ -199,7 +219,7 @@ fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, P
         indices.clone().map(|index| guest("near", index, near_address(index))).collect();
     let far: Result<Vec<End>, _> = match blueprint.kind {
         TopologyKind::Wire => Ok(vec![]),
-        TopologyKind::Guests | TopologyKind::Router => {
+        TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
             indices.map(|index| guest("far", index, far_address(index))).collect()
         }
     };
@@ -222,7 +242,7 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
         TopologyKind::Wire => {
             wire::behind(launcher, blueprint, far, relay::DEVICE, &mut namespaces)?
         }
-        TopologyKind::Guests | TopologyKind::Router => {
+        TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
             give_address(far, relay::DEVICE, far_address(0))?;
             End::new(far, far_address(0), relay::DEVICE)
         }

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::word::{
-    Attached, Completion, Direction, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
-    Tool, names,
+    Attached, Completion, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy,
+    Sender, Tool, names,
 };
 
 /// A value of a parameter: a count, or one of a few words.
@@ -156,6 +156,10 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },
     Parameter { name: "offloads", domain: Domain::Word(names::<Offloads>) },
     Parameter { name: "switch", domain: Domain::Word(names::<Attached>) },
+    // What a router has its interfaces from, and how often the number of their queues changes
+    // during a run, by ethtool in a machine.
+    Parameter { name: "driver", domain: Domain::Word(names::<Driver>) },
+    Parameter { name: "queue-changes", domain: Domain::Count(0, 100) },
     Parameter { name: "encapsulation", domain: Domain::Word(names::<Encapsulation>) },
     Parameter { name: "placement", domain: Domain::Word(names::<Placement>) },
     // Threads and interrupts on CPUs: left to the kernel, all on one, those of a queue on one and

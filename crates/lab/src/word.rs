@@ -120,18 +120,39 @@ impl Word for Attached {
     ];
 }
 
-/// What frames to the targets are packed into.
+/// What a guest that routes has its interfaces from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// netfront, in a namespace.
+    Netfront,
+    /// ringway's driver of virtio, in a namespace: two vhost-user sockets and their queues.
+    Virtio,
+    /// Linux's driver of virtio, in a virtual machine of QEMU.
+    Machine,
+}
+
+impl Word for Driver {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("xen", Driver::Netfront), ("virtio", Driver::Virtio), ("qemu", Driver::Machine)];
+}
+
+/// What frames to the targets are packed into, by the kernels of router and targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encapsulation {
     /// Nothing.
     None,
-    /// VXLAN (RFC 7348), by the kernels of router and targets.
+    /// VXLAN (RFC 7348).
     Vxlan,
+    /// GRE (RFC 2784) with Ethernet inside, a tunnel for each target.
+    Gre,
 }
 
 impl Word for Encapsulation {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("none", Encapsulation::None), ("vxlan", Encapsulation::Vxlan)];
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("none", Encapsulation::None),
+        ("vxlan", Encapsulation::Vxlan),
+        ("gre", Encapsulation::Gre),
+    ];
 }
 
 /// How source ports are chosen.

@@ -110,6 +110,9 @@ pub enum Note<'a> {
     Closed(&'a str),
     /// Its connection was closed because a user wants no more of it.
     Removed,
+    /// It is there and nothing is served any more, for this reason. It may go on; this is said once
+    /// of a connection.
+    Stopped(&'a str),
 }
 
 /// How far an end has got.
@@ -139,6 +142,7 @@ struct Met {
     session: Backend,
     features: Option<Features>,
     has_asked_queues: bool,
+    has_said_taken_back: bool,
     /// Since when frames can flow.
     works_since: Option<Instant>,
     /// Descriptors that are not to be used, nor closed by this thread.
@@ -206,6 +210,7 @@ impl<P: Place> BackendEnd<P> {
             State::Awaits(Awaits::Version1) => Some(
                 "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),
             ),
+            State::Awaits(Awaits::Memory) if self.taken_back().is_some() => self.taken_back(),
             State::Awaits(Awaits::Memory) => Some(
                 "the front-end shares no memory (QEMU: -object memory-backend-memfd,...,share=on; \
                  libvirt: <access mode='shared'/> in <memoryBacking>)"
@@ -213,6 +218,11 @@ impl<P: Place> BackendEnd<P> {
             ),
             State::Awaits(_) => self.error.clone(),
         }
+    }
+
+    /// What the front-end took back, if that is why nothing is served.
+    fn taken_back(&self) -> Option<String> {
+        Some(self.session()?.taken_back()?.to_string())
     }
 
     /// Does what there is to do, within bounds; whether there may be more.
@@ -240,6 +250,12 @@ impl<P: Place> BackendEnd<P> {
             self.error = None;
             if now.saturating_duration_since(*met.works_since.get_or_insert(now)) >= GOOD_AFTER {
                 self.place.was_good();
+            }
+        }
+        if outcome.is_ok() && !met.has_said_taken_back {
+            if let Some(taken_back) = met.session.taken_back() {
+                met.has_said_taken_back = true;
+                device.note(Note::Stopped(&taken_back.to_string()));
             }
         }
         match outcome {
@@ -319,6 +335,7 @@ impl Met {
             session,
             features: None,
             has_asked_queues: false,
+            has_said_taken_back: false,
             works_since: None,
             unwanted: Vec::new(),
             awaits_area: false,

@@ -27,7 +27,7 @@ use ringway_wire::virtio::{
 };
 use zerocopy::IntoBytes;
 
-use crate::memory::{Added, Region, RegionKey, Table};
+use crate::memory::{Added, Region, RegionKey, Table, TakenBack};
 use crate::request::{self, Area, Request};
 use crate::ring::{PairPlan, Resumes, Ring};
 use crate::{Fault, Message, Name};
@@ -231,6 +231,11 @@ impl Backend {
         self.memory.regions()
     }
 
+    /// What the front-end took back while rings ran, if that is why there is no memory.
+    pub fn taken_back(&self) -> Option<TakenBack> {
+        self.memory.taken_back()
+    }
+
     /// Pairs whose rings are both enabled.
     pub fn enabled(&self) -> usize {
         self.pairs().filter(|pair| self.is_enabled(*pair)).count()
@@ -343,7 +348,8 @@ impl Backend {
                 }
             }
             Request::RemMemReg(key) => {
-                if let Some(known) = self.memory.remove(&key) {
+                let served = self.served_count();
+                if let Some(known) = self.memory.remove(&key, served) {
                     self.stop_all();
                     self.act(Action::RemoveRegion(known));
                 }
@@ -454,10 +460,15 @@ impl Backend {
                 return Err(Fault::Overlap { one, other: one });
             }
         }
-        self.memory = table;
+        self.memory.become_other(table, self.served_count());
         self.stop_all();
         self.act(Action::SetMemory(regions));
         Ok(())
+    }
+
+    /// Pairs that are served and enabled.
+    fn served_count(&self) -> usize {
+        self.served.iter().flatten().filter(|(.., is_enabled)| *is_enabled).count()
     }
 
     fn reset(&mut self) {

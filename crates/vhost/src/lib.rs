@@ -22,7 +22,7 @@ pub use backend::Backend;
 pub use fault::{Fault, Name};
 pub use frontend::Frontend;
 pub use inbox::{Inbox, Message};
-pub use memory::{Region, RegionKey};
+pub use memory::{Region, RegionKey, TakenBack};
 pub use request::{Area, Request};
 pub use ring::{Addresses, Base, PairPlan, RingPlan};
 

@@ -1,5 +1,6 @@
 //! The regions of a guest's memory, as far as a session has to know them.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 
 use ringway_wire::vhost_user::MemoryRegion;
@@ -54,9 +55,34 @@ impl RegionKey {
     }
 }
 
+/// All memory of a guest, which its front-end took back while rings ran in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakenBack {
+    /// Regions that there were.
+    pub regions: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Pairs of rings that ran.
+    pub pairs: usize,
+}
+
+impl fmt::Display for TakenBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TakenBack { regions, bytes, pairs } = self;
+        write!(
+            f,
+            "the front-end took back all memory of its guest ({bytes:#x} bytes, regions: \
+             {regions}) while rings ran in it (pairs: {pairs}): it has to share memory again"
+        )
+    }
+}
+
 /// The regions that there are.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Table(Vec<RegionKey>);
+pub(crate) struct Table {
+    regions: Vec<RegionKey>,
+    taken_back: Option<TakenBack>,
+}
 
 /// What became of a region that was to be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,33 +95,57 @@ pub(crate) enum Added {
 
 impl Table {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.regions.is_empty()
     }
 
     pub(crate) fn regions(&self) -> &[RegionKey] {
-        &self.0
+        &self.regions
+    }
+
+    /// What there was before it became empty, if rings ran then.
+    pub(crate) fn taken_back(&self) -> Option<TakenBack> {
+        self.taken_back.filter(|_| self.is_empty())
     }
 
     pub(crate) fn add(&mut self, key: RegionKey, max: usize) -> Result<Added, Fault> {
-        if self.0.contains(&key) {
+        if self.regions.contains(&key) {
             return Ok(Added::Known);
         }
-        if let Some(other) = self.0.iter().find(|other| other.overlaps(&key)) {
+        if let Some(other) = self.regions.iter().find(|other| other.overlaps(&key)) {
             return Err(Fault::Overlap { one: key.guest_address, other: other.guest_address });
         }
-        if self.0.len() >= max {
-            return Err(Fault::TooManyRegions { found: self.0.len() + 1, max });
+        if self.regions.len() >= max {
+            return Err(Fault::TooManyRegions { found: self.regions.len() + 1, max });
         }
-        self.0.push(key);
+        self.regions.push(key);
         Ok(Added::New)
     }
 
-    /// Removes a region; `None` if it is not there. Its place in a file does not count.
-    pub(crate) fn remove(&mut self, key: &RegionKey) -> Option<RegionKey> {
+    /// Removes a region while so many pairs of rings run; `None` if it is not there. Its place in a
+    /// file does not count.
+    pub(crate) fn remove(&mut self, key: &RegionKey, pairs: usize) -> Option<RegionKey> {
         let is_it = |known: &RegionKey| {
             (known.guest_address, known.size, known.user_address)
                 == (key.guest_address, key.size, key.user_address)
         };
-        self.0.iter().position(is_it).map(|place| self.0.remove(place))
+        let place = self.regions.iter().position(is_it)?;
+        self.note(pairs);
+        Some(self.regions.remove(place))
+    }
+
+    /// Has other regions, while so many pairs of rings run.
+    pub(crate) fn become_other(&mut self, other: Table, pairs: usize) {
+        self.note(pairs);
+        self.regions = other.regions;
+    }
+
+    /// Keeps in mind what there is, if rings run in it.
+    fn note(&mut self, pairs: usize) {
+        if pairs > 0 {
+            let bytes = self.regions.iter().fold(0_u64, |sum, it| sum.saturating_add(it.size));
+            self.taken_back = Some(TakenBack { regions: self.regions.len(), bytes, pairs });
+        } else if !self.is_empty() {
+            self.taken_back = None;
+        }
     }
 }

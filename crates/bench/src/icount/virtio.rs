@@ -26,39 +26,53 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
             [64, 1500].into_iter().map(move |len| (layout, direction, len))
         })
     });
-    rows.flat_map(|(layout, direction, len): (&str, &str, usize)| {
+    let of_one = rows.flat_map(|(layout, direction, len): (&str, &str, usize)| {
         [1, 8, 64].map(|batch: usize| Counted {
             name: format!("virtio {layout} {direction}, {len} B, batch {batch}"),
             function: "*backend_turn*",
-            words: vec![
-                "virtio".into(),
-                layout.into(),
-                direction.into(),
-                len.to_string(),
-                batch.to_string(),
-            ],
+            words: words(layout, direction, len, batch, 1),
             unit: Unit::Frame,
             turns: FRAMES,
         })
-    })
+    });
+    let of_many = ["ingress", "egress"].into_iter().flat_map(|direction| {
+        QUEUES.map(|queues| Counted {
+            name: format!("virtio split {direction}, 64 B, batch 8, {queues} queue(s) in turn"),
+            function: "*backend_turn*",
+            words: words("split", direction, 64, 8, queues),
+            unit: Unit::Frame,
+            turns: FRAMES,
+        })
+    });
+    of_one.chain(of_many)
 }
 
-/// What is counted: `layout direction length batch frames`.
+/// Queues that one device has, of which each has its turn.
+const QUEUES: [usize; 4] = [1, 4, 16, 64];
+
+fn words(layout: &str, direction: &str, len: usize, batch: usize, queues: usize) -> Vec<String> {
+    let numbers = [len, batch, queues].map(|number| number.to_string());
+    ["virtio", layout, direction].map(str::to_owned).into_iter().chain(numbers).collect()
+}
+
+/// What is counted: `layout direction length batch queues frames`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
-    let [layout, direction, len, batch, frames] = words[..] else {
-        bail!("usage: virtio split|packed ingress|egress LENGTH BATCH FRAMES");
+    let [layout, direction, len, batch, queues, frames] = words[..] else {
+        bail!("usage: virtio split|packed ingress|egress LENGTH BATCH QUEUES FRAMES");
     };
     let (len, batch, frames): (usize, usize, usize) =
         (len.parse()?, batch.parse()?, frames.parse()?);
+    let queues: usize = queues.parse()?;
     let mut bits = vec![VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX];
     if layout == "packed" {
         bits.push(VIRTIO_F_RING_PACKED);
     }
-    let (mut front, mut back) = pair(Features::of(&bits))?;
+    let mut pairs = pairs(Features::of(&bits), queues)?;
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
     let (mut taken, mut waiting) = (FrameBatch::new(), FrameQueue::new());
     let mut done = 0;
-    for _ in 0..frames {
+    for turn in 0..frames {
+        let (front, back) = &mut pairs[turn % queues];
         while waiting.len() < batch {
             let mut frame = pool.take(len).context("the budget is large enough")?;
             frame.bytes_mut().fill(1);
@@ -66,9 +80,9 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         }
         if direction == "ingress" {
             front.egress(&mut waiting, &mut pool)?;
-            backend_turn_ingress(&mut back, &mut pool, &mut taken)?;
+            backend_turn_ingress(back, &mut pool, &mut taken)?;
         } else {
-            backend_turn_egress(&mut back, &mut pool, &mut waiting)?;
+            backend_turn_egress(back, &mut pool, &mut waiting)?;
             front.ingress(Budget::BATCH, &mut pool, &mut taken)?;
         }
         done += taken.len();
@@ -80,23 +94,30 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
     bail!("only {done} of {frames} frames got through")
 }
 
-fn pair(features: Features) -> Result<(ringway_virtfront::QueuePair, QueuePair)> {
+/// Both ends of a device with so many pairs of queues.
+fn pairs(
+    features: Features,
+    count: usize,
+) -> Result<Vec<(ringway_virtfront::QueuePair, QueuePair)>> {
     let format = QueueOptions::of(features).format;
-    let shape = MemoryShape { pairs: 1, format, size: QUEUE_SIZE, frame_len_max: 1514 };
+    let shape = MemoryShape { pairs: count, format, size: QUEUE_SIZE, frame_len_max: 1514 };
     let shared = FrontMemory::new(shape)?;
     let memory = Arc::new(GuestMemory::map(vec![shared.region()?])?);
-    let front = ringway_virtfront::QueuePair::new(&shared, 0, features, Arc::default())?;
     let base = if format == Format::Packed { 1 << 15 } else { 0 };
-    let [tx, rx] = front.offers()?.map(|offer| QueueParts {
-        place: offer.place,
-        base,
-        kick: offer.kick,
-        call: Some(offer.call),
-        log: None,
-        inflight: None,
-    });
-    let control = Arc::new(PairControl::new(true));
-    let counters = Arc::default();
-    let back = QueuePair::attach(PairParts { memory, features, tx, rx, control, counters })?;
-    Ok((front, back))
+    let pair = |number| {
+        let front = ringway_virtfront::QueuePair::new(&shared, number, features, Arc::default())?;
+        let [tx, rx] = front.offers()?.map(|offer| QueueParts {
+            place: offer.place,
+            base,
+            kick: offer.kick,
+            call: Some(offer.call),
+            log: None,
+            inflight: None,
+        });
+        let (memory, control) = (Arc::clone(&memory), Arc::new(PairControl::new(true)));
+        let counters = Arc::default();
+        let parts = PairParts { memory, features, tx, rx, control, counters };
+        Ok((front, QueuePair::attach(parts)?))
+    };
+    (0..count).map(pair).collect()
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::work::Work;
 use super::{Direction, RingCase};
 use crate::child::{Child, program};
 use crate::options::Spans;
@@ -34,10 +35,7 @@ pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64>
     let mut host = start("testpmd (vhost)", cpus[0], &format!("bench-host-{tag}"), &vhost, queues)?;
     wait_for_file(&socket)?;
     ready(&mut host)?;
-    let user = format!("net_virtio_user0,path={path},queues={queues},queue_size=256");
-    let prefix = format!("bench-guest-{tag}");
-    let mut guest = start("testpmd (virtio-user)", cpus[1], &prefix, &user, queues)?;
-    ready(&mut guest)?;
+    let mut guest = Client::start(&socket, cpus[1], queues)?.process;
 
     let len = format!("set txpkts {}", case.frame_len);
     let receiver = match case.direction {
@@ -57,15 +55,44 @@ pub(crate) fn run(case: RingCase, cpus: [usize; 2], spans: Spans) -> Result<f64>
             &mut host
         }
     };
-    thread::sleep(spans.warm_up);
-    rate(receiver)?;
-    thread::sleep(spans.window);
-    let frames_per_second = rate(receiver)?;
+    let mpps = rate(receiver, spans)?;
     for child in [&mut guest, &mut host] {
         forward(child, &["stop", "quit"])?;
         child.wait_for(PATIENCE, |line| line.starts_with("Bye").then_some(()))?;
     }
-    Ok(frames_per_second / 1e6)
+    Ok(mpps)
+}
+
+/// The driver half alone, virtio-user, with a device behind a socket.
+pub(crate) struct Client {
+    process: Child,
+}
+
+impl Client {
+    /// Starts it, and waits until it is ready.
+    pub(crate) fn start(socket: &Path, cpu: usize, queues: usize) -> Result<Client> {
+        let path = socket.display();
+        let user = format!("net_virtio_user0,path={path},queues={queues},queue_size=256");
+        let prefix = format!("bench-guest-{}", std::process::id());
+        let mut process = start("testpmd (virtio-user)", cpu, &prefix, &user, queues)?;
+        ready(&mut process)?;
+        Ok(Client { process })
+    }
+
+    /// Has it work. What bounces is sent by the other side first.
+    pub(crate) fn works(&mut self, work: Work, frame_len: usize) -> Result<()> {
+        let forwarding = match work {
+            Work::Send => "set fwd txonly",
+            Work::Receive => "set fwd rxonly",
+            Work::Bounce => "set fwd io",
+        };
+        forward(&mut self.process, &[forwarding, &format!("set txpkts {frame_len}"), "start"])
+    }
+
+    /// Million frames a second that it receives.
+    pub(crate) fn rate(&mut self, spans: Spans) -> Result<f64> {
+        rate(&mut self.process, spans)
+    }
 }
 
 fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> Result<Child> {
@@ -82,18 +109,32 @@ fn start(name: &str, cpu: usize, prefix: &str, device: &str, queues: usize) -> R
 
 /// The prompt has no line of its own, so a command is sent whose output has one.
 fn ready(child: &mut Child) -> Result<()> {
+    wait_until_ready(child, 1)
+}
+
+/// The same with so many ports.
+pub(crate) fn wait_until_ready(child: &mut Child, ports: usize) -> Result<()> {
     child.say("show port summary all")?;
-    let is_there = |line: &str| line.starts_with("Number of available ports: 1").then_some(());
+    let wanted = format!("Number of available ports: {ports}");
+    let is_there = |line: &str| line.starts_with(&wanted).then_some(());
     Ok(child.wait_for(PATIENCE, is_there)?)
 }
 
-fn forward(child: &mut Child, commands: &[&str]) -> Result<()> {
+pub(crate) fn forward(child: &mut Child, commands: &[&str]) -> Result<()> {
     Ok(commands.iter().try_for_each(|command| child.say(command))?)
 }
 
-/// Frames a second since the last question.
-fn rate(child: &mut Child) -> Result<f64> {
-    child.say("show port stats 0")?;
+/// Million frames a second that its first port receives.
+fn rate(child: &mut Child, spans: Spans) -> Result<f64> {
+    thread::sleep(spans.warm_up);
+    received(child, 0)?;
+    thread::sleep(spans.window);
+    Ok(received(child, 0)? / 1e6)
+}
+
+/// Frames a second that a port has received since the last question.
+pub(crate) fn received(child: &mut Child, port: usize) -> Result<f64> {
+    child.say(&format!("show port stats {port}"))?;
     let rate = child.wait_for(PATIENCE, |line| {
         line.trim().strip_prefix("Rx-pps:")?.split_whitespace().next()?.parse().ok()
     })?;

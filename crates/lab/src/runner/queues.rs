@@ -3,7 +3,7 @@
 use crate::counters::Counted;
 use crate::record::{QueueUse, Run, Stream};
 use crate::stats::float;
-use crate::study::{Subject, TopologyKind};
+use crate::study::Subject;
 use crate::topology::Blueprint;
 
 /// A queue that has streams carries at least this part of what they measured, and one that has
@@ -25,7 +25,7 @@ pub(super) enum Carrier {
 impl Carrier {
     pub(super) fn of(blueprint: &Blueprint, is_receiving: bool) -> Carrier {
         match (blueprint.kind, is_receiving) {
-            (TopologyKind::Router, _) => Carrier::RouterRx,
+            (kind, _) if kind.has_router() => Carrier::RouterRx,
             (_, true) => Carrier::GuestRx,
             (_, false) => Carrier::GuestTx,
         }

@@ -8,6 +8,7 @@ use ringway_steering::{FlowTuple, QueueIndex};
 use crate::placement::Ports;
 use crate::record::Stream;
 use crate::setup::Setup;
+use crate::study::TopologyKind;
 use crate::topology::{Attached, Blueprint, End, Topology};
 use crate::word::Direction;
 use ringway_rig::child::PartError;
@@ -51,6 +52,8 @@ impl Luck {
         // What the kernel does with a TAP device's queues is not ours to know.
         let is_known = topology.host.is_some()
             && tool.has_source_ports()
+            && blueprint.kind != TopologyKind::RouterBypass
+            && setup.queue_changes == 0
             && (blueprint.attached == Attached::Switch || !is_receiving);
         let queues = if is_known { blueprint.queues } else { 1 };
         if self.server_port >= PORT_END {

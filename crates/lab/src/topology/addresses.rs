@@ -4,10 +4,14 @@ use std::net::Ipv4Addr;
 
 /// The router's address on the sender's side.
 pub(super) const OUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
-/// The router's address on the targets' side, and with VXLAN that which targets see.
+/// The router's address on the targets' side, and with tunnels that which targets see.
 pub(super) const INNER: Ipv4Addr = Ipv4Addr::new(198, 19, 127, 1);
-/// With VXLAN, the router's address under the tunnel.
+/// With tunnels, the router's address under them.
 pub(super) const TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 1);
+/// The sender's address on the targets' side, where it bypasses the router.
+pub(super) const BYPASS: Ipv4Addr = Ipv4Addr::new(198, 19, 127, 2);
+/// With tunnels, the sender's address under them.
+pub(super) const BYPASS_TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 2);
 pub(super) const OUTER_PREFIX_LEN: u8 = 16;
 /// Targets have one half of their network, and tunnels the other.
 pub(super) const INNER_PREFIX_LEN: u8 = 17;

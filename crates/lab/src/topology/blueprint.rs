@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
 use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
 use crate::setup::{MTU_DEFAULT, Setup, UNANSWERED_DEFAULT};
 use crate::study::{Study, Subject, TopologyKind};
-pub use crate::word::{Attached, Encapsulation, Layout};
+pub use crate::word::{Attached, Driver, Encapsulation, Layout};
 use crate::word::{Completion, Offloads, Policy, Sender, name_of};
 
 /// What is to be built.
@@ -24,6 +24,10 @@ pub struct Blueprint {
     pub guests: u16,
     /// Hosts behind a guest that routes.
     pub targets: u16,
+    /// What that guest has its interfaces from.
+    pub driver: Driver,
+    /// What a machine boots: a folder with `vmlinux` and `guest.cpio`.
+    pub image: Option<PathBuf>,
     /// What is between those and the guest.
     pub encapsulation: Encapsulation,
     /// Queues of every vif, and of the uplink.
@@ -73,6 +77,8 @@ impl Blueprint {
             program: None,
             guests: 1,
             targets: 1,
+            driver: Driver::Netfront,
+            image: None,
             encapsulation: Encapsulation::None,
             queues: 1,
             completion: None,
@@ -95,16 +101,26 @@ impl Blueprint {
     /// # Errors
     /// What cannot be built, as a part of a sentence.
     pub fn of(kind: TopologyKind, subject: Subject, setup: &Setup) -> Result<Blueprint, String> {
-        if subject == Subject::TapRelay && (setup.guests > 1 || kind == TopologyKind::Router) {
+        if subject == Subject::TapRelay && (setup.guests > 1 || kind.has_router()) {
             return Err("a relay between more than two devices".to_owned());
         }
-        if setup.completion.is_some() && kind == TopologyKind::Router {
+        if setup.completion.is_some() && kind.has_router() {
             return Err("choice of completion for a router".to_owned());
+        }
+        if setup.driver != Driver::Netfront && !kind.has_router() {
+            return Err("choice of a driver but for a router".to_owned());
+        }
+        if setup.driver == Driver::Machine && setup.encapsulation != Encapsulation::None {
+            return Err("tunnel in a machine".to_owned());
+        }
+        if setup.queue_changes > 0 && setup.driver != Driver::Machine {
+            return Err("change of queues during a run but with driver = \"qemu\"".to_owned());
         }
         Ok(Blueprint {
             kind,
             guests: setup.guests,
             targets: setup.targets,
+            driver: setup.driver,
             encapsulation: setup.encapsulation,
             queues: setup.queues,
             completion: setup.completion,
@@ -126,9 +142,9 @@ impl Blueprint {
     /// ringway's host, as `ringway run` reads it.
     pub fn description(&self) -> String {
         let Blueprint { queues, mtu, .. } = self;
-        let policy = name_of(self.policy);
+        let (policy, queues_max) = (name_of(self.policy), self.queues_max());
         let mut text = format!(
-            "[host]\nnetwork = \"private\"\nmax-queues = {queues}\npolicy = \"{policy}\"\n"
+            "[host]\nnetwork = \"private\"\nmax-queues = {queues_max}\npolicy = \"{policy}\"\n"
         );
         if let Some(completion) = self.completion {
             text += &format!("completion = \"{}\"\n", completion.of_host());
@@ -139,8 +155,9 @@ impl Blueprint {
         if self.kind != TopologyKind::Guests {
             text += &format!("[uplink]\nname = \"{UPLINK}\"\nqueues = {queues}\nmtu = {mtu}\n");
         }
-        if self.kind == TopologyKind::Router {
-            return text + &self.router();
+        if self.kind.has_router() {
+            let is_guest = self.driver == Driver::Netfront;
+            return if is_guest { text + &self.router() } else { text };
         }
         let mut vif_bridge = String::new();
         if self.attached != Attached::Switch {
@@ -173,11 +190,31 @@ impl Blueprint {
         format!("[[guest]]\nname = \"router\"\n{}", vifs.concat())
     }
 
+    /// The interfaces of a router with virtio, each behind the socket of its name in a directory.
+    pub(super) fn sockets(&self, names: [&str; 2], dir: &Path) -> String {
+        let Blueprint { mtu, .. } = self;
+        let queues = self.queues_max();
+        let vif = |name: &str| {
+            format!(
+                "[[vhost]]\nname = \"{name}\"\nsocket = \"{}\"\nmode = \"server\"\n\
+                 queues = {queues}\nmtu = {mtu}\n",
+                dir.join(name).display()
+            )
+        };
+        names.map(vif).concat()
+    }
+
+    /// Queues of an interface of a router with virtio. A machine has at least two, so that their
+    /// number can be changed.
+    pub(super) fn queues_max(&self) -> u16 {
+        self.queues.max(if self.driver == Driver::Machine { 2 } else { 1 })
+    }
+
     /// The router's address on its inner interface.
     pub(super) fn router_inner(&self) -> Ipv4Addr {
         match self.encapsulation {
             Encapsulation::None => INNER,
-            Encapsulation::Vxlan => TUNNEL,
+            Encapsulation::Vxlan | Encapsulation::Gre => TUNNEL,
         }
     }
 
@@ -251,12 +288,22 @@ mod tests {
     #[test]
     fn a_router_has_two_interfaces_of_all_queues() {
         let study = shipped("network-node").expect("it is shipped");
-        let cell = study.cell_of_label("t12.q8").expect("a cell");
-        let blueprint = blueprint(&study, &cell);
+        let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));
+        let blueprint = of("t12.q8.xen");
         assert_eq!((blueprint.targets, blueprint.guests), (12, 1));
         let text = blueprint.description();
         assert_eq!(text.matches("[[guest]]").count(), 1, "{text}");
         assert_eq!(text.matches("[[guest.vif]]").count(), 2, "{text}");
         assert_eq!(text.matches("queues = 8").count(), 4, "host, uplink, vifs: {text}");
+
+        let virtio = of("t12.q8.virtio");
+        assert!(!virtio.description().contains("[[guest]]"), "it is behind sockets");
+        let text = virtio.sockets(["one", "two"], Path::new("/run"));
+        assert_eq!(text.matches("[[vhost]]").count(), 2, "{text}");
+        assert_eq!(text.matches("\nqueues = 8\n").count(), 2, "{text}");
+        assert!(text.contains("socket = \"/run/two\""), "{text}");
+        // A machine has two, to change from and to.
+        assert_eq!(of("t6.q1.ethtool").queues_max(), 2);
+        assert_eq!(of("t6.q8.ethtool").queues_max(), 8);
     }
 }

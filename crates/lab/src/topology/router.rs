@@ -2,54 +2,119 @@
 //!
 //! All of them meet on one Ethernet, as in the published set-up, where one port carried both sides:
 //! what the sender sends comes in by the uplink, goes through the router, and leaves by the uplink.
+//! Where the router is bypassed, the sender is in the network of the targets as well, and sends to
+//! each of them directly, or by a tunnel of its own.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use ringway_net::LinkSetting;
 
-use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN};
-use super::{Blueprint, Encapsulation, End, Topology, UPLINK, far_address, near_address, wire};
-use ringway_rig::child::PartError;
+use super::addresses::{
+    BYPASS, BYPASS_TUNNEL, INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL,
+};
+use super::machine::{Machine, wait_for_queues};
+use super::node::{INNER_DEVICE, OUTER_DEVICE, SETTINGS, VIFS};
+use super::{
+    Blueprint, Driver, Encapsulation, End, Topology, UPLINK, far_address, near_address, wire,
+};
+use crate::study::TopologyKind;
+use ringway_rig::child::{Child, PartError};
 use ringway_rig::host::RunningHost;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{Namespace, add_address, configure, set_sysctls};
 use ringway_rig::veth;
 
-/// Interfaces of the router.
-const OUTER_DEVICE: &str = "eth0";
-const INNER_DEVICE: &str = "eth1";
-/// The tunnel at both of its ends.
-const TUNNEL_DEVICE: &str = "vxlan0";
+/// Interfaces of a router with ringway's driver of virtio, which counts those of a socket.
+const VIRTIO_DEVICES: [&str; 2] = ["outer0", "inner0"];
+/// The tunnel at the end of a target, and of the router where it has one for all.
+const TUNNEL_DEVICE: &str = "tunnel0";
 /// Any number will do, as any group of the administrators' own (RFC 2365).
 const VXLAN_ID: &str = "4200";
 const VXLAN_GROUP: &str = "239.42.0.1";
 /// IANA's.
 const VXLAN_PORT: &str = "4789";
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Both interfaces are on one Ethernet, so each has to reply for its own address only.
-const SETTINGS: [(&str, &str); 4] = [
-    ("net.ipv4.ip_forward", "1"),
-    ("net.ipv4.conf.all.arp_ignore", "1"),
-    ("net.ipv4.conf.all.arp_announce", "2"),
-    ("net.ipv4.conf.all.rp_filter", "0"),
-];
+/// Between two checks for a device.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// ringway's host with a guest that routes.
 pub(super) fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let program = blueprint.program.as_deref().unwrap_or(launcher.program());
-    let host = RunningHost::start(launcher, program, &blueprint.description())?;
-    let router = *host.guests().first().ok_or_else(|| {
-        PartError::Failed("ringway run reported no guest that could route".to_owned())
-    })?;
+    let place = launcher.dir()?;
+    let mut description = blueprint.description();
+    if blueprint.driver != Driver::Netfront {
+        description += &blueprint.sockets(VIFS, place.path());
+    }
+    let host = RunningHost::start(launcher, program, &description)?;
     veth::add_bridge(host.pid())?;
+    wait_for_uplink(host.pid())?;
     configure(host.pid(), |net| {
         net.set(UPLINK, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up])
     })?;
-    let mut topology = around(launcher, blueprint, host.pid(), router)?;
-    topology.host = Some(host);
+    let (mut namespaces, mut drivers, mut machine) = (vec![], vec![], None);
+    let mut notes = vec![];
+    match blueprint.driver {
+        Driver::Netfront => {
+            let router = *host.guests().first().ok_or_else(|| {
+                PartError::Failed("ringway run reported no guest that could route".to_owned())
+            })?;
+            set_up(launcher, blueprint, router, INNER_DEVICE)?;
+        }
+        Driver::Virtio => {
+            let router = Namespace::new(launcher)?;
+            drivers = virtio_interfaces(launcher, blueprint, program, router.pid(), place.path())?;
+            wait_for_queues(&host, blueprint.queues)?;
+            set_up(launcher, blueprint, router.pid(), VIRTIO_DEVICES[1])?;
+            namespaces.push(router);
+        }
+        Driver::Machine => {
+            let mut started = Machine::start(launcher, blueprint, place.path())?;
+            started.set_queues(blueprint.queues, &host)?;
+            machine = Some(started);
+            notes.push("the router is emulated: its figures say nothing of speed".to_owned());
+        }
+    }
+    let mut topology = around(launcher, blueprint, host.pid())?;
+    topology.namespaces.extend(namespaces);
+    topology.notes.extend(notes);
+    (topology.host, topology.drivers, topology.machine) = (Some(host), drivers, machine);
+    topology.place = Some(place);
     Ok(topology)
+}
+
+/// Waits for the host's device on the wire: a host without guests is ready before it is there.
+fn wait_for_uplink(pid: u32) -> Result<(), PartError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match configure(pid, |net| net.link(UPLINK).map(drop)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Both interfaces of a router with ringway's driver of virtio, in the namespace of a process.
+fn virtio_interfaces(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    program: &Path,
+    pid: u32,
+    dir: &Path,
+) -> Result<Vec<Child>, PartError> {
+    let addresses = [(OUTER, OUTER_PREFIX_LEN), (blueprint.router_inner(), INNER_PREFIX_LEN)];
+    let interfaces = VIFS.into_iter().zip(VIRTIO_DEVICES).zip(addresses);
+    let start = |((name, device), (address, prefix_len)): ((&str, &str), (Ipv4Addr, u8))| {
+        let prefix = device.trim_end_matches('0');
+        let mut command = launcher.command_in(pid, program);
+        command.args(["--log-level", "warn", "guest", "--vhost"]).arg(dir.join(name));
+        command.args(["--queues", &blueprint.queues.to_string()]);
+        command.args(["--mtu", &blueprint.mtu.to_string(), "--prefix", prefix]);
+        command.args(["--address", &format!("{address}/{prefix_len}")]);
+        launcher.start("ringway guest", command)
+    };
+    interfaces.map(start).collect()
 }
 
 /// A namespace that routes between two veth devices of a bridge.
@@ -66,9 +131,51 @@ pub(super) fn veth_bridge(
         veth::connect_as(bridge.pid(), &format!("node-{device}"), router.pid(), device)?;
         add_address(router.pid(), device, address, prefix_len)?;
     }
-    let mut topology = around(launcher, blueprint, bridge.pid(), router.pid())?;
+    set_up(launcher, blueprint, router.pid(), INNER_DEVICE)?;
+    let mut topology = around(launcher, blueprint, bridge.pid())?;
     topology.namespaces.extend([router, bridge]);
     Ok(topology)
+}
+
+/// Has a namespace with both interfaces route, into tunnels if there are to be any.
+fn set_up(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    pid: u32,
+    inner_device: &str,
+) -> Result<(), PartError> {
+    set_sysctls(pid, &SETTINGS)?;
+    tunnels(launcher, blueprint, pid, inner_device, (TUNNEL, INNER))
+}
+
+/// The end of the tunnels that has all targets at the others, over a device with the first of the
+/// addresses; it has the second inside.
+fn tunnels(
+    launcher: &Launcher,
+    blueprint: &Blueprint,
+    pid: u32,
+    device: &str,
+    (under, inside): (Ipv4Addr, Ipv4Addr),
+) -> Result<(), PartError> {
+    match blueprint.encapsulation {
+        Encapsulation::None => return Ok(()),
+        Encapsulation::Vxlan => vxlan(launcher, pid, device, under)?,
+        Encapsulation::Gre => {
+            // As a node of OpenStack has them: ports of a bridge.
+            configure(pid, |net| {
+                net.add_bridge(TUNNEL_DEVICE)?;
+                net.set(TUNNEL_DEVICE, &[LinkSetting::Up])
+            })?;
+            for index in 0..blueprint.targets {
+                let port = format!("tunnel-to{index}");
+                gre(launcher, pid, &port, (under, tunnel_address(index)))?;
+                configure(pid, |net| {
+                    net.set(&port, &[LinkSetting::Master(TUNNEL_DEVICE), LinkSetting::Up])
+                })?;
+            }
+        }
+    }
+    add_address(pid, TUNNEL_DEVICE, inside, INNER_PREFIX_LEN)
 }
 
 /// What is around a router: the other hosts, on the bridge in the namespace of `bridge_pid`.
@@ -76,12 +183,7 @@ fn around(
     launcher: &Launcher,
     blueprint: &Blueprint,
     bridge_pid: u32,
-    router_pid: u32,
 ) -> Result<Topology, PartError> {
-    set_sysctls(router_pid, &SETTINGS)?;
-    if blueprint.encapsulation == Encapsulation::Vxlan {
-        tunnel(launcher, router_pid, INNER_DEVICE, INNER)?;
-    }
     let mut namespaces = Vec::new();
     let bridge_pid = wire::to_bridge(launcher, blueprint, bridge_pid, &mut namespaces)?;
     let mut host = |name: &str, address: Ipv4Addr, prefix_len| {
@@ -92,26 +194,49 @@ fn around(
         namespaces.push(host);
         Ok::<_, PartError>(pid)
     };
+    let is_bypassed = blueprint.kind == TopologyKind::RouterBypass;
     let sender = host("near0", near_address(0), OUTER_PREFIX_LEN)?;
     let way_to = |pid, device, gateway: Ipv4Addr| {
         configure(pid, |net| net.add_default_route(device, gateway.into()))
     };
     way_to(sender, veth::DEVICE, OUTER)?;
+    let far_end = if is_bypassed {
+        // What a host does itself where routing is distributed: no address of its own is routed.
+        let address = match blueprint.encapsulation {
+            Encapsulation::None => BYPASS,
+            Encapsulation::Vxlan | Encapsulation::Gre => BYPASS_TUNNEL,
+        };
+        add_address(sender, veth::DEVICE, address, INNER_PREFIX_LEN)?;
+        tunnels(launcher, blueprint, sender, veth::DEVICE, (BYPASS_TUNNEL, BYPASS))?;
+        (BYPASS_TUNNEL, BYPASS)
+    } else {
+        (TUNNEL, INNER)
+    };
     let mut far = Vec::new();
     for index in 0..blueprint.targets {
-        let address = far_address(index);
-        let (under, device) = match blueprint.encapsulation {
-            Encapsulation::None => (address, veth::DEVICE),
-            Encapsulation::Vxlan => (tunnel_address(index), TUNNEL_DEVICE),
+        let (under, inside) = (tunnel_address(index), far_address(index));
+        let name = format!("far{index}");
+        let (target, device) = match blueprint.encapsulation {
+            Encapsulation::None => (host(&name, inside, INNER_PREFIX_LEN)?, veth::DEVICE),
+            Encapsulation::Vxlan => {
+                let target = host(&name, under, INNER_PREFIX_LEN)?;
+                vxlan(launcher, target, veth::DEVICE, under)?;
+                add_address(target, TUNNEL_DEVICE, inside, INNER_PREFIX_LEN)?;
+                (target, TUNNEL_DEVICE)
+            }
+            Encapsulation::Gre => {
+                let target = host(&name, under, INNER_PREFIX_LEN)?;
+                gre(launcher, target, TUNNEL_DEVICE, (under, far_end.0))?;
+                add_address(target, TUNNEL_DEVICE, inside, INNER_PREFIX_LEN)?;
+                (target, TUNNEL_DEVICE)
+            }
         };
-        let target = host(&format!("far{index}"), under, INNER_PREFIX_LEN)?;
-        if blueprint.encapsulation == Encapsulation::Vxlan {
-            tunnel(launcher, target, veth::DEVICE, address)?;
-        }
-        way_to(target, device, INNER)?;
-        far.push(End::new(target, address, device));
+        way_to(target, device, far_end.1)?;
+        far.push(End::new(target, inside, device));
     }
-    let near = vec![End::new(sender, near_address(0), veth::DEVICE)];
+    // By the address that it has in their network, where it bypasses the router.
+    let address = if is_bypassed { BYPASS } else { near_address(0) };
+    let near = vec![End::new(sender, address, veth::DEVICE)];
     Ok(Topology { namespaces, ..Topology::of(near, far) })
 }
 
@@ -120,34 +245,59 @@ fn tunnel_address(index: u16) -> Ipv4Addr {
     Ipv4Addr::new(198, second, high | 128, low)
 }
 
-/// Makes a tunnel over a device, with an address inside. Its ends find each other by multicast.
-fn tunnel(launcher: &Launcher, pid: u32, device: &str, address: Ipv4Addr) -> Result<(), PartError> {
+/// Makes an end of a tunnel over a device, with the address that it has there for the tunnel: it may
+/// have others. The ends find each other by multicast.
+fn vxlan(launcher: &Launcher, pid: u32, device: &str, local: Ipv4Addr) -> Result<(), PartError> {
+    let mut words = vec![TUNNEL_DEVICE, "type", "vxlan", "id", VXLAN_ID, "group", VXLAN_GROUP];
+    let local = local.to_string();
+    words.extend(["local", &local, "dev", device, "dstport", VXLAN_PORT]);
+    ip_link_add(launcher, pid, &words)
+}
+
+/// Makes an end of a tunnel from the first address to the second.
+fn gre(
+    launcher: &Launcher,
+    pid: u32,
+    name: &str,
+    (local, remote): (Ipv4Addr, Ipv4Addr),
+) -> Result<(), PartError> {
+    let (local, remote) = (local.to_string(), remote.to_string());
+    ip_link_add(launcher, pid, &[name, "type", "gretap", "local", &local, "remote", &remote])
+}
+
+fn ip_link_add(launcher: &Launcher, pid: u32, words: &[&str]) -> Result<(), PartError> {
     let mut command = launcher.command_in(pid, "ip");
-    command.args(["link", "add", TUNNEL_DEVICE, "type", "vxlan", "id", VXLAN_ID]);
-    command.args(["group", VXLAN_GROUP, "dev", device, "dstport", VXLAN_PORT]);
-    launcher.start("ip", command)?.output(PATIENCE)?;
-    add_address(pid, TUNNEL_DEVICE, address, INNER_PREFIX_LEN)
+    command.args(["link", "add"]).args(words);
+    launcher.start("ip", command)?.output(PATIENCE).map(drop)
 }
 
 /// Whether this kernel and `ip` can make tunnels: tried where it disturbs nothing.
-pub(crate) fn try_tunnel(launcher: &Launcher) -> Result<(), PartError> {
+pub(crate) fn try_tunnel(
+    launcher: &Launcher,
+    encapsulation: Encapsulation,
+) -> Result<(), PartError> {
     let place = Namespace::new(launcher)?;
-    veth::add_bridge(place.pid())?;
-    tunnel(launcher, place.pid(), veth::BRIDGE, INNER)
+    match encapsulation {
+        Encapsulation::None => Ok(()),
+        Encapsulation::Vxlan => {
+            veth::add_bridge(place.pid())?;
+            vxlan(launcher, place.pid(), veth::BRIDGE, TUNNEL)
+        }
+        Encapsulation::Gre => gre(launcher, place.pid(), TUNNEL_DEVICE, (TUNNEL, INNER)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::addresses::TUNNEL;
 
     #[test]
     fn tunnels_and_targets_are_in_networks_of_their_own() {
         for index in [0, 11, 300] {
             let (inside, under) = (far_address(index), tunnel_address(index));
             assert!(inside.octets()[2] < 128 && under.octets()[2] >= 128, "{inside} {under}");
-            assert_ne!(inside, INNER);
-            assert_ne!(under, TUNNEL);
+            assert!(![INNER, BYPASS].contains(&inside), "{inside}");
+            assert!(![TUNNEL, BYPASS_TUNNEL].contains(&under), "{under}");
         }
     }
 }

@@ -40,8 +40,8 @@ pub(crate) fn tune(
     }
     if let Some(host) = &topology.host {
         let backend = host.backend()?.pid;
-        let guests = host.guests();
-        place(backend, guests, blueprint).map_err(PartError::at("place threads on CPUs"))?;
+        let guests = topology.frontends();
+        place(backend, &guests, blueprint).map_err(PartError::at("place threads on CPUs"))?;
     }
     if blueprint.subject != Subject::Ringway && blueprint.layout != Layout::Free {
         notes.push("the layout of threads is ringway's alone".to_owned());

@@ -121,6 +121,9 @@ struct Run {
     /// study says, or 6]
     #[arg(long, alias = "hours", value_name = "HOURS", conflicts_with = "quick")]
     max_hours: Option<f64>,
+    /// What a virtual machine boots, where a study has one: a folder with vmlinux and guest.cpio
+    #[arg(long, value_name = "DIR", env = "RINGWAY_MACHINE")]
+    machine: Option<PathBuf>,
     /// Seed of the order of runs and of the choice of ports, to repeat them
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -230,10 +233,8 @@ fn of(places: &[String]) -> String {
 }
 
 fn run_study(args: &Run) -> Result<ExitCode> {
-    let (study, notice) = preflight::without_absent_switch(&chosen(args)?);
-    if let Some(notice) = notice {
-        eprintln!("NOTICE: {notice}");
-    }
+    let (study, notices) = preflight::without_absent(&chosen(args)?, args.machine.as_deref());
+    notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;
     if !(args.precision > 0.0 && args.precision < 100.0) {
         bail!("--precision {}: expected more than 0 and less than 100 percent", args.precision);
@@ -249,11 +250,14 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     }
     let scratch = Scratch::new("ringway-lab-").context("make a temporary directory")?;
     let launcher = Launcher::new(&["lab", "part"], scratch.path(), Stop::when(stop))?;
+    let (study, notices) = preflight::without_absent_tunnels(&launcher, &study);
+    notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
     let options = runner::Options {
         dir: args.out.clone(),
         ci_percent: args.precision,
         seed: args.seed,
         build: build(),
+        image: args.machine.clone(),
     };
     let outcome = runner::run(&study, &options, &launcher)?;
     let records = Records::read(&args.out)?;

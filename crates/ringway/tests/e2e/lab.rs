@@ -12,6 +12,7 @@ use ringway_lab::study::{Subject, shipped};
 use serde_json::Value;
 
 use crate::host::{Running, SOON, names_in, ringway, send, wait_for};
+use crate::machine::{Image, QEMU};
 use crate::turn;
 
 fn lab(arguments: &[&str]) -> Output {
@@ -395,6 +396,114 @@ fn a_guest_routes_between_two_interfaces_of_many_queues() {
             assert!(bytes("vif1.1", "tx-bytes") > 1 << 20, "{run}");
         }
     }
+}
+
+#[test]
+fn a_guest_with_virtio_routes_between_two_interfaces_of_many_queues() {
+    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let virtio = ("direction = ", "driver = \"virtio\"\ndirection = ");
+    for run in run_with(&[&ROUTER[..], &[virtio]].concat()) {
+        assert!(value(&run, "guest-min-bps") > 1e6, "{run}");
+        if run["subject"] == "ringway" {
+            assert!(has_carried(&run), "{run}");
+            let queues = run["cell"]["queues"].as_u64().expect("a count");
+            for vif in ["node0", "node1"] {
+                let rows = run["queues"].as_array().into_iter().flatten();
+                let count = rows.filter(|queue| queue["vif"] == vif).count();
+                assert_eq!(u64::try_from(count).expect("a few"), queues, "{vif}: {run}");
+            }
+            assert!(run["cpu"]["netfront"].as_f64().expect("a time") > 0.0, "{run}");
+        }
+    }
+}
+
+/// Bytes that a vif's guest has received in a run.
+fn received(run: &Value, vif: &str) -> u64 {
+    let queues = run["queues"].as_array().into_iter().flatten();
+    let own = queues.filter(|queue| queue["vif"] == vif);
+    own.filter_map(|queue| queue["rx-bytes"].as_u64()).sum()
+}
+
+#[test]
+fn traffic_that_need_not_cross_a_router_goes_around_it() {
+    let Some(_turn) = turn(&["iperf3", "ip"]) else { return };
+    let bypass = [("kind = \"guests\"", "kind = \"router-bypass\""), ROUTER[1]];
+    let vxlan = ("direction = ", "encapsulation = \"vxlan\"\ndirection = ");
+    for changes in [bypass.to_vec(), [&bypass[..], &[vxlan]].concat()] {
+        for run in run_with(&changes) {
+            assert!(value(&run, "guest-min-bps") > 1e6, "{run}");
+            assert!(run["streams"][0]["queue"].is_null(), "it is on no queue: {run}");
+            if run["subject"] == "ringway" {
+                assert!(run["notes"].to_string().contains("went around the router"), "{run}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_that_the_kernel_has_not_is_left_out_loudly() {
+    let Some(_turn) = turn(&["iperf3", "ip"]) else { return };
+    let study = TINY
+        .replace("kind = \"guests\"", "kind = \"router\"")
+        .replace("streams = 2", "streams = 1")
+        .replace("baselines = [\"baseline-veth-bridge\"]", "baselines = []")
+        .replace(
+            "name = \"queues\"\nshort = \"q\"\nvalues = [1, 2]",
+            "name = \"encapsulation\"\nvalues = [\"none\", \"gre\"]",
+        )
+        .replace("x = \"queues\"", "x = \"encapsulation\"");
+    let (place, mut command) = placed(&study);
+    let output = command.arg("--quick").output().expect("it starts");
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}{}", text(&output.stdout));
+    let runs = kept(place.path());
+    let has = |word: &str| runs.iter().any(|run| run.contains(&format!(":\"{word}\"")));
+    assert!(has("none"), "{runs:?}");
+    // The one or the other, by what this kernel has.
+    let is_left_out = said.contains("NOTICE: GRE is left out") && said.contains("ip_gre");
+    println!("GRE is {}", if is_left_out { "left out" } else { "measured" });
+    assert_ne!(is_left_out, has("gre"), "{said}\n{runs:?}");
+
+    let fixed = study.replace("values = [\"none\", \"gre\"]", "values = [\"gre\"]");
+    let (_place, mut command) = placed(&fixed);
+    let output = command.arg("--quick").output().expect("it starts");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.success(), !is_left_out, "{said}");
+    assert_eq!(said.contains("encapsulation needs GRE"), is_left_out, "{said}");
+}
+
+#[test]
+fn a_virtual_machine_routes_while_ethtool_changes_the_number_of_its_queues() {
+    let Some(_turn) = turn(&["iperf3", QEMU]) else { return };
+    let Some(image) = Image::make() else { return };
+    let study = TINY
+        .replace("kind = \"guests\"", "kind = \"router\"")
+        .replace("streams = 2", "streams = 1\ndriver = \"qemu\"\nqueue-changes = 4")
+        .replace("baselines = [\"baseline-veth-bridge\"]", "baselines = []")
+        .replace("values = [1, 2]", "values = [1, 4]")
+        .replace("[quick]\nseconds = 0.7", "[quick]\nseconds = 8.0");
+    let (place, mut command) = placed(&study);
+    command.arg("--machine").arg(image.place()).arg("--quick");
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    assert_eq!(processes_and_scratch(place.path()), NOTHING, "nothing is left");
+    let runs = kept(place.path());
+    assert_eq!(runs.len(), 2, "{runs:?}");
+    for line in runs {
+        let run: Value = serde_json::from_str(&line).expect("JSON");
+        println!("{} bit/s, {}", value(&run, "throughput-bps"), run["notes"]);
+        assert!(value(&run, "throughput-bps") > 1e5, "{run}");
+        // On a machine that is too busy, the last of four may come late.
+        let notes = run["notes"].to_string();
+        let changed = notes.split_once("ethtool -L changed the queues of both interfaces ");
+        let changed = changed
+            .and_then(|(_, rest)| rest.split_once(" times while streams ran")?.0.parse().ok());
+        assert!((1..=4).contains(&changed.unwrap_or(0)), "{run}");
+        assert!(received(&run, "node0") > 1 << 16, "{run}");
+    }
+    let (_place, mut command) = placed(&study);
+    let refused = text(&command.arg("--quick").output().expect("it starts").stderr);
+    assert!(refused.contains("--machine names no image: tests/virtio/image"), "{refused}");
 }
 
 #[test]

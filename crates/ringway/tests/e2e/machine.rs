@@ -47,6 +47,13 @@ impl Image {
     }
 }
 
+impl Image {
+    /// The folder.
+    pub(crate) fn place(&self) -> &Path {
+        &self.0
+    }
+}
+
 /// A machine with up to four queues, which is ended when dropped.
 pub(crate) struct Machine {
     process: Running,

@@ -36,6 +36,7 @@ mod refusals;
 mod reported;
 mod rogues;
 mod rules;
+mod segment;
 mod service;
 mod services;
 mod store;

@@ -30,7 +30,7 @@ fn two_records_are_compared_skipped_and_shown_as_a_page() {
 
     let diff = doctor(&["diff", "--check", "D19", &healthy, &sick]);
     let said = text(&diff.stdout);
-    assert_eq!(diff.status.code(), Some(3), "{said}");
+    assert_eq!(diff.status.code(), Some(4), "{said}");
     assert!(said.contains(&format!("D19 {SACK} is off")), "{said}");
     assert!(said.contains("/proc/sys/net/ipv4/tcp_sack: 1 -> 0"), "{said}");
     let back = doctor(&["diff", "--check", "D19", &sick, &healthy]);

@@ -24,13 +24,13 @@ use crate::vhost::{kill_backend, wait_for_queues};
 
 /// The end of the socket `net` that makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Maker {
+pub(crate) enum Maker {
     Backend,
     Guest,
 }
 
 /// Guests `a` and `b` of Xen, and vifs of virtio by name and mode, each with a socket of its name.
-fn description(dir: &Path, vhosts: &[(&str, &str)]) -> String {
+pub(crate) fn description(dir: &Path, vhosts: &[(&str, &str)]) -> String {
     let mut text = describe("max-queues = 4", &[("a", "", "queues = 4"), ("b", "", "")]);
     for (name, mode) in vhosts {
         let socket = dir.join(name);
@@ -48,7 +48,7 @@ fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
 }
 
 /// The same with something else that runs in its namespace.
-fn guest_with(dir: &Path, name: &str, maker: Maker, beside: &str) -> Running {
+pub(crate) fn guest_with(dir: &Path, name: &str, maker: Maker, beside: &str) -> Running {
     let mode = if maker == Maker::Guest { "server" } else { "client" };
     let script = format!(
         "ip link set lo up; socat TCP-LISTEN:7,fork,reuseaddr EXEC:cat,nofork & {beside} \

@@ -229,6 +229,32 @@ fn who_reads_no_reply_is_closed() {
 }
 
 #[test]
+fn who_takes_memory_back_while_rings_run_may_share_it_again_and_it_is_said_once() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
+    guest.serve(&mut end, &mut device);
+    for _ in 0..3 {
+        guest.session.ask(Request::SetMemTable(Vec::new()));
+        until(&mut end, &mut device, "stopped", |end, device| {
+            guest.turn();
+            device.served.is_empty() && end.state() == State::Awaits(Awaits::Memory)
+        });
+        let reason = end.error().expect("nothing is served");
+        assert!(reason.contains("(0x100000 bytes, regions: 1) while rings ran"), "{reason}");
+        guest.session.ask(Request::SetMemTable(vec![region()]));
+        until(&mut end, &mut device, "served", |end, device| {
+            guest.turn();
+            end.state() == State::Serves && device.served.len() == 2
+        });
+        assert_eq!(end.error(), None);
+    }
+    let said = device.notes.iter().filter(|note| note.starts_with("Stopped(")).count();
+    assert_eq!((said, device.notes.len()), (1, 2), "{:?}", device.notes);
+}
+
+#[test]
 fn what_the_host_refuses_ends_the_connection_with_its_reason() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");

@@ -116,8 +116,18 @@ fn memory_that_comes_while_rings_run_is_added_between_two_runs() {
     ask_all(&mut device, [Request::SetMemTable(Vec::new())]);
     assert_eq!(served(&device), [0; 0]);
     assert_eq!(device.session.awaits(), Awaits::Memory);
+    let taken_back = device.session.taken_back().expect("rings ran").to_string();
+    let expected = "(0x200000 bytes, regions: 2) while rings ran in it (pairs: 1)";
+    assert!(taken_back.contains(expected), "{taken_back}");
+    // There is nothing more to take.
+    ask_all(&mut device, [Request::SetMemTable(Vec::new())]);
+    assert_eq!(device.session.taken_back().expect("rings ran").to_string(), taken_back);
     ask_all(&mut device, [Request::SetMemTable(vec![region(0), region(1)])]);
     assert_eq!(served(&device), [0]);
+    assert_eq!(device.session.taken_back(), None);
+    ask_all(&mut device, [0, 1].map(|it| Request::RemMemReg(crate::device::region_key(it))));
+    let taken_back = device.session.taken_back().expect("rings ran").to_string();
+    assert!(taken_back.contains("(0x100000 bytes, regions: 1)"), "{taken_back}");
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! Frames a second through a vhost-user device, a core a side, with DPDK's virtio-user as its
+//! client: ringway's device beside that of DPDK.
+//!
+//! The client is the same program with the same options. Both devices poll, copy each frame once
+//! into memory of their own, and write the headers of what they send.
+
+mod device;
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ringway_vhost_shell::{BackendEnd, Meeting, Mode};
+use serde::{Deserialize, Serialize};
+
+use crate::child::{is_installed, ourselves};
+use crate::options::{Options, Spans};
+use crate::report::Report;
+use crate::ring::testpmd::{self, Client};
+use crate::ring::work::{PortEnd, Tally, Work, measure};
+use crate::ring::{Direction, RingCase};
+use device::Device;
+
+/// The verb of the device's process.
+pub(crate) const END_VERB: &str = "vhost-end";
+const SECTION: &str = "vhost";
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two checks of the socket.
+const LOOK: Duration = Duration::from_millis(1);
+/// What the device's process says when it listens, and hears when its client is ready.
+const LISTENS: &str = "listens";
+const GO: &str = "go";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Plan {
+    socket: PathBuf,
+    queues: usize,
+    frame_len: usize,
+    work: Work,
+    cpu: usize,
+    warm_up: Duration,
+    window: Duration,
+}
+
+/// One round: every case, both devices.
+pub(crate) fn round(options: &Options, report: &mut Report) -> Result<()> {
+    let cpus = ringway_sys::process::allowed_cpus()?;
+    let [host_cpu, guest_cpu, ..] = cpus[..] else {
+        report.skip(SECTION, "all", "two CPUs are needed, one a side");
+        return Ok(());
+    };
+    if !is_installed(testpmd::PROGRAM) {
+        report.skip(SECTION, "all", &format!("apt-get install {}", testpmd::PACKAGES));
+        return Ok(());
+    }
+    let cpus = [host_cpu, guest_cpu];
+    for ring_case in RingCase::all() {
+        let case = ring_case.case(SECTION);
+        if !options.wants(&case.name) {
+            continue;
+        }
+        report.measure(&case, "ringway", || run(ring_case, cpus, options.spans));
+        report.measure(&case, "testpmd", || testpmd::run(ring_case, cpus, options.spans));
+    }
+    Ok(())
+}
+
+/// Runs one case once, and returns million frames a second at its receiver.
+fn run(case: RingCase, [host_cpu, guest_cpu]: [usize; 2], spans: Spans) -> Result<f64> {
+    let dir = crate::scratch::dir()?;
+    let (guest_work, work) = match case.direction {
+        Direction::GuestToHost => (Work::Send, Work::Receive),
+        Direction::HostToGuest => (Work::Receive, Work::Send),
+        Direction::Loop => (Work::Bounce, Work::Bounce),
+    };
+    let plan = Plan {
+        socket: dir.path().join("vhost.sock"),
+        queues: case.queues,
+        frame_len: case.frame_len,
+        work,
+        cpu: host_cpu,
+        // It sends until it is killed.
+        warm_up: if work == Work::Send { Duration::ZERO } else { spans.warm_up },
+        window: if work == Work::Send { Duration::from_secs(600) } else { spans.window },
+    };
+    let mut command = ourselves(END_VERB)?;
+    command.arg(serde_json::to_string(&plan)?);
+    let mut device = crate::child::start("device", command)?;
+    device.wait_for(PATIENCE, |line| (line == LISTENS).then_some(()))?;
+    let mut client = Client::start(&plan.socket, guest_cpu, case.queues)?;
+    device.say(GO)?;
+    // What it sends waits or is lost until the device works, as what is sent to it.
+    client.works(guest_work, case.frame_len)?;
+    if work == Work::Send {
+        return client.rate(spans);
+    }
+    let patience = PATIENCE + spans.warm_up + spans.window;
+    let tally: Tally = device.wait_for(patience, |line| serde_json::from_str(line).ok())?;
+    Ok(tally.mpps())
+}
+
+/// The process of the device.
+pub(crate) fn end(plan: &str) -> Result<()> {
+    let plan: Plan = serde_json::from_str(plan).context("the plan of a device")?;
+    ringway_sys::process::pin_current_thread(plan.cpu)?;
+    ringway_sys::guest_memory::prepare();
+    let mut device = Device::new(u16::try_from(plan.queues)?);
+    let mut end = BackendEnd::new(Meeting::new(&plan.socket, Mode::Server, Instant::now())?);
+    say(LISTENS)?;
+    let (sender, is_ready) = channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = std::io::stdin().lock().read_line(&mut line);
+        sender.send(())
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while is_ready.try_recv().is_err() {
+        end.turn(&mut device, Instant::now())?;
+        ensure!(Instant::now() < deadline, "the client is not ready: {:?}", end.error());
+        std::thread::sleep(LOOK);
+    }
+    let pairs = device.pairs()?;
+    ensure!(pairs.len() == plan.queues, "{} of {} queues are served", pairs.len(), plan.queues);
+    let mut ports = PortEnd::new(pairs);
+    if plan.work == Work::Bounce {
+        ports.prime(plan.frame_len);
+    }
+    let tally = measure(plan.warm_up, plan.window, || ports.round(plan.work, plan.frame_len))?;
+    say(&serde_json::to_string(&tally)?)?;
+    // The client may still need the rings: our parent kills us.
+    std::thread::sleep(PATIENCE);
+    Ok(())
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}

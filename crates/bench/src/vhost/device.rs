@@ -1,0 +1,152 @@
+//! A device of ringway's without workers: what its client hands over becomes pairs of queues.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result};
+use ringway_sys::guest_memory::{self, GuestMemory};
+use ringway_vhost::backend::{Bases, FEATURES, Log, OPT_IN, Offer, PROTOCOL_FEATURES, Wanted};
+use ringway_vhost::{Area, PairPlan, Region, RegionKey, RingPlan};
+use ringway_vhost_shell::Note;
+use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
+use ringway_virtio::QueuePlace;
+use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
+use ringway_wire::virtio::Features;
+
+/// What a client has handed over.
+pub(super) struct Device {
+    offer: Offer,
+    memory: Option<Arc<GuestMemory>>,
+    plans: BTreeMap<u16, PairPlan>,
+}
+
+impl Device {
+    pub(super) fn new(pairs: u16) -> Device {
+        let offer = Offer {
+            features: FEATURES.without(OPT_IN),
+            floor: Features::NONE,
+            protocol: PROTOCOL_FEATURES & !VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+            pairs,
+            mtu_max: 1500,
+        };
+        Device { offer, memory: None, plans: BTreeMap::new() }
+    }
+
+    /// The pairs that are enabled.
+    pub(super) fn pairs(&self) -> Result<Vec<QueuePair>> {
+        let memory = self.memory.as_ref().context("the client has shared no memory")?;
+        let enabled = self.plans.values().filter(|plan| plan.is_enabled);
+        enabled.map(|plan| pair(plan, memory)).collect()
+    }
+}
+
+fn pair(plan: &PairPlan, memory: &Arc<GuestMemory>) -> Result<QueuePair> {
+    let parts = PairParts {
+        memory: Arc::clone(memory),
+        features: plan.features,
+        tx: queue(&plan.tx, memory)?,
+        rx: queue(&plan.rx, memory)?,
+        control: Arc::new(PairControl::new(true)),
+        counters: Arc::default(),
+    };
+    Ok(QueuePair::attach(parts)?)
+}
+
+fn queue(plan: &RingPlan, memory: &GuestMemory) -> Result<QueueParts> {
+    let used = memory.pages_of_user(plan.addresses.used, 4)?.load_u16(2, Ordering::Acquire);
+    let call = plan.call.as_ref().map(|call| call.as_fd().try_clone_to_owned());
+    Ok(QueueParts {
+        place: QueuePlace {
+            size: plan.size,
+            descriptors: plan.addresses.descriptor,
+            driver: plan.addresses.available,
+            device: plan.addresses.used,
+        },
+        base: u32::from(used),
+        kick: plan.kick.as_fd().try_clone_to_owned()?,
+        call: call.transpose()?,
+        log: None,
+        inflight: None,
+    })
+}
+
+impl ringway_vhost_shell::Device for Device {
+    fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), String> {
+        let memory = GuestMemory::map(regions.into_iter().map(region).collect());
+        self.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn add_region(&mut self, added: Region) -> Result<(), String> {
+        let memory = match &self.memory {
+            None => GuestMemory::map(vec![region(added)]),
+            Some(memory) => memory.with(region(added)),
+        };
+        self.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn remove_region(&mut self, removed: RegionKey) -> Result<(), String> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let RegionKey { guest_address, size, user_address, .. } = removed;
+        let memory = memory.without(guest_address, user_address, size);
+        self.memory = Some(Arc::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    fn set_log(&mut self, _: Log) -> Result<(), String> {
+        Err("nothing is migrated here".to_owned())
+    }
+
+    fn start(&mut self, plan: PairPlan) -> Result<(), String> {
+        self.plans.insert(plan.pair, plan);
+        Ok(())
+    }
+
+    fn stop(&mut self, pair: u16) -> Bases {
+        self.plans.remove(&pair);
+        Bases { rx: 0, tx: 0 }
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn announce(&mut self, _: [u8; 6]) {}
+
+    fn set_mtu(&mut self, _: u16) {}
+
+    fn make_area(&mut self, _: Wanted) -> Result<(), String> {
+        Err("nothing is noted here".to_owned())
+    }
+
+    fn set_area(&mut self, _: Area) -> Result<(), String> {
+        Err("nothing is noted here".to_owned())
+    }
+
+    fn forget_area(&mut self) {}
+
+    fn agreed(&mut self, _: Features) {}
+
+    fn reset(&mut self) {
+        self.memory = None;
+        self.plans.clear();
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        if let Note::Closed(reason) | Note::Stopped(reason) = note {
+            eprintln!("{reason}");
+        }
+    }
+}
+
+fn region(region: Region) -> guest_memory::Region {
+    let RegionKey { guest_address, size, user_address, file_offset } = region.key;
+    guest_memory::Region { guest_address, user_address, len: size, file_offset, fd: region.file }
+}
