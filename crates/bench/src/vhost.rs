@@ -29,6 +29,8 @@ const SECTION: &str = "vhost";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two checks of the socket.
 const LOOK: Duration = Duration::from_millis(1);
+/// For how long no message comes before the queues are taken for good.
+const SETTLE: Duration = Duration::from_millis(300);
 /// What the device's process says when it listens, and hears when its client is ready.
 const LISTENS: &str = "listens";
 const GO: &str = "go";
@@ -116,13 +118,24 @@ pub(crate) fn end(plan: &str) -> Result<()> {
         sender.send(())
     });
     let deadline = Instant::now() + PATIENCE;
-    while is_ready.try_recv().is_err() {
-        end.turn(&mut device, Instant::now())?;
-        ensure!(Instant::now() < deadline, "the client is not ready: {:?}", end.error());
+    let mut is_client_ready = false;
+    let mut quiet_since = Instant::now();
+    // The client does not wait until its messages are handled, and may start queues again.
+    while !is_client_ready || device.pair_count() < plan.queues || quiet_since.elapsed() < SETTLE {
+        is_client_ready |= is_ready.try_recv().is_ok();
+        if end.turn(&mut device, Instant::now())? || device.take_changed() {
+            quiet_since = Instant::now();
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the client is not ready: {} of {} queues are served, {:?}",
+            device.pair_count(),
+            plan.queues,
+            end.error()
+        );
         std::thread::sleep(LOOK);
     }
     let pairs = device.pairs()?;
-    ensure!(pairs.len() == plan.queues, "{} of {} queues are served", pairs.len(), plan.queues);
     let mut ports = PortEnd::new(pairs);
     if plan.work == Work::Bounce {
         ports.prime(plan.frame_len);

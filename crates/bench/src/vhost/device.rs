@@ -20,6 +20,7 @@ pub(super) struct Device {
     offer: Offer,
     memory: Option<Arc<GuestMemory>>,
     plans: BTreeMap<u16, PairPlan>,
+    has_changed: bool,
 }
 
 impl Device {
@@ -31,14 +32,27 @@ impl Device {
             pairs,
             mtu_max: 1500,
         };
-        Device { offer, memory: None, plans: BTreeMap::new() }
+        Device { offer, memory: None, plans: BTreeMap::new(), has_changed: false }
     }
 
     /// The pairs that are enabled.
     pub(super) fn pairs(&self) -> Result<Vec<QueuePair>> {
         let memory = self.memory.as_ref().context("the client has shared no memory")?;
-        let enabled = self.plans.values().filter(|plan| plan.is_enabled);
-        enabled.map(|plan| pair(plan, memory)).collect()
+        self.enabled().map(|plan| pair(plan, memory)).collect()
+    }
+
+    /// How many pairs are enabled.
+    pub(super) fn pair_count(&self) -> usize {
+        self.enabled().count()
+    }
+
+    /// Whether a pair was started or stopped since the last call.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    fn enabled(&self) -> impl Iterator<Item = &PairPlan> {
+        self.plans.values().filter(|plan| plan.is_enabled)
     }
 }
 
@@ -106,11 +120,13 @@ impl ringway_vhost_shell::Device for Device {
 
     fn start(&mut self, plan: PairPlan) -> Result<(), String> {
         self.plans.insert(plan.pair, plan);
+        self.has_changed = true;
         Ok(())
     }
 
     fn stop(&mut self, pair: u16) -> Bases {
         self.plans.remove(&pair);
+        self.has_changed = true;
         Bases { rx: 0, tx: 0 }
     }
 

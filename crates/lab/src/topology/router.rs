@@ -245,8 +245,8 @@ fn tunnel_address(index: u16) -> Ipv4Addr {
     Ipv4Addr::new(198, second, high | 128, low)
 }
 
-/// Makes an end of a tunnel over a device, with the address that it has there for the tunnel: it may
-/// have others. The ends find each other by multicast.
+/// Makes an end of a tunnel over a device, with the address that it has there for the tunnel: it
+/// may have others. The ends find each other by multicast.
 fn vxlan(launcher: &Launcher, pid: u32, device: &str, local: Ipv4Addr) -> Result<(), PartError> {
     let mut words = vec![TUNNEL_DEVICE, "type", "vxlan", "id", VXLAN_ID, "group", VXLAN_GROUP];
     let local = local.to_string();
