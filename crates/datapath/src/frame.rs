@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
+use ringway_wire::PAGE_SIZE;
 
 use crate::headers::{Headers, parse_head};
 use crate::{Body, FrameVlan, Offload, Receipt};
@@ -37,6 +38,8 @@ pub const MIDDLE_LEN: usize = 4096;
 pub const STOCK_LEN: usize = 65536 - MIDDLE_LEN;
 /// Capacity of a large buffer: the largest frame that netif can describe, and headers.
 pub const LARGE_LEN: usize = 65536 + 256;
+/// What a large buffer takes: its frame may begin anywhere in a page.
+const LARGE_SPACE: usize = LARGE_LEN + PAGE_SIZE;
 
 // On the heap each, because they move between frames and pools by pointer.
 type Boxed<const LEN: usize> = Box<Space<LEN>>;
@@ -47,13 +50,21 @@ struct Space<const LEN: usize> {
     /// not in the frame, which is moved from batch to batch; and none in a buffer that is free.
     receipt: Option<Receipt>,
     bytes: [u8; LEN],
+    /// Where the frame begins; 0 but in large buffers.
+    start: usize,
     /// What follows the bytes that are here; only in large buffers.
     body: Option<Body>,
 }
 
 impl<const LEN: usize> Space<LEN> {
     fn boxed() -> Box<Space<LEN>> {
-        Box::new(Space { receipt: None, bytes: [0; LEN], body: None })
+        Box::new(Space { receipt: None, bytes: [0; LEN], start: 0, body: None })
+    }
+
+    /// Has the frame begin where its first `lead` bytes end with a page.
+    #[inline]
+    fn begin_before_page(&mut self, lead: usize) {
+        self.start = self.bytes.as_ptr().addr().wrapping_add(lead).wrapping_neg() % PAGE_SIZE;
     }
 
     /// Readies the buffer for another frame.
@@ -84,7 +95,7 @@ impl<const LEN: usize> Space<LEN> {
 enum Buffer {
     Small(Boxed<SMALL_LEN>),
     Middle(Boxed<MIDDLE_LEN>),
-    Large(Boxed<LARGE_LEN>),
+    Large(Boxed<LARGE_SPACE>),
 }
 
 /// An Ethernet frame on its way through this process.
@@ -134,7 +145,23 @@ impl Frame {
 
     /// How long the frame could become in its buffer.
     pub fn capacity(&self) -> usize {
-        self.space().len()
+        match &self.buffer {
+            Buffer::Small(_) => SMALL_LEN,
+            Buffer::Middle(_) => MIDDLE_LEN,
+            Buffer::Large(_) => LARGE_LEN,
+        }
+    }
+
+    /// Moves the beginning of a frame in a large buffer so that its first `lead` bytes end where a
+    /// page of memory does; its bytes are undefined then. Without this it begins with a page.
+    ///
+    /// It is for who fills it by copies of a page each: on Xen, the kernel makes an operation of
+    /// each page of memory that a copy touches.
+    pub fn begin_before_page(&mut self, lead: usize) {
+        match &mut self.buffer {
+            Buffer::Small(_) | Buffer::Middle(_) => {}
+            Buffer::Large(space) => space.begin_before_page(lead),
+        }
     }
 
     /// Sets the length after bytes were written to [`bytes_mut`](Frame::bytes_mut).
@@ -152,7 +179,7 @@ impl Frame {
         match &self.buffer {
             Buffer::Small(space) => &space.bytes[..self.len],
             Buffer::Middle(space) => &space.bytes[..self.len],
-            Buffer::Large(space) => &space.bytes[..space.head_len(self.len)],
+            Buffer::Large(space) => &space.bytes[space.start..][..space.head_len(self.len)],
         }
     }
 
@@ -163,7 +190,7 @@ impl Frame {
             Buffer::Middle(space) => &mut space.bytes[..self.len],
             Buffer::Large(space) => {
                 let len = space.head_len(self.len);
-                &mut space.bytes[..len]
+                &mut space.bytes[space.start..][..len]
             }
         }
     }
@@ -225,14 +252,6 @@ impl Frame {
         body.copy_to(&mut self.bytes_mut()[head_len..]);
     }
 
-    fn space(&self) -> &[u8] {
-        match &self.buffer {
-            Buffer::Small(space) => &space.bytes,
-            Buffer::Middle(space) => &space.bytes,
-            Buffer::Large(space) => &space.bytes,
-        }
-    }
-
     /// What tells its sender that it is gone, if a sender waits for that.
     pub fn receipt(&self) -> Option<&Receipt> {
         match &self.buffer {
@@ -272,7 +291,7 @@ pub struct PoolBudget {
     bytes_left: AtomicUsize,
     small: Depot<SMALL_LEN>,
     middle: Depot<MIDDLE_LEN>,
-    large: Depot<LARGE_LEN>,
+    large: Depot<LARGE_SPACE>,
 }
 
 /// Spare buffers of one size that wait for another worker.
@@ -302,7 +321,7 @@ impl PoolBudget {
     pub fn bytes_left(&self) -> usize {
         let spare = self.small.len() * SMALL_LEN
             + self.middle.len() * MIDDLE_LEN
-            + self.large.len() * LARGE_LEN;
+            + self.large.len() * LARGE_SPACE;
         self.bytes_left.load(Ordering::Relaxed) + spare
     }
 
@@ -360,7 +379,7 @@ pub struct FramePool {
     budget: Arc<PoolBudget>,
     small: Shelf<SMALL_LEN>,
     middle: Shelf<MIDDLE_LEN>,
-    large: Shelf<LARGE_LEN>,
+    large: Shelf<LARGE_SPACE>,
     was_short: bool,
 }
 
@@ -432,10 +451,11 @@ impl FramePool {
             };
         }
         if len <= LARGE_LEN {
-            return match self.large.take(&self.budget.large) {
-                Some(buffer) => Some(Buffer::Large(buffer)),
-                None => self.make().map(Buffer::Large),
-            };
+            let buffer = self.large.take(&self.budget.large).or_else(|| self.make());
+            return buffer.map(|mut buffer| {
+                buffer.begin_before_page(0);
+                Buffer::Large(buffer)
+            });
         }
         None
     }
@@ -466,7 +486,7 @@ impl FramePool {
             Buffer::Middle(buffer) => (self.middle.put(buffer, &budget.middle), MIDDLE_LEN),
             Buffer::Large(mut buffer) => {
                 buffer.body = None;
-                (self.large.put(buffer, &budget.large), LARGE_LEN)
+                (self.large.put(buffer, &budget.large), LARGE_SPACE)
             }
         };
         if !is_kept {
@@ -485,7 +505,7 @@ impl FramePool {
     /// Gives spare buffers of other sizes up for so many bytes. Without this, memory that large
     /// frames have taken would be lost for small ones for ever.
     fn trade(&mut self, bytes: usize) -> bool {
-        for _ in 0..LARGE_LEN.div_ceil(SMALL_LEN) {
+        for _ in 0..LARGE_SPACE.div_ceil(SMALL_LEN) {
             let Some(freed) = self.give_up() else { return false };
             self.budget.give(freed);
             if self.budget.take(bytes) {
@@ -499,7 +519,7 @@ impl FramePool {
     fn give_up(&mut self) -> Option<usize> {
         let budget = &*self.budget;
         if self.large.take(&budget.large).is_some() {
-            return Some(LARGE_LEN);
+            return Some(LARGE_SPACE);
         }
         if self.middle.take(&budget.middle).is_some() {
             return Some(MIDDLE_LEN);

@@ -137,7 +137,7 @@ fn without_buffers_nothing_is_sent_and_nothing_is_lost() {
     sample.payload.resize(10_000, 1);
     sample.segment_len = 1000;
     // One large buffer and six small ones; ten are needed.
-    let budget = PoolBudget::new(65_792 + 6 * 2048);
+    let budget = PoolBudget::new(65_792 + 4096 + 6 * 2048);
     let mut pool = FramePool::new(Arc::clone(&budget));
     let mut out = FrameQueue::new();
     for _ in 0..3 {
@@ -147,7 +147,7 @@ fn without_buffers_nothing_is_sent_and_nothing_is_lost() {
         assert!(out.is_empty());
     }
     drop(pool);
-    assert_eq!(budget.bytes_left(), 65_792 + 6 * 2048);
+    assert_eq!(budget.bytes_left(), 65_792 + 4096 + 6 * 2048);
 }
 
 #[test]

@@ -117,7 +117,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
                         scratch.copies.push(copy_of(only, total, local, 0));
                         1
                     }
-                    several => plan_copies(several, &parsed, total, local, &mut scratch.copies),
+                    several => {
+                        frame.begin_before_page(lead_of(several, &parsed, total));
+                        plan_copies(several, &parsed, total, local, &mut scratch.copies)
+                    }
                 };
                 into.push(frame);
             }
@@ -396,13 +399,8 @@ fn plan_copies(
     local: u16,
     copies: &mut impl Extend<GrantCopy>,
 ) -> usize {
-    let data = || slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
-    let further: u32 = data().skip(1).map(|(_, slot)| u32::from(slot.size)).sum();
-    //= netif.h:first-size-is-total
-    let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
     let (mut count, mut local_offset) = (0, 0);
-    copies.extend(data().filter_map(|(index, slot)| {
-        let len = if index == 0 { first_len } else { slot.size };
+    copies.extend(data_lens(slots, parsed, total).filter_map(|(slot, len)| {
         let at = local_offset;
         local_offset += u32::from(len);
         //= netif.h:empty-slot
@@ -410,6 +408,27 @@ fn plan_copies(
         (len > 0).then(|| copy_of(slot, len, local, at))
     }));
     count
+}
+
+/// The data slots of a packet, with the bytes that each has.
+fn data_lens<'a>(
+    slots: &'a [TxRequest],
+    parsed: &'a Parsed,
+    total: u16,
+) -> impl Iterator<Item = (&'a TxRequest, u16)> {
+    let data = || slots.iter().enumerate().filter(|(slot, _)| !parsed.is_extra(*slot));
+    let further: u32 = data().skip(1).map(|(_, slot)| u32::from(slot.size)).sum();
+    //= netif.h:first-size-is-total
+    let first_len = u16::try_from(u32::from(total) - further).expect("parse checked the sum");
+    data().map(move |(index, slot)| (slot, if index == 0 { first_len } else { slot.size }))
+}
+
+/// Bytes of a packet before its first slot that fills a page, or all of them: where those end with
+/// a page of ours, each slot that fills one is copied to one page.
+fn lead_of(slots: &[TxRequest], parsed: &Parsed, total: u16) -> usize {
+    let lens = data_lens(slots, parsed, total);
+    let before = lens.take_while(|(_, len)| usize::from(*len) < PAGE_SIZE);
+    before.map(|(_, len)| usize::from(len)).sum()
 }
 
 #[inline]

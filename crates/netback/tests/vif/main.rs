@@ -6,6 +6,7 @@ mod completion;
 mod frames;
 mod guest;
 mod machine;
+mod pages;
 mod postings;
 mod random;
 mod receive;

@@ -230,7 +230,7 @@ fn no_buffers() -> Outcome {
     assert_eq!(dropped(&counters, DropReason::NoBuffer), 0);
 
     // Enough for the large frame, not for a small one.
-    let mut pool = FramePool::new(PoolBudget::new(66_000));
+    let mut pool = FramePool::new(PoolBudget::new(70_000));
     queue.ingress(Budget::BATCH, &mut pool, &mut batch)?;
     assert!(batch.is_empty(), "there was no small frame to copy into");
     assert!(dropped(&counters, DropReason::NoBuffer) > 0, "the frames had waited");

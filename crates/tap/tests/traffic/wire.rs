@@ -33,7 +33,7 @@ const BUFFERS: usize = 200;
 const SMALL_LEN: usize = 2048;
 const LARGE_LEN: usize = 65536;
 /// What a large buffer takes out of a budget.
-const LARGE_COST: usize = LARGE_LEN + 256;
+const LARGE_COST: usize = LARGE_LEN + 256 + 4096;
 
 impl Wire {
     pub(crate) fn start(a: Vec<TapQueue>, b: Vec<TapQueue>) -> Result<Wire, Box<dyn Error>> {
