@@ -314,6 +314,25 @@ END
     guest_renew "$name"
 }
 
+# Serves Linux on 10.77.0.1 for firmware that fetches it, and prints the script for iPXE: QUEUES
+ipxe_script() {
+    local www=$state/www
+    mkdir -p "$www"
+    cp /payload/vmlinuz "$www/"
+    gzip -1 < "$guest_images/base.cpio" > "$www/base.gz"
+    busybox httpd -p 10.77.0.1:80 -h "$www" > /dev/null
+    cat > "$state/boot.ipxe" <<END
+#!ipxe
+set net0/ip 10.77.0.2
+set net0/netmask 255.255.255.0
+ifopen net0
+kernel http://10.77.0.1/vmlinuz console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=guest rig.queues=$1 rig.netfront=yes rig.host=2
+initrd http://10.77.0.1/base.gz
+boot
+END
+    echo "$state/boot.ipxe"
+}
+
 # Learns a guest's domain, which is another one after a reboot or restore: NAME
 guest_renew() {
     # Each start of xl costs a quarter of a second emulated, so it is not asked again.

@@ -2,8 +2,9 @@
 # sets: full admin
 # limit: 1800
 only_with ringway
-# Two pages for a queue. One frame of Xen's table of mappings has 256 entries.
-queues=32 vifs=6
+# Two pages for a queue, each with an entry for the kernel and one for the process. One frame of Xen's
+# table of mappings has 256 entries.
+queues=16 vifs=6
 guest_start driver role=backend vif=no memory=512 vcpus=2 programs=yes setting=max_maptrack_frames=1
 trap 'guest driver "cat /tmp/ringway.log" > "$FOLDER/driver.log" || true' EXIT
 guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up && ip address add 10.77.0.1/24 dev br0'
@@ -40,6 +41,7 @@ for ((index = 1; index <= vifs; index++)); do
     is_connected $index || { waits=$index; break; }
 done
 [ "$waits" != no ] || fail "$vifs vifs of $queues queues were mapped into one frame"
+[ "$waits" -gt 1 ] || fail "no vif but the first was mapped: there is none to detach"
 reason=$(error "$waits")
 measure waits "$waits"
 say "vif $waits: $reason"

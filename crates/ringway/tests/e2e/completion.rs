@@ -59,7 +59,7 @@ fn a_guest_that_waits_for_the_wire_survives_the_killing_of_the_backend() {
     host.wait("the backend's restart", SOON, |host| host.event("backend-restarted"));
     let transfer = transfer.finish();
     println!("gap at most {:.1} s, {:.2e} bit/s", transfer.longest_gap(), transfer.rate());
-    assert!(transfer.longest_gap() < 1.0, "{} s", transfer.longest_gap());
+    assert!(transfer.longest_gap() < 5.0, "{} s", transfer.longest_gap());
     wait_until_completed(&host);
     let file = host.file("sent");
     random_file(&file, 1);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything may take that takes a fraction of a second on an idle machine.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Between two checks of something that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 

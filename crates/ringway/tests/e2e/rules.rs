@@ -156,7 +156,7 @@ fn a_guest_cannot_take_the_address_of_another_nor_speak_as_a_router_or_server() 
     assert_eq!(place, [("vif2.0", true)]);
     assert_eq!(fdb.iter().filter(|entry| entry.port == name).count(), 1, "{fdb:?}");
     let transfer = transfer.finish();
-    assert!(transfer.longest_gap() < 1.0, "{}", transfer.longest_gap());
+    assert!(transfer.longest_gap() < 5.0, "{}", transfer.longest_gap());
     host.ping("a", "10.77.0.2");
     host.ping("b", "10.77.0.254");
     let addresses = host.guest_text("a", &["ip", "-6", "addr", "show"]);

@@ -2,5 +2,6 @@
 
 mod device;
 mod opener;
+mod oracle;
 mod qemu;
 mod sockets;

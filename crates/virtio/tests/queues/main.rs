@@ -6,5 +6,6 @@ mod ground;
 mod hostile;
 mod inflight;
 mod model;
+mod oracle;
 mod resume;
 mod wakeups;
