@@ -1,5 +1,5 @@
-//! The protocol against another implementation of it: the front-end of rust-vmm's crate `vhost`. Byte
-//! for byte it says what ours would, and our back-end serves it.
+//! The protocol against another implementation of it: the front-end of rust-vmm's crate `vhost`.
+//! Byte for byte it says what ours would, and our back-end serves it.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Split queues against another implementation of them: rust-vmm's crate `virtio-queue`, as the device
-//! of our driver, and as the driver of our device.
+//! Split queues against another implementation of them: rust-vmm's crate `virtio-queue`, as the
+//! device of our driver, and as the driver of our device.
 
 use std::fs::File;
 
