@@ -4,12 +4,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ringway_datapath::headers::parse;
+use ringway_datapath::headers::{Transport, parse};
 use ringway_datapath::segment::{SEGMENTS_MAX, prepare};
 use ringway_datapath::vnet::{offload_from_vnet, vnet_from_offload};
 use ringway_datapath::{Checksum, Frame, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget};
 use ringway_fuzz::{Input, frames};
-use ringway_wire::vnet::VirtioNetHdr;
+use ringway_wire::vnet::{VIRTIO_NET_HDR_GSO_UDP_L4, VirtioNetHdr};
 
 /// Memory for the longest frame and all its segments.
 const BUDGET: usize = 16 << 20;
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let caps = caps(&mut input);
     let mut header = VirtioNetHdr {
         flags: input.u8() % 4,
-        gso_type: input.choose(&[0, 1, 3, 4, 0x81, 0x84]),
+        gso_type: input.choose(&[0, 1, 3, 4, 5, 0x81, 0x84, 0x85]),
         hdr_len: input.u16(),
         gso_size: input.u16(),
         csum_start: input.u16(),
@@ -27,10 +27,11 @@ fuzz_target!(|data: &[u8]| {
         ..VirtioNetHdr::default()
     };
     let bytes = if input.flag() {
-        let (bytes, tcp_at, _) = frames::tcp(&mut input);
+        let is_tcp = header.gso_type & 0x7f != VIRTIO_NET_HDR_GSO_UDP_L4;
+        let (bytes, at, _) = if is_tcp { frames::tcp(&mut input) } else { frames::udp(&mut input) };
         if input.flag() {
-            header.csum_start = tcp_at as u16;
-            header.csum_offset = 16;
+            header.csum_start = at as u16;
+            header.csum_offset = if is_tcp { 16 } else { 6 };
         }
         bytes
     } else {
@@ -62,6 +63,8 @@ fn caps(input: &mut Input<'_>) -> OffloadCaps {
         checksum_v6: bits & 4 != 0,
         gso_v4: bits & 8 != 0,
         gso_v6: bits & 16 != 0,
+        uso_v4: bits & 32 != 0,
+        uso_v6: bits & 64 != 0,
     }
 }
 
@@ -107,8 +110,19 @@ fn check_segments(segments: &FrameQueue, before: &[u8], offload: Offload) {
         let headers = parse(segment.bytes()).expect("a segment has headers");
         assert_eq!((headers.l4, headers.payload), (whole.l4, whole.payload));
         assert_eq!(headers.end, segment.len());
-        let offset = sequence(segment.bytes(), headers.l4).wrapping_sub(sequence(before, whole.l4));
-        assert_eq!(usize::try_from(offset), Ok(data.len()), "a segment is in the wrong place");
+        match gso.kind.transport() {
+            Transport::Tcp => {
+                let [own, first] =
+                    [sequence(segment.bytes(), headers.l4), sequence(before, whole.l4)];
+                let offset = usize::try_from(own.wrapping_sub(first));
+                assert_eq!(offset, Ok(data.len()), "a segment is in the wrong place");
+            }
+            Transport::Udp => {
+                let len = &segment.bytes()[headers.l4 + 4..headers.l4 + 6];
+                let own = usize::from(u16::from_be_bytes([len[0], len[1]]));
+                assert_eq!(own, segment.len() - headers.l4, "a datagram is of another length");
+            }
+        }
         assert!(headers.end - headers.payload <= usize::from(gso.size));
         data.extend_from_slice(&segment.bytes()[headers.payload..headers.end]);
         assert_eq!(segment.offload.gso, None);

@@ -21,8 +21,9 @@ use ringway_virtio::{
 };
 use ringway_wire::virtio::{
     Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6,
+    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX,
+    VIRTIO_RING_F_INDIRECT_DESC,
 };
 
 /// Things that happen in one input.
@@ -32,15 +33,16 @@ const LEN: u64 = 64 << 10;
 /// Where each of the six areas of the queues is: a page of its own.
 const PAGE: u64 = 4096;
 
-const CHOICES: [u32; 8] = [
-    VIRTIO_F_RING_PACKED,
-    VIRTIO_RING_F_EVENT_IDX,
-    VIRTIO_RING_F_INDIRECT_DESC,
-    VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_NET_F_CSUM,
-    VIRTIO_NET_F_HOST_TSO4,
-    VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_GUEST_TSO4,
+/// Segmentation of TCP and of UDP come together.
+const CHOICES: [&[u32]; 8] = [
+    &[VIRTIO_F_RING_PACKED],
+    &[VIRTIO_RING_F_EVENT_IDX],
+    &[VIRTIO_RING_F_INDIRECT_DESC],
+    &[VIRTIO_NET_F_MRG_RXBUF],
+    &[VIRTIO_NET_F_CSUM],
+    &[VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_USO],
+    &[VIRTIO_NET_F_GUEST_CSUM],
+    &[VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6],
 ];
 
 fuzz_target!(|data: &[u8]| {
@@ -50,7 +52,8 @@ fuzz_target!(|data: &[u8]| {
     view.copy_from(0, &[0; 2 * LEN as usize]).expect("all of it");
     let set = input.u8();
     let bits = CHOICES.iter().enumerate().filter(|(index, _)| set >> index & 1 == 1);
-    let bits: Vec<u32> = bits.map(|(_, bit)| *bit).chain([VIRTIO_F_VERSION_1]).collect();
+    let bits: Vec<u32> =
+        bits.flat_map(|(_, bits)| *bits).copied().chain([VIRTIO_F_VERSION_1]).collect();
     let features = Features::of(&bits);
     let size = 1 << input.below(6);
     match input.flag() {

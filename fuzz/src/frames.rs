@@ -16,14 +16,36 @@ pub fn tcp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     let is_v4 = input.flag();
     let ip_len = if is_v4 { 20 + 4 * input.below(11) } else { 40 };
     let tcp_len = 20 + 4 * input.below(11);
-    let payload_len = input.below(FRAME_LEN_MAX - ETHERNET_LEN - ip_len - tcp_len);
-    let mut frame = vec![0; ETHERNET_LEN + ip_len + tcp_len + payload_len];
+    let (mut frame, at, payload_at) = transport(input, is_v4, ip_len, (6, tcp_len));
+    frame[at + 12] = ((tcp_len / 4) << 4) as u8;
+    (frame, at, payload_at)
+}
+
+/// The same of UDP.
+pub fn udp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
+    let is_v4 = input.flag();
+    let ip_len = if is_v4 { 20 + 4 * input.below(11) } else { 40 };
+    let (mut frame, at, payload_at) = transport(input, is_v4, ip_len, (17, 8));
+    let len = (frame.len() - at) as u16;
+    frame[at + 4..at + 6].copy_from_slice(&len.to_be_bytes());
+    (frame, at, payload_at)
+}
+
+/// A frame with a header of a transport protocol of so many bytes, of which only that is right.
+fn transport(
+    input: &mut Input<'_>,
+    is_v4: bool,
+    ip_len: usize,
+    (protocol, header_len): (u8, usize),
+) -> (Vec<u8>, usize, usize) {
+    let payload_len = input.below(FRAME_LEN_MAX - ETHERNET_LEN - ip_len - header_len);
+    let mut frame = vec![0; ETHERNET_LEN + ip_len + header_len + payload_len];
     let seed = input.array::<64>();
     for (byte, seed) in frame.iter_mut().zip(seed.iter().cycle()) {
         *byte = *seed;
     }
     // Each byte of the payload is another one, so that a segment in the wrong place shows.
-    let payload_at = ETHERNET_LEN + ip_len + tcp_len;
+    let payload_at = ETHERNET_LEN + ip_len + header_len;
     for (index, byte) in frame[payload_at..].iter_mut().enumerate() {
         *byte = (index % 251) as u8;
     }
@@ -31,17 +53,16 @@ pub fn tcp(input: &mut Input<'_>) -> (Vec<u8>, usize, usize) {
     let ip = &mut frame[ETHERNET_LEN..];
     if is_v4 {
         ip[0] = 0x40 | (ip_len / 4) as u8;
-        let total_len = (ip_len + tcp_len + payload_len) as u16;
+        let total_len = (ip_len + header_len + payload_len) as u16;
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[6..8].copy_from_slice(&[0x40, 0]);
-        ip[9] = 6;
+        ip[9] = protocol;
     } else {
         ip[0] = 0x60;
-        let len = (tcp_len + payload_len) as u16;
+        let len = (header_len + payload_len) as u16;
         ip[4..6].copy_from_slice(&len.to_be_bytes());
-        ip[6] = 6;
+        ip[6] = protocol;
     }
-    frame[ETHERNET_LEN + ip_len + 12] = ((tcp_len / 4) << 4) as u8;
     (frame, ETHERNET_LEN + ip_len, payload_at)
 }
 

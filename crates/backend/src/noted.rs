@@ -1,12 +1,15 @@
 //! Memory of a front-end in which it is noted what is under way, with a part for each ring.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{MappingShare, map_shared};
 use ringway_vhost::Area;
 use ringway_virtback::InflightPlace;
-use ringway_wire::vhost_user::inflight_split;
+use ringway_virtio::Format;
+use ringway_wire::vhost_user::{inflight_packed, inflight_split};
 
 /// Bytes of an area at most: those of 256 of the longest rings.
 const AREA_LEN_MAX: u64 = 256 << 20;
@@ -17,6 +20,8 @@ pub(crate) struct Noted {
     rings: u16,
     /// Descriptors of each ring.
     size: u16,
+    /// Pairs that have been served with this area.
+    begun: BTreeSet<u16>,
 }
 
 impl Noted {
@@ -37,16 +42,65 @@ impl Noted {
                 "an area of what is under way at {offset:#x} of its file, expected a multiple of 8"
             ));
         }
-        Ok(Some(Noted { pages, rings, size }))
+        Ok(Some(Noted { pages, rings, size, begun: BTreeSet::new() }))
     }
 
-    /// The part of a split ring with this number and so many entries.
-    pub(crate) fn part(&self, ring: u16, size: u16) -> Option<InflightPlace> {
-        let len = inflight_split::len(usize::from(self.size));
+    /// A pair begins. The first time, an area says where its packed rings go on, which another
+    /// process may have served; later the front-end does, which may have begun them elsewhere. A
+    /// split ring has that in its own memory.
+    pub(crate) fn starts(&mut self, format: Format, pair: u16) {
+        if self.begun.insert(pair) || format == Format::Split {
+            return;
+        }
+        let parts = [2 * pair, 2 * pair + 1].map(|ring| self.part(format, ring, 0));
+        for part in parts.into_iter().flatten() {
+            part.pages.store_u16(inflight_packed::VERSION, 0, Ordering::Release);
+        }
+    }
+
+    /// The part of a ring with this number and so many entries.
+    pub(crate) fn part(&self, format: Format, ring: u16, size: u16) -> Option<InflightPlace> {
+        let len = match format {
+            Format::Split => inflight_split::len(usize::from(self.size)),
+            Format::Packed => inflight_packed::len(usize::from(self.size)),
+        };
         let start = usize::from(ring) * len;
         let end = start + len;
         let has_room = ring < self.rings && size <= self.size && end <= self.pages.len();
         let pages = has_room.then(|| self.pages.slice(start..end))?;
         Some(InflightPlace { pages, descriptors: self.size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn an_area_says_once_where_the_packed_rings_of_a_pair_go_on() {
+        let part_len = u64::try_from(inflight_packed::len(256)).expect("short");
+        let file = memfd_create("area", MemfdFlags::CLOEXEC).expect("a file");
+        ftruncate(&file, 4 * part_len).expect("there is memory");
+        let area = Area { rings: 4, size: 256, len: 4 * part_len, offset: 0, file };
+        let share = MappingShare::new().expect("the first");
+        let mut noted = Noted::map(&share, area).expect("it is sound").expect("it has rings");
+        let parts =
+            [0, 1, 2, 3].map(|ring| noted.part(Format::Packed, ring, 256).expect("it has room"));
+        let set = || {
+            let pages = parts.iter().map(|part| &part.pages);
+            pages.for_each(|it| it.store_u16(inflight_packed::VERSION, 1, Ordering::Relaxed));
+        };
+        let version =
+            |part: &InflightPlace| part.pages.load_u16(inflight_packed::VERSION, Ordering::Relaxed);
+        set();
+        noted.starts(Format::Packed, 1);
+        assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
+        noted.starts(Format::Packed, 1);
+        assert_eq!(parts.each_ref().map(version), [1, 1, 0, 0]);
+        set();
+        noted.starts(Format::Split, 1);
+        assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
     }
 }

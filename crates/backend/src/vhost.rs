@@ -320,6 +320,9 @@ impl<H: Hypervisor> Device for Serving<'_, H> {
 
     fn start(&mut self, plan: PairPlan) -> Result<(), String> {
         self.detach();
+        if let Some(area) = &mut self.parts.area {
+            area.starts(QueueOptions::of(plan.features).format, plan.pair);
+        }
         self.parts.plans.insert(plan.pair, plan);
         Ok(())
     }
@@ -577,10 +580,7 @@ impl<H: Hypervisor> Serving<'_, H> {
             kick: plan.kick.as_fd().try_clone_to_owned()?,
             call: call.transpose()?,
             log: log.map(|log| LogPlace { log, ring_address: plan.addresses.log }),
-            inflight: match (format, &self.parts.area) {
-                (Format::Split, Some(area)) => area.part(ring, plan.size),
-                _ => None,
-            },
+            inflight: self.parts.area.as_ref().and_then(|it| it.part(format, ring, plan.size)),
         })
     }
 

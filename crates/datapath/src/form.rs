@@ -4,16 +4,14 @@
 use ringway_wire::virtio::{
     Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
     VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6,
-    VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN,
+    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MRG_RXBUF,
     VirtioNetHdrV1,
 };
-use ringway_wire::vnet::{
-    VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN, VIRTIO_NET_HDR_GSO_NONE,
-    VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6, VirtioNetHdr,
-};
+use ringway_wire::vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN, VirtioNetHdr};
 
 use crate::vnet::{offload_from_vnet, vnet_from_offload};
-use crate::{DropReason, Frame, Offload, OffloadCaps};
+use crate::{DropReason, Frame, GsoKind, Offload, OffloadCaps};
 
 /// What was agreed on about frames, seen from one end.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +32,8 @@ struct Accepts {
     checksum: bool,
     tso4: bool,
     tso6: bool,
+    uso4: bool,
+    uso6: bool,
     ecn: bool,
 }
 
@@ -58,11 +58,14 @@ impl FrameForm {
             },
             is_mergeable,
             caps: OffloadCaps {
-                scatter_gather: is_mergeable || peer.tso4 || peer.tso6,
+                // A guest that takes UDP segmentation of one version only posts short buffers.
+                scatter_gather: is_mergeable || peer.tso4 || peer.tso6 || (peer.uso4 && peer.uso6),
                 checksum_v4: peer.checksum,
                 checksum_v6: peer.checksum,
                 gso_v4: peer.tso4,
                 gso_v6: peer.tso6,
+                uso_v4: peer.uso4,
+                uso_v6: peer.uso6,
             },
             peer,
             own,
@@ -80,10 +83,11 @@ impl FrameForm {
         if leaves_checksum && !self.own.checksum {
             return Err(DropReason::BadOffload);
         }
-        if hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE && !self.own.takes(hdr.gso_type) {
-            return Err(DropReason::BadOffload);
+        let offload = offload_from_vnet(hdr, frame)?;
+        match offload.gso {
+            Some(gso) if !self.own.takes(gso.kind, hdr.gso_type) => Err(DropReason::BadOffload),
+            _ => Ok(offload),
         }
-        offload_from_vnet(hdr, frame)
     }
 
     /// The header for a frame that leaves in one chain.
@@ -107,19 +111,22 @@ impl FrameForm {
 
 impl Accepts {
     /// Segmentation goes with checksums.
-    fn of(features: Features, [checksum, tso4, tso6, ecn]: [u32; 4]) -> Accepts {
+    fn of(features: Features, checksum: u32, [tso4, tso6, uso4, uso6, ecn]: [u32; 5]) -> Accepts {
         let checksum = features.has(checksum);
-        let with = |bit| checksum && features.has(bit);
-        Accepts { checksum, tso4: with(tso4), tso6: with(tso6), ecn: with(ecn) }
+        let [tso4, tso6, uso4, uso6, ecn] =
+            [tso4, tso6, uso4, uso6, ecn].map(|bit| checksum && features.has(bit));
+        Accepts { checksum, tso4, tso6, uso4, uso6, ecn }
     }
 
     fn guest(features: Features) -> Accepts {
         Accepts::of(
             features,
+            VIRTIO_NET_F_GUEST_CSUM,
             [
-                VIRTIO_NET_F_GUEST_CSUM,
                 VIRTIO_NET_F_GUEST_TSO4,
                 VIRTIO_NET_F_GUEST_TSO6,
+                VIRTIO_NET_F_GUEST_USO4,
+                VIRTIO_NET_F_GUEST_USO6,
                 VIRTIO_NET_F_GUEST_ECN,
             ],
         )
@@ -128,20 +135,24 @@ impl Accepts {
     fn host(features: Features) -> Accepts {
         Accepts::of(
             features,
+            VIRTIO_NET_F_CSUM,
             [
-                VIRTIO_NET_F_CSUM,
                 VIRTIO_NET_F_HOST_TSO4,
                 VIRTIO_NET_F_HOST_TSO6,
+                // One for both.
+                VIRTIO_NET_F_HOST_USO,
+                VIRTIO_NET_F_HOST_USO,
                 VIRTIO_NET_F_HOST_ECN,
             ],
         )
     }
 
-    fn takes(self, gso_type: u8) -> bool {
-        let is_taken = match gso_type & !VIRTIO_NET_HDR_GSO_ECN {
-            VIRTIO_NET_HDR_GSO_TCPV4 => self.tso4,
-            VIRTIO_NET_HDR_GSO_TCPV6 => self.tso6,
-            _ => false,
+    fn takes(self, kind: GsoKind, gso_type: u8) -> bool {
+        let is_taken = match kind {
+            GsoKind::TcpV4 => self.tso4,
+            GsoKind::TcpV6 => self.tso6,
+            GsoKind::UdpV4 => self.uso4,
+            GsoKind::UdpV6 => self.uso6,
         };
         is_taken && (self.ecn || gso_type & VIRTIO_NET_HDR_GSO_ECN == 0)
     }

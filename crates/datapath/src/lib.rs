@@ -47,6 +47,7 @@ pub use rules::{
 pub use times::TimeCounters;
 pub use vlan::{FrameVlan, Vid};
 
+use crate::headers::{IpVersion, Transport};
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
 /// Whether the transport checksum of a frame is complete.
@@ -63,13 +64,35 @@ pub enum Checksum {
     Validated,
 }
 
-/// The TCP flavour that a large frame is to be cut into.
+/// What a large frame is to be cut into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
+    /// UDP over IPv4: datagrams of their own, as `UDP_SEGMENT` of Linux has it, and no fragments.
+    UdpV4,
+    /// UDP over IPv6.
+    UdpV6,
+}
+
+impl GsoKind {
+    /// The IP version of the frame and of its segments.
+    pub const fn version(self) -> IpVersion {
+        match self {
+            GsoKind::TcpV4 | GsoKind::UdpV4 => IpVersion::V4,
+            GsoKind::TcpV6 | GsoKind::UdpV6 => IpVersion::V6,
+        }
+    }
+
+    /// The protocol that the data belongs to.
+    pub const fn transport(self) -> Transport {
+        match self {
+            GsoKind::TcpV4 | GsoKind::TcpV6 => Transport::Tcp,
+            GsoKind::UdpV4 | GsoKind::UdpV6 => Transport::Udp,
+        }
+    }
 }
 
 /// Segmentation still to be done.
@@ -91,13 +114,14 @@ impl Gso {
         }
     }
 
-    /// The extra that says so.
-    pub fn to_extra(self) -> ExtraInfo {
+    /// The extra that says so; `None` for what netif has no word for, which is all but TCP.
+    pub fn to_extra(self) -> Option<ExtraInfo> {
         let kind = match self.kind {
             GsoKind::TcpV4 => GSO_TYPE_TCPV4,
             GsoKind::TcpV6 => GSO_TYPE_TCPV6,
+            GsoKind::UdpV4 | GsoKind::UdpV6 => return None,
         };
-        ExtraInfo::for_gso(self.size, kind)
+        Some(ExtraInfo::for_gso(self.size, kind))
     }
 }
 
@@ -123,17 +147,25 @@ pub struct OffloadCaps {
     pub gso_v4: bool,
     /// TCP segmentation over IPv6.
     pub gso_v6: bool,
+    /// UDP segmentation over IPv4.
+    pub uso_v4: bool,
+    /// UDP segmentation over IPv6.
+    pub uso_v6: bool,
 }
 
 impl OffloadCaps {
-    /// Everything: what a Linux TAP device takes.
+    /// Everything: what a TAP device of Linux 6.2 takes.
     pub const ALL: OffloadCaps = OffloadCaps {
         scatter_gather: true,
         checksum_v4: true,
         checksum_v6: true,
         gso_v4: true,
         gso_v6: true,
+        uso_v4: true,
+        uso_v6: true,
     };
+    /// All that netif has words for, which is everything but UDP segmentation.
+    pub const NETIF: OffloadCaps = OffloadCaps { uso_v4: false, uso_v6: false, ..OffloadCaps::ALL };
     /// Nothing.
     pub const NONE: OffloadCaps = OffloadCaps {
         scatter_gather: false,
@@ -141,6 +173,8 @@ impl OffloadCaps {
         checksum_v6: false,
         gso_v4: false,
         gso_v6: false,
+        uso_v4: false,
+        uso_v6: false,
     };
 
     /// What both of two can take.
@@ -151,6 +185,8 @@ impl OffloadCaps {
             checksum_v6: self.checksum_v6 && other.checksum_v6,
             gso_v4: self.gso_v4 && other.gso_v4,
             gso_v6: self.gso_v6 && other.gso_v6,
+            uso_v4: self.uso_v4 && other.uso_v4,
+            uso_v6: self.uso_v6 && other.uso_v6,
         }
     }
 }

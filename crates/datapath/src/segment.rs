@@ -1,9 +1,11 @@
-//! Making a frame acceptable for the port it leaves by: checksums completed and TCP data cut into
-//! segments, where the far side does not take them as they are.
+//! Making a frame acceptable for the port it leaves by: checksums completed, TCP data cut into
+//! segments and UDP data into datagrams, where the far side does not take them as they are.
 
-use crate::checksum::{Sum, complete_ipv4_header, complete_parsed, pseudo_sum, set_pseudo, write};
+use crate::checksum::{
+    Sum, complete_ipv4_header, complete_parsed, never_zero, pseudo_sum, set_pseudo, write,
+};
 use crate::headers::{Headers, IPV6_LEN, IpVersion, Transport, parse};
-use crate::vnet::{TCP_CWR, TCP_FLAGS_OFFSET, tcp_headers};
+use crate::vnet::{TCP_CWR, TCP_FLAGS_OFFSET, UDP_LEN_OFFSET, gso_headers};
 use crate::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
 };
@@ -51,7 +53,10 @@ pub const SEGMENTS_MAX: usize = 65536 / SEGMENT_LEN_MIN;
 /// Payload bytes of the shortest segments that a frame may ask for: the least that Linux lets a
 /// peer ask of its TCP (`TCP_MIN_SND_MSS` in `include/net/tcp.h`).
 const SEGMENT_LEN_MIN: usize = 48;
-/// Bytes of headers that each segment may repeat, from Ethernet to TCP.
+/// More datagrams than this no frame becomes: the most that Linux lets a program ask for
+/// (`UDP_MAX_SEGMENTS`). It may ask for short ones.
+const DATAGRAMS_MAX: usize = 128;
+/// Bytes of headers that each segment may repeat, from Ethernet to TCP or UDP.
 const HEADERS_LEN_MAX: usize = 256;
 
 /// Bytes of all segments of one frame together: what 64 KiB and the longest headers of IPv4 come
@@ -73,22 +78,33 @@ pub fn refuse(frame: &Frame, len_max: usize) -> Option<DropReason> {
     if segment_len > len_max {
         return Some(DropReason::TooLong);
     }
-    let is_abusive = segment_len < SEGMENT_LEN_MIN
-        || match gso.kind {
-            // Without extensions, its headers are never too long.
-            GsoKind::TcpV4 => false,
-            GsoKind::TcpV6 => frame.headers().is_some_and(|headers| {
-                headers.payload > HEADERS_LEN_MAX
-                    || output_len(headers.payload, frame.len(), segment_len) > OUTPUT_LEN_MAX
-            }),
-        };
+    let is_abusive = match gso.kind {
+        // Without extensions, its headers are never too long.
+        GsoKind::TcpV4 => segment_len < SEGMENT_LEN_MIN,
+        GsoKind::TcpV6 => {
+            segment_len < SEGMENT_LEN_MIN
+                || frame.headers().is_some_and(|headers| {
+                    headers.payload > HEADERS_LEN_MAX
+                        || output_len(headers.payload, frame.len(), segment_len) > OUTPUT_LEN_MAX
+                })
+        }
+        GsoKind::UdpV4 | GsoKind::UdpV6 => frame.headers().is_some_and(|headers| {
+            headers.payload > HEADERS_LEN_MAX
+                || segment_count(headers.end - headers.payload, segment_len) > DATAGRAMS_MAX
+        }),
+    };
     is_abusive.then_some(DropReason::BadOffload)
 }
 
 /// Bytes of all segments of a frame together, at most.
 fn output_len(header_len: usize, frame_len: usize, segment_len: usize) -> usize {
-    let segments = frame_len.saturating_sub(header_len).div_ceil(segment_len.max(1)).max(1);
-    frame_len + segments * header_len
+    let payload_len = frame_len.saturating_sub(header_len);
+    frame_len + segment_count(payload_len, segment_len) * header_len
+}
+
+/// Segments of so much data. A frame without data is odd, but is one packet.
+fn segment_count(payload_len: usize, segment_len: usize) -> usize {
+    payload_len.div_ceil(segment_len.max(1)).max(1)
 }
 
 /// Each segment needs a checksum of its own, and the whole needs several slots, so segmentation
@@ -99,6 +115,8 @@ fn takes_gso(caps: OffloadCaps, kind: GsoKind) -> bool {
         && match kind {
             GsoKind::TcpV4 => caps.gso_v4 && caps.checksum_v4,
             GsoKind::TcpV6 => caps.gso_v6 && caps.checksum_v6,
+            GsoKind::UdpV4 => caps.uso_v4 && caps.checksum_v4,
+            GsoKind::UdpV6 => caps.uso_v6 && caps.checksum_v6,
         }
 }
 
@@ -128,7 +146,7 @@ fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> 
 /// A frame to be segmented whose sender completed the checksum: of no use to anyone.
 #[cold]
 fn make_blank(frame: &mut Frame, kind: GsoKind) -> Result<(), DropReason> {
-    let headers = tcp_headers(frame.bytes(), frame.len(), kind)?;
+    let headers = gso_headers(frame.bytes(), frame.len(), kind)?;
     set_pseudo(frame.bytes_mut(), &headers)?;
     frame.offload.checksum = Checksum::Blank;
     Ok(())
@@ -162,28 +180,38 @@ fn segment(
 struct Cutter<'frame> {
     frame: &'frame Frame,
     headers: Headers,
-    /// All headers, Ethernet to TCP.
+    /// All headers, Ethernet to TCP or UDP.
     header: &'frame [u8],
     payload: &'frame [u8],
     segment_len: usize,
     segment_count: usize,
-    /// Sum of the TCP pseudo-header without the length.
+    /// Sum of the pseudo-header without the length.
     pseudo: Sum,
     checksum: Checksum,
-    tcp_sequence: u32,
-    tcp_flags: u8,
+    transport: CutTransport,
     ipv4_id: u16,
+}
+
+/// What differs between the headers of one frame's segments.
+enum CutTransport {
+    Tcp {
+        sequence: u32,
+        flags: u8,
+    },
+    /// A datagram says its length, and nothing else of itself.
+    Udp,
 }
 
 impl<'frame> Cutter<'frame> {
     fn new(frame: &'frame Frame, gso: Gso, caps: OffloadCaps) -> Result<Self, DropReason> {
-        let headers = tcp_headers(frame.bytes(), frame.len(), gso.kind)?;
+        let headers = gso_headers(frame.bytes(), frame.len(), gso.kind)?;
         let packet = frame.bytes().get(..headers.end).ok_or(DropReason::BadOffload)?;
         let (header, payload) =
             packet.split_at_checked(headers.payload).ok_or(DropReason::BadOffload)?;
         let segment_len = usize::from(gso.size);
+        let segment_count = segment_count(payload.len(), segment_len);
         if segment_len == 0
-            || payload.len().div_ceil(segment_len) > SEGMENTS_MAX
+            || segment_count > SEGMENTS_MAX
             || header.len() > HEADERS_LEN_MAX
             || output_len(header.len(), packet.len(), segment_len) > OUTPUT_LEN_MAX
         {
@@ -193,18 +221,16 @@ impl<'frame> Cutter<'frame> {
             true => Checksum::Blank,
             false => Checksum::Validated,
         };
-        let [tcp_flags] = read(header, headers.l4 + TCP_FLAGS_OFFSET)?;
+        let transport = gso.kind.transport();
         Ok(Cutter {
             frame,
             header,
             payload,
             segment_len,
-            // A frame without data is odd, but is one packet.
-            segment_count: payload.len().div_ceil(segment_len).max(1),
-            pseudo: pseudo_sum(headers.addresses(packet), Transport::Tcp, 0),
+            segment_count,
+            pseudo: pseudo_sum(headers.addresses(packet), transport, 0),
             checksum,
-            tcp_sequence: u32::from_be_bytes(read(header, headers.l4 + TCP_SEQUENCE_OFFSET)?),
-            tcp_flags,
+            transport: CutTransport::read(transport, header, headers.l4)?,
             ipv4_id: u16::from_be_bytes(read(header, headers.l3 + IPV4_ID_OFFSET)?),
             headers,
         })
@@ -236,7 +262,18 @@ impl<'frame> Cutter<'frame> {
         payload.copy_from_slice(data);
         let headers = Headers { end: segment.len(), ..self.headers };
         self.fill_ip(segment, index, &headers)?;
-        self.fill_tcp(segment, index, &headers)
+        let transport = match self.transport {
+            CutTransport::Tcp { sequence, flags } => {
+                self.fill_tcp(segment, index, &headers, sequence, flags)?;
+                Transport::Tcp
+            }
+            CutTransport::Udp => {
+                let len = number(headers.end - headers.l4)?;
+                write(segment, headers.l4 + UDP_LEN_OFFSET, len.to_be_bytes())?;
+                Transport::Udp
+            }
+        };
+        self.fill_checksum(segment, &headers, transport)
     }
 
     fn fill_ip(
@@ -265,13 +302,14 @@ impl<'frame> Cutter<'frame> {
         segment: &mut [u8],
         index: usize,
         headers: &Headers,
+        sequence: u32,
+        mut flags: u8,
     ) -> Result<(), DropReason> {
         let advance = u32::try_from(index * self.segment_len).or(Err(DropReason::BadOffload))?;
-        let [s0, s1, s2, s3] = self.tcp_sequence.wrapping_add(advance).to_be_bytes();
+        let [s0, s1, s2, s3] = sequence.wrapping_add(advance).to_be_bytes();
         write(segment, headers.l4 + TCP_SEQUENCE_OFFSET, [s0, s1])?;
         write(segment, headers.l4 + TCP_SEQUENCE_OFFSET + 2, [s2, s3])?;
 
-        let mut flags = self.tcp_flags;
         if index > 0 {
             // The congestion window was reduced once.
             flags &= !TCP_CWR;
@@ -281,16 +319,37 @@ impl<'frame> Cutter<'frame> {
         }
         let flags_at = headers.l4 + TCP_FLAGS_OFFSET;
         *segment.get_mut(flags_at).ok_or(DropReason::BadOffload)? = flags;
+        Ok(())
+    }
 
+    fn fill_checksum(
+        &self,
+        segment: &mut [u8],
+        headers: &Headers,
+        transport: Transport,
+    ) -> Result<(), DropReason> {
         let pseudo = self.pseudo.and_u16(number(headers.end - headers.l4)?);
-        let field = headers.l4 + Transport::Tcp.checksum_offset();
+        let field = headers.l4 + transport.checksum_offset();
         write(segment, field, pseudo.fold())?;
         if self.checksum != Checksum::Blank {
             let summed = segment.get(headers.l4..).ok_or(DropReason::BadOffload)?;
             let checksum = Sum::of(summed).checksum();
-            write(segment, field, checksum)?;
+            write(segment, field, never_zero(transport, checksum))?;
         }
         Ok(())
+    }
+}
+
+impl CutTransport {
+    fn read(transport: Transport, header: &[u8], l4: usize) -> Result<CutTransport, DropReason> {
+        Ok(match transport {
+            Transport::Udp => CutTransport::Udp,
+            Transport::Tcp => {
+                let [flags] = read(header, l4 + TCP_FLAGS_OFFSET)?;
+                let sequence = u32::from_be_bytes(read(header, l4 + TCP_SEQUENCE_OFFSET)?);
+                CutTransport::Tcp { sequence, flags }
+            }
+        })
     }
 }
 

@@ -5,11 +5,12 @@
 
 use ringway_wire::vnet::{
     VIRTIO_NET_HDR_F_DATA_VALID, VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN,
-    VIRTIO_NET_HDR_GSO_NONE, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6, VirtioNetHdr,
+    VIRTIO_NET_HDR_GSO_NONE, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6,
+    VIRTIO_NET_HDR_GSO_UDP_L4, VirtioNetHdr,
 };
 
 use crate::checksum::{complete_at, set_pseudo};
-use crate::headers::{Headers, IpVersion, Transport, parse, parse_head};
+use crate::headers::{Headers, IpVersion, Transport, chunk, parse, parse_head};
 use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
 
 /// What the header before a frame says was left undone. The frame changes only where its
@@ -58,12 +59,19 @@ pub fn offload_of(hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, Drop
 }
 
 fn gso_from_vnet(hdr: &VirtioNetHdr, frame: &[u8], len: usize) -> Result<Offload, DropReason> {
-    let kind = match hdr.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
-        VIRTIO_NET_HDR_GSO_TCPV4 => GsoKind::TcpV4,
-        VIRTIO_NET_HDR_GSO_TCPV6 => GsoKind::TcpV6,
+    let headers = parse_head(frame, len).ok_or(DropReason::BadOffload)?;
+    let kind = match (hdr.gso_type & !VIRTIO_NET_HDR_GSO_ECN, headers.version) {
+        (VIRTIO_NET_HDR_GSO_TCPV4, _) => GsoKind::TcpV4,
+        (VIRTIO_NET_HDR_GSO_TCPV6, _) => GsoKind::TcpV6,
+        // Congestion windows are TCP's.
+        (VIRTIO_NET_HDR_GSO_UDP_L4, _) if hdr.gso_type & VIRTIO_NET_HDR_GSO_ECN != 0 => {
+            return Err(DropReason::BadOffload);
+        }
+        (VIRTIO_NET_HDR_GSO_UDP_L4, IpVersion::V4) => GsoKind::UdpV4,
+        (VIRTIO_NET_HDR_GSO_UDP_L4, IpVersion::V6) => GsoKind::UdpV6,
         _ => return Err(DropReason::BadOffload),
     };
-    let headers = tcp_headers(frame, len, kind)?;
+    check_kind(frame, &headers, kind)?;
     let (start, offset) = (usize::from(hdr.csum_start), usize::from(hdr.csum_offset));
     let needs_checksum = hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0;
     if hdr.gso_size == 0 || (needs_checksum && !is_standard_place(&headers, start, offset)) {
@@ -121,18 +129,17 @@ fn vnet_from_head(
             needs_checksum(frame, &headers)
         }
         (Some(gso), _) => {
-            let headers = tcp_headers(frame, len, gso.kind)?;
-            let gso_type = match gso.kind {
-                GsoKind::TcpV4 => VIRTIO_NET_HDR_GSO_TCPV4,
-                GsoKind::TcpV6 => VIRTIO_NET_HDR_GSO_TCPV6,
+            let headers = gso_headers(frame, len, gso.kind)?;
+            let with_ecn = |gso_type: u8, frame: &[u8]| {
+                let flags = frame.get(headers.l4 + TCP_FLAGS_OFFSET).copied().unwrap_or_default();
+                gso_type | if flags & TCP_CWR != 0 { VIRTIO_NET_HDR_GSO_ECN } else { 0 }
             };
-            let flags = frame.get(headers.l4 + TCP_FLAGS_OFFSET).copied().unwrap_or_default();
-            let ecn = if flags & TCP_CWR != 0 { VIRTIO_NET_HDR_GSO_ECN } else { 0 };
-            Ok(VirtioNetHdr {
-                gso_type: gso_type | ecn,
-                gso_size: gso.size,
-                ..needs_checksum(frame, &headers)?
-            })
+            let gso_type = match gso.kind {
+                GsoKind::TcpV4 => with_ecn(VIRTIO_NET_HDR_GSO_TCPV4, frame),
+                GsoKind::TcpV6 => with_ecn(VIRTIO_NET_HDR_GSO_TCPV6, frame),
+                GsoKind::UdpV4 | GsoKind::UdpV6 => VIRTIO_NET_HDR_GSO_UDP_L4,
+            };
+            Ok(VirtioNetHdr { gso_type, gso_size: gso.size, ..needs_checksum(frame, &headers)? })
         }
     }
 }
@@ -154,14 +161,25 @@ fn needs_checksum(frame: &mut [u8], headers: &Headers) -> Result<VirtioNetHdr, D
 /// The headers of a frame of `len` bytes, of which the first are at hand, that is to be cut as
 /// `kind`.
 #[inline]
-pub(crate) fn tcp_headers(frame: &[u8], len: usize, kind: GsoKind) -> Result<Headers, DropReason> {
-    let version = match kind {
-        GsoKind::TcpV4 => IpVersion::V4,
-        GsoKind::TcpV6 => IpVersion::V6,
-    };
-    parse_head(frame, len)
-        .filter(|found| found.version == version && found.transport == Some(Transport::Tcp))
-        .ok_or(DropReason::BadOffload)
+pub(crate) fn gso_headers(frame: &[u8], len: usize, kind: GsoKind) -> Result<Headers, DropReason> {
+    let headers = parse_head(frame, len).ok_or(DropReason::BadOffload)?;
+    check_kind(frame, &headers, kind)?;
+    Ok(headers)
+}
+
+/// Whether a frame of these headers can be cut as `kind`. A datagram says its own length, which has
+/// to be that of the packet.
+#[inline]
+fn check_kind(frame: &[u8], headers: &Headers, kind: GsoKind) -> Result<(), DropReason> {
+    let is_right = headers.version == kind.version()
+        && headers.transport == Some(kind.transport())
+        && match kind.transport() {
+            Transport::Tcp => true,
+            Transport::Udp => chunk(frame, headers.l4 + UDP_LEN_OFFSET).is_some_and(|len| {
+                usize::from(u16::from_be_bytes(len)) == headers.end - headers.l4
+            }),
+        };
+    if is_right { Ok(()) } else { Err(DropReason::BadOffload) }
 }
 
 #[inline]
@@ -169,6 +187,8 @@ fn is_standard_place(headers: &Headers, start: usize, offset: usize) -> bool {
     headers.l4 == start && headers.transport.is_some_and(|found| found.checksum_offset() == offset)
 }
 
+/// Where the length is, from the start of a UDP header.
+pub(crate) const UDP_LEN_OFFSET: usize = 4;
 /// Where the flags are, from the start of a TCP header.
 pub(crate) const TCP_FLAGS_OFFSET: usize = 13;
 /// "Congestion window reduced".

@@ -154,9 +154,10 @@ fn without_buffers_nothing_is_sent_and_nothing_is_lost() {
 fn frames_that_cannot_be_meant_are_dropped() {
     let mut pool = FramePool::new(PoolBudget::new(64 << 20));
     let good = Sample::random(&mut fastrand::Rng::with_seed(3), 0);
-    let other_kind = match good.gso().kind {
-        GsoKind::TcpV4 => GsoKind::TcpV6,
-        GsoKind::TcpV6 => GsoKind::TcpV4,
+    let [other_version, other_transport] = match good.gso().kind {
+        GsoKind::TcpV4 => [GsoKind::TcpV6, GsoKind::UdpV4],
+        GsoKind::TcpV6 => [GsoKind::TcpV4, GsoKind::UdpV6],
+        kind => panic!("{kind:?} has no sequence numbers"),
     };
     let mut out = FrameQueue::new();
     let mut refused = |gso: Gso, edit: &dyn Fn(&mut Frame)| {
@@ -168,7 +169,8 @@ fn frames_that_cannot_be_meant_are_dropped() {
         assert!(out.is_empty());
     };
     refused(Gso { size: 0, ..good.gso() }, &|_| {});
-    refused(Gso { kind: other_kind, ..good.gso() }, &|_| {});
+    refused(Gso { kind: other_version, ..good.gso() }, &|_| {});
+    refused(Gso { kind: other_transport, ..good.gso() }, &|_| {});
     refused(good.gso(), &|frame| frame.bytes_mut()[good.l4 + 12] = 0);
     refused(good.gso(), &|frame| frame.bytes_mut()[12] = 0);
     refused(good.gso(), &|frame| frame.set_len(good.l4));

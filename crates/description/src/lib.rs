@@ -536,6 +536,8 @@ impl Offloads {
             checksum_v6: self.csum,
             gso_v4: gso,
             gso_v6: gso,
+            uso_v4: gso,
+            uso_v6: gso,
         }
     }
 }

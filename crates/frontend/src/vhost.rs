@@ -25,9 +25,9 @@ use ringway_virtio::QueueOptions;
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
 use ringway_wire::virtio::{
     Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_TSO4,
-    VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX,
-    VIRTIO_RING_F_INDIRECT_DESC,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4,
+    VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_USO,
+    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
 };
 use ringway_worker::{Workers, WorkersConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -320,6 +320,9 @@ fn wanted(caps: OffloadCaps) -> Features {
         with(caps.checksum_v4, &[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM]),
         with(caps.gso_v4, &[VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_GUEST_TSO4]),
         with(caps.gso_v6, &[VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_GUEST_TSO6]),
+        with(caps.uso_v4, &[VIRTIO_NET_F_GUEST_USO4]),
+        with(caps.uso_v6, &[VIRTIO_NET_F_GUEST_USO6]),
+        with(caps.uso_v4 && caps.uso_v6, &[VIRTIO_NET_F_HOST_USO]),
     ];
     parts.into_iter().fold(Features::NONE, Features::or)
 }

@@ -121,7 +121,7 @@ fn answer_several(
         let flags = more | if page == 0 { flags_of(frame) } else { 0 };
         rx.push_response(response_of(copy, request, flags));
         if let (0, Some(gso)) = (page, frame.offload.gso) {
-            rx.push_response(gso.to_extra());
+            rx.push_response(gso.to_extra().expect("no frame of UDP comes whole"));
             requests.next();
         }
     }

@@ -201,7 +201,8 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
 
     fn describe(&self) -> QueueTraits {
         let retry = (!self.features.rx_notify).then_some(RETRY);
-        QueueTraits { caps: self.features.caps, probe: Probe::Memory, retry, takes_bodies: false }
+        let caps = self.features.caps.and(OffloadCaps::NETIF);
+        QueueTraits { caps, probe: Probe::Memory, retry, takes_bodies: false }
     }
 }
 

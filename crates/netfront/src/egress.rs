@@ -99,7 +99,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 size,
             });
             if let (0, Some(gso)) = (index, frame.offload.gso) {
-                self.tx.push_request(gso.to_extra());
+                self.tx.push_request(gso.to_extra().expect("no frame of UDP comes whole"));
             }
         }
         let (Some(sending), Some(body)) = (&mut self.sending, body) else { return };

@@ -199,7 +199,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Says what the backend can take, once its keys are known.
     pub fn set_caps(&mut self, caps: OffloadCaps) {
-        self.caps = caps;
+        self.caps = caps.and(OffloadCaps::NETIF);
     }
 
     /// Lets nothing leave while `pages` or more of what left before are unanswered; a frame takes

@@ -57,7 +57,7 @@ pub enum Lifetime {
 }
 
 /// What the kernel may leave undone in frames that are read. It always takes all of it in frames
-/// that are written.
+/// that are written, but for UDP segmentation, which kernels before 6.2 do not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TunOffload {
     /// Transport checksums, over IPv4 and IPv6 alike. The other two need it.
@@ -66,6 +66,8 @@ pub struct TunOffload {
     pub tso_v4: bool,
     /// TCP segmentation over IPv6.
     pub tso_v6: bool,
+    /// UDP segmentation: the kernel has one switch for both versions of IP.
+    pub uso: bool,
 }
 
 /// What became of a frame that was written.
@@ -146,7 +148,8 @@ impl TunFile {
     /// Lets the kernel leave work undone in frames of the whole device that are read.
     ///
     /// # Errors
-    /// If the device was deleted.
+    /// If the device was deleted; of kind `InvalidInput` if UDP segmentation is among it and the
+    /// kernel does not know that, which is so before 6.2.
     pub fn set_offload(&self, offload: TunOffload) -> io::Result<()> {
         let mut flags = 0;
         if offload.checksum {
@@ -156,6 +159,9 @@ impl TunFile {
             }
             if offload.tso_v6 {
                 flags |= libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+            }
+            if offload.uso {
+                flags |= libc::TUN_F_USO4 | libc::TUN_F_USO6;
             }
         }
         integer_ioctl::<SET_OFFLOAD>(&self.fd, flags as usize)

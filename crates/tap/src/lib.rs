@@ -27,6 +27,8 @@ pub struct Tap {
     name: String,
     files: Vec<Arc<TunFile>>,
     enabled: usize,
+    /// What the kernel takes undone in frames that are written to it.
+    caps: OffloadCaps,
 }
 
 impl Tap {
@@ -55,11 +57,12 @@ impl Tap {
         check_queue_count(queues.into(), QUEUES_MAX)?;
         let first = TunFile::open(name, mode)?;
         let name = first.name()?;
+        let caps = caps_of(&first)?;
         let mut files = vec![Arc::new(first)];
         for _ in 1..queues {
             files.push(Arc::new(TunFile::open(&name, mode)?));
         }
-        let tap = Tap { name, enabled: files.len(), files };
+        let tap = Tap { name, enabled: files.len(), files, caps };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -73,8 +76,9 @@ impl Tap {
     /// that they go to can take.
     ///
     /// TAP has one switch for the checksums of both IP versions, and segmentation needs it, so
-    /// where a peer lacks one version's checksum the kernel does everything. It can be called at
-    /// any time; frames that the kernel has queued keep what they have.
+    /// where a peer lacks one version's checksum the kernel does everything; it has one for UDP
+    /// segmentation of both as well. It can be called at any time; frames that the kernel has
+    /// queued keep what they have.
     ///
     /// # Errors
     /// If the device was deleted.
@@ -86,6 +90,7 @@ impl Tap {
             checksum,
             tso_v4: segmentation && caps.gso_v4,
             tso_v6: segmentation && caps.gso_v6,
+            uso: segmentation && caps.uso_v4 && caps.uso_v6 && self.caps.uso_v4,
         })
     }
 
@@ -129,7 +134,7 @@ impl Tap {
         let counters = (0..).map(counters);
         files
             .zip(counters)
-            .map(|(file, counters)| TapQueue::new(Arc::clone(file), side, counters))
+            .map(|(file, counters)| TapQueue::new(Arc::clone(file), side, self.caps, counters))
             .collect()
     }
 
@@ -147,6 +152,15 @@ impl Tap {
         }
         // No sender waits for what the queues themselves write.
         self.files.first().map_or(Ok(()), |file| file.set_send_buffer(u32::MAX))
+    }
+}
+
+/// What a device takes: UDP segmentation where the kernel is new enough to be asked for it.
+fn caps_of(file: &TunFile) -> io::Result<OffloadCaps> {
+    match file.set_offload(TunOffload { checksum: true, uso: true, ..TunOffload::default() }) {
+        Ok(()) => Ok(OffloadCaps::ALL),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(OffloadCaps::NETIF),
+        Err(error) => Err(error),
     }
 }
 

@@ -31,6 +31,7 @@ pub enum Side {
 pub struct TapQueue {
     file: Arc<TunFile>,
     side: Side,
+    caps: OffloadCaps,
     counters: Arc<QueueCounters>,
     /// None, unless receipts are to wait for the wire.
     lanes: Lanes,
@@ -41,18 +42,25 @@ pub struct TapQueue {
 }
 
 impl TapQueue {
-    /// A queue that another process opened, such as a supervisor with more rights.
+    /// A queue that another process opened, such as a supervisor with more rights. Frames of UDP
+    /// that are to be segmented are cut before they are written, whatever the kernel knows.
     ///
     /// # Errors
     /// If `fd` is not a queue of a TAP device that frames its data as [`TunFile::open`] has it.
     pub fn from_fd(fd: OwnedFd, side: Side, counters: Arc<QueueCounters>) -> io::Result<TapQueue> {
-        Ok(TapQueue::new(Arc::new(TunFile::from_fd(fd)?), side, counters))
+        Ok(TapQueue::new(Arc::new(TunFile::from_fd(fd)?), side, OffloadCaps::NETIF, counters))
     }
 
-    pub(crate) fn new(file: Arc<TunFile>, side: Side, counters: Arc<QueueCounters>) -> TapQueue {
+    pub(crate) fn new(
+        file: Arc<TunFile>,
+        side: Side,
+        caps: OffloadCaps,
+        counters: Arc<QueueCounters>,
+    ) -> TapQueue {
         TapQueue {
             file,
             side,
+            caps,
             counters,
             lanes: Lanes::default(),
             stock: None,
@@ -259,7 +267,7 @@ impl PortQueue for TapQueue {
 
     fn describe(&self) -> QueueTraits {
         let takes_bodies = self.lanes.is_empty();
-        let (caps, probe, retry) = (OffloadCaps::ALL, Probe::SystemCall, Some(RETRY));
+        let (caps, probe, retry) = (self.caps, Probe::SystemCall, Some(RETRY));
         QueueTraits { caps, probe, retry, takes_bodies }
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use ringway_wire::vhost_user::{
     Inflight, MEM_SLOTS_MAX, Op, REGIONS_MAX, REPLY_MASK, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VringState, inflight_packed_len, inflight_split,
+    VringState, inflight_packed, inflight_split,
 };
 use ringway_wire::virtio::{
     Features, VHOST_USER_F_PROTOCOL_FEATURES, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
@@ -482,7 +482,7 @@ impl Backend {
     /// Bytes of an area, as QEMU and DPDK have them as well.
     fn area_len(&self, rings: u16, size: u16) -> u64 {
         let is_packed = self.features.is_some_and(|it| it.has(VIRTIO_F_RING_PACKED));
-        let len = if is_packed { inflight_packed_len } else { inflight_split::len };
+        let len = if is_packed { inflight_packed::len } else { inflight_split::len };
         let ring = u64::try_from(len(usize::from(size))).unwrap_or(u64::MAX);
         u64::from(rings).saturating_mul(ring)
     }

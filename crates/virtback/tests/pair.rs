@@ -20,10 +20,12 @@ use ringway_virtio::{
 };
 use ringway_wire::virtio::{
     Desc, Features, PackedDesc, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM,
-    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX,
+    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX,
     VIRTIO_RING_F_INDIRECT_DESC, VirtioNetHdrV1,
 };
-use ringway_wire::vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VirtioNetHdr};
+use ringway_wire::vnet::{
+    VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_UDP_L4, VirtioNetHdr,
+};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -211,6 +213,7 @@ fn a_header_that_its_frame_contradicts_costs_that_frame_only() {
     let headers = [
         VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_TCPV4, gso_size: 100, ..good },
         VirtioNetHdr { gso_type: 3, gso_size: 100, ..good },
+        VirtioNetHdr { gso_type: VIRTIO_NET_HDR_GSO_UDP_L4, gso_size: 100, ..good },
         VirtioNetHdr { flags: VIRTIO_NET_HDR_F_NEEDS_CSUM, csum_start: 4000, ..good },
         good,
     ];
@@ -222,9 +225,45 @@ fn a_header_that_its_frame_contradicts_costs_that_frame_only() {
     }
     let chains: Vec<&[Buffer]> = chains.iter().map(|chain| &chain[..]).collect();
     assert_eq!(guest.transmit(&chains).unwrap().len(), 1);
-    assert_eq!(guest.dropped(), [(DropReason::BadOffload, 3)]);
+    assert_eq!(guest.dropped(), [(DropReason::BadOffload, 4)]);
     guest.tx.look().unwrap();
-    assert_eq!(std::iter::from_fn(|| guest.tx.take().unwrap()).count(), 4, "all are used");
+    assert_eq!(std::iter::from_fn(|| guest.tx.take().unwrap()).count(), 5, "all are used");
+}
+
+#[test]
+fn datagrams_uncut_are_taken_where_that_was_agreed_on_and_their_header_says_how_long_they_are() {
+    let hdr = VirtioNetHdr {
+        flags: VIRTIO_NET_HDR_F_NEEDS_CSUM,
+        gso_type: VIRTIO_NET_HDR_GSO_UDP_L4,
+        hdr_len: 42,
+        gso_size: 100,
+        csum_start: 34,
+        csum_offset: 6,
+    };
+    let mut packet = vec![0; 42 + 250];
+    packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    packet[16..18].copy_from_slice(&278_u16.to_be_bytes());
+    packet[23] = 17;
+    for (bits, len, is_taken) in [
+        (&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO][..], 258_u16, true),
+        (&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO], 257, false),
+        (&[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO], 259, false),
+        // It needs the checksum, and was not agreed on with that alone.
+        (&[VIRTIO_NET_F_HOST_USO], 258, false),
+        (&[VIRTIO_NET_F_CSUM], 258, false),
+    ] {
+        let mut guest = Guest::new(bits);
+        packet[38..40].copy_from_slice(&len.to_be_bytes());
+        let bytes = [VirtioNetHdrV1 { hdr, num_buffers: 0 }.as_bytes(), &packet].concat();
+        guest.view.copy_from(DATA, &bytes).unwrap();
+        let all = u32::try_from(bytes.len()).unwrap();
+        let frames = guest.transmit(&[&[buffer(DATA, all)]]).unwrap();
+        let gso = frames.first().and_then(|frame| frame.offload.gso);
+        assert_eq!(gso.is_some(), is_taken, "{bits:?} {len}");
+        if !is_taken {
+            assert_eq!(guest.dropped(), [(DropReason::BadOffload, 1)], "{bits:?} {len}");
+        }
+    }
 }
 
 #[test]

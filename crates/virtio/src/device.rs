@@ -65,8 +65,9 @@ impl<M: QueueMemory> DeviceHalf<M> {
         })
     }
 
-    /// The same with the part of a split queue in an area that notes what is under way, which is
-    /// for so many descriptors: first comes what was under way. A packed queue has its base only.
+    /// The same with the part of the queue in an area that notes what is under way, which is for so
+    /// many descriptors: first comes what was under way. Where a packed queue goes on stands in
+    /// such an area, and the base counts only where nothing was noted.
     ///
     /// # Errors
     /// As [`attach`](DeviceHalf::attach), and [`QueueFault::Inflight`].
@@ -78,9 +79,7 @@ impl<M: QueueMemory> DeviceHalf<M> {
         (noted, descriptors): (M, u16),
     ) -> Result<DeviceHalf<M>, QueueFault> {
         let mut half = DeviceHalf::attach(areas, options, access, base)?;
-        if let DeviceHalf::Split(split) = &mut half {
-            split.resume(noted, descriptors)?;
-        }
+        either!(&mut half, half => half.resume(noted, descriptors)?);
         Ok(half)
     }
 

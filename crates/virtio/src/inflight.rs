@@ -49,6 +49,14 @@ pub enum InflightFault {
         /// Chains between the used index and the available one.
         available: u16,
     },
+    /// More descriptors than a packed queue has.
+    #[error("chains of {found} descriptors are under way, the queue has {size}")]
+    TooLong {
+        /// Descriptors of chains that are marked.
+        found: usize,
+        /// Descriptors of the queue.
+        size: u16,
+    },
 }
 
 /// The part of one queue.

@@ -3,6 +3,7 @@
 
 mod device;
 mod driver;
+mod inflight;
 
 pub use device::{PackedDevice, PackedMark};
 pub use driver::PackedDriver;

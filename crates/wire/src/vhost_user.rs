@@ -304,9 +304,53 @@ pub mod inflight_split {
     }
 }
 
-/// Bytes of the part of a packed queue in such an area (`QueueRegionPacked`).
-pub const fn inflight_packed_len(size: usize) -> usize {
-    (32 + 32 * size).next_multiple_of(INFLIGHT_ALIGNMENT)
+/// Byte offsets of the part of a packed queue in such an area (`QueueRegionPacked`).
+pub mod inflight_packed {
+    /// Features, 64 bits: no bit has a meaning.
+    pub const FEATURES: usize = 0;
+    /// 1, or 0 where nothing has been noted.
+    pub const VERSION: usize = 8;
+    /// Descriptors that there is room for.
+    pub const DESC_NUM: usize = 10;
+    /// The first descriptor that is free.
+    pub const FREE_HEAD: usize = 12;
+    /// The same before the last batch was used.
+    pub const OLD_FREE_HEAD: usize = 14;
+    /// Where the next chain is used.
+    pub const USED_IDX: usize = 16;
+    /// The same before the last batch.
+    pub const OLD_USED_IDX: usize = 18;
+    /// The wrap counter there; 8 bits.
+    pub const USED_WRAP: usize = 20;
+    /// The same before the last batch; 8 bits.
+    pub const OLD_USED_WRAP: usize = 21;
+    /// The first descriptor (`DescStatePacked`).
+    pub const DESC: usize = 32;
+    /// Bytes of each.
+    pub const DESC_LEN: usize = 32;
+    /// In a descriptor: 1 while the chain that begins there is under way; 8 bits.
+    pub const INFLIGHT: usize = 0;
+    /// In a descriptor: the one behind it, in a chain or among those that are free.
+    pub const NEXT: usize = 2;
+    /// In the first descriptor of a chain: the last.
+    pub const LAST: usize = 4;
+    /// In the first descriptor of a chain: how many there are.
+    pub const NUM: usize = 6;
+    /// In the first descriptor of a chain: which one it was of all that were taken; 64 bits.
+    pub const COUNTER: usize = 8;
+    /// In a descriptor, as in the ring: the identity of its buffer.
+    pub const ID: usize = 16;
+    /// In a descriptor, as in the ring: its flags.
+    pub const FLAGS: usize = 18;
+    /// In a descriptor, as in the ring: its length; 32 bits.
+    pub const LEN: usize = 20;
+    /// In a descriptor, as in the ring: its address; 64 bits.
+    pub const ADDR: usize = 24;
+
+    /// Bytes of the part of a queue of so many descriptors.
+    pub const fn len(size: usize) -> usize {
+        (DESC + DESC_LEN * size).next_multiple_of(super::INFLIGHT_ALIGNMENT)
+    }
 }
 
 /// To which the part of each queue is aligned in such an area.

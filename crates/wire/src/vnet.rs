@@ -34,6 +34,8 @@ pub const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
 pub const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
 /// TCP over IPv6 segmentation.
 pub const VIRTIO_NET_HDR_GSO_TCPV6: u8 = 4;
+/// UDP segmentation, over IPv4 or IPv6: datagrams, not fragments.
+pub const VIRTIO_NET_HDR_GSO_UDP_L4: u8 = 5;
 /// Added to the type when the TCP header has ECN's CWR set.
 pub const VIRTIO_NET_HDR_GSO_ECN: u8 = 0x80;
 

@@ -317,7 +317,7 @@ mod tests {
     fn the_keys_of_a_linux_guest_are_read() {
         let keys = keys(TWO_QUEUES, &[]);
         let config = FrontendConfig::read(&keys, &OFFER).expect("the keys are good");
-        assert_eq!(config.features.caps(), OffloadCaps::ALL);
+        assert_eq!(config.features.caps(), OffloadCaps::NETIF);
         assert!(config.rx_notify);
         let split = |tx, rx| EventPorts::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) };
         let queue = |tx, rx, events| QueueConfig {

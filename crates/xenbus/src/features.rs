@@ -49,6 +49,9 @@ impl Features {
             checksum_v6: self.checksum_v6,
             gso_v4: self.gso_v4 && self.scatter_gather && self.checksum_v4,
             gso_v6: self.gso_v6 && self.scatter_gather && self.checksum_v6,
+            // netif has no word for it.
+            uso_v4: false,
+            uso_v6: false,
         }
     }
 

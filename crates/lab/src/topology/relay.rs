@@ -56,7 +56,8 @@ pub(crate) fn relay(pids: [&str; 2]) -> io::Result<()> {
 fn open_in(pid: u32) -> io::Result<TunFile> {
     inside(pid, || {
         let device = TunFile::open(DEVICE, QueueMode::Single)?;
-        device.set_offload(TunOffload { checksum: true, tso_v4: true, tso_v6: true })?;
+        let offload = TunOffload { checksum: true, tso_v4: true, tso_v6: true, uso: false };
+        device.set_offload(offload)?;
         Ok(device)
     })
 }

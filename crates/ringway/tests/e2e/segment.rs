@@ -1,4 +1,5 @@
-//! One segment of TCP, which a kernel leaves uncut, is one frame from guest to guest.
+//! One segment of TCP, which a kernel leaves uncut, is one frame from guest to guest, and so are
+//! the datagrams of UDP that a program sends with one call.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,7 @@ use ringway_control::VifStatus;
 use crate::host::{Host, Running, SOON};
 use crate::machine::ADDRESS;
 use crate::vhost::wait_for_queues;
-use crate::virtio::{Maker, description, guest_with};
+use crate::virtio::{Maker, description, guest_at, guest_with};
 
 /// What Linux puts into one segment at most, in full frames of an MTU of 1500 bytes.
 const SEGMENT: u64 = 44 * 1448;
@@ -119,4 +120,93 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
             crosses(&host, "vif1.0", "vm1", || None);
         }
     }
+}
+
+/// Bytes of a datagram, and how many go with one call (`UDP_SEGMENT`).
+const DATAGRAM: usize = 1400;
+const DATAGRAMS: usize = 40;
+/// Where the receiver is, if it is of virtio.
+const SECOND: &str = "10.77.0.10";
+
+/// What hears datagrams, and appends what is in them to a file.
+fn hears_datagrams(file: &Path) -> String {
+    format!("socat -u -b 65536 UDP-RECV:{PORT} OPEN:{},creat,append", file.display())
+}
+
+/// What sends a file with one call, again and again: the first may come before who hears it.
+fn sends_datagrams(file: &Path, to: &str) -> String {
+    let (socket, option) = ("UDP-SENDTO", "setsockopt-int=17:103");
+    let len = DATAGRAM * DATAGRAMS;
+    format!(
+        "while sleep 0.4; do \
+         socat -u -b {len} OPEN:{} {socket}:{to}:{PORT},{option}:{DATAGRAM}; done",
+        file.display()
+    )
+}
+
+/// Waits until one call was so many frames for its sender and its receiver, and its data came.
+fn arrives(host: &Host, ends: [&str; 2], frames: [u64; 2], sent: &[u8], file: &Path) {
+    let len = u64::try_from(sent.len()).expect("short");
+    let [sender, receiver] = ends;
+    let mut before = settled(host, sender, receiver);
+    host.wait("a call as few frames", 12 * SOON, |host| {
+        let now = settled(host, sender, receiver);
+        let counted: Vec<(u64, u64)> =
+            now.iter().zip(&before).map(|(now, old)| (now.0 - old.0, now.1 - old.1)).collect();
+        before = now;
+        let is_right = counted.iter().zip(frames).all(|(it, frames)| it.0 == frames && it.1 > len);
+        is_right.then(|| println!("{sender} to {receiver}: {counted:?} frames and bytes"))
+    });
+    let heard = std::fs::read(file).expect("it was made");
+    let mut windows = heard.windows(DATAGRAM * DATAGRAMS).step_by(DATAGRAM);
+    assert!(windows.any(|it| it == sent), "{} bytes, and not those that were sent", heard.len());
+}
+
+#[test]
+fn datagrams_of_one_call_are_one_frame_to_virtio_and_one_each_to_xen_and_from_it() {
+    let Some(_turn) = crate::turn(&["socat", "unshare", "ip"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let mut sent = vec![0; DATAGRAM * DATAGRAMS];
+    fastrand::Rng::with_seed(0x5eed_0050).fill(&mut sent);
+    let (data, heard) = (dir.join("sent"), dir.join("heard"));
+    fs::write(&data, &sent).expect("written");
+    let vms = [("vm1", "server"), ("vm2", "server")];
+    let many = u64::try_from(DATAGRAMS).expect("few");
+    let is_ready = |host: &Host, name: &str| {
+        host.wait("four queues", SOON, |host| (host.vif(name)?.queues.len() == 4).then_some(()));
+        let virtio = host.vif(name).and_then(|vif| vif.virtio).expect("it is of virtio");
+        let has = |feature: &str| virtio.features.iter().any(|it| it == feature);
+        assert!(has("host_uso") && has("guest_uso4") && has("guest_uso6"), "{virtio:?}");
+    };
+    let in_a = |host: &Host, command: &str| {
+        let mut process = host.in_guest("a", &["sh", "-c", command]);
+        Running::start(process.stderr(Stdio::null()))
+    };
+    {
+        let host = Host::start(&description(dir, &vms));
+        let send = format!("{} &", sends_datagrams(&data, SECOND));
+        let hear = format!("{} &", hears_datagrams(&heard));
+        let _sender = guest_with(dir, "vm1", Maker::Backend, &send);
+        let _receiver = guest_at(SECOND, dir, "vm2", Maker::Backend, &hear);
+        is_ready(&host, "vm1");
+        is_ready(&host, "vm2");
+        arrives(&host, ["vm1", "vm2"], [1, 1], &sent, &heard);
+    }
+    fs::remove_file(&heard).expect("it was made");
+    {
+        let host = Host::start(&description(dir, &vms));
+        let _receiver = in_a(&host, &format!("exec {}", hears_datagrams(&heard)));
+        let send = format!("{} &", sends_datagrams(&data, "10.77.0.1"));
+        let _sender = guest_with(dir, "vm1", Maker::Backend, &send);
+        is_ready(&host, "vm1");
+        arrives(&host, ["vm1", "vif1.0"], [1, many], &sent, &heard);
+    }
+    fs::remove_file(&heard).expect("it was made");
+    let host = Host::start(&description(dir, &vms));
+    let hear = format!("{} &", hears_datagrams(&heard));
+    let _receiver = guest_with(dir, "vm1", Maker::Backend, &hear);
+    is_ready(&host, "vm1");
+    let _sender = in_a(&host, &sends_datagrams(&data, ADDRESS));
+    arrives(&host, ["vif1.0", "vm1"], [many, many], &sent, &heard);
 }

@@ -49,10 +49,21 @@ fn guest(dir: &Path, name: &str, maker: Maker) -> Running {
 
 /// The same with something else that runs in its namespace.
 pub(crate) fn guest_with(dir: &Path, name: &str, maker: Maker, beside: &str) -> Running {
+    guest_at(ADDRESS, dir, name, maker, beside)
+}
+
+/// The same with an address of its own.
+pub(crate) fn guest_at(
+    address: &str,
+    dir: &Path,
+    name: &str,
+    maker: Maker,
+    beside: &str,
+) -> Running {
     let mode = if maker == Maker::Guest { "server" } else { "client" };
     let script = format!(
         "ip link set lo up; socat TCP-LISTEN:7,fork,reuseaddr EXEC:cat,nofork & {beside} \
-         exec {} guest --vhost {} --mode {mode} --address {ADDRESS}/24 --queues 8",
+         exec {} guest --vhost {} --mode {mode} --address {address}/24 --queues 8",
         env!("CARGO_BIN_EXE_ringway"),
         dir.join(name).display()
     );
@@ -271,10 +282,11 @@ fn a_vif_of_virtio_is_on_a_bridge_of_the_host() {
     let talk = Talk::start(&host, "a");
     talk.goes_on(&host, "with a vif that was added");
     let virtio = host.vif("vm2").and_then(|vif| vif.virtio).expect("it is of virtio");
-    for feature in ["in_order", "csum", "host_tso4", "host_tso6", "host_ecn", "ring_packed"] {
+    let segmentation = ["host_tso4", "host_tso6", "host_ecn", "host_uso"];
+    for feature in ["in_order", "csum", "ring_packed"].into_iter().chain(segmentation) {
         assert!(virtio.not_offered.iter().any(|it| it == feature), "{feature}: {virtio:?}");
     }
-    assert_eq!(virtio.not_offered.len(), 6, "{virtio:?}");
+    assert_eq!(virtio.not_offered.len(), 7, "{virtio:?}");
     host.text(&["vif", "remove", "vm2"]);
     assert!(host.vif("vm2").is_none());
 }

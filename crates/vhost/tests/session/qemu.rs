@@ -285,7 +285,7 @@ fn a_feature_is_not_offered_without_those_that_it_needs() {
     let names = |features: Features| FEATURES.without(features).names().collect::<Vec<_>>();
     assert_eq!(
         names(offered(&[VIRTIO_NET_F_CSUM])),
-        ["csum", "host_tso4", "host_tso6", "host_ecn"]
+        ["csum", "host_tso4", "host_tso6", "host_ecn", "host_uso"]
     );
     assert_eq!(names(offered(&[VIRTIO_NET_F_CTRL_VQ])), ["ctrl_vq", "guest_announce", "mq"]);
 }

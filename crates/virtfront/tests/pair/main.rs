@@ -23,13 +23,16 @@ fn sets() -> impl Iterator<Item = Features> {
     })
 }
 
-const OFFLOADS: [u32; 6] = [
+const OFFLOADS: [u32; 9] = [
     VIRTIO_NET_F_CSUM,
     VIRTIO_NET_F_GUEST_CSUM,
     VIRTIO_NET_F_HOST_TSO4,
     VIRTIO_NET_F_HOST_TSO6,
+    VIRTIO_NET_F_HOST_USO,
     VIRTIO_NET_F_GUEST_TSO4,
     VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_GUEST_USO4,
+    VIRTIO_NET_F_GUEST_USO6,
 ];
 
 fn pool() -> FramePool {
@@ -41,6 +44,18 @@ fn tcp(pool: &mut FramePool, payload_len: usize, number: u8) -> Frame {
     PacketBuilder::ethernet2([2; 6], [4; 6])
         .ipv4([10, 1, 2, 3], [10, 1, 2, 4], 64)
         .tcp(5001, 40_000, 7, 9)
+        .write(&mut bytes, &vec![number; payload_len])
+        .expect("a packet");
+    let mut frame = pool.take(bytes.len()).expect("a buffer");
+    frame.bytes_mut().copy_from_slice(&bytes);
+    frame
+}
+
+fn udp(pool: &mut FramePool, payload_len: usize, number: u8) -> Frame {
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv6([0xfd; 16], [0xfe; 16], 64)
+        .udp(5001, 40_000)
         .write(&mut bytes, &vec![number; payload_len])
         .expect("a packet");
     let mut frame = pool.take(bytes.len()).expect("a buffer");
@@ -118,17 +133,20 @@ fn what_a_sender_left_undone_is_said_in_the_header() {
         let mut pool = pool();
         for is_tx in [true, false] {
             let blank = Offload { checksum: Checksum::Blank, gso: None };
-            let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+            let gso = |kind| Some(Gso { kind, size: 1448 });
             let offloads = [
                 (100, Offload::default()),
                 (100, Offload { checksum: Checksum::Validated, gso: None }),
                 (1000, blank),
-                (64_000, Offload { gso, ..blank }),
+                (64_000, Offload { gso: gso(GsoKind::TcpV4), ..blank }),
+                (60_000, Offload { gso: gso(GsoKind::UdpV6), ..blank }),
             ];
             let mut from: FrameQueue = offloads
                 .iter()
                 .map(|(len, offload)| {
-                    let mut frame = tcp(&mut pool, *len, 5);
+                    let of_udp = offload.gso.is_some_and(|gso| gso.kind == GsoKind::UdpV6);
+                    let make = if of_udp { udp } else { tcp };
+                    let mut frame = make(&mut pool, *len, 5);
                     frame.offload = *offload;
                     frame
                 })
@@ -161,6 +179,11 @@ fn an_end_takes_undone_only_what_it_agreed_to() {
     bits.push(VIRTIO_NET_F_GUEST_CSUM);
     let [front, back] = caps(&bits);
     assert!(back.gso_v4 && back.checksum_v6 && !back.gso_v6 && !front.checksum_v4);
+    assert!(!back.uso_v4 && !front.uso_v4);
+    // Each version of IP by itself in one direction, and both at once in the other.
+    bits.extend([VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_USO]);
+    let [front, back] = caps(&bits);
+    assert!(!back.uso_v4 && back.uso_v6 && front.uso_v4 && front.uso_v6 && !front.gso_v4);
     // That a checksum was verified may be said only to who knows what it means.
     let mut joined = Joined::new(Features::of(&bits[..2]), 256, 1514);
     let mut pool = pool();

@@ -6,6 +6,7 @@ use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::GuestView;
 use ringway_wire::virtio::{PackedDesc, VRING_DESC_F_WRITE};
 
+use super::inflight::PackedInflight;
 use super::{Position, Unpublished, desc_at, entry_of, flags_at, notify, wish, wish_none};
 use crate::chain::Entry;
 use crate::{
@@ -29,6 +30,8 @@ pub struct PackedDevice<M = SharedPages> {
     used: Position,
     unpublished: Unpublished,
     is_polling: bool,
+    /// Where it is noted what is under way, if it is.
+    inflight: Option<Box<PackedInflight<M>>>,
 }
 
 /// Where a device stands, to go back to.
@@ -60,7 +63,21 @@ impl<M: QueueMemory> PackedDevice<M> {
             used: at,
             unpublished: Unpublished::default(),
             is_polling: false,
+            inflight: None,
         })
+    }
+
+    /// Goes on where an earlier device noted that it was: what it had taken and not used is in the
+    /// ring again, and comes first.
+    ///
+    /// # Errors
+    /// [`QueueFault::Inflight`].
+    pub(crate) fn resume(&mut self, noted: M, descriptors: u16) -> Result<(), QueueFault> {
+        let ring = (&self.areas.descriptors, self.areas.size);
+        let (inflight, at) = PackedInflight::open(noted, descriptors, ring, self.used)?;
+        (self.next, self.end_seen, self.used) = (at, at, at);
+        self.inflight = Some(Box::new(inflight));
+        Ok(())
     }
 
     /// Where a successor would go on, once everything is published.
@@ -195,6 +212,9 @@ impl<M: QueueMemory> PackedDevice<M> {
         self.taken = self.taken.checked_sub(chain.slots).expect("a chain is used that was taken");
         let at = self.used;
         let size = self.areas.size;
+        if let Some(inflight) = &mut self.inflight {
+            inflight.take((&self.areas.descriptors, size), at, chain.slots);
+        }
         let flags = at.used() | if written > 0 { VRING_DESC_F_WRITE } else { 0 };
         // The address is of no meaning in a used descriptor, and the flags come last.
         let place = desc_at(at.index) + std::mem::offset_of!(PackedDesc, len);
@@ -207,7 +227,14 @@ impl<M: QueueMemory> PackedDevice<M> {
     /// Makes the used chains visible.
     #[inline]
     pub fn publish(&mut self) -> Notify {
-        match self.unpublished.publish(&self.areas.descriptors) {
+        if let Some(inflight) = &mut self.inflight {
+            inflight.publishes(self.used);
+        }
+        let published = self.unpublished.publish(&self.areas.descriptors);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.published(self.used);
+        }
+        match published {
             None => Notify::No,
             Some(slots) => notify(&self.areas.driver, self.areas.size, self.used, slots),
         }

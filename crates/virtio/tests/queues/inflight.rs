@@ -19,12 +19,24 @@ const SIZE: u16 = 8;
 
 /// Memory of a device that is killed after so many stores: those that follow are never made.
 #[derive(Debug, Clone)]
-struct Mortal {
+pub(crate) struct Mortal {
     pages: SharedPages,
     left: Rc<Cell<usize>>,
 }
 
 impl Mortal {
+    pub(crate) fn new(pages: &SharedPages, left: &Rc<Cell<usize>>) -> Mortal {
+        Mortal { pages: pages.clone(), left: Rc::clone(left) }
+    }
+
+    /// The areas of a queue.
+    pub(crate) fn areas(of: &QueueAreas, left: &Rc<Cell<usize>>) -> QueueAreas<Mortal> {
+        let QueueAreas { size, descriptors, driver, device } = of;
+        let [descriptors, driver, device] =
+            [descriptors, driver, device].map(|pages| Mortal::new(pages, left));
+        QueueAreas { size: *size, descriptors, driver, device }
+    }
+
     fn lives(&self) -> bool {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
@@ -103,15 +115,9 @@ impl Place {
     /// The same of a device that is killed after so many stores.
     fn resume_mortal(&self, stores: usize) -> DeviceHalf<Mortal> {
         let left = Rc::new(Cell::new(stores));
-        let mortal = |pages: &SharedPages| Mortal { pages: pages.clone(), left: Rc::clone(&left) };
-        let QueueAreas { size, descriptors, driver, device } = &self.areas;
-        let areas = QueueAreas {
-            size: *size,
-            descriptors: mortal(descriptors),
-            driver: mortal(driver),
-            device: mortal(device),
-        };
-        let (base, noted) = (u32::from(self.used_idx()), (mortal(&self.area), SIZE));
+        let areas = Mortal::areas(&self.areas, &left);
+        let noted = (Mortal::new(&self.area, &left), SIZE);
+        let base = u32::from(self.used_idx());
         DeviceHalf::resume(areas, plain(Format::Split), Access::Readable, base, noted)
             .expect("what was noted is sound")
     }

@@ -5,6 +5,7 @@ mod exhaustive;
 mod ground;
 mod hostile;
 mod inflight;
+mod inflight_packed;
 mod model;
 mod oracle;
 mod resume;

@@ -1,0 +1,367 @@
+//! The same of packed queues, whose descriptors are overwritten as they are used.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use ringway_sys::SharedPages;
+use ringway_virtio::{
+    Access, Buffer, Buffers, DeviceHalf, DriverHalf, Format, InflightFault, QueueAreas, QueueFault,
+    QueueMemory,
+};
+use ringway_wire::vhost_user::inflight_packed as at;
+use ringway_wire::virtio::{PackedDesc, VRING_DESC_F_NEXT};
+use zerocopy::IntoBytes;
+
+use crate::ground::{Ground, plain};
+use crate::inflight::Mortal;
+
+const SIZE: u16 = 8;
+/// The first place of a queue: what a front-end says that knows of no other.
+const START: u32 = 1 << 15;
+
+/// A queue, and the area in which it is noted what is under way.
+struct Place {
+    ground: Ground,
+    areas: QueueAreas,
+    area: SharedPages,
+    driver: DriverHalf,
+    /// All that was made available.
+    offered: Vec<(u16, Vec<Buffer>)>,
+    /// What came back.
+    reaped: Vec<u16>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let ground = Ground::new();
+        let areas = ground.areas(Format::Packed, SIZE);
+        let area = SharedPages::zeroed(at::len(usize::from(SIZE))).expect("there is memory");
+        let driver = DriverHalf::new(areas.clone(), plain(Format::Packed), Access::Writable);
+        Place { ground, areas, area, driver, offered: Vec::new(), reaped: Vec::new() }
+    }
+
+    /// One in which a device has used some chains of one descriptor, and ended well.
+    fn after(chains: usize) -> Place {
+        let mut place = Place::new();
+        for _ in 0..chains {
+            place.offer(&[1]);
+            let mut device = place.resume().expect("it is sound");
+            place.serve(&mut device, 1);
+            place.reap();
+        }
+        place
+    }
+
+    /// Makes chains of so many descriptors available.
+    fn offer(&mut self, chains: &[u32]) {
+        for count in chains {
+            let number = u32::try_from(self.offered.len()).expect("few");
+            let buffer =
+                |index| Buffer { address: u64::from(64 * number + index), len: 100 + index };
+            let buffers: Vec<Buffer> = (0..*count).map(buffer).collect();
+            self.offered.push((self.driver.push(&buffers), buffers));
+        }
+        let _ = self.driver.publish();
+    }
+
+    fn reap(&mut self) {
+        self.driver.look().expect("each chain is used once");
+        while let Some(used) = self.driver.take().expect("each chain is used once") {
+            self.reaped.push(used.id);
+        }
+    }
+
+    fn offered_ids(&self) -> Vec<u16> {
+        self.offered.iter().map(|(id, _)| *id).collect()
+    }
+
+    fn resume(&self) -> Result<DeviceHalf, QueueFault> {
+        let (areas, options) = (self.areas.clone(), plain(Format::Packed));
+        DeviceHalf::resume(areas, options, Access::Writable, START, (self.area.clone(), SIZE))
+    }
+
+    /// The same of a device that is killed after so many stores.
+    fn resume_mortal(&self, stores: usize) -> DeviceHalf<Mortal> {
+        let left = Rc::new(Cell::new(stores));
+        let areas = Mortal::areas(&self.areas, &left);
+        let noted = (Mortal::new(&self.area, &left), SIZE);
+        DeviceHalf::resume(areas, plain(Format::Packed), Access::Writable, START, noted)
+            .expect("what was noted is sound")
+    }
+
+    /// Takes all that there is and uses it, in batches of so many, which begins with what has not
+    /// come back and has to be what was offered.
+    fn serve<M: QueueMemory>(&self, device: &mut DeviceHalf<M>, batch: usize) {
+        let mut buffers = Buffers::new(SIZE);
+        let mut number = self.reaped.len();
+        loop {
+            device.look().expect("the driver is honest");
+            let mut count = 0;
+            while count < batch {
+                let taken = device.take(&self.ground.view, &mut buffers);
+                let Some(chain) = taken.expect("the driver is honest") else { break };
+                // One that is killed may see its own ring as it would be if it were not.
+                if let Some((id, expected)) = self.offered.get(number) {
+                    assert_eq!((chain.id, buffers.list()), (*id, &expected[..]), "chain {number}");
+                }
+                number += 1;
+                device.push_used(chain, 7);
+                count += 1;
+            }
+            let _ = device.publish();
+            if count == 0 || number > self.offered.len() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_area_is_laid_out_as_the_specification_has_it() {
+    let mut place = Place::new();
+    place.offer(&[2]);
+    let mut device = place.resume().expect("it is new");
+    place.serve(&mut device, 1);
+    let mut bytes = [0; 64];
+    place.area.copy_to(0, &mut bytes);
+    // Features; version, descriptors, free and old free; used and old used; both wrap counters.
+    let head = [[0; 8], [1, 0, 8, 0, 0, 0, 0, 0], [2, 0, 2, 0, 1, 1, 0, 0], [0; 8]].concat();
+    // Not under way any more; the next and the last are 1, of two; no chain before; identity,
+    // flags of an available descriptor that goes on and is for writing, length, address.
+    let id = place.offered[0].0.to_le_bytes();
+    let first = [[0, 0, 1, 0, 1, 0, 2, 0], [0; 8], [id[0], id[1], 0x83, 0, 100, 0, 0, 0], [0; 8]];
+    assert_eq!(bytes[..], [head, first.concat()].concat());
+    assert_eq!(at::len(256), 8256);
+}
+
+/// Ours is killed at some moment, twice, and what was used in between comes back.
+#[test]
+fn a_device_that_is_killed_at_any_moment_loses_no_chain_and_uses_none_twice() {
+    for lead in 0..usize::from(SIZE) + 2 {
+        for batch in [1, 3, 8] {
+            for stores in 0..240 {
+                let mut place = Place::after(lead);
+                place.offer(&[1, 2, 1, 3, 1]);
+                for _ in 0..2 {
+                    let mut device = place.resume_mortal(stores);
+                    place.serve(&mut device, batch);
+                    let before = place.reaped.len();
+                    place.reap();
+                    // As much as there is room for again.
+                    let back: usize = place.offered[before..place.reaped.len()]
+                        .iter()
+                        .map(|(_, buffers)| buffers.len())
+                        .sum();
+                    let back = u32::try_from(back).expect("few");
+                    if back > 0 {
+                        place.offer(&[back]);
+                    }
+                }
+                let mut device = place.resume().expect("what was noted is sound");
+                place.serve(&mut device, batch);
+                place.reap();
+                let context = format!("{lead}, {stores} stores, {batch} at a time");
+                assert_eq!(place.reaped, place.offered_ids(), "{context}");
+            }
+        }
+    }
+}
+
+/// A device of another program, which notes what the specification says, uses chains in any order,
+/// and is killed after so many stores.
+struct Other<'a> {
+    place: &'a Place,
+    left: usize,
+    next: (u16, bool),
+    used: (u16, bool),
+    counter: u64,
+}
+
+/// A chain that it has taken: its first entry in the area, its identity and its descriptors.
+type Taken = (u16, u16, u16);
+
+impl Other<'_> {
+    fn store(&mut self, pages: &SharedPages, offset: usize, bytes: &[u8]) {
+        if self.left > 0 {
+            self.left -= 1;
+            pages.copy_from(offset, bytes);
+        }
+    }
+
+    fn note(&mut self, offset: usize, bytes: &[u8]) {
+        let area = self.place.area.clone();
+        self.store(&area, offset, bytes);
+    }
+
+    fn noted(&self, offset: usize) -> u16 {
+        self.place.area.load_u16(offset, Ordering::Acquire)
+    }
+
+    fn take(&mut self) -> Taken {
+        let head = self.noted(at::OLD_FREE_HEAD);
+        let mut free = head;
+        let (mut count, mut id) = (0_u16, 0);
+        self.note(entry_at(head) + at::NUM, &0_u16.to_ne_bytes());
+        self.note(entry_at(head) + at::COUNTER, &self.counter.to_ne_bytes());
+        self.note(entry_at(head) + at::INFLIGHT, &[1]);
+        self.counter += 1;
+        loop {
+            let desc: PackedDesc = self.place.areas.descriptors.read(16 * usize::from(self.next.0));
+            self.next = behind(self.next, 1);
+            let is_last = desc.flags & VRING_DESC_F_NEXT == 0;
+            if is_last {
+                id = desc.id;
+                self.note(entry_at(head) + at::LAST, &free.to_ne_bytes());
+            }
+            count += 1;
+            self.note(entry_at(head) + at::NUM, &count.to_ne_bytes());
+            self.note(entry_at(free) + at::ADDR, &desc.addr.to_ne_bytes());
+            self.note(entry_at(free) + at::LEN, &desc.len.to_ne_bytes());
+            self.note(entry_at(free) + at::FLAGS, &desc.flags.to_ne_bytes());
+            self.note(entry_at(free) + at::ID, &desc.id.to_ne_bytes());
+            free = self.noted(entry_at(free) + at::NEXT);
+            self.note(at::FREE_HEAD, &free.to_ne_bytes());
+            if is_last {
+                self.note(at::OLD_FREE_HEAD, &free.to_ne_bytes());
+                return (head, id, count);
+            }
+        }
+    }
+
+    fn use_one(&mut self, (head, id, count): Taken) {
+        let ring = self.place.areas.descriptors.clone();
+        let (last, free) = (self.noted(entry_at(head) + at::LAST), self.noted(at::FREE_HEAD));
+        self.note(entry_at(last) + at::NEXT, &free.to_ne_bytes());
+        self.note(at::FREE_HEAD, &head.to_ne_bytes());
+        let (old, new) = (self.used, behind(self.used, count));
+        self.note(at::USED_IDX, &new.0.to_ne_bytes());
+        self.note(at::USED_WRAP, &[u8::from(new.1)]);
+        let flags = if old.1 { 0x8080 } else { 0 } | 2;
+        let used = PackedDesc { addr: 0xdead, len: 7, id, flags };
+        let offset = 16 * usize::from(old.0);
+        self.store(&ring, offset, &used.as_bytes()[..14]);
+        self.store(&ring, offset + 14, &used.as_bytes()[14..]);
+        self.note(entry_at(head) + at::INFLIGHT, &[0]);
+        self.note(at::OLD_FREE_HEAD, &head.to_ne_bytes());
+        self.note(at::OLD_USED_IDX, &new.0.to_ne_bytes());
+        self.note(at::OLD_USED_WRAP, &[u8::from(new.1)]);
+        self.used = new;
+    }
+}
+
+fn behind((index, wrap): (u16, bool), slots: u16) -> (u16, bool) {
+    let next = index + slots;
+    if next >= SIZE { (next - SIZE, !wrap) } else { (next, wrap) }
+}
+
+fn entry_at(index: u16) -> usize {
+    at::DESC + at::DESC_LEN * usize::from(index)
+}
+
+/// Another device takes four chains, uses the third, and then the first, and is killed at some
+/// moment: ours goes on with the others.
+#[test]
+fn what_another_device_left_in_any_order_is_taken_in_the_order_in_which_it_took_it() {
+    let mut ends = std::collections::BTreeSet::new();
+    for lead in [0_u16, 3, 6, 9] {
+        for stores in 0..110 {
+            let mut place = Place::after(lead.into());
+            let first = place.offered.len();
+            // Ours has the area in order before.
+            drop(place.resume().expect("it is sound"));
+            place.offer(&[2, 1, 2, 1, 2]);
+            let start = behind((lead % SIZE, lead < SIZE), 0);
+            let (next, used) = (start, start);
+            let mut other = Other { place: &place, left: stores, next, used, counter: 40 };
+            let taken: Vec<Taken> = (0..4).map(|_| other.take()).collect();
+            if other.left > 0 {
+                other.use_one(taken[2]);
+            }
+            if other.left > 0 {
+                other.use_one(taken[0]);
+            }
+            place.reap();
+            let done = place.reaped.split_off(first);
+            ends.insert(done.len());
+            // What is left, in its order, is what is to be served.
+            let left: Vec<_> = place.offered[first..]
+                .iter()
+                .filter(|(id, _)| !done.contains(id))
+                .cloned()
+                .collect();
+            place.offered.truncate(first);
+            place.offered.extend(left);
+            let mut device = place.resume().expect("what was noted is sound");
+            place.serve(&mut device, 4);
+            place.reap();
+            let context = format!("killed after {stores}, it had used {done:?}");
+            assert_eq!(place.reaped, place.offered_ids(), "{context}");
+        }
+    }
+    assert_eq!(Vec::from_iter(ends), [0, 1, 2]);
+}
+
+#[test]
+fn an_area_that_says_what_cannot_be_costs_the_queue() {
+    let with = |change: &dyn Fn(&SharedPages)| {
+        let mut place = Place::new();
+        place.offer(&[1]);
+        drop(place.resume().expect("it is new"));
+        change(&place.area);
+        match place.resume() {
+            Err(QueueFault::Inflight(fault)) => fault,
+            other => panic!("{other:?}"),
+        }
+    };
+    let fault = with(&|area| area.store_u16(at::VERSION, 2, Ordering::Relaxed));
+    assert_eq!(fault, InflightFault::Version { found: 2 });
+    let fault = with(&|area| area.store_u16(at::DESC_NUM, 9, Ordering::Relaxed));
+    assert_eq!(fault, InflightFault::Size { found: 9, expected: SIZE });
+    for field in [at::USED_IDX, at::OLD_USED_IDX] {
+        let fault = with(&|area| area.store_u16(field, SIZE, Ordering::Relaxed));
+        assert_eq!(fault, InflightFault::Descriptor { index: SIZE, size: SIZE });
+    }
+    // Under way, and not among those that are free.
+    let marked = |area: &SharedPages, num: u16, next: u16| {
+        area.store_u16(at::OLD_FREE_HEAD, 4, Ordering::Relaxed);
+        area.write(entry_at(0) + at::INFLIGHT, 1_u8);
+        area.store_u16(entry_at(0) + at::NUM, num, Ordering::Relaxed);
+        area.store_u16(entry_at(0) + at::NEXT, next, Ordering::Relaxed);
+    };
+    let fault = with(&|area| marked(area, 9, 1));
+    assert_eq!(fault, InflightFault::TooLong { found: 9, size: SIZE });
+    let fault = with(&|area| marked(area, 2, 1000));
+    assert_eq!(fault, InflightFault::Descriptor { index: 1000, size: SIZE });
+}
+
+#[test]
+fn random_areas_are_borne() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut borne = 0;
+    for _ in 0..4000 {
+        let mut place = Place::new();
+        place.offer(&[1, 2]);
+        let len = at::len(usize::from(SIZE));
+        let bytes: Vec<u8> = (0..len).map(|_| random.u8(..) & random.u8(..4)).collect();
+        place.area.copy_from(0, &bytes);
+        place.area.store_u16(at::VERSION, 1, Ordering::Relaxed);
+        place.area.store_u16(at::DESC_NUM, SIZE, Ordering::Relaxed);
+        let Ok(mut device) = place.resume() else { continue };
+        borne += 1;
+        // Whatever the ring is now, it is used as long as it can be, while the area changes.
+        let mut buffers = Buffers::new(SIZE);
+        for _ in 0..20 {
+            let Ok(Some(chain)) = device.take(&place.ground.view, &mut buffers) else { break };
+            device.push_used(chain, 1);
+            let at = random.usize(..len);
+            place.area.copy_from(at, &[random.u8(..)]);
+            if random.bool() {
+                let _ = device.publish();
+            }
+        }
+    }
+    assert!(borne > 0);
+}
