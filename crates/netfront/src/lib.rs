@@ -219,7 +219,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// # Errors
     /// If the process has no descriptor left.
     pub fn lend_pages(&mut self) -> io::Result<()> {
-        self.lent = Some(Lent::new(self.rx_buffers.pages())?);
+        self.lent = Some(Lent::new(&self.rx_buffers)?);
         Ok(())
     }
 
