@@ -2,8 +2,8 @@
 //!
 //! A device reads the end of a long frame straight into a slab, and a queue of the vif pushes
 //! requests for its pages: the guest does not copy those bytes. Only the guest can write there. A
-//! slab is free again when the backend has completed the requests for all its pages, so it is held by
-//! the frame, and then by the queue. Slabs are the vif's: any queue of it sends any of them.
+//! slab is free again when the backend has completed the requests for all its pages, so it is held
+//! by the frame, and then by the queue. Slabs are the vif's: any queue of it sends any of them.
 
 use std::io;
 use std::sync::Arc;

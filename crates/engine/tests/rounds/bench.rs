@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, MacAddr,
-    OffloadCaps, Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters,
-    QueueTraits, Receipts, VlanRules, Woken,
+    OffloadCaps, Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
+    Receipts, VlanRules, Woken,
 };
 use ringway_engine::{
     Attached, AttachedParts, BridgePort, Directory, Engine, Forwarding, IfIdle, Inbox, Limits,
