@@ -31,8 +31,8 @@ pub struct QueueStatus {
     pub tx_unanswered: u64,
     /// How long slots of its tx ring waited for a response, from when the backend first saw
     /// them on. A few of all slots, and none for a frontend.
-    #[serde(default)]
-    pub tx_answer_times: Times,
+    #[serde(default, rename = "tx_answer_times")] // as scripts know it
+    pub tx_response_times: Times,
     /// Frames dropped, by reason; reasons with none are left out.
     pub dropped: BTreeMap<String, u64>,
 }
@@ -52,7 +52,7 @@ impl QueueStatus {
             events_sent: totals.events_sent,
             events_received: totals.events_received,
             tx_unanswered: totals.tx_unanswered,
-            tx_answer_times: Times::read(&counters.tx_answer_times),
+            tx_response_times: Times::read(&counters.tx_response_times),
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }
     }

@@ -7,6 +7,7 @@
 //! [`Frame::gather`](crate::Frame::gather).
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 
@@ -21,6 +22,17 @@ pub trait Pages: fmt::Debug + Send + Sync {
 
     /// What they are made of, for queues that know that type and can send from there.
     fn memory(&self) -> &dyn Any;
+}
+
+/// Bytes that are shared with no peer, as simulations and tests have them.
+impl Pages for Vec<u8> {
+    fn copy_to(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self[at..at + into.len()]);
+    }
+
+    fn memory(&self) -> &dyn Any {
+        self
+    }
 }
 
 /// Pages that a peer may read, for frames to be put into where they come in.

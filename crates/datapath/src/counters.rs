@@ -171,7 +171,7 @@ pub struct QueueCounters {
     /// Slots of the tx ring that were taken and had no response, when last counted.
     tx_unanswered: AtomicU64,
     /// Times from when a backend first saw a slot of the tx ring to its response, of a few slots.
-    pub tx_answer_times: TimeCounters,
+    pub tx_response_times: TimeCounters,
     /// Frames dropped in this queue.
     pub dropped: DropCounters,
 }

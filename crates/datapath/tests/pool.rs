@@ -1,6 +1,5 @@
 //! Pools: memory goes round and comes back.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -77,25 +76,11 @@ fn a_frame_to_be_cut_into_very_short_segments_is_as_much_work_as_they_are() {
     }
 }
 
-/// Bytes of the heap, in the place of pages.
-#[derive(Debug)]
-struct Heap(Vec<u8>);
-
-impl Pages for Heap {
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.0[at..at + into.len()]);
-    }
-
-    fn memory(&self) -> &dyn Any {
-        &self.0
-    }
-}
-
 #[test]
 fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let pages: Arc<dyn Pages> =
-        Arc::new(Heap((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect()));
+        Arc::new((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect::<Vec<u8>>());
     let receipts = Receipts::new(1, Waker::noop());
     let mut body = Body::new(Arc::clone(&pages), receipts.issue(0));
     assert!(
@@ -127,7 +112,7 @@ fn the_end_of_a_frame_is_gathered_from_its_pages_and_given_back() {
     pool.recycle(frame);
     assert!(!receipts.is_held(0));
     let mut frame = pool.take(5000).expect("there is memory");
-    frame.set_body(Body::new(Arc::new(Heap(Vec::new())), receipts.issue(0)));
+    frame.set_body(Body::new(Arc::new(Vec::new()), receipts.issue(0)));
     drop(frame);
     assert!(!receipts.is_held(0));
 }

@@ -56,7 +56,7 @@ fn verdict(name: &str, pieces: &saved::Pieces) -> String {
 
 /// How a check ended, in a line.
 fn ended(check: &Check, host: &Host) -> String {
-    let (findings, ended) = check.look(host);
+    let (findings, ended) = check.outcome(host);
     let (how, why) = match ended {
         Ended::Ran => ("ran", String::new()),
         Ended::Unread(why) => ("unread", why),

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_differ_are_told_and_counters_are_not() {
+    fn settings_that_differ_are_reported_and_counters_are_not() {
         let source = |pieces: &[(&str, &str)]| {
             let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
             Source::Memory(pieces.iter().map(own).collect())

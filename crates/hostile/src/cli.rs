@@ -293,4 +293,13 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn peers_have_names_that_say_which_and_old_ones() {
+        let peer = "10.77.0.2=00:16:3e:00:00:02";
+        for name in ["--victim-peer", "--other", "--no-gso-victim", "--plain"] {
+            let line = ["ringway-hostile", "guest", "spoofed-source", name, peer];
+            assert!(Cli::try_parse_from(line).is_ok(), "{name}");
+        }
+    }
 }

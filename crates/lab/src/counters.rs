@@ -30,7 +30,7 @@ pub struct Reading {
     switch: Option<f64>,
     machine: Machine,
     queues: Vec<QueueUse>,
-    answer_times: Times,
+    response_times: Times,
 }
 
 /// What was counted between two readings.
@@ -45,7 +45,7 @@ pub struct Counted {
     /// What each queue carried.
     pub queues: Vec<QueueUse>,
     /// How long what guests sent waited for a response.
-    pub answer_times: Times,
+    pub response_times: Times,
     /// What else the machine did.
     pub disturbance: Disturbance,
 }
@@ -66,14 +66,15 @@ impl Reading {
         let (near_user, near_system) = sum(&stations.near_tools)?;
         let (far_user, far_system) = sum(&stations.far_tools)?;
         let (mut netfront, mut netback, mut queues) = (None, None, Vec::new());
-        let mut answer_times = Times::default();
+        let mut response_times = Times::default();
         if let Some(host) = &topology.host {
             let backend: BackendStatus = host.backend()?;
             netfront = Some(total(&topology.frontends())?);
             netback = Some(total(&[backend.pid])?);
             queues = backend.vifs.iter().chain(&backend.uplink).flat_map(queues_of).collect();
             let all = backend.vifs.iter().flat_map(|vif| &vif.queues);
-            answer_times = all.fold(answer_times, |sum, queue| sum.with(&queue.tx_answer_times));
+            response_times =
+                all.fold(response_times, |sum, queue| sum.with(&queue.tx_response_times));
         }
         let switch = match topology.switch_pid() {
             Some(pid) => Some(total(&[pid])?),
@@ -89,7 +90,7 @@ impl Reading {
             switch,
             machine: machine()?,
             queues,
-            answer_times,
+            response_times,
         })
     }
 
@@ -119,7 +120,7 @@ impl Reading {
             cpu,
             cpu_seconds,
             queues: self.queues.iter().map(|queue| carried(queue, &before.queues)).collect(),
-            answer_times: self.answer_times.since(&before.answer_times),
+            response_times: self.response_times.since(&before.response_times),
             disturbance: Disturbance {
                 steal_share: Some((self.machine.steal - before.machine.steal) / capacity),
                 foreign_share: Some((busy - cpu_seconds).max(0.0) / capacity),

@@ -69,7 +69,7 @@ pub fn missing(
 pub fn without_absent(study: &Study, image: Option<&Path>) -> (Study, Vec<String>) {
     let is_installed = |program: &str| launcher::find(program).is_some();
     let mut absent = Vec::new();
-    if !ovs::PROGRAMS.iter().all(|program| is_installed(program)) {
+    if !ovs::programs().all(is_installed) {
         let what = "Open vSwitch is left out, it is not installed: apt-get install";
         absent.push((("switch", "ovs"), format!("{what} {}", ovs::PACKAGE)));
     }
@@ -161,7 +161,7 @@ fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     }
     let blueprints = blueprints(study);
     if blueprints.iter().any(|blueprint| blueprint.attached == Attached::OpenVswitch) {
-        programs.extend(ovs::PROGRAMS.map(|program| (program, ovs::PACKAGE)));
+        programs.extend(ovs::programs().map(|program| (program, ovs::PACKAGE)));
     }
     if blueprints.iter().any(|blueprint| blueprint.encapsulation != Encapsulation::None) {
         programs.insert(("ip", "iproute2"));

@@ -302,7 +302,7 @@ fn evaluate(run: &mut Run, counted: &Counted, guests: usize) {
         values.insert("cpu-seconds-per-gbit".to_owned(), counted.cpu_seconds / gbits);
     }
     for (metric, percent) in [("completion-median-us", 50), ("completion-p99-us", 99)] {
-        let time = counted.answer_times.percentile(percent);
+        let time = counted.response_times.percentile(percent);
         values.extend(time.map(|time| (metric.to_owned(), time.as_secs_f64() * 1e6)));
     }
 }

@@ -293,10 +293,10 @@ pub enum StudyError {
         error: Box<toml::de::Error>,
     },
     /// It contradicts itself, or asks for what does not exist.
-    #[error("study `{id}`: {fault}")]
+    #[error("{name}: {fault}")]
     Impossible {
-        /// The study.
-        id: String,
+        /// The file.
+        name: String,
         /// What is wrong, and what it may be instead.
         fault: String,
     },
@@ -323,7 +323,8 @@ impl Study {
             name: name.to_owned(),
             error: Box::new(error),
         })?;
-        study.check().map_err(|fault| StudyError::Impossible { id: study.id.clone(), fault })?;
+        let impossible = |fault| StudyError::Impossible { name: name.to_owned(), fault };
+        study.check().map_err(impossible)?;
         Ok(study)
     }
 

@@ -32,7 +32,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         let posted = &mut self.scratch.rx_requests[..slots_max];
         let (taken, _) = self.rx.peek_requests(posted).map_err(PortDown::peer)?;
         self.plan_leaving(taken, from, pool);
-        let given = self.copy_and_answer();
+        let given = self.copy_and_respond();
         // The pool outlives this port: it gets its buffers back also when the port goes down.
         for frame in self.scratch.leaving.drain(..) {
             pool.recycle(frame);
@@ -40,10 +40,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         given
     }
 
-    fn copy_and_answer(&mut self) -> Result<(), PortDown> {
+    fn copy_and_respond(&mut self) -> Result<(), PortDown> {
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
-        self.answer_pages();
+        self.push_rx_responses();
         let notify = self.rx.publish_responses();
         self.notify(Direction::Rx, notify)
     }
@@ -79,7 +79,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// One response per page, each in the slot of its request.
-    fn answer_pages(&mut self) {
+    fn push_rx_responses(&mut self) {
         let scratch = &*self.scratch;
         let (mut copies, mut requests) = (&scratch.copies[..], &scratch.rx_requests[..]);
         let (mut packets, mut bytes) = (0, 0);
@@ -92,7 +92,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
             if let ([copy], [request]) = (own_copies, own_requests) {
                 self.rx.push_response(response_of(copy, request, flags_of(frame)));
             } else {
-                answer_several(&mut self.rx, frame, own_copies, own_requests);
+                push_several(&mut self.rx, frame, own_copies, own_requests);
             }
             if own_copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
                 packets += 1;
@@ -108,7 +108,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
 /// Writes the responses of a frame of several slots: its first page, the extra if it has one, its
 /// other pages.
 #[inline(never)]
-fn answer_several(
+fn push_several(
     rx: &mut BackRing<Rx>,
     frame: &Frame,
     copies: &[GrantCopy],

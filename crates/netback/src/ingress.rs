@@ -50,7 +50,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
-        self.answer_sent()?;
+        self.respond_to_sent()?;
         let (taken, waiting) =
             self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(PortDown::peer)?;
         if taken == 0 {
@@ -68,10 +68,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
         }
         self.judge_copies();
         match self.unanswered {
-            None => self.answer_packets(),
+            None => self.push_tx_responses(),
             Some(_) => self.defer_responses(&mut into[first_frame..]),
         }
-        let notified = self.publish_answers();
+        let notified = self.publish_responses();
         // Whatever became of the event, a frame that was not filled must not go on.
         self.drop_failed(first_frame, pool, into);
         notified?;
@@ -147,7 +147,7 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// One response per slot, in ring order, good or bad; those of extras are NULL.
-    fn answer_packets(&mut self) {
+    fn push_tx_responses(&mut self) {
         let scratch = &*self.scratch;
         responses(&scratch.tx_requests, &scratch.packets, |response| {
             self.tx.push_response(response);
@@ -174,10 +174,10 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Sends all responses whose frames have left, and asks for an event when the next one does.
-    pub(crate) fn answer_all_sent(&mut self) -> Result<(), PortDown> {
+    pub(crate) fn respond_to_all_sent(&mut self) -> Result<(), PortDown> {
         // Each turn but the last responds to something, and nothing is added.
         loop {
-            self.answer_sent()?;
+            self.respond_to_sent()?;
             let consumer = self.tx.consumer();
             let left = self.unanswered.as_ref().map(|unanswered| unanswered.arm(consumer));
             if left != Some(Pending::Work) {
@@ -187,19 +187,19 @@ impl<M: ForeignMemory, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Responds to the oldest packets, up to the first whose frame has not left.
-    pub(crate) fn answer_sent(&mut self) -> Result<(), PortDown> {
+    pub(crate) fn respond_to_sent(&mut self) -> Result<(), PortDown> {
         let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
         while let Some(response) = unanswered.pop(self.tx.consumer()) {
             self.tx.push_response(response);
         }
         self.counters.set_tx_unanswered(widen(unanswered.len()));
-        self.publish_answers()
+        self.publish_responses()
     }
 
-    fn publish_answers(&mut self) -> Result<(), PortDown> {
+    fn publish_responses(&mut self) -> Result<(), PortDown> {
         let notify = self.tx.publish_responses();
-        if let Some(time) = self.stopwatch.completed(self.tx.answered()) {
-            self.counters.tx_answer_times.count(time);
+        if let Some(time) = self.stopwatch.completed(self.tx.producer()) {
+            self.counters.tx_response_times.count(time);
         }
         self.notify(Direction::Tx, notify)
     }

@@ -160,7 +160,7 @@ impl<M: ForeignMemory, E: EventChannel> PortQueue for VifQueue<M, E> {
         into: &mut FrameBatch,
     ) -> Result<(), PortDown> {
         match budget.is_nothing() {
-            true => self.answer_all_sent(),
+            true => self.respond_to_all_sent(),
             false => self.take_packets(budget, pool, into),
         }
     }

@@ -1,7 +1,10 @@
 //! Pages that are granted once and stay granted.
 
+use std::any::Any;
 use std::io;
+use std::sync::Arc;
 
+use ringway_datapath::Pages;
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, StillInUse};
 use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
@@ -26,9 +29,9 @@ impl Buffers {
         self.0.pages.slice(number * PAGE_SIZE..(number + 1) * PAGE_SIZE)
     }
 
-    /// All of them, as one run.
-    pub(crate) fn pages(&self) -> SharedPages {
-        self.0.pages.clone()
+    /// All of them, for bodies of frames.
+    pub(crate) fn as_pages(&self) -> Arc<dyn Pages> {
+        Arc::new(FramePages(self.0.pages.clone()))
     }
 
     /// Its grant.
@@ -50,5 +53,19 @@ impl Buffers {
     /// Ends all grants and gives the pages back.
     pub(crate) fn end(self, grants: &mut impl GrantTable) -> Result<(), StillInUse> {
         grants.end(self.0)
+    }
+}
+
+/// Pages that bodies of frames are in.
+#[derive(Debug)]
+struct FramePages(SharedPages);
+
+impl Pages for FramePages {
+    fn copy_to(&self, at: usize, into: &mut [u8]) {
+        self.0.copy_to(at, into);
+    }
+
+    fn memory(&self) -> &dyn Any {
+        &self.0
     }
 }

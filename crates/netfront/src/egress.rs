@@ -13,7 +13,7 @@ use crate::{ResponseFault, VifQueue};
 
 /// A queue that may have so many pages unanswered asks to be woken when this many are completed: of
 /// a full ring, one wake-up then makes room for the largest packet or for many small ones.
-pub(crate) fn answers_per_wake(pages: usize) -> u32 {
+pub(crate) fn responses_per_wake(pages: usize) -> u32 {
     u32::try_from(pages / 8).unwrap_or(u32::MAX).clamp(1, 32)
 }
 
@@ -25,11 +25,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     ) -> Result<(), PortDown> {
         // A full ring keeps the backend busy. Reading its slots before enough of them are completed
         // would only take their cache lines from the backend, for room of a frame or two.
-        if self.tx.pending().map_err(PortDown::peer)? < self.tx_answers_wanted {
+        if self.tx.pending().map_err(PortDown::peer)? < self.tx_responses_wanted {
             return Ok(());
         }
         self.reap()?;
-        self.tx_answers_wanted = 0;
+        self.tx_responses_wanted = 0;
         let (mut packets, mut bytes) = (0, 0);
         while let Some(frame) = from.front_mut() {
             let Ok(total) = u16::try_from(frame.len()) else {
@@ -45,7 +45,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let pages = frame.bytes().len().div_ceil(PAGE_SIZE);
             let slots = pages + body_pages(frame) + usize::from(frame.offload.gso.is_some());
             if slots > self.tx.free() || pages > self.tx_free.len() || self.is_at_limit() {
-                self.tx_answers_wanted = self.tx_answers_per_wake;
+                self.tx_responses_wanted = self.tx_responses_per_wake;
                 break;
             }
             let Some(mut frame) = from.pop_front() else { break };
@@ -125,7 +125,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let outstanding = self.tx_outstanding.get_mut(usize::from(response.id));
             match outstanding {
                 Some(is_outstanding) if *is_outstanding => *is_outstanding = false,
-                None if self.sending.as_mut().is_some_and(|own| own.answered(response.id)) => {
+                None if self.sending.as_mut().is_some_and(|own| own.complete(response.id)) => {
                     continue;
                 }
                 _ => return Err(PortDown::peer(ResponseFault::Unknown { id: response.id })),

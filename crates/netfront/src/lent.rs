@@ -4,33 +4,20 @@
 //! posted again when the frame is gone, so the order in which pages are posted, that of the ring,
 //! waits for it. A backend meets fewer posted pages meanwhile, as with a guest that is slow.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
 use ringway_datapath::{Body, Pages, Pending, Receipts};
-use ringway_sys::SharedPages;
 use ringway_sys::wake::WakeFd;
 use ringway_wire::netif::RX_RING_SLOTS;
 
-/// The pages of an rx ring, by slot.
-#[derive(Debug)]
-struct RxPages(SharedPages);
-
-impl Pages for RxPages {
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
-        self.0.copy_to(at, into);
-    }
-
-    fn memory(&self) -> &dyn Any {
-        &self.0
-    }
-}
+use crate::buffers::Buffers;
 
 /// What was received and not posted again, in ring order.
 pub(crate) struct Lent {
+    /// By slot.
     pages: Arc<dyn Pages>,
     /// One for each slot. A packet's is that of its first slot.
     receipts: Receipts,
@@ -42,10 +29,10 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    pub(crate) fn new(pages: SharedPages) -> io::Result<Lent> {
+    pub(crate) fn new(buffers: &Buffers) -> io::Result<Lent> {
         let wake = Arc::new(WakeFd::new()?);
         Ok(Lent {
-            pages: Arc::new(RxPages(pages)),
+            pages: buffers.as_pages(),
             receipts: Receipts::new(RX_RING_SLOTS, &Waker::from(Arc::clone(&wake))),
             slots: Box::new([0; RX_RING_SLOTS]),
             unposted: 0,

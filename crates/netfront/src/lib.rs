@@ -111,11 +111,11 @@ pub struct VifQueue<G: GrantTable, E> {
     /// Whether a request with the buffer's number as id is outstanding.
     tx_outstanding: Box<[bool; TX_RING_SLOTS]>,
     /// Responses that must come before the next frame can leave; 0 if none waits.
-    tx_answers_wanted: u32,
+    tx_responses_wanted: u32,
     /// See [`limit_unanswered`](VifQueue::limit_unanswered): buffers that are left unused, and
     /// responses that are worth a wake-up.
     tx_reserve: usize,
-    tx_answers_per_wake: u32,
+    tx_responses_per_wake: u32,
     /// Slabs that frames to be sent may be in; none if all bytes are copied.
     sending: Option<Sending>,
     /// Pages that frames refer to; none if all bytes are copied.
@@ -178,9 +178,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             rx_buffers,
             tx_free: Box::new(buffer_numbers()),
             tx_outstanding: Box::new([false; TX_RING_SLOTS]),
-            tx_answers_wanted: 0,
+            tx_responses_wanted: 0,
             tx_reserve: 0,
-            tx_answers_per_wake: egress::answers_per_wake(TX_RING_SLOTS),
+            tx_responses_per_wake: egress::responses_per_wake(TX_RING_SLOTS),
             sending: None,
             lent: None,
             tx_responses: Box::new([TxResponse::default(); TX_RING_SLOTS]),
@@ -209,7 +209,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     pub fn limit_unanswered(&mut self, pages: u16) {
         let pages = usize::from(pages).clamp(1, TX_RING_SLOTS);
         self.tx_reserve = TX_RING_SLOTS - pages;
-        self.tx_answers_per_wake = egress::answers_per_wake(pages);
+        self.tx_responses_per_wake = egress::responses_per_wake(pages);
     }
 
     /// Leaves the end of a long frame that is received in the pages that it came in, from the next
@@ -219,7 +219,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// # Errors
     /// If the process has no descriptor left.
     pub fn lend_pages(&mut self) -> io::Result<()> {
-        self.lent = Some(Lent::new(self.rx_buffers.pages())?);
+        self.lent = Some(Lent::new(&self.rx_buffers)?);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
             Some(lent) => lent.arm(usize::from(self.rx.next_slot())),
         };
         let rx = self.rx.arm(1);
-        let tx = match self.tx_answers_wanted {
+        let tx = match self.tx_responses_wanted {
             0 => Waiting::TooFew,
             responses => self.tx.arm(responses),
         };

@@ -1,4 +1,4 @@
-//! Slabs whose pages a queue has pushed requests for, until those are answered.
+//! Slabs whose pages a queue has pushed requests for, until those are completed.
 
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ impl Sending {
         (first..first + pages).map(|page| (id_of(page), self.slabs.gref(page)))
     }
 
-    /// A request with this id was answered; false if it is not outstanding.
-    pub(crate) fn answered(&mut self, id: u16) -> bool {
+    /// A request with this id is completed; false if it is not outstanding.
+    pub(crate) fn complete(&mut self, id: u16) -> bool {
         let page = usize::from(id).checked_sub(TX_RING_SLOTS);
         let Some(page) = page.filter(|page| self.outstanding.get(*page) == Some(&true)) else {
             return false;

@@ -2,17 +2,15 @@
 //!
 //! A device reads the end of a long frame straight into a slab, and a queue of the vif pushes
 //! requests for its pages: the guest does not copy those bytes. Only the guest can write there. A
-//! slab is free again when the backend has answered all its pages, so it is held by the frame, and
-//! then by the queue. Slabs are the vif's: any queue of it sends any of them.
+//! slab is free again when the backend has completed the requests for all its pages, so it is held
+//! by the frame, and then by the queue. Slabs are the vif's: any queue of it sends any of them.
 
-use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
 use ringway_datapath::{Body, Pages, Receipts, STOCK_LEN, Stock};
 use ringway_hypervisor::{Access, GrantTable, StillInUse};
-use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 use crate::buffers::Buffers;
@@ -37,19 +35,6 @@ pub(crate) struct Shared {
     receipts: Receipts,
 }
 
-#[derive(Debug)]
-struct SlabPages(SharedPages);
-
-impl Pages for SlabPages {
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
-        self.0.copy_to(at, into);
-    }
-
-    fn memory(&self) -> &dyn Any {
-        &self.0
-    }
-}
-
 impl Slabs {
     /// Takes the pages and grants them to `backend`, for reading.
     ///
@@ -57,7 +42,7 @@ impl Slabs {
     /// Of kind `OutOfMemory` when pages or grants run out.
     pub fn new(grants: &mut impl GrantTable, backend: DomId) -> io::Result<Slabs> {
         let buffers = Buffers::grant(grants, backend, SLABS * SLAB_PAGES, Access::ReadOnly)?;
-        let pages = Arc::new(SlabPages(buffers.pages()));
+        let pages = buffers.as_pages();
         let receipts = Receipts::new(SLABS, Waker::noop());
         Ok(Slabs { shared: Arc::new(Shared { buffers, pages, receipts }) })
     }

@@ -4,7 +4,7 @@
 //! - [`launcher`]: starts processes, also in the [`namespace`] of another process; each is a
 //!   [`child`] that never outlives this program, and a [`stop`] says when waiting ends.
 //! - [`veth`]: connects namespaces by a bridge.
-//! - [`host`]: ringway itself with its guests.
+//! - [`host`]: ringway itself with its guests. [`ovs`]: Open vSwitch.
 //! - [`tools`]: make load and report what they measured; [`average`] makes one number of several.
 //! - [`machine`]: describes the computer. [`scratch`]: a directory for temporary files.
 //!   [`columns`]: a table for people.
@@ -24,6 +24,7 @@ pub mod host;
 pub mod launcher;
 pub mod machine;
 pub mod namespace;
+pub mod ovs;
 pub mod part;
 pub mod scratch;
 pub mod stop;

@@ -91,9 +91,9 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.req_cons.0
     }
 
-    /// The free-running index of the next request to respond to.
+    /// The free-running index of the next response to push.
     #[inline]
-    pub fn answered(&self) -> u32 {
+    pub fn producer(&self) -> u32 {
         self.rsp_prod_pvt.0
     }
 

@@ -3,7 +3,7 @@
 //! All who have such a descriptor share its flags and its counter, so a peer may at any moment
 //! make it block, empty it before we read it, or fill it. Reads ask call by call not to wait. The
 //! kernel has no such write: one that meets a full counter waits, until a thread that polls the
-//! counters of all peers empties it ([`FULL_LOOK`]), and the peer is found out.
+//! counters of all peers empties it ([`FULL_POLL_PAUSE`]), and the peer is found out.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,10 +22,10 @@ use crate::descriptor::{self, Kind};
 
 /// How often the counters of peers are polled. One that is full stops who raises it for as long,
 /// once: after that its peer is given up.
-pub const FULL_LOOK: Duration = Duration::from_millis(50);
+pub const FULL_POLL_PAUSE: Duration = Duration::from_millis(50);
 
 /// Counters that are polled by one call.
-const LOOKED_AT_ONCE: usize = 64;
+const POLLED_AT_ONCE: usize = 64;
 
 /// A counter that one side raises and the other waits for.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Bell {
     /// As [`from_peer`](Bell::from_peer); if the thread that looks after it cannot be started.
     pub fn to_peer(fd: OwnedFd) -> io::Result<Bell> {
         let bell = Bell::from_peer(fd)?;
-        look_after(&bell.0)?;
+        watch(&bell.0)?;
         Ok(bell)
     }
 
@@ -144,17 +144,17 @@ impl Counter {
     }
 }
 
-/// Where counters are handed to the thread that looks after them, once it runs.
-static LOOKED_AFTER: Mutex<Option<Sender<Weak<Counter>>>> = Mutex::new(None);
+/// Where counters are handed to the thread that watches them, once it runs.
+static WATCHED: Mutex<Option<Sender<Weak<Counter>>>> = Mutex::new(None);
 
-fn look_after(counter: &Arc<Counter>) -> io::Result<()> {
+fn watch(counter: &Arc<Counter>) -> io::Result<()> {
     // What it holds is whole at any moment.
-    let mut sender = LOOKED_AFTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sender = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let sender = match &mut *sender {
         Some(sender) => sender,
         none => {
             let (sender, counters) = mpsc::channel();
-            thread::Builder::new().name("bells".to_owned()).spawn(move || look(&counters))?;
+            thread::Builder::new().name("bells".to_owned()).spawn(move || empty_all(&counters))?;
             none.insert(sender)
         }
     };
@@ -162,7 +162,7 @@ fn look_after(counter: &Arc<Counter>) -> io::Result<()> {
 }
 
 /// Empties counters that are full, for as long as there are any, and sleeps otherwise.
-fn look(new: &Receiver<Weak<Counter>>) {
+fn empty_all(new: &Receiver<Weak<Counter>>) {
     let mut known: Vec<Weak<Counter>> = Vec::new();
     loop {
         if known.is_empty() {
@@ -171,16 +171,16 @@ fn look(new: &Receiver<Weak<Counter>>) {
         }
         known.extend(new.try_iter());
         known.retain(|counter| counter.strong_count() > 0);
-        known.chunks(LOOKED_AT_ONCE).for_each(empty_full);
-        thread::sleep(FULL_LOOK);
+        known.chunks(POLLED_AT_ONCE).for_each(empty_full);
+        thread::sleep(FULL_POLL_PAUSE);
     }
 }
 
 /// Polls a few counters, without taking memory.
 fn empty_full(known: &[Weak<Counter>]) {
-    let counters: ArrayVec<Arc<Counter>, LOOKED_AT_ONCE> =
+    let counters: ArrayVec<Arc<Counter>, POLLED_AT_ONCE> =
         known.iter().filter_map(Weak::upgrade).collect();
-    let mut fds: ArrayVec<PollFd<'_>, LOOKED_AT_ONCE> =
+    let mut fds: ArrayVec<PollFd<'_>, POLLED_AT_ONCE> =
         counters.iter().map(|it| PollFd::new(&it.fd, PollFlags::OUT)).collect();
     if poll(&mut fds, Some(&Timespec::default())).is_err() {
         return;

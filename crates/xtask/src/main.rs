@@ -6,7 +6,8 @@
 //!   stands, lengths, words, links between documents, and that figures are of their texts.
 //! - `words`: lowers the numbers of words that `tidy` counts.
 //! - `spec`: each rule of the wire has code that keeps it and a test, each limit that the threat
-//!   model names is in the code, and each citation is of a source that `docs/sources.toml` has.
+//!   model names is in the code, each citation is of a source that `docs/sources.toml` has, and
+//!   documents count the doctor's fixtures as they are.
 //! - `book`: the documents as a book, with the pages that the program itself writes.
 //! - `figures`: draws the figures of the book, with Graphviz.
 //! - `libraries`: the crates that are for others build without an operating system, and their
@@ -22,6 +23,7 @@ mod arm64;
 mod book;
 mod deb;
 mod figures;
+mod fixtures;
 mod fuzz;
 mod layers;
 mod libraries;
@@ -59,7 +61,7 @@ usage: cargo xtask VERB
   words  lower the numbers in crates/xtask/data/words.toml to what is left
   spec   every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every citation its source in
-         docs/sources.toml
+         docs/sources.toml; documents count the doctor's fixtures as they are
   book   the documents as a book, in target/book; needs mdBook
   figures  draws the figures in docs/figures; needs Graphviz
   libraries  builds the crates that are for others without an operating system, and their
@@ -196,6 +198,7 @@ fn spec(root: &Path) -> Result<()> {
     let mut findings = spec::check(&tree)?;
     findings.extend(sources::check(&tree, &spec::ids(&tree)?)?);
     findings.extend(limits::check(&tree)?);
+    findings.extend(fixtures::check(&tree));
     report("spec", &findings)
 }
 

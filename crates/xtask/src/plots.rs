@@ -48,8 +48,9 @@ pub(crate) fn page(root: &Path, folder: &Path) -> Result<String> {
     for (number, table) in (1..).zip(tables(&text)) {
         let name = format!("plot{number}.svg");
         draw(&table, &folder.join(&name))?;
+        let title = format!("{}: {}", table.section, table.unit);
         // Writing to a string cannot fail.
-        let _ = write!(page, "\n## {}: {}\n\n![]({name})\n", table.section, table.unit);
+        let _ = write!(page, "\n## {title}\n\n![{title}]({name})\n");
     }
     Ok(page)
 }

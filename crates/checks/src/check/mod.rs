@@ -1,4 +1,4 @@
-//! The catalogue: what is looked for, one file a check.
+//! The catalogue: one file a check.
 
 pub mod contradiction;
 mod datapath;
@@ -157,7 +157,7 @@ pub fn pieces() -> Vec<Piece> {
 /// How a check ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It looked.
+    /// It ran.
     Ran,
     /// None of its evidence could be read.
     Unread(String),
@@ -176,13 +176,13 @@ impl Check {
         self.group == Group::Processors || self.id == datapath::drop_reasons::CHECK.id
     }
 
-    /// Looks, and turns what cannot be read into a finding that says so.
+    /// What it finds. What cannot be read is a finding that says so.
     pub fn run(&self, host: &Host) -> Vec<Finding> {
-        self.look(host).0
+        self.outcome(host).0
     }
 
     /// The same, with how it ended.
-    pub fn look(&self, host: &Host) -> (Vec<Finding>, Ended) {
+    pub fn outcome(&self, host: &Host) -> (Vec<Finding>, Ended) {
         let mut findings = match Verdicts::part(self.absent, |out| (self.rule.judge)(host, out)) {
             Ok(findings) => findings,
             Err(Gap::NotHere(_)) if !lists_interfaces(host) => {
@@ -303,9 +303,9 @@ mod tests {
         assert_eq!(both(absent("x"), absent("y"), "s"), absent("x"));
         assert_eq!(both(torn(), absent("x"), "s"), torn());
         assert_eq!(both(absent("x"), torn(), "s"), torn());
-        for looked in [both(found(), torn(), "s"), both(torn(), found(), "s")] {
+        for result in [both(found(), torn(), "s"), both(torn(), found(), "s")] {
             let severities: Vec<Severity> =
-                looked.expect("found").iter().map(|one| one.severity).collect();
+                result.expect("found").iter().map(|one| one.severity).collect();
             assert_eq!(severities, [Severity::Ok, Severity::Unknown]);
         }
     }

@@ -20,8 +20,9 @@ pub struct Diff {
     pub changed: Vec<Changed>,
     /// Found by both, as bad in both.
     pub same: usize,
-    /// Checks that looked in one of them only: what they found, or did not, is no change.
-    pub looked_once: Vec<LookedOnce>,
+    /// Checks that ran in one of them only: what they found, or did not, is no change.
+    #[serde(rename = "looked-once")] // as scripts know it
+    pub ran_once: Vec<RanOnce>,
 }
 
 /// A finding that became worse or better.
@@ -34,10 +35,10 @@ pub struct Changed {
     pub now: Finding,
 }
 
-/// A check that looked in one of two reports.
+/// A check that ran in one of two reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct LookedOnce {
+pub struct RanOnce {
     /// Such as `D18`.
     pub check: String,
     /// In which: 1 or 2.
@@ -46,7 +47,7 @@ pub struct LookedOnce {
 
 impl Diff {
     /// Of two reports. All that is in order is left out; so is what could not be read, which is in
-    /// `looked_once` where only one could.
+    /// `ran_once` where only one could.
     pub fn of(before: &Report, after: &Report) -> Diff {
         let shown = |report: &Report| -> Vec<Finding> {
             let is_shown = |one: &&Finding| one.severity >= Severity::Note;
@@ -70,10 +71,10 @@ impl Diff {
             let all = &report.scope.checks;
             all.iter().any(|one| one.check == check && one.ended == super::How::Ran)
         };
-        let looked = before.scope.checks.iter().filter_map(|one| {
+        let ran_once = before.scope.checks.iter().filter_map(|one| {
             let (first, second) = (ran(before, &one.check), ran(after, &one.check));
             let report = if first { 1 } else { 2 };
-            (first != second).then(|| LookedOnce { check: one.check.clone(), report })
+            (first != second).then(|| RanOnce { check: one.check.clone(), report })
         });
         Diff {
             verdicts: [before.verdict.clone(), after.verdict.clone()],
@@ -81,7 +82,7 @@ impl Diff {
             gone,
             changed,
             same,
-            looked_once: looked.collect(),
+            ran_once: ran_once.collect(),
         }
     }
 
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_gone_and_worse_is_told_apart() {
+    fn new_gone_and_worse_findings_are_distinguished() {
         let before = report(&[
             ("a", Severity::Warning, "a drops 7.1 a second"),
             ("b", Severity::Note, "b"),

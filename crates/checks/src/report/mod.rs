@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use diff::{Changed, Diff, LookedOnce};
+pub use diff::{Changed, Diff, RanOnce};
 pub use html::page;
-pub use scope::{How, Looked, Scope};
+pub use scope::{CheckOutcome, How, Scope};
 pub use skip::{Skipped, Skips};
 
 use crate::check::contradiction::contradictions;
@@ -64,7 +64,7 @@ impl Report {
         let checks = CATALOGUE.iter().filter(is_wanted);
         let (mut findings, mut scope) = (Vec::new(), Scope::default());
         for check in checks {
-            let (found, ended) = check.look(host);
+            let (found, ended) = check.outcome(host);
             findings.extend(found);
             scope.add(check, ended);
         }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_one_line_with_the_worst_and_how_much_was_looked_at() {
+    fn a_verdict_is_one_line_with_the_worst_and_how_much_was_checked() {
         let warning = Finding::new(Severity::Warning, "a", "slow");
         let problem = Finding::new(Severity::Problem, "b", "broken");
         let unknown = Finding::new(Severity::Unknown, "c", "x");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_looked_at_is_no_all_clear() {
+    fn checks_that_could_not_run_are_no_all_clear() {
         let report = |pieces: &[(&str, &str)]| {
             let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
             Report::of(&Host::new(Source::Memory(pieces.iter().map(own).collect())), &[])

@@ -9,25 +9,25 @@ use crate::check::{Check, Ended};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Scope {
-    /// Checks that looked; what they could not read of their evidence is among the findings.
+    /// Checks that ran; what they could not read of their evidence is among the findings.
     pub ran: usize,
     /// Checks that could read none of their evidence.
     pub unread: usize,
     /// Checks about what this host does not have, as far as the evidence says.
     pub not_here: usize,
     /// Each of them, in their order.
-    pub checks: Vec<Looked>,
+    pub checks: Vec<CheckOutcome>,
 }
 
 /// A check, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Looked {
+pub struct CheckOutcome {
     /// Such as `D18`.
     pub check: String,
     /// How it ended.
     pub ended: How,
-    /// Why it did not look.
+    /// Why it did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -36,7 +36,7 @@ pub struct Looked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// It looked.
+    /// It ran.
     Ran,
     /// None of its evidence could be read.
     Unread,
@@ -53,7 +53,7 @@ impl Scope {
             Ended::NotHere(why) => (&mut self.not_here, How::NotHere, Some(why)),
         };
         *count += 1;
-        self.checks.push(Looked { check: check.id.to_owned(), ended, why });
+        self.checks.push(CheckOutcome { check: check.id.to_owned(), ended, why });
     }
 
     /// Whether that is enough to say that nothing is wrong: most of the checks that this host is
@@ -62,9 +62,9 @@ impl Scope {
         self.ran > 0 && self.ran >= self.unread
     }
 
-    /// Those that were not looked for.
-    pub fn missed(&self, how: How) -> impl Iterator<Item = &Looked> {
-        self.checks.iter().filter(move |looked| looked.ended == how)
+    /// Those that did not run, for one of the two reasons.
+    pub fn missed(&self, how: How) -> impl Iterator<Item = &CheckOutcome> {
+        self.checks.iter().filter(move |one| one.ended == how)
     }
 
     /// How much that is, in one sentence without its end.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ringway_sources::titles;
 
-use super::{How, Looked, Report};
+use super::{CheckOutcome, How, Report};
 use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
 
@@ -66,19 +66,20 @@ fn skipped(report: &Report) -> String {
 /// Checks that say nothing above: those that are about what this host does not have, and those that
 /// could not know whether it has that.
 fn missed(report: &Report, detail: Detail) -> String {
-    let is_silent = |one: &&Looked| !report.findings.iter().any(|found| found.check == one.check);
+    let is_silent =
+        |one: &&CheckOutcome| !report.findings.iter().any(|found| found.check == one.check);
     let mut text = String::new();
     for (how, head) in [
-        (How::NotHere, "Not looked for, because it is not here"),
-        (How::Unread, "Not looked for, because nothing says whether it is here"),
+        (How::NotHere, "Not checked, because it is not here"),
+        (How::Unread, "Not checked, because nothing says whether it is here"),
     ] {
-        let silent: Vec<&Looked> = report.scope.missed(how).filter(is_silent).collect();
+        let silent: Vec<&CheckOutcome> = report.scope.missed(how).filter(is_silent).collect();
         if silent.is_empty() {
             continue;
         }
         let _ = writeln!(text, "\n{head}");
         if detail == Detail::Full {
-            for Looked { check, why, .. } in silent {
+            for CheckOutcome { check, why, .. } in silent {
                 let title = check::find(check).map(|check| check.title).unwrap_or_default();
                 let _ = writeln!(text, "      {check} {title}: {}", why.as_deref().unwrap_or(""));
             }

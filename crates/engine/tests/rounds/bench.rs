@@ -1,6 +1,5 @@
 //! One engine, its queues and its time, all in the hands of a test.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -8,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, MacAddr,
-    OffloadCaps, Pages, Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters,
-    QueueTraits, Receipts, VlanRules, Woken,
+    OffloadCaps, Pending, PoolBudget, PortDown, PortQueue, Probe, QueueCounters, QueueTraits,
+    Receipts, VlanRules, Woken,
 };
 use ringway_engine::{
     Attached, AttachedParts, BridgePort, Directory, Engine, Forwarding, IfIdle, Inbox, Limits,
@@ -70,20 +69,6 @@ pub(crate) struct Far {
     wants_room: bool,
 }
 
-/// Bytes of the heap, in the place of pages.
-#[derive(Debug)]
-struct Heap(Vec<u8>);
-
-impl Pages for Heap {
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.0[at..at + into.len()]);
-    }
-
-    fn memory(&self) -> &dyn Any {
-        &self.0
-    }
-}
-
 /// The byte of a frame in pages that is at an offset behind its header.
 pub(crate) fn byte_at(offset: usize) -> u8 {
     u8::try_from(offset % 251).expect("below it")
@@ -98,7 +83,7 @@ fn put_in_pages(frame: &mut Frame) {
     frame.set_len(4096);
     let len = end.len();
     let receipt = Receipts::new(1, Waker::noop()).issue(0);
-    let mut body = Body::new(Arc::new(Heap(end)), receipt);
+    let mut body = Body::new(Arc::new(end), receipt);
     assert!(body.push(0, len));
     frame.set_body(body);
 }

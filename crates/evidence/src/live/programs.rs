@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_cpus_are_told_from_others() {
+    fn groups_of_cpus_are_distinguished_from_others() {
         assert_eq!(group("0::/system.slice/a.service"), Some("/system.slice/a.service"));
         assert_eq!(group("3:cpu,cpuacct:/docker/x"), Some("/docker/x"));
         for line in ["3:cpuset:/x", "0::/", "1:cpu:/../x", "", "1:cpu"] {

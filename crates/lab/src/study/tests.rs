@@ -93,8 +93,9 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         ("metric = \"throughput-bps\"", "metric = \"speed\"", "there is no metric"),
     ] {
         assert!(text.contains(from), "{from}");
-        let error = Study::parse("a test", &text.replacen(from, to, 1)).expect_err(to);
-        assert!(error.to_string().contains(word), "{to}: {error}");
+        let error = Study::parse("mine.toml", &text.replacen(from, to, 1)).expect_err(to);
+        let error = error.to_string();
+        assert!(error.starts_with("mine.toml") && error.contains(word), "{to}: {error}");
     }
     assert!(shipped("transmitt").expect_err("unknown").to_string().contains("guest-to-guest"));
 }

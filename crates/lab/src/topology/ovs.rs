@@ -5,32 +5,30 @@
 //! left to the other side there, too.
 
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 use ringway_net::LinkSetting;
 use tempfile::TempDir;
 
-use ringway_rig::child::{Child, PartError};
+use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::configure;
+use ringway_rig::ovs::{self, Datapath, Place};
 
 /// Debian's package.
 pub(crate) const PACKAGE: &str = "openvswitch-switch";
-/// What it is made of.
-pub(crate) const PROGRAMS: [&str; 4] = ["ovsdb-tool", "ovsdb-server", "ovs-vsctl", "ovs-vswitchd"];
-const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const SWITCH: &str = "ovs-vswitchd";
 const MODULE: &str = "/sys/module/openvswitch";
 const BRIDGE: &str = "ovs0";
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two attempts to reach it.
-const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// What it is made of.
+pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
+    ovs::TOOLS.into_iter().chain([SWITCH])
+}
 
 /// One that runs.
 #[derive(Debug)]
 pub struct OpenVswitch {
-    switch: Child,
-    _database: Child,
+    switch: ovs::OpenVswitch,
     _dir: TempDir,
     /// Where it forwards, for people.
     pub datapath: &'static str,
@@ -48,81 +46,21 @@ impl OpenVswitch {
     ) -> Result<OpenVswitch, PartError> {
         let dir = launcher.dir()?;
         let place = Place { launcher, pid, dir: dir.path() };
-        place.run("ovsdb-tool", &["create", &place.file("conf.db"), SCHEMA])?;
-        let remote = format!("--remote=punix:{}", place.file("db.sock"));
-        let control = format!("--unixctl={}", place.file("ovsdb.ctl"));
-        let words = [&place.file("conf.db"), &remote, &control];
-        let database = place.start("ovsdb-server", &words)?;
-        place.wait_for("db.sock")?;
-        let settings = ["set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true"];
-        place.configure(&[&["--no-wait", "init", "--"][..], &settings].concat())?;
-        let (kind, datapath) = match Path::new(MODULE).exists() {
-            true => ("system", "in the kernel"),
-            false => ("netdev", "in its own process"),
+        let (datapath, name) = match Path::new(MODULE).exists() {
+            true => (Datapath::Kernel, "in the kernel"),
+            false => (Datapath::Process, "in its own process"),
         };
-        let socket = format!("unix:{}", place.file("db.sock"));
-        let control = format!("--unixctl={}", place.file("vswitchd.ctl"));
-        let mut words = vec![socket.as_str(), control.as_str()];
-        words.extend((kind == "netdev").then_some("--disable-system"));
-        let switch = place.start("ovs-vswitchd", &words)?;
-        let kind = format!("datapath_type={kind}");
-        place.configure(&["add-br", BRIDGE, "--", "set", "bridge", BRIDGE, &kind])?;
+        let settings = ["other_config:userspace-tso-enable=true"];
+        let switch = place.start(SWITCH.as_ref(), datapath, &settings, BRIDGE)?;
         for port in take_ports(pid, bridge)? {
-            place.configure(&["add-port", BRIDGE, &port])?;
+            place.set(&["add-port", BRIDGE, &port], &[])?;
         }
-        Ok(OpenVswitch { switch, _database: database, _dir: dir, datapath })
+        Ok(OpenVswitch { switch, _dir: dir, datapath: name })
     }
 
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.switch.pid()
-    }
-}
-
-/// Where an Open vSwitch is, and how its programs are started.
-struct Place<'a> {
-    launcher: &'a Launcher,
-    pid: u32,
-    dir: &'a Path,
-}
-
-impl Place<'_> {
-    fn file(&self, name: &str) -> String {
-        self.dir.join(name).display().to_string()
-    }
-
-    fn command(&self, name: &str, words: &[impl AsRef<str>]) -> Command {
-        let mut command = self.launcher.command_in(self.pid, name);
-        command.args(["-vsyslog:off", "-vconsole:err"]);
-        command.args(words.iter().map(AsRef::as_ref));
-        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
-            command.env(variable, self.dir);
-        }
-        command
-    }
-
-    fn start(&self, name: &str, words: &[impl AsRef<str>]) -> Result<Child, PartError> {
-        self.launcher.start(name, self.command(name, words))
-    }
-
-    fn run(&self, name: &str, words: &[&str]) -> Result<(), PartError> {
-        self.start(name, words)?.output(PATIENCE).map(drop)
-    }
-
-    fn configure(&self, words: &[&str]) -> Result<(), PartError> {
-        let database = format!("--db=unix:{}", self.file("db.sock"));
-        self.run("ovs-vsctl", &[&["--timeout=20", &database][..], words].concat())
-    }
-
-    fn wait_for(&self, name: &str) -> Result<(), PartError> {
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while !self.dir.join(name).exists() {
-            if std::time::Instant::now() > deadline || self.launcher.stop().is_due() {
-                return Err(PartError::Failed("the database of Open vSwitch is not there".into()));
-            }
-            std::thread::sleep(LOOK_PAUSE);
-        }
-        Ok(())
     }
 }
 

@@ -62,8 +62,9 @@ fn a_packet_is_completed_when_its_frame_is_gone_and_not_before() {
 #[test]
 fn the_time_to_a_response_ends_when_the_frame_is_gone() {
     let wait = Duration::from_millis(20);
-    let longest_ns =
-        |bench: &Bench| bench.counters.tx_answer_times.snapshot().map(|(range, _)| range.end).max();
+    let longest_ns = |bench: &Bench| {
+        bench.counters.tx_response_times.snapshot().map(|(range, _)| range.end).max()
+    };
     let mut bench = patient(u32::MAX);
     let frames = take_packets(&mut bench, 0..1);
     assert_eq!(longest_ns(&bench), None, "it has no response");

@@ -127,7 +127,7 @@ impl<const COUNT: u32> Ring<COUNT> {
         assert_eq!(indices, published.map(|distance| state.index(distance)));
         assert_eq!(self.front.free(), size(COUNT - state.requests_pushed));
         assert_eq!(self.back.consumer(), state.index(state.requests_consumed));
-        assert_eq!(self.back.answered(), state.index(state.responses_pushed));
+        assert_eq!(self.back.producer(), state.index(state.responses_pushed));
         for room in 0..=size(COUNT) + 1 {
             let mut window = vec![0; room];
             let waiting = state.requests_waiting();
@@ -234,7 +234,7 @@ impl<const COUNT: u32> Ring<COUNT> {
             self.back.push_response(expected[size(distance)]);
             assert!((0..COUNT).map(|distance| self.slot(distance)).eq(expected.iter().copied()));
         }
-        assert_eq!(self.back.answered(), self.back.consumer());
+        assert_eq!(self.back.producer(), self.back.consumer());
         for distance in state.requests_pushed..COUNT {
             expected[size(distance)] = Small::<COUNT>::request(state.index(distance));
             self.front.push_request(expected[size(distance)]);

@@ -23,7 +23,7 @@ pub(crate) use supervisor::Supervisor;
 /// Which hypervisor a verb is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HypervisorKind {
-    /// The one of ours, on any machine.
+    /// Ringway's own, on any machine.
     #[value(alias = "emu")]
     Emulated,
     /// Xen.

@@ -241,8 +241,9 @@ struct Entry {
     /// Ids of `docs/sources.toml`; scripts know the field by this name.
     #[serde(rename = "rows")]
     sources: &'static [&'static str],
-    /// Whether it is looked for; otherwise it is explained only.
-    is_looked_for: bool,
+    /// Whether the doctor checks it; otherwise it is explained only.
+    #[serde(rename = "is-looked-for")] // as scripts know it
+    is_checked: bool,
 }
 
 fn list(args: &List) -> Result<()> {
@@ -250,20 +251,20 @@ fn list(args: &List) -> Result<()> {
         id: check.id,
         title: check.title,
         sources: check.sources,
-        is_looked_for: true,
+        is_checked: true,
     });
     let topics = TOPICS.iter().map(|topic| Entry {
         id: topic.id,
         title: topic.title,
         sources: topic.sources,
-        is_looked_for: false,
+        is_checked: false,
     });
     let entries: Vec<Entry> = checks.chain(topics).collect();
     if args.json {
         return print_json(&entries);
     }
     let rows = entries.into_iter().map(|entry| {
-        let does = if entry.is_looked_for { "looks" } else { "explains" };
+        let does = if entry.is_checked { "checks" } else { "explains" };
         vec![entry.id.to_owned(), does.to_owned(), entry.title.to_owned()]
     });
     print(&table::render(&["ID", "DOES", "TITLE"], rows))
@@ -278,7 +279,7 @@ fn show_coverage(args: &List) -> Result<ExitCode> {
             let explained = one.explained.join(" ");
             vec![one.source.clone(), one.checks.join(" "), explained, one.about.clone()]
         });
-        print(&table::render(&["SOURCE", "LOOKED FOR BY", "EXPLAINED BY", "CLAIM"], rows))?;
+        print(&table::render(&["SOURCE", "CHECKED BY", "EXPLAINED BY", "CLAIM"], rows))?;
         let missing = missing(&coverage).len();
         print(&format!("{} places of sources, {missing} missing.\n\n", coverage.len()))?;
         print(&ringway_sources::titles(coverage.iter().map(|one| one.source.as_str())))?;

@@ -496,7 +496,7 @@ pub(crate) fn counters(vifs: &[VifStatus]) -> String {
             ];
             let mut row = vec![vif.name.clone()];
             row.extend(numbers.map(|number| number.to_string()));
-            let median = queue.tx_answer_times.percentile(50);
+            let median = queue.tx_response_times.percentile(50);
             row.push(median.map_or_else(|| "-".to_owned(), |time| format!("{time:.1?}")));
             row.push(table::drops(&queue.dropped));
             row

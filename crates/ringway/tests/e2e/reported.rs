@@ -82,7 +82,7 @@ fn a_doctor_that_is_killed_leaves_the_trace_buffers_as_they_were() {
 }
 
 #[test]
-fn drops_are_told_with_their_reason() {
+fn drops_are_reported_with_their_reason() {
     let Some(_turn) = turn(&TOOLS) else { return };
     if instances().is_none() {
         return skipped("no tracefs that may be mounted here");
@@ -97,8 +97,8 @@ fn drops_are_told_with_their_reason() {
         flooding.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"),
     );
     std::thread::sleep(Duration::from_millis(500));
-    let looked = doctor(&["--check", "D49", "--interval", "3", "--json"]);
-    let said = text(&looked.stdout);
+    let checked = doctor(&["--check", "D49", "--interval", "3", "--json"]);
+    let said = text(&checked.stdout);
     assert!(said.contains("NEIGH_") || said.contains("neigh_invalidate"), "{said}");
     // In a network namespace it is a note, because it may be another one's.
     let there = pair.doctor(&pair.host, "--check D49 --interval 3 --json").output();

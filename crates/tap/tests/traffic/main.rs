@@ -2,7 +2,6 @@
 //! and real traffic over it.
 
 mod guest;
-mod stock;
 mod wire;
 
 use std::error::Error;
@@ -18,14 +17,17 @@ use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PoolBudget,
     PortDown, PortQueue, QueueCounters, Receipts, Wakers, Woken,
 };
+use ringway_hypervisor::Hypervisor;
+use ringway_loopback::{Limits, Loopback};
 use ringway_net::{LinkSetting, Netlink};
+use ringway_netfront::Slabs;
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
 use ringway_sys::tun::{Lifetime, QueueMode, TunFile};
 use ringway_tap::{Side, Tap, TapQueue};
+use ringway_wire::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::guest::Guest;
-use crate::stock::TestStock;
 use crate::wire::{Report, Wire};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -119,7 +121,10 @@ fn transfer(caps: OffloadCaps, in_pages: bool) -> Result<Report, Box<dyn Error>>
     let mut ports = [a.ports(), b.ports()];
     if in_pages {
         let queues = ports.iter_mut().flatten();
-        queues.for_each(|queue| queue.use_stock(Box::new(TestStock::new())));
+        let mut grants = Loopback::new().create_domain(DomId(1), Limits::default())?.grants()?;
+        for queue in queues {
+            queue.use_stock(Slabs::new(&mut grants, DomId(0))?.stock());
+        }
     }
     let [of_a, of_b] = ports;
     let wire = Wire::start(of_a, of_b)?;

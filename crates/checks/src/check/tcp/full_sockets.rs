@@ -32,7 +32,7 @@ facts! {
 /// Datagrams a second from which drops are not a burst now and then.
 const DROPS_MIN: f64 = 5.0;
 /// Sockets that are named.
-const TOLD_MAX: usize = 4;
+const REPORTED_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let (listeners, datagrams) = (facts.listeners.ok(), facts.datagrams.ok());
@@ -40,7 +40,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         return not_here(CHECK.absent);
     }
     if let Some(span) = listeners.filter(|span| span.basis == Basis::Samples) {
-        out.add(full(facts, span).into_iter().take(TOLD_MAX));
+        out.add(full(facts, span).into_iter().take(REPORTED_MAX));
     }
     if let Some(DatagramSockets(tables)) = datagrams {
         let mut found: Vec<(f64, Finding)> = Vec::new();
@@ -66,7 +66,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             }
         }
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        out.add(found.into_iter().take(TOLD_MAX).map(|(_, finding)| finding));
+        out.add(found.into_iter().take(REPORTED_MAX).map(|(_, finding)| finding));
     }
     out.well("programs take what comes for them", None);
     Ok(())

@@ -32,7 +32,7 @@ const WAITS_MS: f64 = 40.0;
 const TIMES: f64 = 4.0;
 /// Bytes a second that a connection has to move, so that it is the one that fills a queue.
 const BYTES_MIN: f64 = 50_000.0;
-/// Bytes that wait in a discipline from which it is the queue that was looked for.
+/// Bytes in a discipline's queue from which that queue is the cause of the delay.
 const BACKLOG_MIN: u64 = 20_000;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {

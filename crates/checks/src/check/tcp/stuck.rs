@@ -36,7 +36,7 @@ facts! {
 /// A segment that some path may not take.
 const LONG: u64 = 1000;
 /// Connections that are named.
-const TOLD_MAX: usize = 4;
+const REPORTED_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.sockets;
@@ -48,7 +48,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                 .is_some_and(|before| before.more.bytes_acked == socket.more.bytes_acked);
         socket.gets_no_acknowledgement() && stands
     };
-    let stuck = span.after.all.iter().filter(is_stuck).take(TOLD_MAX);
+    let stuck = span.after.all.iter().filter(is_stuck).take(REPORTED_MAX);
     out.add(stuck.map(|socket| of_one(facts, socket)));
     out.well(
         format!("each of {} connections gets its acknowledgements", span.after.all.len()),

@@ -42,8 +42,8 @@ const OUTPUT_LEN_MAX: u64 = 64 << 20;
 
 /// Run a demonstration: two guests, iperf3 between them, packets per queue
 ///
-/// It runs in its own network namespaces, which end with it. iperf3 must be installed. A guest of
-/// virtio is what QEMU and its guest are to a vhost-user socket, without a virtual machine. The
+/// It runs in its own network namespaces, which end with it. iperf3 must be installed. A virtio
+/// guest is a process that takes the place of QEMU and its guest: no virtual machine starts. The
 /// exit status is not 0 if it leaves anything behind, or if bytes arrive changed.
 #[derive(Debug, Args)]
 #[command(

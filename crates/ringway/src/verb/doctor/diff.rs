@@ -80,13 +80,13 @@ impl Said {
         for one in &self.settings {
             let _ = writeln!(text, "  {}: {} -> {}", one.name, word(&one.before), word(&one.after));
         }
-        if !diff.looked_once.is_empty() {
+        if !diff.ran_once.is_empty() {
             let of = |report| -> Vec<&str> {
-                let all = diff.looked_once.iter().filter(|one| one.report == report);
+                let all = diff.ran_once.iter().filter(|one| one.report == report);
                 all.map(|one| one.check.as_str()).collect()
             };
             let (first, second) = (of(1), of(2));
-            text += "\nLooked for in one only, so not compared\n";
+            text += "\nChecked in one only, so not compared\n";
             for (number, checks) in [(1, first), (2, second)] {
                 if !checks.is_empty() {
                     let _ = writeln!(text, "  in {number}: {}", checks.join(" "));

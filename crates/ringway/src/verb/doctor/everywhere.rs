@@ -37,7 +37,8 @@ struct Everywhere {
     /// This one first.
     namespaces: Vec<Place>,
     /// Those that could not be entered.
-    not_looked_at: Vec<Missed>,
+    #[serde(rename = "not-looked-at")] // as scripts know it
+    not_checked: Vec<Missed>,
 }
 
 #[derive(Debug, Serialize)]
@@ -55,7 +56,7 @@ struct Missed {
 }
 
 pub(super) fn diagnose(args: &Doctor) -> Result<ExitCode> {
-    let everywhere = look(args)?;
+    let everywhere = check(args)?;
     if args.json {
         print_json(&everywhere)?;
     } else {
@@ -67,14 +68,14 @@ pub(super) fn diagnose(args: &Doctor) -> Result<ExitCode> {
     Ok(ExitCode::from(worst.map_or(5, Report::exit_code)))
 }
 
-fn look(args: &Doctor) -> Result<Everywhere> {
+fn check(args: &Doctor) -> Result<Everywhere> {
     let Namespaces { all, hidden, refused } = Namespaces::live();
     let mut everywhere = Everywhere::default();
     let missed = |netns: String, why: String| Missed { netns, why };
-    everywhere.not_looked_at.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
+    everywhere.not_checked.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
     if refused > 0 {
         let why = "only root may see where they are".to_owned();
-        everywhere.not_looked_at.push(missed(format!("those of {refused} processes"), why));
+        everywhere.not_checked.push(missed(format!("those of {refused} processes"), why));
     }
     let deadline = Instant::now() + ALL_MAX;
     let own = Host::new(collected(args.interval, &[])?);
@@ -82,32 +83,32 @@ fn look(args: &Doctor) -> Result<Everywhere> {
     everywhere.namespaces.push(Place { netns: "this one".to_owned(), report });
     let mut next = all.iter().take(NAMESPACES_MAX);
     let queue = Mutex::new(&mut next);
-    let looked = Mutex::new(Vec::new());
+    let checked = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..TOGETHER {
             scope.spawn(|| {
                 while let Some(one) = queue.lock().ok().and_then(|mut queue| queue.next()) {
                     let found = report_of(one, args, deadline);
-                    looked.lock().map(|mut all| all.push((one.clone(), found))).unwrap_or(());
+                    checked.lock().map(|mut all| all.push((one.clone(), found))).unwrap_or(());
                 }
             });
         }
     });
-    let mut looked = looked.into_inner().unwrap_or_default();
-    looked.sort_by(|one, other| one.0.cmp(&other.0));
-    for (namespace, found) in looked {
+    let mut checked = checked.into_inner().unwrap_or_default();
+    checked.sort_by(|one, other| one.0.cmp(&other.0));
+    for (namespace, found) in checked {
         let netns = name(&namespace);
         match found {
             Ok(report) => {
                 let report = report.within(&netns, |command| enter(&namespace, command));
                 everywhere.namespaces.push(Place { netns, report });
             }
-            Err(error) => everywhere.not_looked_at.push(missed(netns, format!("{error:#}"))),
+            Err(error) => everywhere.not_checked.push(missed(netns, format!("{error:#}"))),
         }
     }
     let left = all.iter().skip(NAMESPACES_MAX);
     let why = || format!("{NAMESPACES_MAX} are checked, and there are {}", all.len());
-    everywhere.not_looked_at.extend(left.map(|one| missed(name(one), why())));
+    everywhere.not_checked.extend(left.map(|one| missed(name(one), why())));
     Ok(everywhere)
 }
 
@@ -123,7 +124,7 @@ impl Everywhere {
                 let _ = writeln!(text, "Network namespace {netns}\n\n{}", render(report, detail));
             }
         }
-        for Missed { netns, why } in &self.not_looked_at {
+        for Missed { netns, why } in &self.not_checked {
             let _ = writeln!(text, "[?] Network namespace {netns} was not checked: {why}");
         }
         text

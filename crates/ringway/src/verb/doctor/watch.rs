@@ -18,7 +18,7 @@ use crate::output::print;
 use crate::stop::Stop;
 
 /// How soon a signal ends it.
-const ANSWER_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const CONTENT_TYPE: &str = "Content-Type: text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug, Args)]
@@ -48,23 +48,23 @@ pub(super) fn run(args: &Watch) -> Result<()> {
     thread::Builder::new().name("look".to_owned()).spawn(move || {
         loop {
             let begun = Instant::now();
-            let text = look(interval);
+            let text = check(interval);
             *shared.lock().unwrap_or_else(PoisonError::into_inner) = text;
             thread::sleep(every.saturating_sub(begun.elapsed()));
         }
     })?;
     print(&format!("Serving http://{}/metrics\n", server.server_addr()))?;
     while !stop.wait(Duration::ZERO)? {
-        if let Some(request) = server.recv_timeout(ANSWER_EVERY)? {
+        if let Some(request) = server.recv_timeout(POLL_INTERVAL)? {
             let text = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
             // A reader that left is no failure of ours.
-            let _ = answer(request, text);
+            let _ = respond(request, text);
         }
     }
     Ok(())
 }
 
-fn look(interval: Duration) -> String {
+fn check(interval: Duration) -> String {
     let begun = Instant::now();
     let host = Host::new(collect(interval));
     let report = Report::of(&host, &[]);
@@ -84,11 +84,12 @@ fn cpu_seconds() -> f64 {
     ticks.sum::<f64>() / TICKS_PER_SECOND
 }
 
-fn answer(request: Request, page: String) -> std::io::Result<()> {
+fn respond(request: Request, page: String) -> std::io::Result<()> {
     let is_get = *request.method() == Method::Get;
     match request.url() {
-        "/metrics" if is_get && page.is_empty() => request
-            .respond(Response::from_string("the first look is not over\n").with_status_code(503)),
+        "/metrics" if is_get && page.is_empty() => request.respond(
+            Response::from_string("the first check has not ended yet\n").with_status_code(503),
+        ),
         "/metrics" if is_get => {
             let header: Header = CONTENT_TYPE.parse().expect("a header as tiny_http wants it");
             request.respond(Response::from_string(page).with_header(header))

@@ -1,0 +1,64 @@
+//! How many of the doctor's fixtures were recorded, as documents say it.
+//!
+//! Each fixture says its origin. The documents that count them have to say the same.
+
+use crate::tree::{SourceFile, Tree};
+
+const FIXTURES: &str = "crates/doctor/fixtures/";
+
+/// Documents without today's numbers, one line each.
+pub(crate) fn check(tree: &Tree) -> Vec<String> {
+    let origins = tree.files.iter().filter(|file| is_origin(&file.path));
+    let origins: Vec<&SourceFile> = origins.collect();
+    let has = |origin: &str| {
+        let line = format!("origin = \"{origin}\"");
+        origins.iter().filter(|file| file.text.lines().any(|one| one == line)).count()
+    };
+    let (all, recorded, written) = (origins.len(), has("recorded"), has("written"));
+    let sentences = [
+        (
+            "docs/introduction.md",
+            format!("{written} of the doctor's {all} fixtures are hand-written"),
+        ),
+        ("docs/doctor.md", format!("{recorded} of {all} are recorded")),
+    ];
+    let is_missing = |path: &str, sentence: &str| {
+        !tree.file(path).is_some_and(|file| file.text.contains(sentence))
+    };
+    let missing = sentences.iter().filter(|(path, sentence)| is_missing(path, sentence));
+    missing.map(|(path, sentence)| format!("{path}: does not say \"{sentence}\"")).collect()
+}
+
+fn is_origin(path: &str) -> bool {
+    path.starts_with(FIXTURES) && path.ends_with("/fixture.toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::file;
+
+    #[test]
+    fn documents_count_the_fixtures_as_they_are() {
+        let fixture = |name: &str, origin: &str| {
+            file(&format!("{FIXTURES}{name}/fixture.toml"), &format!("origin = \"{origin}\"\n"))
+        };
+        let files = vec![
+            fixture("d01-sick", "written"),
+            fixture("d01-healthy", "written"),
+            fixture("d01-sick-recorded", "recorded"),
+            file("docs/introduction.md", "2 of the doctor's 3 fixtures are hand-written."),
+            file("docs/doctor.md", "1 of 3 are recorded, in guests"),
+        ];
+        assert_eq!(check(&Tree { files }), [""; 0]);
+        let stale = [fixture("d02-sick", "written"), file("docs/doctor.md", "1 of 3 are recorded")];
+        assert_eq!(
+            check(&Tree { files: stale.into() }),
+            [
+                "docs/introduction.md: does not say \"1 of the doctor's 1 fixtures are \
+                 hand-written\"",
+                "docs/doctor.md: does not say \"0 of 1 are recorded\"",
+            ]
+        );
+    }
+}
