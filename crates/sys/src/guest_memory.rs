@@ -12,14 +12,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::SharedPages;
 use crate::descriptor::{self, Kind};
 use crate::guard::{GuardedMapping, lost_count};
+pub use crate::prefetch::Intent;
+use crate::prefetch::prefetch;
 pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShare};
 
 /// Regions of one table at most: what QEMU has slots for.
 pub const REGIONS_MAX: usize = 509;
+/// Bytes of a cache line, on nearly all processors.
+const CACHE_LINE: u64 = 64;
 /// Guest memory that one bit of a [`DirtyLog`] stands for.
 pub const LOG_PAGE: u64 = 4096;
 
@@ -417,9 +422,19 @@ const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 #[derive(Debug)]
 pub struct GuestView {
     memory: Arc<GuestMemory>,
+    /// The regions of the table, side by side: an access follows no pointer on its way.
+    places: Box<[Place]>,
     last: Cell<usize>,
     /// How many mappings of the process were lost when this table was last found whole.
     lost_seen: Cell<u32>,
+}
+
+/// A region as a view has it.
+#[derive(Debug)]
+struct Place {
+    guest_address: u64,
+    len: u64,
+    pages: SharedPages,
 }
 
 impl GuestView {
@@ -427,7 +442,13 @@ impl GuestView {
     pub fn new(memory: Arc<GuestMemory>) -> GuestView {
         // One less, so that the first look is at the table itself.
         let lost_seen = Cell::new(lost_count().wrapping_sub(1));
-        GuestView { memory, last: Cell::new(0), lost_seen }
+        let places = memory.regions.iter().map(|region| Place {
+            guest_address: region.guest_address,
+            len: region.len,
+            pages: region.pages.clone(),
+        });
+        let places = places.collect();
+        GuestView { memory, places, last: Cell::new(0), lost_seen }
     }
 
     /// The table.
@@ -463,6 +484,60 @@ impl GuestView {
         })
     }
 
+    /// [`copy_to`](GuestView::copy_to) for a value and the bytes behind it: what stands before a
+    /// frame, and the frame.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_to_both<T: FromBytes + IntoBytes>(
+        &self,
+        address: u64,
+        first: &mut T,
+        then: &mut [u8],
+    ) -> Result<(), OutsideMemory> {
+        if let Some((pages, offset)) = self.in_last(address, size_of::<T>() + then.len()) {
+            pages.copy_to_both(offset, first, then);
+            return Ok(());
+        }
+        self.copy_to(address, first.as_mut_bytes())?;
+        self.copy_to(address.wrapping_add(size_of::<T>() as u64), then)
+    }
+
+    /// [`copy_from`](GuestView::copy_from) for a value and the bytes behind it.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_from_both<T: IntoBytes + Immutable>(
+        &self,
+        address: u64,
+        first: &T,
+        then: &[u8],
+    ) -> Result<(), OutsideMemory> {
+        if let Some((pages, offset)) = self.in_last(address, size_of::<T>() + then.len()) {
+            pages.copy_from_both(offset, first, then);
+            return Ok(());
+        }
+        self.copy_from(address, first.as_bytes())?;
+        self.copy_from(address.wrapping_add(size_of::<T>() as u64), then)
+    }
+
+    /// Has the processor fetch the first bytes of a buffer that is about to be copied, if they are
+    /// where the last access was. A hint, as the peer may say anything of a buffer: what is not in
+    /// the table is fetched by no one.
+    #[inline]
+    pub fn prefetch(&self, address: u64, len: u32, intent: Intent) {
+        let Some(rest) = len.checked_sub(1) else { return };
+        // A header and a short frame are in two lines.
+        let rest = u64::from(rest).min(CACHE_LINE);
+        if let Some((pages, offset)) = self.in_last(address, rest as usize + 1) {
+            let first = pages.at(offset, rest as usize + 1);
+            prefetch(first, intent);
+            prefetch(first.wrapping_add(rest as usize), intent);
+        }
+    }
+
     /// Whether all of these bytes are in the table.
     ///
     /// # Errors
@@ -494,14 +569,20 @@ impl GuestView {
         len: usize,
         mut piece: impl FnMut(&SharedPages, usize, usize),
     ) -> Result<(), OutsideMemory> {
-        if let Some(region) = self.memory.regions.get(self.last.get()) {
-            let offset = address.wrapping_sub(region.guest_address);
-            if offset < region.len && len as u64 <= region.len - offset {
-                piece(&region.pages, offset as usize, len);
-                return Ok(());
-            }
+        if let Some((pages, offset)) = self.in_last(address, len) {
+            piece(pages, offset, len);
+            return Ok(());
         }
         self.visit_slowly(address, len, piece)
+    }
+
+    /// Where some bytes are, if they are in the region of the last access.
+    #[inline]
+    fn in_last(&self, address: u64, len: usize) -> Option<(&SharedPages, usize)> {
+        let place = self.places.get(self.last.get())?;
+        let offset = address.wrapping_sub(place.guest_address);
+        let is_inside = offset < place.len && len as u64 <= place.len - offset;
+        is_inside.then_some((&place.pages, offset as usize))
     }
 
     #[inline(never)]
@@ -517,7 +598,7 @@ impl GuestView {
         while left > 0 {
             let index = self.memory.find(at).ok_or(outside)?;
             self.last.set(index);
-            let region = &self.memory.regions[index];
+            let region = &self.places[index];
             let offset = at - region.guest_address;
             let count = left.min(region.len - offset);
             piece(&region.pages, offset as usize, count as usize);
