@@ -178,12 +178,12 @@ impl SharedPages {
     #[cfg(feature = "std")]
     pub(crate) fn copy_to_both<T: FromBytes>(&self, offset: usize, first: &mut T, then: &mut [u8]) {
         let source = self.at(offset, size_of::<T>() + then.len());
-        // SAFETY: as in `copy_to`, for both; values in buffers are not aligned, and `FromBytes`
-        // makes any bytes a valid one.
-        unsafe {
-            *first = source.cast::<T>().read_unaligned();
-            ptr::copy_nonoverlapping(source.add(size_of::<T>()), then.as_mut_ptr(), then.len());
-        }
+        let behind = source.wrapping_add(size_of::<T>());
+        // SAFETY: as in `copy_to`. Values in buffers are not aligned, and `FromBytes` makes any
+        // bytes a valid one.
+        *first = unsafe { source.cast::<T>().read_unaligned() };
+        // SAFETY: as in `copy_to`: `at` has checked these bytes, too.
+        unsafe { ptr::copy_nonoverlapping(behind, then.as_mut_ptr(), then.len()) }
         // See "racing copies" below.
         compiler_fence(Ordering::SeqCst);
     }
@@ -193,19 +193,19 @@ impl SharedPages {
     #[cfg(feature = "std")]
     pub(crate) fn copy_from_both<T: IntoBytes>(&self, offset: usize, first: &T, then: &[u8]) {
         let target = self.at(offset, size_of::<T>() + then.len());
-        // SAFETY: as in `copy_from`, for both; `IntoBytes` has no padding.
-        unsafe {
-            ptr::copy_nonoverlapping(ptr::from_ref(first).cast(), target, size_of::<T>());
-            ptr::copy_nonoverlapping(then.as_ptr(), target.add(size_of::<T>()), then.len());
-        }
+        let behind = target.wrapping_add(size_of::<T>());
+        // SAFETY: as in `copy_from`; `IntoBytes` has no padding.
+        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(first).cast(), target, size_of::<T>()) }
+        // SAFETY: as in `copy_from`: `at` has checked these bytes, too.
+        unsafe { ptr::copy_nonoverlapping(then.as_ptr(), behind, then.len()) }
     }
 
     // Racing copies. A bulk copy may race with a write of the peer. We accept that because:
     // 1. the peer is another process: the race is between machine instructions, not between two
     //    accesses that one compiler sees;
     // 2. the compiler cannot invent a second read: no reference exists, and behind the fence the
-    //    source may be other bytes, so that only the copy can be inspected, also of a few bytes that
-    //    it would keep in registers;
+    //    source may be other bytes, so that only the copy can be inspected, also where a few bytes
+    //    stay in registers;
     // 3. torn bytes are as harmless as any bytes a hostile peer may have put there before.
 
     /// The address of `len` bytes at `offset`, for a system call that reads or writes them.

@@ -60,7 +60,8 @@ impl QueuePair {
         pool: &mut FramePool,
     ) -> Result<(), PairFault> {
         let (mut packets, mut bytes) = (0, 0);
-        let mut given = self.rx.half.look().map_err(fault);
+        let found = self.rx.half.look();
+        let mut given = found.and_then(|()| self.rx.half.read_ahead(&self.view)).map_err(fault);
         while let (Some(frame), Ok(())) = (from.front_mut(), &given) {
             let placed = match self.place_single(frame) {
                 Some(placed) => placed,
@@ -87,8 +88,8 @@ impl QueuePair {
         given
     }
 
-    /// Writes one frame into a chain of one buffer, if the next one is that and has room; nearly all
-    /// frames go this way.
+    /// Writes one frame into a chain of one buffer, if the next one is that and has room; nearly
+    /// all frames go this way.
     #[inline]
     fn place_single(&mut self, frame: &mut Frame) -> Option<Result<Placed, PairFault>> {
         const HEADER_LEN: usize = size_of::<VirtioNetHdrV1>();

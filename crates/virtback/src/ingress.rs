@@ -71,16 +71,17 @@ impl QueuePair {
         let room = into.remaining_capacity().min(budget.frames);
         let mut left = Left { room, bytes: budget.bytes, descriptors: DESCRIPTORS_MAX };
         self.tx.half.look()?;
-        loop {
-            self.copy_singles(&mut left, pool, into)?;
+        while !left.is_nothing() {
+            self.tx.half.read_ahead(&self.view)?;
+            if self.tx.half.peek_single().is_some() {
+                self.copy_singles(&mut left, pool, into)?;
+            }
             let ring = &mut self.tx;
             if left.is_nothing() {
-                return Ok(());
+                break;
             }
             let mark = ring.half.mark();
-            let Some(chain) = ring.half.take(&self.view, &mut ring.buffers)? else {
-                return Ok(());
-            };
+            let Some(chain) = ring.half.take(&self.view, &mut ring.buffers)? else { break };
             left.room -= 1;
             left.descriptors = left.descriptors.saturating_sub(ring.buffers.list().len());
             let total = usize::try_from(ring.buffers.bytes()).unwrap_or(usize::MAX);
@@ -93,7 +94,7 @@ impl QueuePair {
             let Some(mut frame) = pool.take(len) else {
                 // It stays where it is until there is a buffer.
                 ring.half.go_back(mark);
-                return Ok(());
+                break;
             };
             match copy_frame(&self.view, &self.form, ring.buffers.list(), &mut frame) {
                 Ok(Ok(())) => {
@@ -111,11 +112,12 @@ impl QueuePair {
             }
             ring.half.push_used(chain, 0);
         }
+        Ok(())
     }
 
     /// Does the same for chains of one buffer, up to the first of another kind. Nearly all frames
-    /// come this way; it is short so that the processor is at the next frames while it waits for the
-    /// guest's to write this one.
+    /// come this way; it is short, so that the processor is at the next frames while it waits for
+    /// bytes of this one.
     #[inline(never)]
     fn copy_singles(
         &mut self,

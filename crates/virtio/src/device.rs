@@ -117,8 +117,20 @@ impl<M: QueueMemory> DeviceHalf<M> {
         either!(self, half => half.take(guest, buffers))
     }
 
-    /// The next chain, if it is known, is one buffer, and is the next to be used as well. For chains
-    /// of which it is not known, and of packed queues, there is [`take`](DeviceHalf::take) alone.
+    /// Reads what the last look found, so that [`peek_single`](DeviceHalf::peek_single) knows it.
+    ///
+    /// # Errors
+    /// [`QueueFault`].
+    #[inline]
+    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+        match self {
+            DeviceHalf::Split(half) => half.read_ahead(guest),
+            DeviceHalf::Packed(_) => Ok(()),
+        }
+    }
+
+    /// The next chain, if it is known, is one buffer, and is the next to be used as well. For all
+    /// others, and those of packed queues, there is [`take`](DeviceHalf::take) alone.
     #[inline]
     pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
         match self {
@@ -127,8 +139,8 @@ impl<M: QueueMemory> DeviceHalf<M> {
         }
     }
 
-    /// Takes and uses the chain that [`peek_single`](DeviceHalf::peek_single) has just shown, with so
-    /// many bytes written.
+    /// Takes and uses the chain that [`peek_single`](DeviceHalf::peek_single) has just shown, with
+    /// so many bytes written.
     ///
     /// # Panics
     /// If it has shown none: a mistake of ours.

@@ -28,7 +28,7 @@ pub struct SplitDevice<M = SharedPages> {
     /// The next entry to take.
     next: u16,
     /// What was read ahead, once: the entries from `ahead_from` on.
-    ahead: ArrayVec<Ahead, AHEAD_MAX>,
+    ahead: Box<ArrayVec<Ahead, AHEAD_MAX>>,
     ahead_from: u16,
     used_pvt: u16,
     used_published: u16,
@@ -74,7 +74,7 @@ impl<M: QueueMemory> SplitDevice<M> {
             access,
             avail_seen: base,
             next: base,
-            ahead: ArrayVec::new(),
+            ahead: Box::default(),
             ahead_from: base,
             used_pvt: base,
             used_published: base,
@@ -156,9 +156,8 @@ impl<M: QueueMemory> SplitDevice<M> {
         if self.next == self.avail_seen {
             return Ok(None);
         }
-        let Some(Ahead { head, desc: first }) = self.next_ahead() else {
-            return self.read_ahead(guest, buffers);
-        };
+        self.read_ahead(guest)?;
+        let Ahead { head, desc: first } = self.next_ahead().expect("one was read at least");
         buffers.clear();
         let entry = entry_of(first);
         if entry.has_next() || entry.is_indirect() {
@@ -209,16 +208,22 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
     }
 
-    /// Reads the entries that the last look found, then takes the next chain.
+    /// Reads the entries that the last look found, unless the next one is known.
     ///
+    /// # Errors
+    /// [`QueueFault::HeadOutOfRange`] if the next one is no good.
+    #[inline]
+    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+        match self.next == self.avail_seen || self.next_ahead().is_some() {
+            true => Ok(()),
+            false => self.read_entries(guest),
+        }
+    }
+
     /// The guest's processor has written entries, descriptors and buffers, so each first access
     /// waits for it. Here these accesses do not wait for each other.
     #[inline(never)]
-    fn read_ahead(
-        &mut self,
-        guest: &GuestView,
-        buffers: &mut Buffers,
-    ) -> Result<Option<Chain>, QueueFault> {
+    fn read_entries(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
         let size = self.areas.size;
         self.ahead.clear();
         self.ahead_from = self.next;
@@ -230,7 +235,7 @@ impl<M: QueueMemory> SplitDevice<M> {
                 match self.ahead.is_empty() {
                     true => return Err(QueueFault::HeadOutOfRange { head, size }),
                     // Those before it come first.
-                    false => break,
+                    false => return Ok(()),
                 }
             }
             let desc: Desc = self.areas.descriptors.read(desc_at(head));
@@ -238,7 +243,7 @@ impl<M: QueueMemory> SplitDevice<M> {
             self.ahead.push(Ahead { head, desc });
             index = index.wrapping_add(1);
         }
-        self.take(guest, buffers)
+        Ok(())
     }
 
     /// Reads a chain of several descriptors, or one in a table. Each turn adds a buffer, of which
