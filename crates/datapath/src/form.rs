@@ -8,10 +8,12 @@ use ringway_wire::virtio::{
     VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MRG_RXBUF,
     VirtioNetHdrV1,
 };
-use ringway_wire::vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN, VirtioNetHdr};
+use ringway_wire::vnet::{
+    VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_ECN, VIRTIO_NET_HDR_GSO_NONE, VirtioNetHdr,
+};
 
 use crate::vnet::{offload_from_vnet, vnet_from_offload};
-use crate::{DropReason, Frame, GsoKind, Offload, OffloadCaps};
+use crate::{Checksum, DropReason, Frame, GsoKind, Offload, OffloadCaps};
 
 /// What was agreed on about frames, seen from one end.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +81,15 @@ impl FrameForm {
     /// on.
     #[inline]
     pub fn read(&self, hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
+        if hdr.flags == 0 && hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE {
+            return Ok(Offload { checksum: Checksum::Unverified, gso: None });
+        }
+        self.read_offload(hdr, frame)
+    }
+
+    /// What is said of a frame of which something is left undone. Out of the way of other frames.
+    #[inline(never)]
+    fn read_offload(&self, hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload, DropReason> {
         let leaves_checksum = hdr.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0;
         if leaves_checksum && !self.own.checksum {
             return Err(DropReason::BadOffload);
@@ -96,6 +107,15 @@ impl FrameForm {
     /// [`DropReason::BadOffload`] if the frame's headers do not have what its offload speaks of.
     #[inline]
     pub fn write(&self, frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+        match frame.offload {
+            Offload { checksum: Checksum::Unverified, gso: None } => Ok(VirtioNetHdr::default()),
+            _ => self.write_offload(frame),
+        }
+    }
+
+    /// The header for a frame of which something is left undone. Out of the way of other frames.
+    #[inline(never)]
+    fn write_offload(&self, frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
         let offload = frame.offload;
         let mut hdr = vnet_from_offload(&offload, frame.bytes_mut())?;
         if !self.peer.checksum {

@@ -5,7 +5,8 @@
 //! front-end's own, in the messages that say where rings are. Every access is checked against the
 //! table, and nothing that the peer does to its files ends us: see `guard.rs`.
 
-use std::cell::Cell;
+mod view;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +16,10 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use crate::SharedPages;
 use crate::descriptor::{self, Kind};
-use crate::guard::{GuardedMapping, lost_count};
+use crate::guard::GuardedMapping;
+pub use crate::prefetch::Intent;
 pub use crate::share::{FRONT_ENDS_MAX, MappingShare, NoShare};
+pub use view::GuestView;
 
 /// Regions of one table at most: what QEMU has slots for.
 pub const REGIONS_MAX: usize = 509;
@@ -412,122 +415,6 @@ impl Mapped {
 
 /// What `statfs(2)` says of files on huge pages.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-
-/// One user's view of a table: it remembers the region of the last access.
-#[derive(Debug)]
-pub struct GuestView {
-    memory: Arc<GuestMemory>,
-    last: Cell<usize>,
-    /// How many mappings of the process were lost when this table was last found whole.
-    lost_seen: Cell<u32>,
-}
-
-impl GuestView {
-    /// A view of a table.
-    pub fn new(memory: Arc<GuestMemory>) -> GuestView {
-        // One less, so that the first look is at the table itself.
-        let lost_seen = Cell::new(lost_count().wrapping_sub(1));
-        GuestView { memory, last: Cell::new(0), lost_seen }
-    }
-
-    /// The table.
-    pub fn memory(&self) -> &Arc<GuestMemory> {
-        &self.memory
-    }
-
-    /// Copies bytes out of guest memory.
-    ///
-    /// # Errors
-    /// [`OutsideMemory`]; some bytes may have been copied.
-    #[inline]
-    pub fn copy_to(&self, address: u64, to: &mut [u8]) -> Result<(), OutsideMemory> {
-        let mut rest = to;
-        self.visit(address, rest.len(), |pages, offset, len| {
-            let (piece, others) = std::mem::take(&mut rest).split_at_mut(len);
-            pages.copy_to(offset, piece);
-            rest = others;
-        })
-    }
-
-    /// Copies bytes into guest memory.
-    ///
-    /// # Errors
-    /// [`OutsideMemory`]; some bytes may have been copied.
-    #[inline]
-    pub fn copy_from(&self, address: u64, from: &[u8]) -> Result<(), OutsideMemory> {
-        let mut rest = from;
-        self.visit(address, from.len(), |pages, offset, len| {
-            let (piece, others) = rest.split_at(len);
-            pages.copy_from(offset, piece);
-            rest = others;
-        })
-    }
-
-    /// Whether all of these bytes are in the table.
-    ///
-    /// # Errors
-    /// [`OutsideMemory`].
-    #[inline]
-    pub fn check(&self, address: u64, len: usize) -> Result<(), OutsideMemory> {
-        self.visit(address, len, |_, _, _| {})
-    }
-
-    /// Whether a file ended before its region did. Costs a load while no file of any peer did.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        let lost = lost_count();
-        if lost == self.lost_seen.get() {
-            return false;
-        }
-        let is_lost = self.memory.is_lost();
-        if !is_lost {
-            self.lost_seen.set(lost);
-        }
-        is_lost
-    }
-
-    /// Shows the pieces that some bytes lie in: one for each region, which must touch.
-    #[inline]
-    fn visit(
-        &self,
-        address: u64,
-        len: usize,
-        mut piece: impl FnMut(&SharedPages, usize, usize),
-    ) -> Result<(), OutsideMemory> {
-        if let Some(region) = self.memory.regions.get(self.last.get()) {
-            let offset = address.wrapping_sub(region.guest_address);
-            if offset < region.len && len as u64 <= region.len - offset {
-                piece(&region.pages, offset as usize, len);
-                return Ok(());
-            }
-        }
-        self.visit_slowly(address, len, piece)
-    }
-
-    #[inline(never)]
-    fn visit_slowly(
-        &self,
-        address: u64,
-        len: usize,
-        mut piece: impl FnMut(&SharedPages, usize, usize),
-    ) -> Result<(), OutsideMemory> {
-        let outside = OutsideMemory { address, len: len as u64 };
-        let (mut at, mut left) = (address, len as u64);
-        // Each turn goes to the next region, so there are at most as many as regions.
-        while left > 0 {
-            let index = self.memory.find(at).ok_or(outside)?;
-            self.last.set(index);
-            let region = &self.memory.regions[index];
-            let offset = at - region.guest_address;
-            let count = left.min(region.len - offset);
-            piece(&region.pages, offset as usize, count as usize);
-            left -= count;
-            // No region wraps.
-            at += count;
-        }
-        Ok(())
-    }
-}
 
 /// Other memory of a front-end: `len` bytes from `file_offset` of the file on. Where the file is
 /// cut later, zeros are in their place that no other process has.

@@ -21,6 +21,8 @@ pub mod guest_memory;
 #[cfg(feature = "std")]
 pub mod namespace;
 #[cfg(feature = "std")]
+mod prefetch;
+#[cfg(feature = "std")]
 pub mod process;
 #[cfg(feature = "std")]
 mod share;

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -160,6 +160,8 @@ impl SharedPages {
         // SAFETY: `at` checked the source range and `to` is an exclusive slice of ours, so they do
         // not overlap. The peer may write the source meanwhile; see "racing copies" below.
         unsafe { ptr::copy_nonoverlapping(source, to.as_mut_ptr(), to.len()) }
+        // See "racing copies" below.
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// Copies bytes in.
@@ -171,21 +173,53 @@ impl SharedPages {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), target, from.len()) }
     }
 
+    /// Copies a value out, and the bytes behind it, with one check.
+    #[inline]
+    #[cfg(feature = "std")]
+    pub(crate) fn copy_to_both<T: FromBytes>(&self, offset: usize, first: &mut T, then: &mut [u8]) {
+        let source = self.at(offset, size_of::<T>() + then.len());
+        let behind = source.wrapping_add(size_of::<T>());
+        // SAFETY: as in `copy_to`. Values in buffers are not aligned, and `FromBytes` makes any
+        // bytes a valid one.
+        *first = unsafe { source.cast::<T>().read_unaligned() };
+        // SAFETY: as in `copy_to`: `at` has checked these bytes, too.
+        unsafe { ptr::copy_nonoverlapping(behind, then.as_mut_ptr(), then.len()) }
+        // See "racing copies" below.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Copies a value in, and the bytes behind it, with one check.
+    #[inline]
+    #[cfg(feature = "std")]
+    pub(crate) fn copy_from_both<T: IntoBytes>(&self, offset: usize, first: &T, then: &[u8]) {
+        let target = self.at(offset, size_of::<T>() + then.len());
+        let behind = target.wrapping_add(size_of::<T>());
+        // SAFETY: as in `copy_from`; `IntoBytes` has no padding.
+        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(first).cast(), target, size_of::<T>()) }
+        // SAFETY: as in `copy_from`: `at` has checked these bytes, too.
+        unsafe { ptr::copy_nonoverlapping(then.as_ptr(), behind, then.len()) }
+    }
+
     // Racing copies. A bulk copy may race with a write of the peer. We accept that because:
     // 1. the peer is another process: the race is between machine instructions, not between two
     //    accesses that one compiler sees;
-    // 2. the compiler cannot invent a second read: no reference exists and the copied bytes are
-    //    only inspected in private memory;
+    // 2. the compiler cannot invent a second read: no reference exists, and behind the fence the
+    //    source may be other bytes, so that only the copy can be inspected, also where a few bytes
+    //    stay in registers;
     // 3. torn bytes are as harmless as any bytes a hostile peer may have put there before.
 
     /// The address of `len` bytes at `offset`, for a system call that reads or writes them.
+    #[inline]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        let end = offset.checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.len), "{offset}+{len} is outside {}", self.len);
+        // Not `offset + len`, which may wrap.
+        if offset > self.len || len > self.len - offset {
+            outside(offset, len, self.len);
+        }
         // SAFETY: `offset` is at most `self.len`, so the result is inside or one past the memory.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    #[inline]
     fn atomic(&self, offset: usize) -> &AtomicU32 {
         let word = self.at(offset, size_of::<u32>()).cast::<u32>();
         assert!(word.is_aligned(), "shared values are aligned");
@@ -194,12 +228,20 @@ impl SharedPages {
         unsafe { AtomicU32::from_ptr(word) }
     }
 
+    #[inline]
     fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
         let word = self.at(offset, size_of::<u16>()).cast::<u16>();
         assert!(word.is_aligned(), "shared values are aligned");
         // SAFETY: as in `atomic`.
         unsafe { AtomicU16::from_ptr(word) }
     }
+}
+
+/// Out of line, so that a bounds check is two comparisons where it is inlined.
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, len: usize, end: usize) -> ! {
+    panic!("{offset}+{len} is outside {end}")
 }
 
 impl fmt::Debug for SharedPages {

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{
-    DirtyLog, GuestMemory, GuestView, MapError, MappingShare, OutsideMemory, REGIONS_MAX, Region,
+    DirtyLog, GuestMemory, GuestView, Intent, MapError, MappingShare, OutsideMemory, REGIONS_MAX,
+    Region,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -66,6 +67,38 @@ fn a_region_may_begin_anywhere_in_its_file() {
     GuestView::new(Arc::new(memory)).copy_from(PAGE - 1, &[7]).unwrap();
     let whole = SharedPages::map(&fd, 0, 3 * 4096).unwrap();
     assert_eq!(whole.read::<u8>(2 * 4096 + 15), 7);
+}
+
+#[test]
+fn a_value_and_the_bytes_behind_it_are_copied_wherever_they_lie() {
+    let fd = memory_file(4 * PAGE);
+    let memory = GuestMemory::map(vec![region(&fd, 0, 1, 3), region(&fd, 1, 2, 0)]).unwrap();
+    let view = GuestView::new(Arc::new(memory));
+    // In one region, with the seam behind the value, within it, and within the bytes.
+    for at in [8, 2 * PAGE, PAGE - 12, PAGE - 7, PAGE - 20] {
+        let (value, bytes) = ([1_u32, 2, 3], [at as u8; 50]);
+        view.copy_from_both(at, &value, &bytes).unwrap();
+        let (mut found, mut rest) = ([0_u32; 3], [0; 50]);
+        view.copy_to_both(at, &mut found, &mut rest).unwrap();
+        assert_eq!((found, rest), (value, bytes));
+    }
+    for at in [3 * PAGE - 61, 3 * PAGE - 5, 3 * PAGE, 1 << 40, u64::MAX - 5] {
+        view.copy_from_both(at, &[0_u32; 3], &[0; 50]).unwrap_err();
+        view.copy_to_both(at, &mut [0_u32; 3], &mut [0; 50]).unwrap_err();
+    }
+}
+
+#[test]
+fn a_hint_may_be_of_any_address() {
+    let fd = memory_file(PAGE);
+    let memory = GuestMemory::map(vec![region(&fd, 1, 1, 0)]).unwrap();
+    let view = GuestView::new(Arc::new(memory));
+    for address in [0, PAGE - 1, PAGE, 2 * PAGE - 1, 2 * PAGE, u64::MAX - 1, u64::MAX] {
+        for len in [0, 1, 64, 65, u32::MAX] {
+            view.prefetch(address, len, Intent::Read);
+            view.prefetch(address, len, Intent::Write);
+        }
+    }
 }
 
 #[test]

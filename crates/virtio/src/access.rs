@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ringway_sys::guest_memory::Intent;
 use ringway_wire::virtio::VRING_DESC_F_WRITE;
 
 /// Bytes of the longest chain that a device reads: a packet of IP, an Ethernet header with two tags
@@ -25,6 +26,15 @@ impl Access {
         match self {
             Access::Readable => 0,
             Access::Writable => VRING_DESC_F_WRITE,
+        }
+    }
+
+    /// What the device's processor has to have of a cache line.
+    #[inline]
+    pub(crate) fn intent(self) -> Intent {
+        match self {
+            Access::Readable => Intent::Read,
+            Access::Writable => Intent::Write,
         }
     }
 

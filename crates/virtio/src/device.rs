@@ -4,8 +4,8 @@ use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::GuestView;
 
 use crate::{
-    Access, Buffers, Chain, Format, Notify, PackedDevice, PackedMark, QueueAreas, QueueFault,
-    QueueMemory, QueueOptions, SplitDevice, SplitMark, Waiting, Want,
+    Access, Buffer, Buffers, Chain, Format, Notify, PackedDevice, PackedMark, QueueAreas,
+    QueueFault, QueueMemory, QueueOptions, SplitDevice, SplitMark, Waiting, Want,
 };
 
 /// Takes chains and uses each once, in order.
@@ -114,6 +114,41 @@ impl<M: QueueMemory> DeviceHalf<M> {
         buffers: &mut Buffers,
     ) -> Result<Option<Chain>, QueueFault> {
         either!(self, half => half.take(guest, buffers))
+    }
+
+    /// Reads what the last look found, so that [`peek_single`](DeviceHalf::peek_single) knows it.
+    ///
+    /// # Errors
+    /// [`QueueFault`].
+    #[inline]
+    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+        match self {
+            DeviceHalf::Split(half) => half.read_ahead(guest),
+            DeviceHalf::Packed(_) => Ok(()),
+        }
+    }
+
+    /// The next chain, if it is known, is one buffer, and is the next to be used as well. For all
+    /// others, and those of packed queues, there is [`take`](DeviceHalf::take) alone.
+    #[inline]
+    pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
+        match self {
+            DeviceHalf::Split(half) => half.peek_single(),
+            DeviceHalf::Packed(_) => None,
+        }
+    }
+
+    /// Takes and uses the chain that [`peek_single`](DeviceHalf::peek_single) has just shown, with
+    /// so many bytes written.
+    ///
+    /// # Panics
+    /// If it has shown none: a mistake of ours.
+    #[inline]
+    pub fn use_single(&mut self, chain: Chain, written: u32) {
+        match self {
+            DeviceHalf::Split(half) => half.use_single(chain, written),
+            DeviceHalf::Packed(_) => panic!("a chain is used that was not shown"),
+        }
     }
 
     /// Where the next chain is taken.

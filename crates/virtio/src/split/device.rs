@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use arrayvec::ArrayVec;
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::GuestView;
 use ringway_wire::virtio::{
@@ -12,8 +13,8 @@ use super::{avail_at, desc_at, entry_of, used_at};
 use crate::chain::Entry;
 use crate::inflight::Inflight;
 use crate::{
-    Access, Buffers, Chain, Notify, QueueAreas, QueueFault, QueueMemory, QueueOptions, Waiting,
-    Want, crosses,
+    Access, Buffer, Buffers, Chain, Notify, QueueAreas, QueueFault, QueueMemory, QueueOptions,
+    Waiting, Want, crosses,
 };
 
 /// Takes chains and uses each once, in order.
@@ -26,6 +27,9 @@ pub struct SplitDevice<M = SharedPages> {
     avail_seen: u16,
     /// The next entry to take.
     next: u16,
+    /// What was read ahead, once: the entries from `ahead_from` on.
+    ahead: Box<ArrayVec<Ahead, AHEAD_MAX>>,
+    ahead_from: u16,
     used_pvt: u16,
     used_published: u16,
     /// Whether the driver is asked not to kick; without indices of events only.
@@ -35,6 +39,16 @@ pub struct SplitDevice<M = SharedPages> {
     /// Chains from `again_from` on that an earlier device had taken, and used others before them.
     again: Box<[u16]>,
     again_from: u16,
+}
+
+/// Entries that are read ahead at most: what a batch of frames takes.
+const AHEAD_MAX: usize = 64;
+
+/// An entry of the available ring, and the descriptor that it names.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    head: u16,
+    desc: Desc,
 }
 
 /// Where a device stands, to go back to.
@@ -60,6 +74,8 @@ impl<M: QueueMemory> SplitDevice<M> {
             access,
             avail_seen: base,
             next: base,
+            ahead: Box::default(),
+            ahead_from: base,
             used_pvt: base,
             used_published: base,
             is_polling: false,
@@ -82,15 +98,15 @@ impl<M: QueueMemory> SplitDevice<M> {
         Ok(())
     }
 
-    /// The head of the next chain. What was taken before stands for as many of the entries behind
+    /// The head of a chain. What was taken before stands for as many of the entries behind
     /// the used index: as many were used before their turn.
     #[inline]
-    fn next_head(&self) -> u16 {
-        let again = self.again.get(usize::from(self.next.wrapping_sub(self.again_from)));
+    fn head_at(&self, index: u16) -> u16 {
+        let again = self.again.get(usize::from(index.wrapping_sub(self.again_from)));
         match again {
             Some(head) => *head,
             None => {
-                let at = avail_at(self.next, self.areas.size);
+                let at = avail_at(index, self.areas.size);
                 self.areas.driver.load(at, Ordering::Relaxed)
             }
         }
@@ -115,6 +131,10 @@ impl<M: QueueMemory> SplitDevice<M> {
         if ahead > size || ahead < self.next.wrapping_sub(self.used_pvt) {
             return Err(QueueFault::RanAhead { produced, ahead, size });
         }
+        if ahead < self.ahead_end().wrapping_sub(self.used_pvt) {
+            // It went back: what was read ahead is not available any more.
+            self.ahead.clear();
+        }
         self.avail_seen = produced;
         if !self.options.event_idx && !self.is_polling && ahead > 0 {
             self.areas.device.store(used::FLAGS, VRING_USED_F_NO_NOTIFY, Ordering::Relaxed);
@@ -136,13 +156,9 @@ impl<M: QueueMemory> SplitDevice<M> {
         if self.next == self.avail_seen {
             return Ok(None);
         }
-        let size = self.areas.size;
-        let head = self.next_head();
-        if head >= size {
-            return Err(QueueFault::HeadOutOfRange { head, size });
-        }
+        self.read_ahead(guest)?;
+        let Ahead { head, desc: first } = self.next_ahead().expect("one was read at least");
         buffers.clear();
-        let first: Desc = self.areas.descriptors.read(desc_at(head));
         let entry = entry_of(first);
         if entry.has_next() || entry.is_indirect() {
             self.walk(guest, head, first, buffers)?;
@@ -151,6 +167,83 @@ impl<M: QueueMemory> SplitDevice<M> {
         }
         self.next = self.next.wrapping_add(1);
         Ok(Some(Chain { id: head, slots: 1 }))
+    }
+
+    /// The next chain, if it was read ahead, is one buffer, and is the next to be used as well.
+    /// Nearly all are, and that is why there is this way beside [`take`](SplitDevice::take).
+    #[inline]
+    pub fn peek_single(&self) -> Option<(Chain, Buffer)> {
+        let Ahead { head, desc } = self.next_ahead()?;
+        let is_plain = desc.flags == self.access.flag()
+            && u64::from(desc.len) <= self.access.bytes_max()
+            && desc.addr.checked_add(u64::from(desc.len)).is_some();
+        let is_next = self.used_pvt == self.next && self.inflight.is_none();
+        let chain = Chain { id: head, slots: 1 };
+        (is_plain && is_next).then_some((chain, Buffer { address: desc.addr, len: desc.len }))
+    }
+
+    /// Takes and uses the chain that [`peek_single`](SplitDevice::peek_single) has shown.
+    #[inline]
+    pub fn use_single(&mut self, chain: Chain, written: u32) {
+        let elem = UsedElem { id: u32::from(chain.id), len: written };
+        self.areas.device.write(used_at(self.used_pvt, self.areas.size), elem);
+        self.next = self.next.wrapping_add(1);
+        self.used_pvt = self.next;
+    }
+
+    /// The next chain, if it was read ahead.
+    #[inline]
+    fn next_ahead(&self) -> Option<Ahead> {
+        let index = self.next.wrapping_sub(self.ahead_from);
+        self.ahead.get(usize::from(index)).copied()
+    }
+
+    /// Where what was read ahead ends, or the next chain if that is behind it.
+    #[inline]
+    fn ahead_end(&self) -> u16 {
+        let count = u16::try_from(self.ahead.len()).expect("a batch is small");
+        match self.next_ahead() {
+            Some(_) => self.ahead_from.wrapping_add(count),
+            None => self.next,
+        }
+    }
+
+    /// Reads the entries that the last look found, unless the next one is known.
+    ///
+    /// # Errors
+    /// [`QueueFault::HeadOutOfRange`] if the next one is no good.
+    #[inline]
+    pub fn read_ahead(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+        match self.next == self.avail_seen || self.next_ahead().is_some() {
+            true => Ok(()),
+            false => self.read_entries(guest),
+        }
+    }
+
+    /// The guest's processor has written entries, descriptors and buffers, so each first access
+    /// waits for it. Here these accesses do not wait for each other.
+    #[inline(never)]
+    fn read_entries(&mut self, guest: &GuestView) -> Result<(), QueueFault> {
+        let size = self.areas.size;
+        self.ahead.clear();
+        self.ahead_from = self.next;
+        let found = usize::from(self.avail_seen.wrapping_sub(self.next)).min(AHEAD_MAX);
+        let mut index = self.next;
+        while self.ahead.len() < found {
+            let head = self.head_at(index);
+            if head >= size {
+                match self.ahead.is_empty() {
+                    true => return Err(QueueFault::HeadOutOfRange { head, size }),
+                    // Those before it come first.
+                    false => return Ok(()),
+                }
+            }
+            let desc: Desc = self.areas.descriptors.read(desc_at(head));
+            guest.prefetch(desc.addr, desc.len, self.access.intent());
+            self.ahead.push(Ahead { head, desc });
+            index = index.wrapping_add(1);
+        }
+        Ok(())
     }
 
     /// Reads a chain of several descriptors, or one in a table. Each turn adds a buffer, of which

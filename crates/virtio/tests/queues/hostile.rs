@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use ringway_sys::guest_memory::{GuestMemory, OutsideMemory, Region};
 use ringway_virtio::{
     Access, Buffer, Buffers, Chain, DeviceHalf, DriverHalf, Format, PlaceError, QueueAreas,
-    QueueFault, QueueOptions, QueuePlace, UsedFault,
+    QueueFault, QueueOptions, QueuePlace, READABLE_BYTES_MAX, UsedFault,
 };
 use ringway_wire::virtio::{
     Desc, PackedDesc, UsedElem, VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE,
@@ -97,6 +97,72 @@ fn an_index_that_goes_back_behind_what_was_taken_is_a_fault() {
     victim.take().unwrap().unwrap();
     victim.take().unwrap().unwrap();
     assert_eq!(victim.idx(1).fault(), QueueFault::RanAhead { produced: 1, ahead: 1, size: SIZE });
+}
+
+#[test]
+fn an_index_that_goes_back_takes_what_was_read_ahead_with_it() {
+    let mut victim = split().descs(&[(0, 1, 0, 0)]).idx(2);
+    victim.take().unwrap().unwrap();
+    let mut victim = victim.idx(1);
+    assert_eq!(victim.take(), Ok(None));
+    assert!(victim.device.peek_single().is_none());
+    assert!(victim.idx(2).take().unwrap().is_some());
+}
+
+#[test]
+fn a_descriptor_that_is_changed_after_it_was_read_stays_what_it_was() {
+    let mut victim = split().descs(&[(0, 100, 0, 0), (4096, 100, 0, 0)]).idx(2);
+    victim.areas.driver.store_u16(avail::RING + 2, 1, Ordering::Relaxed);
+    victim.take().unwrap().unwrap();
+    let mut victim = victim.descs(&[(0, 0, WRITE, 0), (1 << 40, 7, NEXT, 1)]);
+    victim.areas.driver.store_u16(avail::RING + 2, 5, Ordering::Relaxed);
+    let (chain, buffers) = victim.take().unwrap().unwrap();
+    assert_eq!((chain.id, buffers), (1, vec![Buffer { address: 4096, len: 100 }]));
+}
+
+#[test]
+fn chains_before_one_that_is_a_fault_are_taken() {
+    let mut victim = split().descs(&[(0, 100, 0, 0)]).idx(3);
+    victim.areas.driver.store_u16(avail::RING + 4, SIZE, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert_eq!(victim.take().unwrap().unwrap().0.id, 0);
+    }
+    assert_eq!(victim.fault(), QueueFault::HeadOutOfRange { head: SIZE, size: SIZE });
+}
+
+#[test]
+fn what_is_shown_as_one_buffer_is_only_what_may_be_copied() {
+    let long = u32::try_from(READABLE_BYTES_MAX).unwrap() + 1;
+    let shown = |desc, access| {
+        let mut victim = Victim::new(Format::Split, access).descs(&[(0, 1, 0, 0), desc]).idx(2);
+        victim.areas.driver.store_u16(avail::RING + 2, 1, Ordering::Relaxed);
+        victim
+            .areas
+            .descriptors
+            .write(0, Desc { addr: 0, len: 1, flags: access_flag(access), next: 0 });
+        let (chain, _) = victim.take().unwrap().unwrap();
+        // Another one comes first.
+        assert_eq!(victim.device.peek_single(), None);
+        victim.device.push_used(chain, 0);
+        victim.device.peek_single().map(|(_, buffer)| buffer)
+    };
+    let (read, write) = (Access::Readable, Access::Writable);
+    assert_eq!(shown((64, 100, 0, 9), read), Some(Buffer { address: 64, len: 100 }));
+    assert_eq!(shown((64, long, WRITE, 9), write), Some(Buffer { address: 64, len: long }));
+    for (desc, access) in [
+        ((64, 100, WRITE, 0), read),
+        ((64, 100, 0, 0), write),
+        ((64, 100, NEXT, 0), read),
+        ((64, 96, INDIRECT, 0), read),
+        ((64, long, 0, 0), read),
+        ((u64::MAX - 50, 100, 0, 0), read),
+    ] {
+        assert_eq!(shown(desc, access), None, "{desc:?} {access}");
+    }
+}
+
+fn access_flag(access: Access) -> u16 {
+    if access == Access::Writable { WRITE } else { 0 }
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) enum Step {
     GoBack,
     /// The device uses the oldest chain.
     Use,
+    /// The device takes and uses the next chain, if it is shown as one buffer.
+    UseSingle,
     PublishUsed,
     /// The driver takes back all chains that are used.
     Reap,
@@ -38,13 +40,14 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) const FEW: [Step; 10] = [
+    pub(crate) const FEW: [Step; 11] = [
         Step::Push(1),
         Step::Push(2),
         Step::PublishAvailable,
         Step::Take,
         Step::GoBack,
         Step::Use,
+        Step::UseSingle,
         Step::PublishUsed,
         Step::Reap,
         Step::ArmDevice,
@@ -130,6 +133,7 @@ impl<'a> Bench<'a> {
             Step::Take => self.take(),
             Step::GoBack => self.go_back(),
             Step::Use => self.use_oldest(),
+            Step::UseSingle => self.use_single(),
             Step::PublishUsed => self.publish_used(),
             Step::Reap => self.reap(),
             Step::ArmDevice => self.arm_device(),
@@ -245,6 +249,16 @@ impl<'a> Bench<'a> {
         self.used.push_back(Used { id: posted.id, len });
     }
 
+    fn use_single(&mut self) {
+        let Some((chain, buffer)) = self.device.peek_single() else { return };
+        assert!(self.taken.is_empty(), "a chain is shown before its turn");
+        let posted = self.available.pop_front().expect("what is shown is available");
+        assert_eq!((chain.id, vec![buffer]), (posted.id, posted.buffers));
+        let len = if self.access == Access::Writable { self.random.u32(0..=buffer.len) } else { 0 };
+        self.device.use_single(chain, len);
+        self.used.push_back(Used { id: posted.id, len });
+    }
+
     fn publish_used(&mut self) {
         let notify = self.device.publish();
         if self.used.is_empty() {
@@ -327,7 +341,8 @@ fn random_steps_agree_with_plain_lists_with_every_set_of_features() {
                     5..=6 => Step::PublishAvailable,
                     7..=9 => Step::Take,
                     10 => Step::GoBack,
-                    11..=13 => Step::Use,
+                    11..=12 => Step::Use,
+                    13 => Step::UseSingle,
                     14 => Step::PublishUsed,
                     15 => Step::Reap,
                     16 => Step::ArmDevice,

@@ -1,0 +1,206 @@
+//! One user's way into guest memory, for every access to a buffer.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::{GuestMemory, OutsideMemory};
+use crate::SharedPages;
+use crate::guard::lost_count;
+use crate::prefetch::{Intent, prefetch};
+
+/// One user's view of a table: it remembers the region of the last access.
+#[derive(Debug)]
+pub struct GuestView {
+    memory: Arc<GuestMemory>,
+    /// The regions of the table, side by side: an access follows no pointer on its way.
+    places: Box<[Place]>,
+    last: Cell<usize>,
+    /// How many mappings of the process were lost when this table was last found whole.
+    lost_seen: Cell<u32>,
+}
+
+/// A region as a view has it.
+#[derive(Debug)]
+struct Place {
+    guest_address: u64,
+    len: u64,
+    pages: SharedPages,
+}
+
+impl GuestView {
+    /// A view of a table.
+    pub fn new(memory: Arc<GuestMemory>) -> GuestView {
+        // One less, so that the first look is at the table itself.
+        let lost_seen = Cell::new(lost_count().wrapping_sub(1));
+        let places = memory.regions.iter().map(|region| Place {
+            guest_address: region.guest_address,
+            len: region.len,
+            pages: region.pages.clone(),
+        });
+        let places = places.collect();
+        GuestView { memory, places, last: Cell::new(0), lost_seen }
+    }
+
+    /// The table.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Copies bytes out of guest memory.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_to(&self, address: u64, to: &mut [u8]) -> Result<(), OutsideMemory> {
+        let mut rest = to;
+        self.visit(address, rest.len(), |pages, offset, len| {
+            let (piece, others) = std::mem::take(&mut rest).split_at_mut(len);
+            pages.copy_to(offset, piece);
+            rest = others;
+        })
+    }
+
+    /// Copies bytes into guest memory.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_from(&self, address: u64, from: &[u8]) -> Result<(), OutsideMemory> {
+        let mut rest = from;
+        self.visit(address, from.len(), |pages, offset, len| {
+            let (piece, others) = rest.split_at(len);
+            pages.copy_from(offset, piece);
+            rest = others;
+        })
+    }
+
+    /// [`copy_to`](GuestView::copy_to) for a value and the bytes behind it: what stands before a
+    /// frame, and the frame.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_to_both<T: FromBytes + IntoBytes>(
+        &self,
+        address: u64,
+        first: &mut T,
+        then: &mut [u8],
+    ) -> Result<(), OutsideMemory> {
+        if let Some((pages, offset)) = self.in_last(address, size_of::<T>() + then.len()) {
+            pages.copy_to_both(offset, first, then);
+            return Ok(());
+        }
+        self.copy_to(address, first.as_mut_bytes())?;
+        self.copy_to(address.wrapping_add(size_of::<T>() as u64), then)
+    }
+
+    /// [`copy_from`](GuestView::copy_from) for a value and the bytes behind it.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; some bytes may have been copied.
+    #[inline]
+    pub fn copy_from_both<T: IntoBytes + Immutable>(
+        &self,
+        address: u64,
+        first: &T,
+        then: &[u8],
+    ) -> Result<(), OutsideMemory> {
+        if let Some((pages, offset)) = self.in_last(address, size_of::<T>() + then.len()) {
+            pages.copy_from_both(offset, first, then);
+            return Ok(());
+        }
+        self.copy_from(address, first.as_bytes())?;
+        self.copy_from(address.wrapping_add(size_of::<T>() as u64), then)
+    }
+
+    /// Has the processor fetch the first bytes of a buffer that is about to be copied, if they are
+    /// where the last access was. A hint, as the peer may say anything of a buffer: what is not in
+    /// the table is fetched by no one.
+    #[inline]
+    pub fn prefetch(&self, address: u64, len: u32, intent: Intent) {
+        let Some(rest) = len.checked_sub(1) else { return };
+        // A header and a short frame are in two lines.
+        let rest = u64::from(rest).min(CACHE_LINE);
+        if let Some((pages, offset)) = self.in_last(address, rest as usize + 1) {
+            let first = pages.at(offset, rest as usize + 1);
+            prefetch(first, intent);
+            prefetch(first.wrapping_add(rest as usize), intent);
+        }
+    }
+
+    /// Whether all of these bytes are in the table.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    #[inline]
+    pub fn check(&self, address: u64, len: usize) -> Result<(), OutsideMemory> {
+        self.visit(address, len, |_, _, _| {})
+    }
+
+    /// Whether a file ended before its region did. Costs a load while no file of any peer did.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        let lost = lost_count();
+        if lost == self.lost_seen.get() {
+            return false;
+        }
+        let is_lost = self.memory.is_lost();
+        if !is_lost {
+            self.lost_seen.set(lost);
+        }
+        is_lost
+    }
+
+    /// Shows the pieces that some bytes lie in: one for each region, which must touch.
+    #[inline]
+    fn visit(
+        &self,
+        address: u64,
+        len: usize,
+        mut piece: impl FnMut(&SharedPages, usize, usize),
+    ) -> Result<(), OutsideMemory> {
+        if let Some((pages, offset)) = self.in_last(address, len) {
+            piece(pages, offset, len);
+            return Ok(());
+        }
+        self.visit_slowly(address, len, piece)
+    }
+
+    /// Where some bytes are, if they are in the region of the last access.
+    #[inline]
+    fn in_last(&self, address: u64, len: usize) -> Option<(&SharedPages, usize)> {
+        let place = self.places.get(self.last.get())?;
+        let offset = address.wrapping_sub(place.guest_address);
+        let is_inside = offset < place.len && len as u64 <= place.len - offset;
+        is_inside.then_some((&place.pages, offset as usize))
+    }
+
+    #[inline(never)]
+    fn visit_slowly(
+        &self,
+        address: u64,
+        len: usize,
+        mut piece: impl FnMut(&SharedPages, usize, usize),
+    ) -> Result<(), OutsideMemory> {
+        let outside = OutsideMemory { address, len: len as u64 };
+        let (mut at, mut left) = (address, len as u64);
+        // Each turn goes to the next region, so there are at most as many as regions.
+        while left > 0 {
+            let index = self.memory.find(at).ok_or(outside)?;
+            self.last.set(index);
+            let region = &self.places[index];
+            let offset = at - region.guest_address;
+            let count = left.min(region.len - offset);
+            piece(&region.pages, offset as usize, count as usize);
+            left -= count;
+            // No region wraps.
+            at += count;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a cache line, on nearly all processors.
+const CACHE_LINE: u64 = 64;
