@@ -222,8 +222,10 @@ impl Bench<'_> {
         }
         pause(launcher, study.load.warmup_seconds.max(tool.settling_seconds()))?;
         let before = Reading::take(topology, &stations)?;
+        let dropped_before = topology.delay_drops()?;
         let changed = pass(launcher, topology, study.load.seconds, &setup)?;
         let counted = Reading::take(topology, &stations)?.since(&before);
+        let dropped = topology.delay_drops()?;
         let measured = working.finish()?;
         let mut run = Run {
             study: study.id.clone(),
@@ -244,6 +246,11 @@ impl Bench<'_> {
             differences: vec![],
         };
         run.notes.extend(changed);
+        if let Some(frames) = dropped.zip(dropped_before).map(|(now, then)| now.saturating_sub(then)) {
+            if frames > 0 {
+                run.notes.push(format!("queues of the relay that delays dropped {frames} frames"));
+            }
+        }
         if blueprint.kind == TopologyKind::RouterBypass && !run.queues.is_empty() {
             // Its queues have none of the streams, so they say nothing about them.
             let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();

@@ -4,6 +4,7 @@
 //! that value or is an error, never a default.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::study::Study;
 use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
@@ -63,6 +64,8 @@ pub struct Setup {
     pub policy: Policy,
     /// The rate of the wire; as fast as it goes if `None`.
     pub line_bps: Option<u64>,
+    /// What a relay adds to the way between the ends, in each direction.
+    pub delay: Duration,
     /// Bytes of the sockets' buffers, if they are not the kernel's choice.
     pub window: Option<u64>,
     /// Bytes of a write, if that is not the tool's choice.
@@ -105,6 +108,7 @@ impl Setup {
             layout: word(&all, "layout")?.unwrap_or(Layout::Free),
             policy: word(&all, "policy")?.unwrap_or(Policy::Balanced),
             line_bps: parsed(&all, "line", rate)?.flatten(),
+            delay: Duration::from_millis(count(&all, "delay")?.unwrap_or(0)),
             window: parsed(&all, "window", bytes)?,
             buffer: parsed(&all, "buffer", bytes)?,
             settings: parsed(&all, "tcp", settings)?.unwrap_or_default(),
@@ -175,6 +179,7 @@ mod tests {
             ("buffer", "0"),
             ("tcp", "cubic-ish"),
             ("queues", "many"),
+            ("delay", "long"),
             ("quues", "4"),
         ] {
             let error = Setup::of(&study, &cell.with(name, value)).expect_err(name);

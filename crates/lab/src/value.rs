@@ -168,6 +168,8 @@ pub const PARAMETERS: &[Parameter] = &[
     // How the backend places queues on its workers.
     Parameter { name: "policy", domain: Domain::Word(names::<Policy>) },
     Parameter { name: "line", domain: Domain::Rate },
+    // Milliseconds that a relay between the ends keeps every frame, in each direction.
+    Parameter { name: "delay", domain: Domain::Count(0, 1000) },
     Parameter { name: "window", domain: Domain::Size },
     Parameter { name: "buffer", domain: Domain::Size },
     // Settings of TCP, as `settings` of the study lists them.

@@ -292,6 +292,7 @@ fn axis_title(name: &str) -> String {
         "streams" => "TCP streams",
         "mtu" => "MTU of every hop in bytes",
         "tcp" => "settings of TCP",
+        "delay" => "delay in each direction in milliseconds",
         other => other,
     }
     .to_owned()
