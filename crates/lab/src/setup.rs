@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::study::Study;
 use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
 use crate::word::{
-    Attached, Completion, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy,
-    Sender, Tool, Word,
+    Attached, Completion, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement,
+    Policy, Sender, Tool, Word,
 };
 
 /// What ordinary Ethernet carries.
@@ -26,12 +26,16 @@ pub struct Setup {
     pub queues: u16,
     /// Streams at once, of each guest or to each target.
     pub streams: usize,
+    /// Streams in each direction, of each guest, that load the path while something is measured.
+    pub load: usize,
     /// Guests that are measured.
     pub guests: u16,
     /// Hosts behind a guest that routes.
     pub targets: u16,
     /// CPUs of each guest; all if `None`.
     pub cpus: Option<usize>,
+    /// The same as a part of those of the host.
+    pub guest_cpus: GuestCpus,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
     /// Of every link, in bytes.
@@ -89,9 +93,11 @@ impl Setup {
         Ok(Setup {
             queues: count(&all, "queues")?.unwrap_or(1),
             streams: count(&all, "streams")?.unwrap_or(1),
+            load: count(&all, "load")?.unwrap_or(0),
             guests: count(&all, "guests")?.unwrap_or(1),
             targets: count(&all, "targets")?.unwrap_or(1),
             cpus: count(&all, "cpus")?.filter(|cpus| *cpus > 0),
+            guest_cpus: word(&all, "guest-cpus")?.unwrap_or(GuestCpus::All),
             workers: count(&all, "workers")?,
             mtu: count(&all, "mtu")?.unwrap_or(MTU_DEFAULT),
             direction: word(&all, "direction")?.unwrap_or(Direction::Transmit),
@@ -180,6 +186,8 @@ mod tests {
             ("tcp", "cubic-ish"),
             ("queues", "many"),
             ("delay", "long"),
+            ("load", "some"),
+            ("guest-cpus", "some"),
             ("quues", "4"),
         ] {
             let error = Setup::of(&study, &cell.with(name, value)).expect_err(name);

@@ -256,8 +256,7 @@ fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, P
         peer_bridge = peers.pid();
         veth::add_bridge(peer_bridge)?;
         let ends = [(bridge.pid(), DELAYING[0]), (peer_bridge, DELAYING[1])];
-        topology.delaying =
-            Some(delay_between(launcher, ends, [veth::BRIDGE; 2], blueprint)?);
+        topology.delaying = Some(delay_between(launcher, ends, [veth::BRIDGE; 2], blueprint)?);
         topology.namespaces.push(peers);
     }
     let namespaces = &mut topology.namespaces;
@@ -296,17 +295,14 @@ fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, Par
     let ends_of_relay = [(near, relay::DEVICE), (far, relay::DEVICE)];
     let relay = relay::start(launcher, ends_of_relay, delay)?;
     give_address(near, relay::DEVICE, near_address(0))?;
-    let mut topology =
-        Topology::of(vec![End::new(near, near_address(0), relay::DEVICE)], vec![]);
+    let mut topology = Topology::of(vec![End::new(near, near_address(0), relay::DEVICE)], vec![]);
     topology.namespaces = Vec::from(ends);
     topology.relay = Some(relay);
     if !delay.is_zero() {
         topology.delaying = Some(Delaying { _relay: None, ends: ends_of_relay });
     }
     let far = match blueprint.kind {
-        TopologyKind::Wire => {
-            wire::behind(launcher, blueprint, far, relay::DEVICE, &mut topology)?
-        }
+        TopologyKind::Wire => wire::behind(launcher, blueprint, far, relay::DEVICE, &mut topology)?,
         TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
             give_address(far, relay::DEVICE, far_address(0))?;
             End::new(far, far_address(0), relay::DEVICE)

@@ -10,7 +10,7 @@ use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_add
 use crate::setup::{MTU_DEFAULT, Setup, UNANSWERED_DEFAULT};
 use crate::study::{Study, Subject, TopologyKind};
 pub use crate::word::{Attached, Driver, Encapsulation, Layout};
-use crate::word::{Completion, Offloads, Policy, Sender, name_of};
+use crate::word::{Completion, GuestCpus, Offloads, Policy, Sender, name_of};
 
 /// What is to be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Blueprint {
             workers: setup.workers,
             policy: setup.policy,
             layout: setup.layout,
-            cpus: setup.cpus,
+            cpus: setup.cpus.or_else(|| part_of_host(setup.guest_cpus)),
             mtu: setup.mtu,
             offloads: setup.offloads,
             line_bps: setup.line_bps,
@@ -258,6 +258,16 @@ impl Blueprint {
             Some(Completion::Staged) => "gso = false\n".to_owned(),
             Some(_) => format!("gso = false\nmax-unanswered = {}\n", self.unanswered),
         }
+    }
+}
+
+/// How many CPUs a part of the host's is; `None` for all.
+fn part_of_host(part: GuestCpus) -> Option<usize> {
+    // Of a host that does not tell, a guest gets one.
+    let all = || ringway_sys::process::allowed_cpus().map_or(1, |cpus| cpus.len());
+    match part {
+        GuestCpus::All => None,
+        GuestCpus::Half => Some((all() / 2).max(1)),
     }
 }
 

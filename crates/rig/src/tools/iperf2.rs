@@ -10,6 +10,7 @@ pub(super) const ADAPTER: Adapter = Adapter {
     server,
     client,
     parse,
+    log: None,
 };
 
 fn server(load: &Load, flow: &Flow) -> Vec<String> {

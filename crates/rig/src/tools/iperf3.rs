@@ -8,7 +8,7 @@ use super::readings::{INTERVAL, Span, counted};
 use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter =
-    Adapter { program: Program::named("iperf3"), server, client, parse };
+    Adapter { program: Program::named("iperf3"), server, client, parse, log: None };
 
 /// What it writes with `--json`, as far as it matters.
 #[derive(Debug, Deserialize)]

@@ -15,6 +15,7 @@ pub(super) const ADAPTER: Adapter = Adapter {
     server,
     client,
     parse,
+    log: None,
 };
 
 /// Of the data connection, above that of the control connection.
