@@ -151,7 +151,7 @@ impl Topology {
         (0..count).map(pair).collect()
     }
 
-    /// Frames that the queues of the relay that delays have dropped; `None` if there is none.
+    /// Frames that the queues of the relay that delays have dropped; `None` without one.
     ///
     /// # Errors
     /// If the kernel does not tell.

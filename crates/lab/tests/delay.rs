@@ -1,5 +1,5 @@
-//! A delay is there in both directions, whoever forwards, and a tool's own samples show it. Without
-//! a harness, because this program starts itself again as the parts of a topology.
+//! A delay is there in both directions, with each baseline, and a tool's own samples show it.
+//! Without a harness, because this program starts itself again as the parts of a topology.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Runs of a cell from second to second, and what part of their samples is how large: a thin line for
-//! each run, so that one that went another way is seen.
+//! Runs of a cell from second to second, and what part of their samples is how large: a thin line
+//! for each run, so that one that went another way is seen.
 
 use maud::{Markup, html};
 
@@ -19,7 +19,7 @@ const BOTTOM: f64 = HEIGHT - 36.0;
 /// Colours of runs, again from the first one after the last.
 const COLOURS: [&str; 6] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#b0578d", "#0b7a75", "#7a5c3e"];
 
-/// Both pictures of each metric of which there is a course; `None` if there are none.
+/// Both pictures of each metric of which there is a course; `None` if no run has one.
 pub(super) fn draw(runs: &[&Run]) -> Option<Markup> {
     let names = metric::METRICS.iter().filter(|metric| {
         runs.iter().any(|run| run.courses.get(metric.name).is_some_and(|one| is_drawn(one)))
@@ -93,7 +93,8 @@ fn picture(
         if steps.len() == 1 { format!("M{}h0", steps[0]) } else { format!("M{}", steps.join("L")) }
     };
     html! {
-        svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label={ (title) ", " (drawn.len()) " runs" }
+        svg xmlns="http://www.w3.org/2000/svg" role="img"
+            aria-label={ (title) ", " (drawn.len()) " runs" }
             viewBox={ "0 0 " (px(WIDTH)) " " (px(HEIGHT)) } width=(px(WIDTH)) height=(px(HEIGHT))
             font-family=(FONT) font-size="11" fill=(INK) {
             rect width="100%" height="100%" fill="#fff" {}

@@ -51,7 +51,7 @@ pub struct Blueprint {
     pub offloads: Offloads,
     /// The rate of the wire; as fast as it goes if `None`.
     pub line_bps: Option<u64>,
-    /// What a relay adds to the way between the ends, in each direction; there is none for zero.
+    /// What a relay adds to the way between the ends, in each direction; no relay for zero.
     pub delay: Duration,
     /// What guests are attached to.
     pub attached: Attached,
@@ -333,7 +333,8 @@ mod tests {
         let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));
         let text = of("s1.d25.today").description();
         assert_eq!(text.matches("[[bridge]]").count(), 2, "{text}");
-        let near = "near0\"\n[[guest.vif]]\naddresses = [\"198.18.0.1/15\"]\nqueues = 4\nmtu = 1500\n\
+        let near = "near0\"\n[[guest.vif]]\naddresses = [\"198.18.0.1/15\"]\nqueues = 4\n\
+                    mtu = 1500\n\
                     bridge = \"guests0\"";
         assert!(text.contains(near), "{text}");
         assert_eq!(text.matches("\nbridge = \"peers0\"").count(), 1, "{text}");

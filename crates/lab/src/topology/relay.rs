@@ -175,7 +175,7 @@ fn write_when_due(to: &TunFile, kept: &Kept, frames: Receiver<Frame>) -> io::Res
 /// Bytes that are kept, of at most so many.
 struct Kept {
     max: usize,
-    /// How many; `None` once nobody removes any.
+    /// How many; `None` once the writer has ended.
     bytes: Mutex<Option<usize>>,
     is_less: Condvar,
 }
@@ -229,10 +229,10 @@ mod tests {
         assert!(kept.add(60) && kept.add(40));
         thread::scope(|scope| {
             let waiting = scope.spawn(|| kept.add(50));
-            assert_eq!(*kept.bytes.lock().expect("nobody panicked"), Some(100));
+            assert_eq!(*kept.bytes.lock().expect("no panic"), Some(100));
             kept.remove(60);
             assert!(waiting.join().expect("it ends"));
-            assert_eq!(*kept.bytes.lock().expect("nobody panicked"), Some(90));
+            assert_eq!(*kept.bytes.lock().expect("no panic"), Some(90));
             let waiting = scope.spawn(|| kept.add(50));
             kept.end();
             assert!(!waiting.join().expect("it ends"));

@@ -19,7 +19,7 @@ use ringway_rig::namespace::{configure, inside};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at the threads of a process that starts more of them.
+/// Readings of the threads of a process that starts more of them.
 const ROUNDS_MAX: usize = 16;
 
 /// Sets what the blueprint says. Gives what could not be set, as notes.

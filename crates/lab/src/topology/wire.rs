@@ -2,7 +2,8 @@
 //!
 //! Without a rate or a delay, the namespace behind the device is the other host, and nothing is in
 //! between. With one, the device is a port of a bridge, and a veth pair to another namespace is
-//! shaped in both directions, so that the queue in front of the wire is behind all that is measured.
+//! shaped in both directions, so that the queue in front of the wire is behind all that is
+//! measured.
 //! With a delay, a relay is there instead of the pair.
 
 use std::fs;

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::readings::INTERVAL;
 use crate::average::{float, median, quantile, sorted};
 
+/// Seconds between two readings of a tool: the least that iperf3 offers.
+pub(super) const INTERVAL: f64 = 0.1;
 /// Steps of a course at most, so that records stay small however long a run is.
 const STEPS_MAX: f64 = 200.0;
 /// A quantile for each percent, and the ends.

@@ -1,7 +1,8 @@
 //! netperf, in the interim results of its `TCP_STREAM`: it has no warm-up that it would leave out.
 
 use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
-use super::readings::{INTERVAL, Span, counted};
+use super::course::INTERVAL;
+use super::readings::{Span, counted};
 use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter = Adapter {

@@ -4,9 +4,6 @@ use super::Load;
 use super::adapter::Reading;
 use super::course::{Course, steps};
 
-/// Seconds between two of them: the least that iperf3 offers.
-pub(super) const INTERVAL: f64 = 0.1;
-
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {

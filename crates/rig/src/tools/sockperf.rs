@@ -52,7 +52,7 @@ fn log_words(file: &Path) -> Vec<String> {
 }
 
 /// Lines such as `0, 2.580002848, 2.580010341, 7.493`: a number, when it was sent, when the reply
-/// came, and the round trip in microseconds. A line that is none of these says what follows.
+/// came, and the round trip in microseconds. Other lines are headings.
 fn parse_log(log: &mut dyn BufRead, load: &Load) -> Result<(&'static str, Course), String> {
     let mut samples: Vec<(f64, f64)> = Vec::new();
     for line in log.lines().take(SAMPLES_MAX) {
