@@ -25,12 +25,15 @@ pub(super) struct Adapter {
     pub(super) log: Option<Log>,
 }
 
+/// The name of a metric, and how its values were during the run.
+pub(super) type NamedCourse = (&'static str, Course);
+
 /// A file that a client writes at its end.
 pub(super) struct Log {
     /// The client's words for it.
     pub(super) words: fn(&Path) -> Vec<String>,
     /// The metric of its samples, and how these were during the run.
-    pub(super) parse: fn(&mut dyn BufRead, &Load) -> Result<(&'static str, Course), String>,
+    pub(super) parse: fn(&mut dyn BufRead, &Load) -> Result<NamedCourse, String>,
 }
 
 /// What is known of a tool's programs; [`Program::named`] is what most are like.
@@ -77,7 +80,7 @@ pub(super) struct Reading {
     /// Anything else, by name of the metric.
     pub(super) values: Vec<(&'static str, f64)>,
     /// How one of these was during the run, by name of the metric.
-    pub(super) course: Option<(&'static str, Course)>,
+    pub(super) course: Option<NamedCourse>,
 }
 
 impl Program {
