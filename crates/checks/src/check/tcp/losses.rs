@@ -12,7 +12,11 @@ pub(crate) const CHECK: Check = Check {
     slug: "losses",
     title: "packets are lost or refused",
     group: Group::Tcp,
-    sources: &["kernel-snmp-counters:listen", "kernel-snmp-counters:reordering", "ip-sysctl:rp-filter"],
+    sources: &[
+        "kernel-snmp-counters:listen",
+        "kernel-snmp-counters:reordering",
+        "ip-sysctl:rp-filter",
+    ],
     explanation: text::EXPLANATION,
     absent: "no counters of protocols",
     rule: rule!(Facts, judge),
@@ -75,7 +79,12 @@ const REASONS: [Reason; 11] = [
         commands: &["ss -tn state syn-sent"],
     },
     Reason {
-        counters: &["TcpExt.TCPMemoryPressures", "TcpExt.TCPAbortOnMemory", "Udp.MemErrors", "Udp6.MemErrors"],
+        counters: &[
+            "TcpExt.TCPMemoryPressures",
+            "TcpExt.TCPAbortOnMemory",
+            "Udp.MemErrors",
+            "Udp6.MemErrors",
+        ],
         rate_min: 0.1,
         part: None,
         confidence: Confidence::High,
@@ -111,7 +120,13 @@ const REASONS: [Reason; 11] = [
         commands: &["tc -s qdisc show"],
     },
     Reason {
-        counters: &["Tcp.InCsumErrors", "Udp.InCsumErrors", "Icmp.InCsumErrors", "Udp6.InCsumErrors", "Icmp6.InCsumErrors"],
+        counters: &[
+            "Tcp.InCsumErrors",
+            "Udp.InCsumErrors",
+            "Icmp.InCsumErrors",
+            "Udp6.InCsumErrors",
+            "Icmp6.InCsumErrors",
+        ],
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
