@@ -19,11 +19,14 @@ const BOTTOM: f64 = HEIGHT - 36.0;
 /// Colours of runs, again from the first one after the last.
 const COLOURS: [&str; 6] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#b0578d", "#0b7a75", "#7a5c3e"];
 
+/// Points from left to right, with gaps between lines.
+type Lines = Vec<Vec<(f64, f64)>>;
+
 /// Both pictures of each metric of which there is a course; `None` if no run has one.
 pub(super) fn draw(runs: &[&Run]) -> Option<Markup> {
-    let names = metric::METRICS.iter().filter(|metric| {
-        runs.iter().any(|run| run.courses.get(metric.name).is_some_and(|one| is_drawn(one)))
-    });
+    let names = metric::METRICS
+        .iter()
+        .filter(|metric| runs.iter().any(|run| run.courses.get(metric.name).is_some_and(is_drawn)));
     let pictures: Vec<Markup> = names.map(|metric| both(metric, runs)).collect();
     (!pictures.is_empty()).then(|| html! { @for picture in pictures { (picture) } })
 }
@@ -42,7 +45,7 @@ fn both(metric: &Metric, runs: &[&Run]) -> Markup {
         .filter_map(|run| Some((*run, run.courses.get(metric.name)?)))
         .filter(|(_, course)| is_drawn(course))
         .collect();
-    let in_time = |course: &Course| -> Vec<Vec<(f64, f64)>> {
+    let in_time = |course: &Course| -> Lines {
         let points = course.values.iter().enumerate().map(|(index, value)| {
             value.map(|value| ((float(index) + 0.5) * course.step_seconds, value / metric.scale))
         });
@@ -50,7 +53,7 @@ fn both(metric: &Metric, runs: &[&Run]) -> Markup {
         let points: Vec<Option<(f64, f64)>> = points.collect();
         points.split(Option::is_none).map(|part| part.iter().copied().flatten().collect()).collect()
     };
-    let in_parts = |course: &Course| -> Vec<Vec<(f64, f64)>> {
+    let in_parts = |course: &Course| -> Lines {
         let last = float(course.quantiles.len().saturating_sub(1)).max(1.0);
         let point =
             |(index, value): (usize, &f64)| (value / metric.scale, 100.0 * float(index) / last);
@@ -71,9 +74,9 @@ fn picture(
     title: &str,
     x_title: &str,
     courses: &[(&Run, &Course)],
-    lines: &dyn Fn(&Course) -> Vec<Vec<(f64, f64)>>,
+    lines: &dyn Fn(&Course) -> Lines,
 ) -> Markup {
-    let drawn: Vec<(&Run, Vec<Vec<(f64, f64)>>)> =
+    let drawn: Vec<(&Run, Lines)> =
         courses.iter().map(|(run, course)| (*run, lines(course))).collect();
     let points = || drawn.iter().flat_map(|(_, lines)| lines.iter().flatten());
     let (x_step, x_max) = scale(points().map(|(x, _)| *x).fold(0.0, f64::max));

@@ -126,7 +126,9 @@ fn keep(from: &TunFile, to: &TunFile, delay: Duration) -> io::Result<()> {
     let (sender, receiver) = channel();
     thread::scope(|scope| {
         let writing = scope.spawn(|| write_when_due(to, &kept, receiver));
-        let reading = read_for_later(from, &kept, sender, delay);
+        let reading = read_for_later(from, &kept, &sender, delay);
+        // The writer ends with the last frame.
+        drop(sender);
         let writing = writing.join().map_err(|_| io::Error::other("its writer panicked"))?;
         reading.and(writing)
     })
@@ -142,7 +144,7 @@ struct Frame {
 fn read_for_later(
     from: &TunFile,
     kept: &Kept,
-    later: Sender<Frame>,
+    later: &Sender<Frame>,
     delay: Duration,
 ) -> io::Result<()> {
     let mut header = VirtioNetHdr::default();
