@@ -46,6 +46,7 @@ pub const METRICS: &[Metric] = &[
         1.0,
         Better::Less,
     ),
+    metric("load-bps", "throughput of the load in both directions", "Gbit/s", 1e9, Better::More),
     metric("retransmits", "retransmitted segments", "", 1.0, Better::Less),
     metric("cpu-seconds-per-gbit", "CPU time per Gbit", "s", 1.0, Better::Less),
 ];

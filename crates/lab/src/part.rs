@@ -24,5 +24,5 @@ pub fn run(words: &[OsString]) -> io::Result<()> {
         return part::run(words);
     }
     part::die_with_parent(words)?;
-    relay::relay([word(2), word(3)])
+    relay::relay([word(2), word(3), word(4), word(5), word(6)])
 }

@@ -12,7 +12,7 @@ use crate::topology::{
     Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, unsupported, wire,
 };
 use crate::value::Cell;
-use crate::word::Offloads;
+use crate::word::{LOADER, Offloads};
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::{self, Launcher};
 use ringway_rig::tools::Tool;
@@ -149,7 +149,11 @@ impl Tunnel {
 
 /// The tools that a study needs.
 pub fn tools(study: &Study) -> BTreeSet<Tool> {
-    setups(study).map(|(_, setup)| setup.tool).collect()
+    let of = |setup: Setup| {
+        let loader = (setup.load > 0).then_some(LOADER);
+        std::iter::once(setup.tool).chain(loader)
+    };
+    setups(study).flat_map(|(_, setup)| of(setup)).collect()
 }
 
 /// Programs with the packages that have them.

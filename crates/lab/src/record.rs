@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 pub use ringway_rig::machine::Host;
-pub use ringway_rig::tools::ToolRun;
+pub use ringway_rig::tools::{Course, ToolRun};
 use serde::{Deserialize, Serialize};
 
 use crate::study::{Study, Subject};
@@ -112,6 +112,9 @@ pub struct Run {
     pub tools: Vec<ToolRun>,
     /// By name of the metric.
     pub values: BTreeMap<String, f64>,
+    /// How some of these were during the run, by name of the metric.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub courses: BTreeMap<String, Course>,
     /// The streams, where the tool tells them apart.
     #[serde(default)]
     pub streams: Vec<Stream>,

@@ -5,6 +5,7 @@
 mod bars;
 mod boxes;
 mod chart;
+mod courses;
 mod frame;
 mod groups;
 mod html;

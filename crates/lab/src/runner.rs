@@ -20,7 +20,7 @@ use crate::setup::Setup;
 use crate::stats::jain;
 use crate::study::{Study, TopologyKind};
 use crate::topology::{Blueprint, Topology, tuning};
-use crate::word::Direction;
+use crate::word::{Direction, LOADER};
 use queues::Carrier;
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
@@ -32,6 +32,8 @@ use streams::Luck;
 const FAILURES_MAX: usize = 2;
 /// A router that is bypassed receives less: ARP requests, and what else a kernel sends by itself.
 const BYPASS_BYTES_MAX: u64 = 64 << 10;
+/// Seconds for which a path stays loaded after those that count.
+const LOAD_TAIL: f64 = 1.0;
 /// Between two checks of whether to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -205,6 +207,20 @@ impl Bench<'_> {
         let topology = built(&mut self.open, launcher, &blueprint)?;
         let tool = setup.tool;
         let placed = self.luck.place(topology, &blueprint, &setup, task.repeat)?;
+        let loading = match self.luck.load(topology, &setup, task.repeat)? {
+            flows if flows.is_empty() => None,
+            flows => Some(LOADER.start(
+                launcher,
+                Load {
+                    flows,
+                    // To the end of what is measured, which starts later.
+                    seconds: study.load.seconds + LOAD_TAIL,
+                    warmup_seconds: study.load.warmup_seconds,
+                    window: setup.window,
+                    buffer: setup.buffer,
+                },
+            )?),
+        };
         let load = Load {
             flows: placed.iter().map(|one| one.flow.clone()).collect(),
             seconds: study.load.seconds,
@@ -214,7 +230,11 @@ impl Bench<'_> {
         };
         let working = tool.start(launcher, load)?;
         let is_receiving = setup.direction == Direction::Receive;
-        let stations = stations(&working, is_receiving);
+        let mut stations = stations(&working, is_receiving);
+        if let Some(loading) = &loading {
+            // Those of both directions are in both places, in equal parts.
+            stations.far_tools.extend(loading.senders().chain(loading.receivers()));
+        }
         if let Some(cpus) = blueprint.cpus {
             for pid in &stations.near_tools {
                 tuning::pin_process(*pid, cpus).map_err(PartError::at("give a tool its CPUs"))?;
@@ -222,8 +242,10 @@ impl Bench<'_> {
         }
         pause(launcher, study.load.warmup_seconds.max(tool.settling_seconds()))?;
         let before = Reading::take(topology, &stations)?;
+        let dropped_before = topology.delay_drops()?;
         let changed = pass(launcher, topology, study.load.seconds, &setup)?;
         let counted = Reading::take(topology, &stations)?.since(&before);
+        let dropped = topology.delay_drops()?;
         let measured = working.finish()?;
         let mut run = Run {
             study: study.id.clone(),
@@ -236,6 +258,7 @@ impl Bench<'_> {
             subject: task.subject,
             tools: measured.tools.clone(),
             values: measured.values.clone(),
+            courses: measured.courses.clone(),
             streams: streams::recorded(&placed, &measured),
             queues: counted.queues.clone(),
             cpu: counted.cpu.clone(),
@@ -244,6 +267,19 @@ impl Bench<'_> {
             differences: vec![],
         };
         run.notes.extend(changed);
+        if let Some(loading) = loading {
+            let load = loading.finish()?;
+            let bps = load.bps.iter().copied().flatten().sum();
+            run.values.insert("load-bps".to_owned(), bps);
+            run.tools.extend(load.tools);
+        }
+        if let Some(frames) =
+            dropped.zip(dropped_before).map(|(now, then)| now.saturating_sub(then))
+        {
+            if frames > 0 {
+                run.notes.push(format!("queues of the relay that delays dropped {frames} frames"));
+            }
+        }
         if blueprint.kind == TopologyKind::RouterBypass && !run.queues.is_empty() {
             // Its queues have none of the streams, so they say nothing about them.
             let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();

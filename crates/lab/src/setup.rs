@@ -4,12 +4,13 @@
 //! that value or is an error, never a default.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::study::Study;
 use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
 use crate::word::{
-    Attached, Completion, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy,
-    Sender, Tool, Word,
+    Attached, Completion, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement,
+    Policy, Sender, Tool, Word,
 };
 
 /// What ordinary Ethernet carries.
@@ -25,12 +26,16 @@ pub struct Setup {
     pub queues: u16,
     /// Streams at once, of each guest or to each target.
     pub streams: usize,
+    /// Streams in each direction, of each guest, that load the path while something is measured.
+    pub load: usize,
     /// Guests that are measured.
     pub guests: u16,
     /// Hosts behind a guest that routes.
     pub targets: u16,
     /// CPUs of each guest; all if `None`.
     pub cpus: Option<usize>,
+    /// The same as a part of those of the host.
+    pub guest_cpus: GuestCpus,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
     /// Of every link, in bytes.
@@ -63,6 +68,8 @@ pub struct Setup {
     pub policy: Policy,
     /// The rate of the wire; as fast as it goes if `None`.
     pub line_bps: Option<u64>,
+    /// What a relay adds to the way between the ends, in each direction.
+    pub delay: Duration,
     /// Bytes of the sockets' buffers, if they are not the kernel's choice.
     pub window: Option<u64>,
     /// Bytes of a write, if that is not the tool's choice.
@@ -86,9 +93,11 @@ impl Setup {
         Ok(Setup {
             queues: count(&all, "queues")?.unwrap_or(1),
             streams: count(&all, "streams")?.unwrap_or(1),
+            load: count(&all, "load")?.unwrap_or(0),
             guests: count(&all, "guests")?.unwrap_or(1),
             targets: count(&all, "targets")?.unwrap_or(1),
             cpus: count(&all, "cpus")?.filter(|cpus| *cpus > 0),
+            guest_cpus: word(&all, "guest-cpus")?.unwrap_or(GuestCpus::All),
             workers: count(&all, "workers")?,
             mtu: count(&all, "mtu")?.unwrap_or(MTU_DEFAULT),
             direction: word(&all, "direction")?.unwrap_or(Direction::Transmit),
@@ -105,6 +114,7 @@ impl Setup {
             layout: word(&all, "layout")?.unwrap_or(Layout::Free),
             policy: word(&all, "policy")?.unwrap_or(Policy::Balanced),
             line_bps: parsed(&all, "line", rate)?.flatten(),
+            delay: Duration::from_millis(count(&all, "delay")?.unwrap_or(0)),
             window: parsed(&all, "window", bytes)?,
             buffer: parsed(&all, "buffer", bytes)?,
             settings: parsed(&all, "tcp", settings)?.unwrap_or_default(),
@@ -175,6 +185,9 @@ mod tests {
             ("buffer", "0"),
             ("tcp", "cubic-ish"),
             ("queues", "many"),
+            ("delay", "long"),
+            ("load", "some"),
+            ("guest-cpus", "some"),
             ("quues", "4"),
         ] {
             let error = Setup::of(&study, &cell.with(name, value)).expect_err(name);

@@ -487,7 +487,8 @@ impl Study {
     pub fn cpus_wanted(&self, cell: &Cell) -> u64 {
         let setup = self.setup(cell);
         let count = |name| setup.number(name).unwrap_or(1).max(1);
-        let streams = count("streams") * count("targets");
+        let load = setup.number("load").unwrap_or(0);
+        let streams = (count("streams") + load) * count("targets");
         let busy_queues = count("queues").min(streams);
         let vifs = match self.topology.kind {
             TopologyKind::RouterBypass => 0,

@@ -15,6 +15,7 @@ pub(crate) mod tuning;
 pub(crate) mod wire;
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use ringway_net::LinkSetting;
 use ringway_rig::child::{Child, PartError};
@@ -35,6 +36,10 @@ const PREFIX_LEN: u8 = 15;
 const UPLINK: &str = "wire0";
 /// The Linux bridge that guests are on instead of the switch.
 const GUEST_BRIDGE: &str = "guests0";
+/// That of their peers, where a relay is between both.
+const PEER_BRIDGE: &str = "peers0";
+/// The relay's devices on bridges.
+const DELAYING: [&str; 2] = ["delay0", "delay1"];
 
 /// One end of what is measured: a kernel with its own TCP/IP.
 #[derive(Debug, Clone)]
@@ -63,6 +68,8 @@ pub struct Topology {
     pub host: Option<RunningHost>,
     /// The relay's process, if it is that.
     pub relay: Option<Child>,
+    /// What makes the way longer, where there is a delay.
+    delaying: Option<Delaying>,
     /// The virtual machine that routes, if one does.
     pub machine: Option<Machine>,
     /// What drives the interfaces of a guest that is not of the host's making.
@@ -70,6 +77,14 @@ pub struct Topology {
     /// Where their sockets are.
     place: Option<TempDir>,
     namespaces: Vec<Namespace>,
+}
+
+/// A relay that keeps frames for a while, and its devices.
+#[derive(Debug)]
+struct Delaying {
+    /// Nothing but its life is of interest; a bare relay lives in `relay`.
+    _relay: Option<Child>,
+    ends: [(u32, &'static str); 2],
 }
 
 impl End {
@@ -107,6 +122,7 @@ impl Topology {
             ovs: None,
             host: None,
             relay: None,
+            delaying: None,
             machine: None,
             drivers: vec![],
             place: None,
@@ -133,6 +149,16 @@ impl Topology {
         let count = self.near.len().max(self.far.len());
         let pair = |index| (&self.near[index % self.near.len()], &self.far[index % self.far.len()]);
         (0..count).map(pair).collect()
+    }
+
+    /// Frames that the queues of the relay that delays have dropped; `None` without one.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub(crate) fn delay_drops(&self) -> Result<Option<u64>, PartError> {
+        let Some(Delaying { ends, .. }) = &self.delaying else { return Ok(None) };
+        let drops: Result<Vec<u64>, _> = ends.iter().map(|end| relay::dropped(*end)).collect();
+        Ok(Some(drops?.into_iter().sum()))
     }
 
     /// The process that forwards, if it is neither ringway's nor the kernel.
@@ -169,17 +195,21 @@ fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartE
     let end = |(pid, address): (&u32, Ipv4Addr)| End::new(*pid, address, "eth0");
     let near: Vec<End> =
         host.guests().iter().take(guests).zip((0..).map(near_address)).map(end).collect();
-    let mut namespaces = Vec::new();
-    let far = match blueprint.kind {
+    let mut topology = Topology::of(near, vec![]);
+    topology.far = match blueprint.kind {
         TopologyKind::Wire => {
             configure(host.pid(), |net| net.set(UPLINK, &[LinkSetting::Up]))?;
-            vec![wire::behind(launcher, blueprint, host.pid(), UPLINK, &mut namespaces)?]
+            vec![wire::behind(launcher, blueprint, host.pid(), UPLINK, &mut topology)?]
         }
         TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
             host.guests().iter().skip(guests).zip((0..).map(far_address)).map(end).collect()
         }
     };
-    let mut topology = Topology { namespaces, ..Topology::of(near, far) };
+    if blueprint.is_split() {
+        let ends = DELAYING.map(|device| (host.pid(), device));
+        let bridges = [GUEST_BRIDGE, PEER_BRIDGE];
+        topology.delaying = Some(delay_between(launcher, ends, bridges, blueprint)?);
+    }
     if blueprint.attached == Attached::OpenVswitch {
         let ovs = OpenVswitch::in_place_of(launcher, host.pid(), GUEST_BRIDGE)?;
         topology.notes.push(format!("Open vSwitch forwards {}", ovs.datapath));
@@ -189,64 +219,95 @@ fn ringway(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartE
     Ok(topology)
 }
 
+/// A relay between two bridges.
+fn delay_between(
+    launcher: &Launcher,
+    ends: [(u32, &'static str); 2],
+    bridges: [&str; 2],
+    blueprint: &Blueprint,
+) -> Result<Delaying, PartError> {
+    let relay = relay::start(launcher, ends, blueprint.delay)?;
+    for ((pid, device), bridge) in ends.into_iter().zip(bridges) {
+        configure(pid, |net| net.set(device, &[LinkSetting::Master(bridge)]))?;
+    }
+    Ok(Delaying { _relay: Some(relay), ends })
+}
+
 /// The host's own TCP/IP on a bridge of which the wire is a port, without any guest.
 fn host_alone(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let host = Namespace::new(launcher)?;
     veth::add_bridge(host.pid())?;
     let near = End::new(host.pid(), near_address(0), veth::BRIDGE);
     give_address(near.pid, veth::BRIDGE, near.address)?;
-    let mut namespaces = vec![];
-    let far = wire::from_bridge(launcher, blueprint, host.pid(), &mut namespaces)?;
-    namespaces.push(host);
-    let (near, far) = (vec![near], vec![far]);
-    Ok(Topology { namespaces, ..Topology::of(near, far) })
+    let mut topology = Topology::of(vec![near], vec![]);
+    let far = wire::from_bridge(launcher, blueprint, host.pid(), &mut topology)?;
+    topology.far.push(far);
+    topology.namespaces.push(host);
+    Ok(topology)
 }
 
 fn veth_bridge(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let bridge = Namespace::new(launcher)?;
     veth::add_bridge(bridge.pid())?;
-    let mut namespaces = Vec::new();
-    let mut guest = |prefix: &str, index: u16, address: Ipv4Addr| {
+    let peers = if blueprint.is_split() { Some(Namespace::new(launcher)?) } else { None };
+    let mut topology = Topology::of(vec![], vec![]);
+    let mut peer_bridge = bridge.pid();
+    if let Some(peers) = peers {
+        peer_bridge = peers.pid();
+        veth::add_bridge(peer_bridge)?;
+        let ends = [(bridge.pid(), DELAYING[0]), (peer_bridge, DELAYING[1])];
+        topology.delaying = Some(delay_between(launcher, ends, [veth::BRIDGE; 2], blueprint)?);
+        topology.namespaces.push(peers);
+    }
+    let namespaces = &mut topology.namespaces;
+    let mut guest = |bridge: u32, prefix: &str, index: u16, address: Ipv4Addr| {
         let guest = Namespace::new(launcher)?;
-        veth::connect(bridge.pid(), &format!("{prefix}{index}"), guest.pid())?;
+        veth::connect(bridge, &format!("{prefix}{index}"), guest.pid())?;
         give_address(guest.pid(), veth::DEVICE, address)?;
         let end = End::new(guest.pid(), address, veth::DEVICE);
         namespaces.push(guest);
         Ok::<_, PartError>(end)
     };
     let indices = 0..blueprint.guests;
-    let near: Result<Vec<End>, _> =
-        indices.clone().map(|index| guest("near", index, near_address(index))).collect();
+    let near = |index| guest(bridge.pid(), "near", index, near_address(index));
+    let near: Result<Vec<End>, _> = indices.clone().map(near).collect();
     let far: Result<Vec<End>, _> = match blueprint.kind {
         TopologyKind::Wire => Ok(vec![]),
         TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
-            indices.map(|index| guest("far", index, far_address(index))).collect()
+            indices.map(|index| guest(peer_bridge, "far", index, far_address(index))).collect()
         }
     };
-    let (near, mut far) = (near?, far?);
-    if far.is_empty() {
-        far.push(wire::from_bridge(launcher, blueprint, bridge.pid(), &mut namespaces)?);
+    (topology.near, topology.far) = (near?, far?);
+    if topology.far.is_empty() {
+        let far = wire::from_bridge(launcher, blueprint, bridge.pid(), &mut topology)?;
+        topology.far.push(far);
     }
-    namespaces.push(bridge);
-    Ok(Topology { namespaces, ..Topology::of(near, far) })
+    topology.namespaces.push(bridge);
+    Ok(topology)
 }
 
 fn tap_relay(launcher: &Launcher, blueprint: &Blueprint) -> Result<Topology, PartError> {
     let ends = [Namespace::new(launcher)?, Namespace::new(launcher)?];
-    let relay = relay::start(launcher, ends.each_ref())?;
     let [near, far] = ends.each_ref().map(Namespace::pid);
+    // Behind a wire there is a relay of its own that delays.
+    let is_wire = blueprint.kind == TopologyKind::Wire;
+    let delay = if is_wire { Duration::ZERO } else { blueprint.delay };
+    let ends_of_relay = [(near, relay::DEVICE), (far, relay::DEVICE)];
+    let relay = relay::start(launcher, ends_of_relay, delay)?;
     give_address(near, relay::DEVICE, near_address(0))?;
-    let near = End::new(near, near_address(0), relay::DEVICE);
-    let mut namespaces = Vec::from(ends);
+    let mut topology = Topology::of(vec![End::new(near, near_address(0), relay::DEVICE)], vec![]);
+    topology.namespaces = Vec::from(ends);
+    topology.relay = Some(relay);
+    if !delay.is_zero() {
+        topology.delaying = Some(Delaying { _relay: None, ends: ends_of_relay });
+    }
     let far = match blueprint.kind {
-        TopologyKind::Wire => {
-            wire::behind(launcher, blueprint, far, relay::DEVICE, &mut namespaces)?
-        }
+        TopologyKind::Wire => wire::behind(launcher, blueprint, far, relay::DEVICE, &mut topology)?,
         TopologyKind::Guests | TopologyKind::Router | TopologyKind::RouterBypass => {
             give_address(far, relay::DEVICE, far_address(0))?;
             End::new(far, far_address(0), relay::DEVICE)
         }
     };
-    let (near, far) = (vec![near], vec![far]);
-    Ok(Topology { relay: Some(relay), namespaces, ..Topology::of(near, far) })
+    topology.far.push(far);
+    Ok(topology)
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::word::{
-    Attached, Completion, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy,
-    Sender, Tool, names,
+    Attached, Completion, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement,
+    Policy, Sender, Tool, names,
 };
 
 /// A value of a parameter: a count, or one of a few words.
@@ -143,8 +143,12 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "targets", domain: Domain::Count(1, 64) },
     // CPUs that a guest may use; 0 for all.
     Parameter { name: "cpus", domain: Domain::Count(0, 1024) },
+    // The same as a part of the host's, so that a guest has fewer on every machine with two.
+    Parameter { name: "guest-cpus", domain: Domain::Word(names::<GuestCpus>) },
     Parameter { name: "workers", domain: Domain::Count(1, 64) },
     Parameter { name: "mtu", domain: Domain::Count(576, 65_535) },
+    // Streams in each direction that load the path while something else is measured.
+    Parameter { name: "load", domain: Domain::Count(0, 64) },
     // Seen from the guest.
     Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
     Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
@@ -168,6 +172,8 @@ pub const PARAMETERS: &[Parameter] = &[
     // How the backend places queues on its workers.
     Parameter { name: "policy", domain: Domain::Word(names::<Policy>) },
     Parameter { name: "line", domain: Domain::Rate },
+    // Milliseconds that a relay between the ends keeps every frame, in each direction.
+    Parameter { name: "delay", domain: Domain::Count(0, 1000) },
     Parameter { name: "window", domain: Domain::Size },
     Parameter { name: "buffer", domain: Domain::Size },
     // Settings of TCP, as `settings` of the study lists them.

@@ -51,6 +51,23 @@ impl Word for Tool {
     const ALL: &'static [(&'static str, Self)] = Tool::NAMES;
 }
 
+/// What loads a path while something else is measured.
+pub(crate) const LOADER: Tool = Tool::Iperf3;
+
+/// Which CPUs of the host a guest and its programs may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestCpus {
+    /// All of them.
+    All,
+    /// Half of them, and one at least.
+    Half,
+}
+
+impl Word for GuestCpus {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("all", GuestCpus::All), ("half", GuestCpus::Half)];
+}
+
 /// When a sender may get its buffers back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {

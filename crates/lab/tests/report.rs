@@ -53,6 +53,9 @@ fn every_study_has_a_complete_report() {
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{id}: {}", figure.id);
             assert!(page.contains(&format!("id=\"figure-{}\"", figure.id)), "{id}");
         }
+        let runs = records.runs.iter().filter(|run| !run.courses.is_empty()).count();
+        // Two pictures of each metric of a run.
+        assert_eq!(page.matches("<title>run ").count(), 2 * runs, "{id}");
         if ["transmit", "receive", "network-node"].contains(&id) {
             assert!(page.contains("◇") && page.contains("published ("), "{id}");
         }

@@ -5,6 +5,7 @@
 //! client with a single stream takes any source port. The client is always the sender.
 
 mod adapter;
+mod course;
 mod ddsperf;
 mod iperf2;
 mod iperf3;
@@ -15,15 +16,20 @@ mod sockperf;
 mod version;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use crate::child::{Child, Ended, PartError};
 use crate::launcher::Launcher;
 use adapter::{Adapter, Listens, Program, Reading, Side, whole_seconds};
+pub use course::Course;
 
 /// How long a tool may take to print its result after the end of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,12 +84,14 @@ pub struct Load {
 }
 
 /// What a tool measured.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     /// Bit/s of each flow; `None` if the tool measures something else.
     pub bps: Vec<Option<f64>>,
     /// Other values by the name of the metric.
     pub values: BTreeMap<String, f64>,
+    /// How values were during the run, by the name of the metric.
+    pub courses: BTreeMap<String, Course>,
     /// How the tool was run.
     pub tools: Vec<ToolRun>,
 }
@@ -110,6 +118,8 @@ pub struct Working {
     receivers: Vec<Child>,
     load: Load,
     version: String,
+    /// Where clients write their logs, if they do.
+    logs: Option<TempDir>,
 }
 
 impl Tool {
@@ -178,7 +188,8 @@ impl Tool {
     /// # Errors
     /// If a program does not start, or a server does not listen.
     pub fn start(self, launcher: &Launcher, load: Load) -> Result<Working, PartError> {
-        let Adapter { program, server, client, .. } = self.adapter();
+        let Adapter { program, server, client, log, .. } = self.adapter();
+        let logs = if log.is_some() { Some(launcher.dir()?) } else { None };
         let version = self.version().unwrap_or_else(|| "unknown".to_owned());
         let begin = |pid, name: &str, words: &[String]| {
             let mut command: Command = launcher.command_in(pid, name);
@@ -199,11 +210,14 @@ impl Tool {
         }
         let mut senders = Vec::new();
         for flow in &load.flows {
-            let words = client(&load, flow);
+            let mut words = client(&load, flow);
+            if let (Some(log), Some(logs)) = (log, &logs) {
+                words.extend((log.words)(&log_of(logs, flow)));
+            }
             let child = begin(flow.sender, program.client, &words)?;
             senders.push((child, shown(program.client, &words)));
         }
-        Ok(Working { tool: self, senders, receivers, load, version })
+        Ok(Working { tool: self, senders, receivers, load, version, logs })
     }
 }
 
@@ -223,23 +237,32 @@ impl Working {
     /// # Errors
     /// If the tool fails, with what it printed.
     pub fn finish(self) -> Result<Measured, PartError> {
-        let Working { tool, senders, receivers, load, version } = self;
-        let Adapter { program, parse, .. } = tool.adapter();
+        let Working { tool, senders, receivers, load, version, logs } = self;
+        let Adapter { program, parse, log, .. } = tool.adapter();
         let patience = PATIENCE + Duration::from_secs_f64(whole_seconds(&load));
-        let mut measured = Measured { bps: vec![], values: BTreeMap::new(), tools: vec![] };
-        for ((client, command), server) in senders.into_iter().zip(receivers) {
+        let mut measured = Measured::default();
+        let streams = senders.into_iter().zip(receivers).zip(&load.flows);
+        for (((client, command), server), flow) in streams {
             let Ended { status, output } = client.ended(patience)?;
             let printed = match program.printed_by {
                 Side::Client => output,
                 Side::Server => server.ended(patience)?.output,
             };
             let name = program.client;
-            let reading = parse(&printed, &load).map_err(|fault| {
+            let mut reading = parse(&printed, &load).map_err(|fault| {
                 PartError::Failed(match printed.trim() {
                     "" => format!("{name} ended without output ({status})"),
                     _ => format!("{name} ({status}): {fault}"),
                 })
             })?;
+            if let (Some(log), Some(logs)) = (log, &logs) {
+                let path = log_of(logs, flow);
+                let file = File::open(&path)
+                    .map_err(PartError::at(format!("read {name}'s log {}", path.display())))?;
+                let course = (log.parse)(&mut BufReader::new(file), &load);
+                reading.course =
+                    Some(course.map_err(|fault| PartError::Failed(format!("{name}: {fault}")))?);
+            }
             measured.add(&reading);
             measured.tools.push(ToolRun {
                 name: program.name.to_owned(),
@@ -260,7 +283,19 @@ impl Measured {
             let all = self.values.entry((*name).to_owned()).or_insert(0.0);
             *all = if name.ends_with("-us") { all.max(*value) } else { *all + value };
         }
+        if let Some((name, course)) = &reading.course {
+            match self.courses.get_mut(*name) {
+                None => drop(self.courses.insert((*name).to_owned(), course.clone())),
+                Some(all) if name.ends_with("-us") => all.longest(course),
+                Some(all) => all.sum(course),
+            }
+        }
     }
+}
+
+/// The log of a stream's client.
+fn log_of(logs: &TempDir, flow: &Flow) -> PathBuf {
+    logs.path().join(flow.port.to_string())
 }
 
 /// A command line for people.
@@ -311,12 +346,12 @@ mod tests {
 
     #[test]
     fn of_several_streams_counts_add_up_and_the_worst_time_counts() {
-        let mut measured = Measured { bps: vec![], values: BTreeMap::new(), tools: vec![] };
+        let mut measured = Measured::default();
         for (bps, values) in [
             (Some(1.0), vec![("retransmits", 2.0), ("rtt-max-us", 9.0)]),
             (Some(2.0), vec![("retransmits", 3.0), ("rtt-max-us", 7.0)]),
         ] {
-            measured.add(&Reading { bps, values });
+            measured.add(&Reading { bps, values, course: None });
         }
         assert_eq!(measured.bps, [Some(1.0), Some(2.0)]);
         assert_eq!((measured.values["retransmits"], measured.values["rtt-max-us"]), (5.0, 9.0));

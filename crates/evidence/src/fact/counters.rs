@@ -219,10 +219,11 @@ impl Fact for DatagramSockets {
     }
 }
 
-/// What protocols counted between both samples, of `/proc/net/snmp` and `/proc/net/netstat`.
+/// What protocols counted between both samples, of `/proc/net/snmp` and `/proc/net/netstat`, and
+/// with IPv6 `/proc/net/snmp6`.
 #[derive(Debug)]
 pub struct NetCounters {
-    spans: [Span<Protocols>; 2],
+    spans: Vec<Span<Protocols>>,
     /// Between the samples.
     pub seconds: f64,
     /// How they came about.
@@ -230,13 +231,23 @@ pub struct NetCounters {
 }
 
 impl Fact for NetCounters {
-    const PIECES: &'static [Piece] =
-        &[Piece::Counters("proc/net/snmp"), Piece::Counters("proc/net/netstat")];
+    const PIECES: &'static [Piece] = &[
+        Piece::Counters("proc/net/snmp"),
+        Piece::Counters("proc/net/netstat"),
+        Piece::Counters("proc/net/snmp6"),
+    ];
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         let snmp: Span<Protocols> = at.span("proc/net/snmp")?;
         let (seconds, basis) = (snmp.seconds, snmp.basis);
-        Ok(NetCounters { spans: [snmp, at.span("proc/net/netstat")?], seconds, basis })
+        let mut spans = vec![snmp, at.span("proc/net/netstat")?];
+        match at.span("proc/net/snmp6") {
+            Ok(span) => spans.push(span),
+            // A host without IPv6, or a record of before it was read.
+            Err(Gap::Missing { .. }) => {}
+            Err(gap) => return Err(gap),
+        }
+        Ok(NetCounters { spans, seconds, basis })
     }
 }
 
@@ -250,7 +261,8 @@ impl NetCounters {
         self.spans.iter().find_map(of).unwrap_or(0)
     }
 
-    /// The line of a protocol.
+    /// The line of a protocol, or of a counter that has one of its own, such as
+    /// `Udp6.RcvbufErrors`.
     pub fn quote(&self, protocol: &str) -> Option<Quote> {
         let of = |span: &Span<Protocols>| Some(span.text.quote(*span.after.lines.get(protocol)?));
         self.spans.iter().find_map(of)

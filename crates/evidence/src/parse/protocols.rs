@@ -1,5 +1,5 @@
 //! `/proc/net/snmp` and `/proc/net/netstat`: what protocols counted, a line of names and a line of
-//! numbers for each.
+//! numbers for each. `/proc/net/snmp6`: the same of IPv6, a line for each counter.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,15 @@ use crate::{Gap, Text};
 pub struct Protocols {
     /// By protocol and name, such as `Tcp.RetransSegs`.
     pub counters: BTreeMap<String, u64>,
-    /// Of each protocol, in the file: its line of numbers.
+    /// Of each protocol, in the file: its line of numbers. Of each counter, where it has a line.
     pub lines: BTreeMap<String, usize>,
 }
 
 impl Counters for Protocols {
     fn parse(text: &Text) -> Result<Protocols, Gap> {
+        if text.lines().next().is_some_and(|(_, line)| !line.contains(':')) {
+            return parse_lines(text);
+        }
         let mut read = Protocols::default();
         let mut lines = text.lines();
         while let Some((_, names)) = lines.next() {
@@ -50,9 +53,44 @@ impl Counters for Protocols {
     }
 }
 
+/// Lines such as `Udp6RcvbufErrors 7`.
+fn parse_lines(text: &Text) -> Result<Protocols, Gap> {
+    let mut read = Protocols::default();
+    for (line, row) in text.lines() {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let [name, value] = words.as_slice() else {
+            return Err(text.unreadable(Some(line), "expected a name and a number"));
+        };
+        let value: u64 =
+            value.parse().map_err(|_| text.unreadable(Some(line), "expected a number"))?;
+        // The protocol ends with the 6.
+        let Some((protocol, counter)) = name.split_once('6') else {
+            return Err(text.unreadable(Some(line), "expected a protocol of IPv6"));
+        };
+        let name = format!("{protocol}6.{counter}");
+        read.lines.insert(name.clone(), line);
+        read.counters.insert(name, value);
+    }
+    match read.lines.is_empty() {
+        true => Err(text.unreadable(None, "expected lines of names and numbers")),
+        false => Ok(read),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_ipv6_each_counter_has_a_line() {
+        let parse = |text: &str| Protocols::parse(&Text::new("snmp6", text));
+        let read = parse("Ip6InReceives \t5\nUdp6RcvbufErrors\t7\n").expect("sound");
+        assert_eq!(read.counters.get("Udp6.RcvbufErrors"), Some(&7));
+        assert_eq!(read.lines["Udp6.RcvbufErrors"], 2);
+        for torn in ["Ip6InReceives\n", "Ip6InReceives x\n", "Tcp 5\n"] {
+            assert!(parse(torn).is_err(), "{torn:?}");
+        }
+    }
 
     #[test]
     fn names_and_numbers_stand_one_above_the_other() {

@@ -24,6 +24,7 @@ fn run(repeat: u32) -> Run {
         subject: Subject::Ringway,
         tools: vec![],
         values: BTreeMap::from([("throughput-bps".to_owned(), 1e9)]),
+        courses: BTreeMap::new(),
         streams: vec![Stream {
             index: 0,
             guest: 0,

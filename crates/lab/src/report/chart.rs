@@ -292,6 +292,8 @@ fn axis_title(name: &str) -> String {
         "streams" => "TCP streams",
         "mtu" => "MTU of every hop in bytes",
         "tcp" => "settings of TCP",
+        "load" => "streams of load in each direction",
+        "delay" => "delay in each direction in milliseconds",
         other => other,
     }
     .to_owned()

@@ -242,7 +242,7 @@ pub(super) fn hint(text: &str) -> Markup {
 }
 
 /// The distance of ticks and the end of an axis that has room for `top`.
-fn scale(top: f64) -> (f64, f64) {
+pub(super) fn scale(top: f64) -> (f64, f64) {
     let top = if top > 0.0 && top.is_finite() { top * 1.04 } else { 1.0 };
     let rough = top / 5.0;
     let power = 10.0_f64.powf(rough.log10().floor());
@@ -252,7 +252,7 @@ fn scale(top: f64) -> (f64, f64) {
 }
 
 /// A tick with as many decimals as the distance of ticks has.
-fn tick_text(value: f64, step: f64) -> String {
+pub(super) fn tick_text(value: f64, step: f64) -> String {
     let decimals = (0..6_i32).find(|decimals| {
         let scaled = step * 10.0_f64.powi(*decimals);
         (scaled - scaled.round()).abs() < 1e-6

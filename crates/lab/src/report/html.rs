@@ -10,7 +10,7 @@ use super::chart::Chart;
 use super::frame::Form;
 use super::{charts, draw};
 use crate::analysis::Analysis;
-use crate::record::{Host, Records};
+use crate::record::{Host, Records, Run};
 use crate::study::FigureKind;
 
 const STYLE: &str = include_str!("page.css");
@@ -38,6 +38,7 @@ pub(super) fn page(records: &Records, analysis: &Analysis) -> Markup {
                     (tables::published(analysis))
                     (tables::comparisons(analysis))
                     (tables::cells(records, analysis))
+                    (courses(records, analysis))
                     (tables::cpu(analysis))
                     (tables::splits(records, analysis))
                     (tables::disturbances(analysis))
@@ -149,6 +150,32 @@ fn figure(chart: &Chart) -> Markup {
             div.narrow { (draw(chart, Form::Narrow)) }
             figcaption { (caption(chart)) }
             (tables::of_chart(chart))
+        }
+    }
+}
+
+/// How runs went from second to second, cell by cell.
+fn courses(records: &Records, analysis: &Analysis) -> Markup {
+    let drawn: Vec<_> = analysis
+        .cells
+        .iter()
+        .filter_map(|cell| {
+            let runs: Vec<&Run> = records.of_cell(cell.subject, &cell.cell).collect();
+            Some((cell, super::courses::draw(&runs)?))
+        })
+        .collect();
+    html! {
+        @if !drawn.is_empty() {
+            h2 { "Every run" }
+            p {
+                "A line for each run. Left: the value from step to step of the seconds that count. "
+                "Right: which part of all samples is at most so large. A sample of throughput is a "
+                "step, a sample of the round trip is one message."
+            }
+            @for (cell, pictures) in drawn {
+                h3 { (cell.label) ", " (cell.subject.title()) }
+                (pictures)
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::record::Stream;
 use crate::setup::Setup;
 use crate::study::TopologyKind;
 use crate::topology::{Attached, Blueprint, End, Topology};
-use crate::word::Direction;
+use crate::word::{Direction, LOADER};
 use ringway_rig::child::PartError;
 use ringway_rig::tools::{Flow, Measured, Tool};
 
@@ -70,6 +70,24 @@ impl Luck {
             }
         }
         Ok(placed)
+    }
+
+    /// Streams that load the path in both directions, as many in each as the set-up says.
+    pub(super) fn load(
+        &mut self,
+        topology: &Topology,
+        setup: &Setup,
+        repeat: u32,
+    ) -> Result<Vec<Flow>, PartError> {
+        let mut flows = Vec::new();
+        for (guest, (near, far)) in (0..).zip(topology.pairs()) {
+            for ends in [[near, far], [far, near]] {
+                for queue in setup.placement.queues(setup.load, setup.queues, repeat, self.seed) {
+                    flows.push(self.flow(guest, ends, LOADER, queue, setup.queues)?);
+                }
+            }
+        }
+        Ok(flows)
     }
 
     /// A stream from the first end to the second that falls on this one of so many queues.

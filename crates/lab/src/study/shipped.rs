@@ -8,6 +8,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("receive", include_str!("../../studies/receive.toml")),
     ("guest-to-guest", include_str!("../../studies/guest-to-guest.toml")),
     ("latency", include_str!("../../studies/latency.toml")),
+    ("latency-under-load", include_str!("../../studies/latency-under-load.toml")),
     ("aggregate", include_str!("../../studies/aggregate.toml")),
     ("network-node", include_str!("../../studies/network-node.toml")),
     ("network-node-vxlan", include_str!("../../studies/network-node-vxlan.toml")),

@@ -1,15 +1,16 @@
 //! What a cell of a study needs to be built, and what cannot be built.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
-use super::{GUEST_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
+use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
 use crate::setup::{MTU_DEFAULT, Setup, UNANSWERED_DEFAULT};
 use crate::study::{Study, Subject, TopologyKind};
 pub use crate::word::{Attached, Driver, Encapsulation, Layout};
-use crate::word::{Completion, Offloads, Policy, Sender, name_of};
+use crate::word::{Completion, GuestCpus, Offloads, Policy, Sender, name_of};
 
 /// What is to be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct Blueprint {
     pub offloads: Offloads,
     /// The rate of the wire; as fast as it goes if `None`.
     pub line_bps: Option<u64>,
+    /// What a relay adds to the way between the ends, in each direction; no relay for zero.
+    pub delay: Duration,
     /// What guests are attached to.
     pub attached: Attached,
     /// Whether the host itself sends, without a guest.
@@ -90,6 +93,7 @@ impl Blueprint {
             mtu: MTU_DEFAULT,
             offloads: Offloads::All,
             line_bps: None,
+            delay: Duration::ZERO,
             attached: Attached::Switch,
             sends_from_host: false,
             settings: BTreeMap::new(),
@@ -116,6 +120,14 @@ impl Blueprint {
         if setup.queue_changes > 0 && setup.driver != Driver::Machine {
             return Err("change of queues during a run but with driver = \"qemu\"".to_owned());
         }
+        if !setup.delay.is_zero() {
+            if kind.has_router() {
+                return Err("delay in a topology with a router".to_owned());
+            }
+            if kind == TopologyKind::Guests && setup.attached != Attached::Switch {
+                return Err("delay between guests but with switch = \"ringway\"".to_owned());
+            }
+        }
         Ok(Blueprint {
             kind,
             guests: setup.guests,
@@ -128,10 +140,11 @@ impl Blueprint {
             workers: setup.workers,
             policy: setup.policy,
             layout: setup.layout,
-            cpus: setup.cpus,
+            cpus: setup.cpus.or_else(|| part_of_host(setup.guest_cpus)),
             mtu: setup.mtu,
             offloads: setup.offloads,
             line_bps: setup.line_bps,
+            delay: setup.delay,
             attached: setup.attached,
             sends_from_host: setup.sender == Sender::Host,
             settings: setup.settings.clone(),
@@ -159,23 +172,42 @@ impl Blueprint {
             let is_guest = self.driver == Driver::Netfront;
             return if is_guest { text + &self.router() } else { text };
         }
-        let mut vif_bridge = String::new();
-        if self.attached != Attached::Switch {
-            text += &format!("[[bridge]]\nname = \"{GUEST_BRIDGE}\"\n");
-            vif_bridge = format!("bridge = \"{GUEST_BRIDGE}\"\n");
+        let bridges = self.bridges();
+        for bridge in bridges.into_iter().flatten().collect::<BTreeSet<_>>() {
+            text += &format!("[[bridge]]\nname = \"{bridge}\"\n");
         }
-        let near = (0..self.guests).map(|index| (format!("near{index}"), near_address(index)));
-        let far = (0..self.guests).map(|index| (format!("far{index}"), far_address(index)));
+        let vif_bridge = |is_near| {
+            let [near, far] = bridges;
+            let bridge = if is_near { near } else { far };
+            bridge.map(|name| format!("bridge = \"{name}\"\n")).unwrap_or_default()
+        };
+        let near = |index| (format!("near{index}"), near_address(index), vif_bridge(true));
+        let far = |index| (format!("far{index}"), far_address(index), vif_bridge(false));
+        let (near, far) = ((0..self.guests).map(near), (0..self.guests).map(far));
         let far_count = if self.kind == TopologyKind::Wire { 0 } else { usize::from(self.guests) };
-        for (name, address) in near.chain(far.take(far_count)) {
+        for (name, address, bridge) in near.chain(far.take(far_count)) {
             text += &format!(
                 "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\n\
                  addresses = [\"{address}/{PREFIX_LEN}\"]\nqueues = {queues}\nmtu = {mtu}\n\
-                 {vif_bridge}{}",
+                 {bridge}{}",
                 self.vif_completion()
             );
         }
         text
+    }
+
+    /// Whether a relay makes the way between guests longer.
+    pub(super) fn is_split(&self) -> bool {
+        self.kind == TopologyKind::Guests && !self.delay.is_zero()
+    }
+
+    /// The bridges of guests that are measured and of their peers; `None` is the switch.
+    fn bridges(&self) -> [Option<&'static str>; 2] {
+        match self.attached {
+            _ if self.is_split() => [Some(GUEST_BRIDGE), Some(PEER_BRIDGE)],
+            Attached::Switch => [None; 2],
+            Attached::Bridge | Attached::OpenVswitch => [Some(GUEST_BRIDGE); 2],
+        }
     }
 
     /// The guest that routes, as `ringway run` reads it.
@@ -226,6 +258,16 @@ impl Blueprint {
             Some(Completion::Staged) => "gso = false\n".to_owned(),
             Some(_) => format!("gso = false\nmax-unanswered = {}\n", self.unanswered),
         }
+    }
+}
+
+/// How many CPUs a part of the host's is; `None` for all.
+fn part_of_host(part: GuestCpus) -> Option<usize> {
+    // Of a host that does not tell, a guest gets one.
+    let all = || ringway_sys::process::allowed_cpus().map_or(1, |cpus| cpus.len());
+    match part {
+        GuestCpus::All => None,
+        GuestCpus::Half => Some((all() / 2).max(1)),
     }
 }
 
@@ -283,6 +325,21 @@ mod tests {
         assert_eq!(text.matches("queues = 4").count(), 3, "host, uplink, vif: {text}");
         assert_eq!(text.matches("[[guest]]").count(), 1);
         assert!(!text.contains("completion") && !text.contains("max-unanswered"), "{text}");
+    }
+
+    #[test]
+    fn a_delay_is_between_two_bridges_and_a_cell_without_one_has_neither() {
+        let study = shipped("tcp-settings").expect("it is shipped");
+        let of = |label: &str| blueprint(&study, &study.cell_of_label(label).expect("a cell"));
+        let text = of("s1.d25.today").description();
+        assert_eq!(text.matches("[[bridge]]").count(), 2, "{text}");
+        let near = "near0\"\n[[guest.vif]]\naddresses = [\"198.18.0.1/15\"]\nqueues = 4\n\
+                    mtu = 1500\n\
+                    bridge = \"guests0\"";
+        assert!(text.contains(near), "{text}");
+        assert_eq!(text.matches("\nbridge = \"peers0\"").count(), 1, "{text}");
+        assert_eq!(of("s1.d25.today").delay, Duration::from_millis(25));
+        assert!(!of("s1.d0.today").description().contains("bridge"));
     }
 
     #[test]

@@ -1,11 +1,16 @@
-//! The least that anything with a TAP device at each end can do: read a frame here, write it there.
+//! Frames from one TAP device to another: the least that anything with one at each end can do, and
+//! what makes a path longer.
 //!
-//! No ring, no switch, no second process: what this reaches is the ceiling of one queue that meets
-//! the kernel with one system call a frame.
+//! Without a delay, no ring, no switch, no second process: what this reaches is the ceiling of one
+//! queue that meets the kernel with one system call a frame. With one, each direction keeps a frame
+//! until its time. What is kept is bounded by [`KEPT_MAX`]: a relay that is full reads no more, and
+//! it is the queue of the device that drops, which the kernel counts ([`dropped`]).
 
 use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringway_net::LinkSetting;
 use ringway_sys::tun::{QueueMode, TunFile, TunOffload, WriteOutcome};
@@ -14,37 +19,63 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use ringway_rig::child::{Child, PartError};
 use ringway_rig::launcher::Launcher;
-use ringway_rig::namespace::{Namespace, configure, inside};
+use ringway_rig::namespace::{configure, inside};
 
-/// The part that copies between TAP devices: `PID PID`, the holders of their namespaces.
+/// The part that copies between TAP devices: `PID DEVICE PID DEVICE MICROSECONDS`, processes in
+/// their namespaces and how long a frame is kept.
 pub(crate) const RELAY: &str = "relay";
 const PATIENCE: Duration = Duration::from_secs(10);
 const READY: &str = "ready";
-/// The device at each end.
+/// The device at each end of a bare relay.
 pub(crate) const DEVICE: &str = "eth0";
 /// The largest frame, and what no frame fills.
 const BUFFER_LEN: usize = 65_536 + 256;
+/// Bytes of memory that a direction keeps at most: 10 Gbit/s for 50 ms.
+const KEPT_MAX: usize = 64 << 20;
+/// What a frame takes besides its bytes.
+const FRAME_OVERHEAD: usize = 128;
 
-/// Starts a relay between two namespaces; the devices are there and up, without addresses.
-pub(crate) fn start(launcher: &Launcher, ends: [&Namespace; 2]) -> Result<Child, PartError> {
+/// A device of a relay, and a process in its namespace.
+pub(crate) type RelayEnd<'a> = (u32, &'a str);
+
+/// Starts a relay between two devices, which it makes; they are up, without addresses.
+pub(crate) fn start(
+    launcher: &Launcher,
+    ends: [RelayEnd<'_>; 2],
+    delay: Duration,
+) -> Result<Child, PartError> {
     let mut command = launcher.part(RELAY);
-    command.args(ends.map(|end| end.pid().to_string()));
+    for (pid, device) in ends {
+        command.args([&pid.to_string(), device]);
+    }
+    command.arg(delay.as_micros().to_string());
     let mut relay = launcher.start("relay", command)?;
     relay.wait_for(PATIENCE, |line| (line == READY).then_some(()))?;
-    for end in ends {
-        configure(end.pid(), |net| net.set(DEVICE, &[LinkSetting::Up]))?;
+    for (pid, device) in ends {
+        configure(pid, |net| net.set(device, &[LinkSetting::Up]))?;
     }
     Ok(relay)
 }
 
-/// The relaying process, until it is killed: one thread a direction.
-pub(crate) fn relay(pids: [&str; 2]) -> io::Result<()> {
-    let [left, right] = pids.map(|pid| {
-        let pid = pid.parse().map_err(|_| io::Error::other("a relay has two ends"))?;
-        open_in(pid)
-    });
-    let (left, right) = (left?, right?);
+/// Frames that the queue of a device has dropped since it was made.
+pub(crate) fn dropped((pid, device): RelayEnd<'_>) -> Result<u64, PartError> {
+    let counts = inside(pid, || std::fs::read_to_string("/proc/thread-self/net/dev"));
+    let counts = counts.map_err(PartError::at("read the drops of a relay"))?;
+    let line = counts.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+    // The eight counters of what was received are first, and drops the fourth of each eight.
+    let drops = line.and_then(|line| line.split_whitespace().nth(11)?.parse().ok());
+    drops.ok_or_else(|| PartError::Failed(format!("there are no drops of {device}")))
+}
+
+/// The relaying process, until it is killed: a thread to read and, with a delay, one to write in
+/// each direction.
+pub(crate) fn relay(words: [&str; 5]) -> io::Result<()> {
+    let [left_pid, left, right_pid, right, delay] = words;
+    let delay = delay.parse().map_err(|_| io::Error::other("a relay has a delay"))?;
+    let delay = Duration::from_micros(delay);
+    let (left, right) = (open_in(left_pid, left)?, open_in(right_pid, right)?);
     println!("{READY}");
+    let copy = |from, to| if delay.is_zero() { copy(from, to) } else { keep(from, to, delay) };
     thread::scope(|scope| {
         let there = scope.spawn(|| copy(&left, &right));
         let back = copy(&right, &left);
@@ -53,9 +84,10 @@ pub(crate) fn relay(pids: [&str; 2]) -> io::Result<()> {
     })
 }
 
-fn open_in(pid: u32) -> io::Result<TunFile> {
+fn open_in(pid: &str, device: &str) -> io::Result<TunFile> {
+    let pid = pid.parse().map_err(|_| io::Error::other("a relay has two ends"))?;
     inside(pid, || {
-        let device = TunFile::open(DEVICE, QueueMode::Single)?;
+        let device = TunFile::open(device, QueueMode::Single)?;
         let offload = TunOffload { checksum: true, tso_v4: true, tso_v6: true, uso: false };
         device.set_offload(offload)?;
         Ok(device)
@@ -66,19 +98,147 @@ fn copy(from: &TunFile, to: &TunFile) -> io::Result<()> {
     let mut header = VirtioNetHdr::default();
     let mut buffer = vec![0; BUFFER_LEN];
     loop {
-        match from.read_frame(&mut header, &mut buffer)? {
-            Some(len) => {
-                // A frame that the other side does not take is lost, as on a wire.
-                if to.write_frame(&header, &buffer[..len])? == WriteOutcome::Full {
-                    wait(to, PollFlags::OUT)?;
-                }
-            }
+        let len = read(from, &mut header, &mut buffer)?;
+        write(to, &header, &buffer[..len])?;
+    }
+}
+
+/// A frame, as soon as there is one.
+fn read(from: &TunFile, header: &mut VirtioNetHdr, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match from.read_frame(header, buffer)? {
+            Some(len) => return Ok(len),
             None => wait(from, PollFlags::IN)?,
         }
+    }
+}
+
+fn write(to: &TunFile, header: &VirtioNetHdr, frame: &[u8]) -> io::Result<()> {
+    // A frame that the other side does not take is lost, as on a wire.
+    if to.write_frame(header, frame)? == WriteOutcome::Full {
+        wait(to, PollFlags::OUT)?;
+    }
+    Ok(())
+}
+
+/// Copies each frame so long after it came.
+fn keep(from: &TunFile, to: &TunFile, delay: Duration) -> io::Result<()> {
+    let kept = Kept::new(KEPT_MAX);
+    let (sender, receiver) = channel();
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| write_when_due(to, &kept, receiver));
+        let reading = read_for_later(from, &kept, &sender, delay);
+        // The writer ends with the last frame.
+        drop(sender);
+        let writing = writing.join().map_err(|_| io::Error::other("its writer panicked"))?;
+        reading.and(writing)
+    })
+}
+
+/// A frame on its way.
+struct Frame {
+    due: Instant,
+    header: VirtioNetHdr,
+    bytes: Box<[u8]>,
+}
+
+fn read_for_later(
+    from: &TunFile,
+    kept: &Kept,
+    later: &Sender<Frame>,
+    delay: Duration,
+) -> io::Result<()> {
+    let mut header = VirtioNetHdr::default();
+    let mut buffer = vec![0; BUFFER_LEN];
+    loop {
+        let len = read(from, &mut header, &mut buffer)?;
+        let due = Instant::now() + delay;
+        if !kept.add(len + FRAME_OVERHEAD) {
+            return Ok(());
+        }
+        let frame = Frame { due, header, bytes: buffer[..len].into() };
+        if later.send(frame).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn write_when_due(to: &TunFile, kept: &Kept, frames: Receiver<Frame>) -> io::Result<()> {
+    let written = frames.into_iter().try_for_each(|Frame { due, header, bytes }| {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let written = write(to, &header, &bytes);
+        kept.remove(bytes.len() + FRAME_OVERHEAD);
+        written
+    });
+    // Its reader may wait for room.
+    kept.end();
+    written
+}
+
+/// Bytes that are kept, of at most so many.
+struct Kept {
+    max: usize,
+    /// How many; `None` once the writer has ended.
+    bytes: Mutex<Option<usize>>,
+    is_less: Condvar,
+}
+
+impl Kept {
+    fn new(max: usize) -> Kept {
+        Kept { max, bytes: Mutex::new(Some(0)), is_less: Condvar::new() }
+    }
+
+    /// Adds bytes as soon as there is room for them; `false` if there will be none.
+    fn add(&self, more: usize) -> bool {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match bytes.as_mut() {
+                None => return false,
+                Some(bytes) if *bytes + more <= self.max => {
+                    *bytes += more;
+                    return true;
+                }
+                Some(_) => {
+                    bytes = self.is_less.wait(bytes).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn remove(&self, fewer: usize) {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        *bytes = bytes.map(|bytes| bytes.saturating_sub(fewer));
+        self.is_less.notify_one();
+    }
+
+    fn end(&self) {
+        *self.bytes.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.is_less.notify_one();
     }
 }
 
 fn wait(file: &TunFile, what: PollFlags) -> io::Result<()> {
     rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(file, what)], None))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded_and_who_waits_for_room_is_not_left_waiting() {
+        let kept = Kept::new(100);
+        assert!(kept.add(60) && kept.add(40));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| kept.add(50));
+            assert_eq!(*kept.bytes.lock().expect("no panic"), Some(100));
+            kept.remove(60);
+            assert!(waiting.join().expect("it ends"));
+            assert_eq!(*kept.bytes.lock().expect("no panic"), Some(90));
+            let waiting = scope.spawn(|| kept.add(50));
+            kept.end();
+            assert!(!waiting.join().expect("it ends"));
+        });
+    }
 }

@@ -1,5 +1,6 @@
 //! What is set once a topology is there: MTU, offloads, TCP, and where threads run.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{configure, inside};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Readings of the threads of a process that starts more of them.
+const ROUNDS_MAX: usize = 16;
 
 /// Sets what the blueprint says. Gives what could not be set, as notes.
 pub(crate) fn tune(
@@ -134,15 +138,15 @@ fn place(backend: u32, guests: &[u32], blueprint: &Blueprint) -> io::Result<()> 
         }
     }
     for guest in guests {
+        if let Some(count) = blueprint.cpus {
+            pin_process(*guest, count)?;
+        }
         for (number, thread) in threads(*guest, "guest")?.iter().enumerate() {
-            match (blueprint.layout, blueprint.cpus) {
-                (Layout::Free, None) => {}
-                (Layout::Free, Some(count)) => {
-                    pin(*thread, &cpus[..count.min(cpus.len())])?;
-                }
-                (Layout::OneCpu, _) => pin(*thread, &of(0))?,
-                (Layout::Paired, _) => pin(*thread, &of(number))?,
-                (Layout::Spread, _) => pin(*thread, &of(workers.len() + number))?,
+            match blueprint.layout {
+                Layout::Free => {}
+                Layout::OneCpu => pin(*thread, &of(0))?,
+                Layout::Paired => pin(*thread, &of(number))?,
+                Layout::Spread => pin(*thread, &of(workers.len() + number))?,
             }
         }
     }
@@ -181,11 +185,29 @@ fn pin(thread: i32, cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
-/// Restricts the tools of a guest to its CPUs.
+/// Restricts a process of a guest to its CPUs, with all of its threads. Those that it starts later
+/// inherit them.
 pub(crate) fn pin_process(pid: u32, count: usize) -> io::Result<()> {
     let cpus = ringway_sys::process::allowed_cpus()?;
-    let pid = i32::try_from(pid).map_err(io::Error::other)?;
-    pin(pid, &cpus[..count.min(cpus.len())])
+    let cpus = &cpus[..count.min(cpus.len())];
+    let mut pinned = BTreeSet::new();
+    // A thread may start another before it is restricted itself: again, until there is no new one.
+    for _ in 0..ROUNDS_MAX {
+        let mut is_new = false;
+        for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let thread = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+            let Some(thread) = thread.filter(|thread| pinned.insert(*thread)) else { continue };
+            is_new = true;
+            match pin(thread, cpus) {
+                Err(error) if is_gone(&error) => {}
+                other => other?,
+            }
+        }
+        if !is_new {
+            break;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -194,6 +216,44 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    #[ignore = "not a test, but the process that the next one restricts"]
+    fn threads_that_sleep() {
+        let sleep = || thread::sleep(Duration::from_secs(60));
+        thread::scope(|scope| {
+            scope.spawn(sleep);
+            sleep();
+        });
+    }
+
+    #[test]
+    fn a_guest_of_fewer_cpus_has_them_with_all_of_its_threads() {
+        let all = ringway_sys::process::allowed_cpus().expect("some");
+        let this = std::env::current_exe().expect("it has a file");
+        let mut child = std::process::Command::new(this)
+            .args(["--ignored", "--exact", "topology::tuning::tests::threads_that_sleep"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let tasks = format!("/proc/{}/task", child.id());
+        let statuses = || -> io::Result<Vec<String>> {
+            let tasks = fs::read_dir(&tasks)?;
+            tasks.map(|task| fs::read_to_string(task?.path().join("status"))).collect()
+        };
+        let begun = std::time::Instant::now();
+        while statuses().is_ok_and(|threads| threads.len() < 3) && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let pinned = pin_process(child.id(), 1);
+        let statuses = statuses();
+        let _ = child.kill().and_then(|()| child.wait());
+        pinned.expect("it runs");
+        let statuses = statuses.expect("it runs");
+        assert!(statuses.len() >= 3, "{} threads", statuses.len());
+        let allowed = format!("Cpus_allowed_list:\t{}\n", all[0]);
+        assert!(statuses.iter().all(|status| status.contains(&allowed)), "{statuses:?}");
+    }
 
     #[test]
     fn threads_that_end_meanwhile_are_no_trouble() {

@@ -1,8 +1,10 @@
 //! The wire, and the other host at its end.
 //!
-//! Without a rate, the namespace behind the device is the other host, and nothing is in between.
-//! With one, the device is a port of a bridge, and a veth pair to another namespace is shaped in
-//! both directions, so that the queue in front of the wire is behind all that is measured.
+//! Without a rate or a delay, the namespace behind the device is the other host, and nothing is in
+//! between. With one, the device is a port of a bridge, and a veth pair to another namespace is
+//! shaped in both directions, so that the queue in front of the wire is behind all that is
+//! measured.
+//! With a delay, a relay is there instead of the pair.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,7 +12,7 @@ use std::time::Duration;
 
 use ringway_net::LinkSetting;
 
-use super::{Blueprint, End, far_address, give_address};
+use super::{Blueprint, Delaying, End, Topology, far_address, give_address, relay};
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{Namespace, configure, inside};
@@ -28,9 +30,9 @@ pub(crate) fn behind(
     blueprint: &Blueprint,
     pid: u32,
     device: &str,
-    namespaces: &mut Vec<Namespace>,
+    topology: &mut Topology,
 ) -> Result<End, PartError> {
-    if blueprint.line_bps.is_none() {
+    if blueprint.line_bps.is_none() && blueprint.delay.is_zero() {
         give_address(pid, device, far_address(0))?;
         return Ok(End::new(pid, far_address(0), device));
     }
@@ -39,7 +41,7 @@ pub(crate) fn behind(
         keep_frames_with_senders(pid)?;
     }
     configure(pid, |net| net.set(device, &[LinkSetting::Master(veth::BRIDGE), LinkSetting::Up]))?;
-    from_bridge(launcher, blueprint, pid, namespaces)
+    from_bridge(launcher, blueprint, pid, topology)
 }
 
 /// Netfilter on a bridge takes frames from their senders before the line, and responses would come
@@ -62,17 +64,24 @@ pub(crate) fn from_bridge(
     launcher: &Launcher,
     blueprint: &Blueprint,
     pid: u32,
-    namespaces: &mut Vec<Namespace>,
+    topology: &mut Topology,
 ) -> Result<End, PartError> {
     let other = Namespace::new(launcher)?;
-    veth::connect(pid, PORT, other.pid())?;
+    if blueprint.delay.is_zero() {
+        veth::connect(pid, PORT, other.pid())?;
+    } else {
+        let ends = [(pid, PORT), (other.pid(), veth::DEVICE)];
+        let relay = relay::start(launcher, ends, blueprint.delay)?;
+        configure(pid, |net| net.set(PORT, &[LinkSetting::Master(veth::BRIDGE)]))?;
+        topology.delaying = Some(Delaying { _relay: Some(relay), ends });
+    }
     give_address(other.pid(), veth::DEVICE, far_address(0))?;
     if let Some(bps) = blueprint.line_bps {
         shape(launcher, pid, PORT, bps)?;
         shape(launcher, other.pid(), veth::DEVICE, bps)?;
     }
     let end = End::new(other.pid(), far_address(0), veth::DEVICE);
-    namespaces.push(other);
+    topology.namespaces.push(other);
     Ok(end)
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ringway_lab::journal::Journal;
 use ringway_lab::plan::{Plan, Task};
-use ringway_lab::record::{Cpu, Disturbance, Host, QueueUse, Run, Stream, ToolRun};
+use ringway_lab::record::{Course, Cpu, Disturbance, Host, QueueUse, Run, Stream, ToolRun};
 use ringway_lab::setup::Setup;
 use ringway_lab::study::{Study, Subject};
 use ringway_lab::word::{Completion, Offloads, Sender, Tool};
@@ -100,7 +100,18 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         let us = us * noise();
         values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
     }
-    let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let values: BTreeMap<String, f64> =
+        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let about =
+        ["throughput-bps", "rtt-median-us"].into_iter().find(|name| values.contains_key(*name));
+    let mut course = |name: &str| {
+        let mut noisy: Vec<f64> = (0..13).map(|_| values[name] * noise()).collect();
+        let of_steps = noisy.iter().copied().map(Some).collect();
+        noisy.sort_by(f64::total_cmp);
+        let quantiles = (0..=100).map(|percent| noisy[percent * 12 / 100]).collect();
+        Course { step_seconds: study.load.seconds / 13.0, values: of_steps, quantiles }
+    };
+    let courses = about.map(|name| (name.to_owned(), course(name))).into_iter().collect();
     Run {
         study: study.id.clone(),
         cell: task.cell.clone(),
@@ -122,6 +133,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
             exit_status: 0,
         }],
         values,
+        courses,
         queues: (0..queues)
             .zip(carried)
             .map(|(index, tx_bytes)| QueueUse {

@@ -3,7 +3,10 @@
 //! [`PARAMETERS`](crate::value::PARAMETERS).
 
 use std::fmt;
+use std::io::BufRead;
+use std::path::Path;
 
+use super::course::Course;
 use super::{Flow, Load};
 
 /// Seconds that a client goes on after those that count, so that it is watched to their end.
@@ -18,6 +21,19 @@ pub(super) struct Adapter {
     pub(super) client: fn(&Load, &Flow) -> Vec<String>,
     /// What the output says of the seconds that count.
     pub(super) parse: fn(&str, &Load) -> Result<Reading, String>,
+    /// A file with all samples, if the client writes one.
+    pub(super) log: Option<Log>,
+}
+
+/// The name of a metric, and how its values were during the run.
+pub(super) type NamedCourse = (&'static str, Course);
+
+/// A file that a client writes at its end.
+pub(super) struct Log {
+    /// The client's words for it.
+    pub(super) words: fn(&Path) -> Vec<String>,
+    /// The metric of its samples, and how these were during the run.
+    pub(super) parse: fn(&mut dyn BufRead, &Load) -> Result<NamedCourse, String>,
 }
 
 /// What is known of a tool's programs; [`Program::named`] is what most are like.
@@ -63,6 +79,8 @@ pub(super) struct Reading {
     pub(super) bps: Option<f64>,
     /// Anything else, by name of the metric.
     pub(super) values: Vec<(&'static str, f64)>,
+    /// How one of these was during the run, by name of the metric.
+    pub(super) course: Option<NamedCourse>,
 }
 
 impl Program {

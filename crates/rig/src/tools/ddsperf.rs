@@ -15,6 +15,7 @@ pub(super) const THROUGHPUT: Adapter = Adapter {
     server: |load, _| words(&[&"-D", &seconds(load), &"sub"]),
     client: |load, _| words(&[&"-D", &seconds(load), &"pub", &"size", &"1k"]),
     parse: parse_throughput,
+    log: None,
 };
 
 pub(super) const PING: Adapter = Adapter {
@@ -22,6 +23,7 @@ pub(super) const PING: Adapter = Adapter {
     server: |load, _| words(&[&"-D", &seconds(load), &"pong"]),
     client: |load, _| words(&[&"-D", &seconds(load), &"ping"]),
     parse: parse_ping,
+    log: None,
 };
 
 const PROGRAM: Program = Program {
@@ -44,7 +46,11 @@ fn parse_throughput(text: &str, load: &Load) -> Result<Reading, String> {
     let rates = |unit| all(text, load, |words| value_before(words, unit));
     let bps: Vec<f64> = rates("Mb/s")?.into_iter().map(|rate| rate * 1e6).collect();
     let samples: Vec<f64> = rates("kS/s")?.into_iter().map(|rate| rate * 1e3).collect();
-    Ok(Reading { bps: Some(mean(&bps)), values: vec![("samples-per-second", mean(&samples))] })
+    Ok(Reading {
+        bps: Some(mean(&bps)),
+        values: vec![("samples-per-second", mean(&samples))],
+        course: None,
+    })
 }
 
 /// Lines such as `[PID] 2.000  NAME size 12 mean 16.4us min 8.2us 50% 8.5us … max 2715.8us cnt 9`.
@@ -57,7 +63,7 @@ fn parse_ping(text: &str, load: &Load) -> Result<Reading, String> {
         ("rtt-p99-us", median(&high)),
         ("rtt-max-us", most.into_iter().fold(0.0, f64::max)),
     ];
-    Ok(Reading { bps: None, values })
+    Ok(Reading { bps: None, values, course: None })
 }
 
 /// Something of every line that tells of a second that counts; there has to be one.

@@ -2,7 +2,8 @@
 //! tenth of a second at a time.
 
 use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
-use super::readings::{INTERVAL, Span, counted};
+use super::course::INTERVAL;
+use super::readings::{Span, counted};
 use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter = Adapter {
@@ -10,6 +11,7 @@ pub(super) const ADAPTER: Adapter = Adapter {
     server,
     client,
     parse,
+    log: None,
 };
 
 fn server(load: &Load, flow: &Flow) -> Vec<String> {

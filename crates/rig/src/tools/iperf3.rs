@@ -4,11 +4,12 @@
 use serde::Deserialize;
 
 use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
-use super::readings::{INTERVAL, Span, counted};
+use super::course::INTERVAL;
+use super::readings::{Span, counted};
 use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter =
-    Adapter { program: Program::named("iperf3"), server, client, parse };
+    Adapter { program: Program::named("iperf3"), server, client, parse, log: None };
 
 /// What it writes with `--json`, as far as it matters.
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,8 @@
 //! netperf, in the interim results of its `TCP_STREAM`: it has no warm-up that it would leave out.
 
 use super::adapter::{Adapter, Program, Reading, option, whole_seconds, words};
-use super::readings::{INTERVAL, Span, counted};
+use super::course::INTERVAL;
+use super::readings::{Span, counted};
 use super::{Flow, Load};
 
 pub(super) const ADAPTER: Adapter = Adapter {
@@ -15,6 +16,7 @@ pub(super) const ADAPTER: Adapter = Adapter {
     server,
     client,
     parse,
+    log: None,
 };
 
 /// Of the data connection, above that of the control connection.

@@ -2,9 +2,7 @@
 
 use super::Load;
 use super::adapter::Reading;
-
-/// Seconds between two of them: the least that iperf3 offers.
-pub(super) const INTERVAL: f64 = 0.1;
+use super::course::{Course, steps};
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,8 +32,19 @@ pub(super) fn counted(
     let Load { warmup_seconds, seconds, .. } = *load;
     let (mut bytes, mut covered, mut retransmits) = (0.0, 0.0, None);
     let mut longest = 0.0_f64;
+    let (count, step) = steps(seconds);
+    let mut in_steps = vec![0.0; count];
     for span in spans {
         let middle = (span.start + span.end) / 2.0;
+        // What was sent in a reading is spread evenly over the steps that it is in.
+        let mut begin = warmup_seconds;
+        for bytes in &mut in_steps {
+            let within = span.end.min(begin + step) - span.start.max(begin);
+            if within > 0.0 {
+                *bytes += span.bytes * within / (span.end - span.start);
+            }
+            begin += step;
+        }
         longest = longest.max(span.end - span.start);
         if middle >= warmup_seconds && middle < warmup_seconds + seconds {
             bytes += span.bytes;
@@ -51,6 +60,10 @@ pub(super) fn counted(
     Ok(Reading {
         bps: Some(bytes * 8.0 / covered),
         values: retransmits.map(|count| ("retransmits", count)).into_iter().collect(),
+        course: Some((
+            "throughput-bps",
+            Course::of_steps(step, in_steps.iter().map(|bytes| bytes * 8.0 / step).collect()),
+        )),
     })
 }
 
@@ -77,9 +90,15 @@ mod tests {
             (0.2, 0.3002, 125.0),
             (0.3002, 0.4, 1e9),
         ]);
-        let Reading { bps, values } = counted(spans, &load(0.1, 0.2)).expect("good");
+        let Reading { bps, values, course } = counted(spans, &load(0.1, 0.2)).expect("good");
         assert!((bps.expect("bytes were reported") - 2000.0 / 0.2001).abs() < 1e-6, "{bps:?}");
         assert_eq!(values, [("retransmits", 2.0)]);
+        let (metric, course) = course.expect("it has one");
+        assert_eq!((metric, course.values.len()), ("throughput-bps", 2));
+        // 125 bytes in a tenth of a second, but for what was beside the steps.
+        for value in course.values.into_iter().flatten() {
+            assert!(value > 9_900.0, "{value}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod gauge;
 mod transaction;
 mod trial;
 mod watch;
+mod web;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};

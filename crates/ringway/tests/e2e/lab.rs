@@ -46,6 +46,7 @@ fn write_records(dir: &Path, bps: f64) {
                 subject,
                 tools: Vec::new(),
                 values: BTreeMap::from([("throughput-bps".to_owned(), value)]),
+                courses: BTreeMap::new(),
                 streams: Vec::new(),
                 queues: Vec::new(),
                 cpu: Cpu::default(),

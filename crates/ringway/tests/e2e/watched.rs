@@ -1,7 +1,7 @@
 //! What `ringway doctor serve` offers, and that the shipped rules and dashboard fit it.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -57,6 +57,65 @@ fn a_fleet_is_watched() {
 
 fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/doctor").join(file)
+}
+
+#[test]
+fn a_page_with_tls_and_a_password_is_for_those_who_have_both() {
+    let Some(_turn) = turn(&["curl", "openssl"]) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| dir.path().join(name);
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    openssl.args(["-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+    openssl.args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]);
+    ok(openssl.arg("-keyout").arg(file("key")).arg("-out").arg(file("crt")));
+    let hash = bcrypt::hash("secret", 4).expect("it hashes");
+    let config = format!(
+        "tls_server_config:\n  cert_file: crt\n  key_file: key\n\
+         basic_auth_users:\n  anna: {hash}\n"
+    );
+    std::fs::write(file("web.yml"), config).expect("it has room");
+
+    let serve = |listen: &str| {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_ringway"));
+        serve.args(["doctor", "serve", "--listen", listen, "--interval", "1", "--web-config"]);
+        serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        serve
+    };
+    let mut child = serve("127.0.0.1:0").arg(file("web.yml")).spawn().expect("it starts");
+    let mut said = String::new();
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    out.read_line(&mut said).expect("it says where it is");
+    let _running = Traffic(child);
+    let address = said.trim().strip_prefix("Serving ").expect("an address").to_owned();
+    assert!(address.starts_with("https://127.0.0.1:"), "{address}");
+
+    let status = |words: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "20"]);
+        let output = curl.args(words).arg(&address).output().expect("it starts");
+        text(&output.stdout)
+    };
+    let crt = file("crt").display().to_string();
+    assert_eq!(status(&["-u", "anna:secret"]), "000", "its certificate is not known");
+    assert_eq!(status(&["--cacert", &crt]), "401");
+    until("it is anna", || {
+        let status = status(&["--cacert", &crt, "-u", "anna:secret"]);
+        assert!(["200", "429", "503"].contains(&status.as_str()), "{status}");
+        status == "200"
+    });
+    let wrong = status(&["--cacert", &crt, "-u", "anna:wrong"]);
+    assert!(["401", "429"].contains(&wrong.as_str()), "{wrong}");
+    // Clients that say nothing do not keep the page from others.
+    let host = address.trim_start_matches("https://").trim_end_matches("/metrics");
+    let silent: Vec<_> = (0..8).map(|_| std::net::TcpStream::connect(host)).collect();
+    assert!(silent.iter().all(Result::is_ok));
+    assert_eq!(status(&["--cacert", &crt, "-u", "anna:secret"]), "200");
+
+    std::fs::write(file("bad.yml"), "tls_server_config:\n  cert: crt\n").expect("it has room");
+    let refused = serve("127.0.0.1:0").arg(file("bad.yml")).output().expect("it starts");
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("bad.yml, line 2: cert: "), "{said}");
 }
 
 /// The metrics that a text names.

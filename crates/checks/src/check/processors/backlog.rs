@@ -81,8 +81,9 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
         Ok(text) => (text.number().ok().and_then(longer_backlog), Some(text.quote(1))),
         Err(_) => (None, None),
     };
+    let verb = if guilty.len() == 1 { "drops" } else { "drop" };
     let summary =
-        format!("{} drop {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
+        format!("{} {verb} {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
     let finding = Finding::new(severity, cpus(&guilty), summary)
         .cause(text::drops_cause())
         .quote(guilty.iter().map(|row| span.text.quote(row.line)))

@@ -12,7 +12,11 @@ pub(crate) const CHECK: Check = Check {
     slug: "losses",
     title: "packets are lost or refused",
     group: Group::Tcp,
-    sources: &["kernel-snmp-counters:listen", "ip-sysctl:rp-filter"],
+    sources: &[
+        "kernel-snmp-counters:listen",
+        "kernel-snmp-counters:reordering",
+        "ip-sysctl:rp-filter",
+    ],
     explanation: text::EXPLANATION,
     absent: "no counters of protocols",
     rule: rule!(Facts, judge),
@@ -43,7 +47,7 @@ struct Reason {
 }
 
 /// In the order in which one should look: a reason may be why another one is seen.
-const REASONS: [Reason; 10] = [
+const REASONS: [Reason; 11] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
         rate_min: 1.0,
@@ -75,7 +79,12 @@ const REASONS: [Reason; 10] = [
         commands: &["ss -tn state syn-sent"],
     },
     Reason {
-        counters: &["TcpExt.TCPMemoryPressures", "TcpExt.TCPAbortOnMemory", "Udp.MemErrors"],
+        counters: &[
+            "TcpExt.TCPMemoryPressures",
+            "TcpExt.TCPAbortOnMemory",
+            "Udp.MemErrors",
+            "Udp6.MemErrors",
+        ],
         rate_min: 0.1,
         part: None,
         confidence: Confidence::High,
@@ -85,9 +94,12 @@ const REASONS: [Reason; 10] = [
         commands: &["cat /proc/net/sockstat", "ss -tanm"],
     },
     Reason {
-        counters: &["Udp.RcvbufErrors"],
+        counters: &["Udp.RcvbufErrors", "Udp6.RcvbufErrors"],
         rate_min: 10.0,
-        part: Some((&["Udp.InDatagrams", "Udp.RcvbufErrors"], 0.001)),
+        part: Some((
+            &["Udp.InDatagrams", "Udp6.InDatagrams", "Udp.RcvbufErrors", "Udp6.RcvbufErrors"],
+            0.001,
+        )),
         confidence: Confidence::High,
         what: "datagrams are dropped, because the buffer of their program is full",
         cause: text::udp_receive_cause(),
@@ -95,9 +107,12 @@ const REASONS: [Reason; 10] = [
         commands: &["ss -uanm"],
     },
     Reason {
-        counters: &["Udp.SndbufErrors"],
+        counters: &["Udp.SndbufErrors", "Udp6.SndbufErrors"],
         rate_min: 10.0,
-        part: Some((&["Udp.OutDatagrams", "Udp.SndbufErrors"], 0.001)),
+        part: Some((
+            &["Udp.OutDatagrams", "Udp6.OutDatagrams", "Udp.SndbufErrors", "Udp6.SndbufErrors"],
+            0.001,
+        )),
         confidence: Confidence::Medium,
         what: "datagrams cannot be sent, because a buffer or a queue is full",
         cause: text::udp_send_cause(),
@@ -105,7 +120,13 @@ const REASONS: [Reason; 10] = [
         commands: &["tc -s qdisc show"],
     },
     Reason {
-        counters: &["Tcp.InCsumErrors", "Udp.InCsumErrors", "Icmp.InCsumErrors"],
+        counters: &[
+            "Tcp.InCsumErrors",
+            "Udp.InCsumErrors",
+            "Icmp.InCsumErrors",
+            "Udp6.InCsumErrors",
+            "Icmp6.InCsumErrors",
+        ],
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
@@ -115,7 +136,7 @@ const REASONS: [Reason; 10] = [
         commands: &[],
     },
     Reason {
-        counters: &["Ip.ReasmFails"],
+        counters: &["Ip.ReasmFails", "Ip6.ReasmFails"],
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
@@ -133,6 +154,16 @@ const REASONS: [Reason; 10] = [
         cause: text::rp_filter_cause(),
         advice: text::rp_filter_advice(),
         commands: &["ip route"],
+    },
+    Reason {
+        counters: &["TcpExt.TCPSACKReorder", "TcpExt.TCPTSReorder", "TcpExt.TCPRenoReorder"],
+        rate_min: 5.0,
+        part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.001)),
+        confidence: Confidence::High,
+        what: "segments overtake one another on their way",
+        cause: text::reordered_cause(),
+        advice: text::reordered_advice(),
+        commands: &["ss -ti state established"],
     },
     Reason {
         counters: &["Tcp.RetransSegs"],
@@ -200,7 +231,7 @@ impl Reason {
         let (protocol, short) = name.split_once('.').unwrap_or((name, name));
         let text =
             format!("{protocol}: {short} +{} in {:.1} s", counters.since(name), counters.seconds);
-        let line = counters.quote(protocol);
+        let line = counters.quote(name).or_else(|| counters.quote(protocol));
         let file = line.as_ref().map(|quote| quote.file.clone()).unwrap_or_default();
         Quote { file, line: line.and_then(|quote| quote.line), text }
     }

@@ -1,32 +1,37 @@
 //! `ringway doctor serve`: what is found, for Prometheus.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use ringway_doctor::collect;
 use ringway_doctor::fact::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
-use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::options::number;
 use crate::output::print;
 use crate::stop::Stop;
+use crate::verb::doctor::web::{Page, Server};
 
 /// How soon a signal ends it.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-const CONTENT_TYPE: &str = "Content-Type: text/plain; version=0.0.4; charset=utf-8";
+const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  ringway doctor serve --listen 0.0.0.0:9819 --every 60")]
 pub(super) struct Watch {
-    /// Where to serve /metrics; anyone who can connect may read them
+    /// Where to serve /metrics; without --web-config anyone who can connect may read them
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9819")]
     listen: SocketAddr,
+    /// A web configuration file of Prometheus' exporters: tls_server_config with cert_file and
+    /// key_file, basic_auth_users with bcrypt's hashes of their passwords. It is read once
+    #[arg(long, value_name = "FILE", visible_alias = "web.config.file")]
+    web_config: Option<PathBuf>,
     /// Seconds between two examinations
     #[arg(long, value_name = "SECONDS", default_value = "60")]
     #[arg(value_parser = number(1..=86_400_u64))]
@@ -38,9 +43,7 @@ pub(super) struct Watch {
 
 pub(super) fn run(args: &Watch) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let server = Server::http(args.listen)
-        .map_err(|error| anyhow::anyhow!("{error}"))
-        .with_context(|| format!("--listen {}", args.listen))?;
+    let server = Server::start(args.listen, args.web_config.as_deref())?;
     let page = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&page);
     let (every, interval) = (Duration::from_secs(args.every), Duration::from_secs(args.interval));
@@ -53,13 +56,10 @@ pub(super) fn run(args: &Watch) -> Result<()> {
             thread::sleep(every.saturating_sub(begun.elapsed()));
         }
     })?;
-    print(&format!("Serving http://{}/metrics\n", server.server_addr()))?;
+    print(&format!("Serving {}/metrics\n", server.address()?))?;
     while !stop.wait(Duration::ZERO)? {
-        if let Some(request) = server.recv_timeout(POLL_INTERVAL)? {
-            let text = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // A reader that left is no failure of ours.
-            let _ = respond(request, text);
-        }
+        let page = Arc::clone(&page);
+        server.serve(POLL_INTERVAL, move |path| respond(path, &page))?;
     }
     Ok(())
 }
@@ -84,16 +84,14 @@ fn cpu_seconds() -> f64 {
     ticks.sum::<f64>() / TICKS_PER_SECOND
 }
 
-fn respond(request: Request, page: String) -> std::io::Result<()> {
-    let is_get = *request.method() == Method::Get;
-    match request.url() {
-        "/metrics" if is_get && page.is_empty() => request.respond(
-            Response::from_string("the first check has not ended yet\n").with_status_code(503),
-        ),
-        "/metrics" if is_get => {
-            let header: Header = CONTENT_TYPE.parse().expect("a header as tiny_http wants it");
-            request.respond(Response::from_string(page).with_header(header))
-        }
-        _ => request.respond(Response::from_string("try /metrics\n").with_status_code(404)),
+/// What a request for a path gets.
+fn respond(path: &str, metrics: &Mutex<String>) -> Page {
+    if path != "/metrics" {
+        return Page::plain("404 Not Found", "try /metrics\n");
+    }
+    let text = metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match text.is_empty() {
+        true => Page::plain("503 Service Unavailable", "the first check has not ended yet\n"),
+        false => Page { status: "200 OK", media: MEDIA, text },
     }
 }
