@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_bounded_and_what_is_none_is_told() {
+    fn a_request_is_bounded_and_a_bad_one_is_refused() {
         let open = gate(None);
         assert_eq!(status(&open, b"GET /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK");
         assert_eq!(status(&open, b"PUT / HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
@@ -319,10 +319,15 @@ mod tests {
             status(&gate, request.as_bytes())
         };
         assert_eq!(status(&gate, b"GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 401 Unauthorized");
+        let begun = Instant::now();
         // anna:secret
         assert_eq!(with("Basic YW5uYTpzZWNyZXQ="), "HTTP/1.1 200 OK");
         // anna:wrong, at once after a check
-        assert_eq!(with("Basic YW5uYTp3cm9uZw=="), "HTTP/1.1 429 Too Many Requests");
+        let wrong = with("Basic YW5uYTp3cm9uZw==");
+        match begun.elapsed() < password::CHECK_EVERY {
+            true => assert_eq!(wrong, "HTTP/1.1 429 Too Many Requests"),
+            false => assert_eq!(wrong, "HTTP/1.1 401 Unauthorized", "on a very busy machine"),
+        }
         assert_eq!(with("Basic YW5uYTpzZWNyZXQ="), "HTTP/1.1 200 OK", "it is remembered");
     }
 }

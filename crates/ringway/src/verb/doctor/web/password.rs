@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// From one check to the next.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Who may read.
 pub(super) struct Passwords {
@@ -105,22 +105,17 @@ mod tests {
             assert_eq!(passwords.judge(none.as_bytes()), Verdict::Unknown, "{none}");
         }
         assert_eq!(passwords.judge(&basic("berta:secret")), Verdict::Unknown);
-        let at_once = passwords.judge(&basic("anna:wrong"));
-        assert_eq!(at_once, Verdict::Later);
         *passwords.checked.lock().expect("no panic") = None;
         assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
         // A busy machine may take a second from one to the next, so many are right for sure.
         for _ in 0..1000 {
             assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
         }
-        let checks = |begun: Instant| {
-            let mut checks = 0;
-            while begun.elapsed() < Duration::from_millis(300) {
-                checks += u32::from(passwords.judge(&basic("anna:wrong")) == Verdict::Unknown);
-            }
-            checks
-        };
-        assert!(checks(Instant::now()) <= 1);
+        let (begun, mut checks) = (Instant::now(), 0);
+        while begun.elapsed() < Duration::from_millis(300) {
+            checks += u64::from(passwords.judge(&basic("anna:wrong")) == Verdict::Unknown);
+        }
+        assert!(checks <= 1 + begun.elapsed().as_secs(), "{checks} in {:?}", begun.elapsed());
         // Of one user, the name of another does not count.
         assert_eq!(passwords.judge(&basic("anna:secret")), Verdict::Known);
     }
