@@ -152,6 +152,15 @@ impl Frame {
         }
     }
 
+    /// Bytes of the pool's budget that its buffer takes.
+    pub fn memory(&self) -> usize {
+        match &self.buffer {
+            Buffer::Small(_) => SMALL_LEN,
+            Buffer::Middle(_) => MIDDLE_LEN,
+            Buffer::Large(_) => LARGE_SPACE,
+        }
+    }
+
     /// Moves the beginning of a frame in a large buffer so that its first `lead` bytes end where a
     /// page of memory does; its bytes are undefined then. Without this it begins with a page.
     ///

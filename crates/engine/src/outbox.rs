@@ -162,12 +162,12 @@ impl Outbox {
     fn count_added(&mut self, first: usize) {
         if let (true, Some(frame)) = (self.frames.len() == first + 1, self.frames.back()) {
             self.bytes += frame.len();
-            self.memory += frame.capacity();
+            self.memory += frame.memory();
             return;
         }
         let added = self.frames.range(first..);
         self.bytes += added.clone().map(Frame::len).sum::<usize>();
-        self.memory += added.map(Frame::capacity).sum::<usize>();
+        self.memory += added.map(Frame::memory).sum::<usize>();
     }
 
     /// Whether another frame would take memory that others may need.
@@ -196,7 +196,7 @@ impl Outbox {
         let left = self.paid.len() + self.frames.len();
         let moved = before.frames - left;
         self.bytes = self.frames().map(Frame::len).sum();
-        self.memory = self.frames().map(Frame::capacity).sum();
+        self.memory = self.frames().map(Frame::memory).sum();
         if moved > 0 {
             self.gauge.add_load(count(moved));
             let bytes = before.bytes.saturating_sub(self.bytes);
@@ -279,7 +279,7 @@ impl Outbox {
                 break;
             };
             self.bytes -= frame.len();
-            self.memory -= frame.capacity();
+            self.memory -= frame.memory();
             self.counters.dropped.count(DropReason::QueueFull, 1);
             pool.recycle(frame);
         }
@@ -370,7 +370,7 @@ impl Expected {
             self.dropped += 1;
             return pool.recycle(frame);
         }
-        self.memory += frame.capacity();
+        self.memory += frame.memory();
         self.frames.push_back(frame);
         if self.frames.len() >= HIGH.frames && !self.gauge.has_pressure() {
             self.gauge.raise_ahead();

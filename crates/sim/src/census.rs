@@ -27,7 +27,7 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, place: Option<SlotId>, frame: &Frame) {
-        self.bytes += frame.capacity();
+        self.bytes += frame.memory();
         if self.place != place {
             (self.place, self.backlog) = (place, Backlog::default());
         }
